@@ -1,0 +1,1 @@
+//! Who is calling: worker identity, user keys, secrets that never print.

@@ -1,0 +1,76 @@
+//! What the lists can be narrowed to. An absent field does not narrow.
+
+use reqwest::Url;
+
+/// Filter of [`Client::list`](crate::Client::list).
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    pub queue: Option<String>,
+    pub state: Option<String>,
+    pub operator: Option<String>,
+    pub tenant: Option<String>,
+    pub workspace: Option<String>,
+    /// `name:value`.
+    pub tag: Option<String>,
+    /// Default 100, up to 1000.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl TaskFilter {
+    pub(crate) fn write(&self, url: &mut Url) {
+        let limit = self.limit.map(|limit| limit.to_string());
+        write(
+            url,
+            &[
+                ("queue", &self.queue),
+                ("state", &self.state),
+                ("operator", &self.operator),
+                ("tenant", &self.tenant),
+                ("workspace", &self.workspace),
+                ("tag", &self.tag),
+                ("limit", &limit),
+                ("cursor", &self.cursor),
+            ],
+        );
+    }
+}
+
+/// Filter of [`Client::dead_letters`](crate::Client::dead_letters).
+#[derive(Debug, Clone, Default)]
+pub struct DeadLetterFilter {
+    pub queue: Option<String>,
+    pub operator: Option<String>,
+    /// `max_attempts`, `non_retryable` or `deadline_exceeded`.
+    pub reason: Option<String>,
+    pub tenant: Option<String>,
+    /// Default 100, up to 1000.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl DeadLetterFilter {
+    pub(crate) fn write(&self, url: &mut Url) {
+        let limit = self.limit.map(|limit| limit.to_string());
+        write(
+            url,
+            &[
+                ("queue", &self.queue),
+                ("operator", &self.operator),
+                ("reason", &self.reason),
+                ("tenant", &self.tenant),
+                ("limit", &limit),
+                ("cursor", &self.cursor),
+            ],
+        );
+    }
+}
+
+pub(crate) fn write(url: &mut Url, fields: &[(&str, &Option<String>)]) {
+    let set = fields.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, value)));
+    for (name, value) in set {
+        url.query_pairs_mut().append_pair(name, value);
+    }
+}

@@ -1,0 +1,99 @@
+//! What client and worker share below the API: address, connection settings, back-off.
+
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reads the address of a server. It may have a path, below which the API is mounted.
+pub(crate) fn parse_server(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| format!("`{text}` is not a server address: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(format!("`{text}` is not a server address: expected http:// or https:// and a host"));
+    }
+    Ok(url)
+}
+
+/// The address of a path below the server. Segments are escaped, so an id cannot leave its place.
+pub(crate) fn join(server: &Url, segments: &[&str]) -> Url {
+    let mut url = server.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
+    }
+    url
+}
+
+/// An HTTP client without redirects: a redirect would carry keys and tokens to another host.
+///
+/// Its connections belong to the tokio runtime that first uses it, so each runtime needs a client of its own.
+pub(crate) fn new_client() -> Result<reqwest::Client, reqwest::Error> {
+    reqwest::Client::builder()
+        .user_agent(concat!("tenure-rust/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .build()
+}
+
+/// `Retry-After` in seconds. The form with a date needs a clock that agrees with the server's, so it is ignored.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// Waits that double up to a limit. Each is cut by up to a half at random, so that many clients do not return as one.
+#[derive(Debug, Clone)]
+pub(crate) struct Backoff {
+    next: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, max }
+    }
+
+    /// The next wait; at least what the server asked for.
+    pub(crate) fn next(&mut self, asked: Option<Duration>) -> Duration {
+        let full = self.next.min(self.max);
+        self.next = (full * 2).min(self.max);
+        jittered(full).max(asked.unwrap_or_default().min(self.max))
+    }
+}
+
+/// Between a half and the whole of `full`.
+pub(crate) fn jittered(full: Duration) -> Duration {
+    let random = getrandom::u32().unwrap_or(u32::MAX);
+    full.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_cannot_leave_their_segment() {
+        let server = parse_server("http://host:1/base/").unwrap();
+        let url = join(&server, &["api", "v1", "tasks", "a/../b?c"]);
+        assert_eq!(url.as_str(), "http://host:1/base/api/v1/tasks/a%2F..%2Fb%3Fc");
+    }
+
+    #[test]
+    fn only_http_addresses_are_servers() {
+        assert!(parse_server("ftp://host").is_err());
+        assert!(parse_server("127.0.0.1:7423").is_err());
+        assert!(parse_server("https://host").is_ok());
+    }
+
+    #[test]
+    fn waits_double_up_to_the_limit_and_honour_the_server() {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(400));
+        for full in [100, 200, 400, 400] {
+            let wait = backoff.next(None).as_millis();
+            assert!((full / 2..=full).contains(&wait), "{wait} of {full}");
+        }
+        assert_eq!(backoff.next(Some(Duration::from_secs(9))), Duration::from_millis(400));
+    }
+}

@@ -1,0 +1,49 @@
+//! The Rust SDK of Tenure: submit and watch work with [`Client`], do work with [`Worker`].
+//!
+//! ```no_run
+//! use tenure_client::{Client, TaskContext, TaskError, TaskSubmission, Worker};
+//!
+//! async fn extract(task: TaskContext) -> Result<u64, TaskError> {
+//!     let day: String = task.payload()?;
+//!     task.report_progress(50, format!("reading {day}"));
+//!     Ok(10)
+//! }
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder("http://127.0.0.1:7423").api_key("key").build()?;
+//! let task = TaskSubmission {
+//!     queue: "etl".into(),
+//!     operator: "extract".into(),
+//!     payload: Some(serde_json::json!("2025-01-15").into()),
+//!     ..TaskSubmission::default()
+//! };
+//! let submitted = client.submit(&task).await?;
+//!
+//! let worker = Worker::new("http://127.0.0.1:7423").token("token").queues(["etl"]).operator("extract", extract);
+//! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+//! worker.run_until(stop).await?;
+//! println!("{}", client.get(&submitted.task_id).await?.state);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A task runs at least once. What must happen once is written in Tenure's own transaction (the result) or guarded
+//! with [`TaskContext::fence`] where it is written.
+
+mod client;
+mod error;
+mod filter;
+mod http;
+mod operate;
+mod sse;
+mod watch;
+mod worker;
+
+pub use client::{Client, ClientBuilder};
+pub use error::ClientError;
+pub use filter::{DeadLetterFilter, TaskFilter};
+pub use tenure_contract::{Json, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
+pub use watch::Watch;
+pub use worker::{
+    CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext, TaskError, TestLease, Worker, WorkerError,
+};

@@ -1,0 +1,44 @@
+//! The part of the user API for those who run the place: queues and dead letters.
+
+use reqwest::Method;
+use tenure_contract::user::{DeadLetter, Page, Queue, QueuePaused, QueueSettings, Redrive, RedriveRequest};
+
+use crate::client::{Call, Client};
+use crate::error::ClientError;
+use crate::filter::{self, DeadLetterFilter};
+
+impl Client {
+    /// One page of queues.
+    pub async fn queues(&self, cursor: Option<String>) -> Result<Page<Queue>, ClientError> {
+        let mut url = self.url(&["queues"]);
+        filter::write(&mut url, &[("cursor", &cursor)]);
+        self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// Replaces the settings of a queue; what is absent has no limit.
+    pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<Queue, ClientError> {
+        self.call(Call::new(Method::PUT, self.url(&["queues", name])).json(settings)?).await
+    }
+
+    /// Stops grants; running work goes on.
+    pub async fn pause_queue(&self, name: &str) -> Result<QueuePaused, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["queues", name, "pause"])).repeatable(true)).await
+    }
+
+    pub async fn resume_queue(&self, name: &str) -> Result<QueuePaused, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["queues", name, "resume"])).repeatable(true)).await
+    }
+
+    /// One page of dead letters; `next_cursor` goes into the filter of the next.
+    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<DeadLetter>, ClientError> {
+        let mut url = self.url(&["dead-letters"]);
+        filter.write(&mut url);
+        self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// Releases dead letters into their queues. Call again with the same `idempotency_key` to see how far it is.
+    pub async fn redrive(&self, request: &RedriveRequest) -> Result<Redrive, ClientError> {
+        let call = Call::new(Method::POST, self.url(&["dead-letters", "redrive"])).json(request)?;
+        self.call(call.repeatable(request.dry_run || request.idempotency_key.is_some())).await
+    }
+}

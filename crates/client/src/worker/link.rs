@@ -1,0 +1,129 @@
+//! The way to the server: one endpoint, one kind of request.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::header::HeaderValue;
+use tenure_contract::error::WorkerError as ErrorBody;
+use tenure_contract::pull::{ExchangeRequest, ExchangeResponse};
+
+use super::error::WorkerError;
+use super::token::Token;
+use crate::http;
+
+/// Who is calling, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) server: Url,
+    pub(crate) token: Token,
+    pub(crate) worker_id: String,
+    pub(crate) incarnation: String,
+}
+
+/// A set of connections. Each tokio runtime needs its own.
+#[derive(Debug)]
+pub(crate) struct Link {
+    http: reqwest::Client,
+    url: Url,
+    worker_id: HeaderValue,
+    identity: Identity,
+    /// The server has let this worker in once: a later refusal of its token is likely a rotation going on.
+    admitted: AtomicBool,
+}
+
+/// Why an exchange has no answer that counts.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// It may have taken effect, or may later: the same request is to be sent again.
+    #[error("{reason}")]
+    Again { reason: String, retry_after: Option<Duration> },
+    #[error(transparent)]
+    Fatal(#[from] WorkerError),
+}
+
+impl Link {
+    pub(crate) fn new(identity: Identity) -> Result<Self, WorkerError> {
+        let worker_id = HeaderValue::from_str(&identity.worker_id)
+            .map_err(|_| WorkerError::Setup(format!("`{}` cannot be a worker name", identity.worker_id)))?;
+        let http = http::new_client()
+            .map_err(|error| WorkerError::Setup(format!("the HTTP client could not be set up: {error}")))?;
+        let url = http::join(&identity.server, &["internal", "worker", "exchange"]);
+        Ok(Self { http, url, worker_id, identity, admitted: AtomicBool::new(false) })
+    }
+
+    /// A request in this worker's name, still without parts.
+    pub(crate) fn request(&self) -> ExchangeRequest {
+        ExchangeRequest {
+            worker_id: self.identity.worker_id.clone(),
+            incarnation: Some(self.identity.incarnation.clone()),
+            ..ExchangeRequest::default()
+        }
+    }
+
+    pub(crate) async fn exchange(
+        &self,
+        request: &ExchangeRequest,
+        timeout: Duration,
+    ) -> Result<ExchangeResponse, ExchangeError> {
+        let mut post = self.http.post(self.url.clone()).timeout(timeout).header("x-worker-id", self.worker_id.clone());
+        match self.identity.token.header().await {
+            Ok(Some(token)) => post = post.header("x-worker-token", token),
+            Ok(None) => {}
+            Err(error) if self.admitted.load(Ordering::Relaxed) => return Err(again(chain(&error))),
+            Err(error) => return Err(error.into()),
+        }
+        let response = post.json(request).send().await.map_err(unanswered)?;
+        let status = response.status().as_u16();
+        let retry_after = http::retry_after(response.headers());
+        let body = response.bytes().await.map_err(unanswered)?;
+        if (200..300).contains(&status) {
+            self.admitted.store(true, Ordering::Relaxed);
+            return serde_json::from_slice(&body)
+                .map_err(|error| again(format!("the answer could not be read: {error}")));
+        }
+        Err(self.refusal(status, retry_after, &body))
+    }
+
+    fn refusal(&self, status: u16, retry_after: Option<Duration>, body: &[u8]) -> ExchangeError {
+        let (error, message) = match serde_json::from_slice::<ErrorBody>(body) {
+            Ok(body) => (body.error, body.message),
+            Err(_) => (format!("http_{status}"), "no further explanation".to_owned()),
+        };
+        if error == STALE_INCARNATION {
+            return self.superseded().into();
+        }
+        let rotating = matches!(status, 401 | 403) && self.admitted.load(Ordering::Relaxed);
+        if rotating || is_temporary(status) {
+            let reason = format!("the server answered {status} {error}: {message}");
+            return ExchangeError::Again { reason, retry_after };
+        }
+        WorkerError::Refused { status, error, message }.into()
+    }
+
+    pub(crate) fn superseded(&self) -> WorkerError {
+        WorkerError::Superseded { worker_id: self.identity.worker_id.clone() }
+    }
+}
+
+/// Said of a whole request or of one item, when a newer process has the worker's name.
+pub(crate) const STALE_INCARNATION: &str = "stale_incarnation";
+
+/// Statuses after which the same request, or the same item, may be accepted.
+pub(crate) fn is_temporary(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..)
+}
+
+fn again(reason: String) -> ExchangeError {
+    ExchangeError::Again { reason, retry_after: None }
+}
+
+fn unanswered(error: reqwest::Error) -> ExchangeError {
+    again(chain(&error.without_url()))
+}
+
+/// For logs: an error and all its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

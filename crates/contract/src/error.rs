@@ -1,0 +1,54 @@
+//! Error bodies.
+
+use serde::{Deserialize, Serialize};
+
+/// The class of a user API error, in the vocabulary that all contracts share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ErrorClass {
+    NotFound,
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    Conflict,
+    Unavailable,
+    Timeout,
+    ResourceLimit,
+    InternalError,
+}
+
+/// Every error of `/api/v1/*`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UserError {
+    /// The class.
+    pub code: ErrorClass,
+    /// The specific word, such as `task_not_found`. Each has a page in `docs/errors/`.
+    pub error: String,
+    pub message: String,
+    pub request_id: String,
+    /// Which field is at fault, on 422.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// Every error of `/internal/worker/*`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerError {
+    /// Always false.
+    pub ok: bool,
+    /// On 409 only: the old message is safe to drop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack: Option<bool>,
+    pub error: String,
+    pub message: String,
+    /// On 409 only: where the job stands now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default)]
+    pub request_id: String,
+}

@@ -1,0 +1,20 @@
+//! Task changes as they appear on `/api/v1/events`.
+
+use serde::{Deserialize, Serialize};
+
+/// One change of one task. The event's name is `task`, its id grows and can be sent back as `Last-Event-ID`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskEvent {
+    /// `submitted`, `ready`, `started`, `succeeded`, `failed`, `retrying`, `expired`, `canceled`, `cancel_requested`,
+    /// `dead_lettered`, `redriven`, `retried`, `released`.
+    pub kind: String,
+    pub task_id: String,
+    pub queue: String,
+    /// The state after the change.
+    pub state: String,
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub at: String,
+}

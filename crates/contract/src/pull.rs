@@ -1,0 +1,268 @@
+//! The pull contract: claim, heartbeat, complete, fail; and the exchange that does all four in one request.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Json;
+
+/// `POST /internal/worker/claim`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClaimRequest {
+    pub worker_id: String,
+    /// Queue names, tried strictly in this order. May be absent when `job_id` names one job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Vec<String>>,
+    /// 0..=60000, default 5000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_ms: Option<i64>,
+    /// 1..=100. When present the answer also has `jobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_jobs: Option<i64>,
+    /// The same request sent again under the same id, while the leases live, gets the same jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_id: Option<String>,
+    /// Claims that very job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// A time-ordered id of this worker process. A newer one under the same `worker_id` voids what the older one held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+/// A granted job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Job {
+    pub job_id: String,
+    pub attempt_id: String,
+    /// Proves possession. Secret.
+    pub lease_token: String,
+    pub stream: String,
+    pub message_id: String,
+    pub payload: Json,
+    pub lease_ttl_seconds: u64,
+    pub heartbeat_interval_seconds: u64,
+    pub attempt: u32,
+    /// Grows with every grant of the job; guards writes in other systems.
+    pub fence: u64,
+    pub operator: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// What the attempt before this one had saved with its heartbeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Json>,
+}
+
+/// Answer to a claim: `{"claimed":false}`, or the fields of the first job at the top level.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClaimResponse {
+    pub claimed: bool,
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<Job>,
+    /// All jobs, when the request said `max_jobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Vec<Job>>,
+    /// Why the named job was not granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack: Option<bool>,
+}
+
+/// `POST /internal/worker/heartbeat`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatRequest {
+    pub worker_id: String,
+    #[serde(flatten)]
+    pub item: HeartbeatItem,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatItem {
+    pub job_id: String,
+    pub lease_token: String,
+    /// 0..=100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_pct: Option<i64>,
+    /// Cut to 4 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Handed to the next attempt if this one does not finish. Up to 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Json>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatResponse {
+    pub ok: bool,
+    pub lease_expires_at: String,
+    pub should_cancel: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
+}
+
+/// `POST /internal/worker/complete`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CompleteRequest {
+    pub worker_id: String,
+    #[serde(flatten)]
+    pub item: CompleteItem,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CompleteItem {
+    pub job_id: String,
+    pub attempt_id: String,
+    pub lease_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Json>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CompleteResponse {
+    pub ok: bool,
+    pub ack: bool,
+}
+
+/// `POST /internal/worker/fail`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailRequest {
+    pub worker_id: String,
+    #[serde(flatten)]
+    pub item: FailItem,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailItem {
+    pub job_id: String,
+    pub attempt_id: String,
+    pub lease_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    pub error: JobError,
+}
+
+/// What went wrong, in the worker's words.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobError {
+    pub code: String,
+    pub message: String,
+    /// Cut to 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
+    /// Wins over what the code says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailResponse {
+    pub ok: bool,
+    pub ack: bool,
+    pub requeued: bool,
+    pub dlq: bool,
+}
+
+/// `POST /internal/worker/exchange`: one request per turn of a worker's loop.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExchangeRequest {
+    pub worker_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<Vec<CompleteItem>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail: Option<Vec<FailItem>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Vec<HeartbeatItem>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ExchangeClaim>,
+    /// Answer the reports at once, then the claim, as two lines of NDJSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<bool>,
+    /// As in a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExchangeClaim {
+    #[serde(default)]
+    pub streams: Vec<String>,
+    /// 1..=1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_jobs: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_id: Option<String>,
+}
+
+/// One item's answer in an exchange: the body of the single endpoint, and `http_status` when refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ItemAnswer {
+    pub ok: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeued: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dlq: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_expires_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub should_cancel: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_status: Option<u16>,
+}
+
+/// Answer to an exchange: the same parts in the same order. With `split` the parts come in two lines.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExchangeResponse {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<Vec<ItemAnswer>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail: Option<Vec<ItemAnswer>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Vec<ItemAnswer>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Vec<Job>>,
+    /// The claim part could not be served; the reports stand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_error: Option<ItemAnswer>,
+}

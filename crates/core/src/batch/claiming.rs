@@ -1,0 +1,139 @@
+//! Claims inside a batch: queues in the listed order, their limits, and repeats of the same claim.
+
+use std::sync::Arc;
+
+use super::World;
+use crate::command::claim::{self, Claim, ClaimTask, Claimed, Grant, NotGranted, NotGrantedReason};
+use crate::command::{Answer, Context, expire};
+use crate::id::Seq;
+use crate::queue::{Limit, Queue, QueueId};
+use crate::task::Place;
+
+impl World {
+    pub(super) fn claim(&mut self, index: usize, command: &Claim) -> Claimed {
+        let repeated = self.repeated(index, command);
+        if !repeated.is_empty() {
+            return Claimed { grants: repeated, ..Claimed::default() };
+        }
+        let mut claimed = Claimed::default();
+        for name in &command.queues {
+            if claimed.grants.len() >= command.max_jobs {
+                break;
+            }
+            if let Some(queue) = self.names.get(name).copied() {
+                self.claim_from(queue, command, &mut claimed);
+            }
+        }
+        if let Some(claim_id) = &command.claimer.claim_id
+            && !claimed.grants.is_empty()
+        {
+            let rows = claimed.grants.iter().map(Grant::seq).collect();
+            self.made.claims.insert((Arc::clone(&command.claimer.worker), Arc::clone(claim_id)), rows);
+        }
+        claimed
+    }
+
+    /// What this very claim was granted before and still holds.
+    fn repeated(&mut self, index: usize, command: &Claim) -> Vec<Grant> {
+        let claimer = &command.claimer;
+        let mut rows = self.repeats.get(&index).cloned().unwrap_or_default();
+        if let Some(claim_id) = &claimer.claim_id {
+            let key = (Arc::clone(&claimer.worker), Arc::clone(claim_id));
+            rows.extend(self.made.claims.get(&key).into_iter().flatten());
+        }
+        let mut grants = Vec::new();
+        for row in rows {
+            self.settle(row);
+            if let Some(cell) = self.tasks.get(&row)
+                && let Place::Running(running) = &cell.task.place
+            {
+                grants.push(Grant::of(cell.task.id, running));
+            }
+        }
+        grants
+    }
+
+    fn claim_from(&mut self, id: QueueId, command: &Claim, claimed: &mut Claimed) {
+        while claimed.grants.len() < command.max_jobs {
+            let Some(cell) = self.queues.get(&id) else { return };
+            let room = cell.queue.room(cell.running, self.now);
+            if room.grants == 0 {
+                self.note_limit(id, room.held_by, claimed);
+                return;
+            }
+            let Some(row) = self.candidates.get_mut(&id).and_then(|rows| rows.pop_front()) else { return };
+            // An earlier command of the batch, or a deadline, may have taken it out of the queue.
+            self.settle(row);
+            let (Some(cell), Some(task)) = (self.queues.get(&id), self.tasks.get(&row).map(|cell| &cell.task)) else {
+                continue;
+            };
+            let Place::Ready(waiting) = &task.place else { continue };
+            let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
+            let index = claimed.grants.len();
+            let (change, grant) = claim::grant(task.id, waiting, &command.claimer, index, &cell.queue, &ctx);
+            let fair = waiting.fair.clone();
+            self.apply(row, change);
+            self.spend(id, fair);
+            claimed.grants.push(grant);
+        }
+    }
+
+    fn note_limit(&self, id: QueueId, held_by: Option<Limit>, claimed: &mut Claimed) {
+        match held_by {
+            Some(Limit::Slots) => claimed.full.push(id),
+            Some(Limit::Rate) => {
+                let next = self.queues.get(&id).and_then(|cell| cell.queue.next_token_at(self.now));
+                claimed.retry_at = match (claimed.retry_at, next) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+            }
+            Some(Limit::Paused) | None => {}
+        }
+    }
+
+    fn spend(&mut self, id: QueueId, fair: Option<Arc<str>>) {
+        if let Some(cell) = self.queues.get_mut(&id) {
+            cell.queue.spend(self.now);
+            if cell.queue.settings.fairness_key.is_some() && fair.is_some() {
+                cell.queue.fair_cursor = fair;
+            }
+        }
+    }
+
+    pub(super) fn claim_task(&mut self, command: &ClaimTask) -> Answer {
+        let not_found = NotGranted { reason: NotGrantedReason::NotFound, ack: true };
+        let row = command.task.seq();
+        let Some(cell) = self.tasks.get(&row).filter(|cell| cell.task.id == command.task) else {
+            return Answer::NotGranted(not_found);
+        };
+        let queue = cell.task.place.queue();
+        let (settings, running) = self
+            .queues
+            .get(&queue)
+            .map_or_else(|| (Queue::new(queue, "".into()), 0), |cell| (cell.queue.clone(), cell.running));
+        let outcome = self.on_row(row, |task, _, _, ctx| claim::decide_task(task, command, &settings, running, ctx));
+        match outcome {
+            Ok(Answer::Claimed(claimed)) => {
+                let fair = match self.tasks.get(&row).map(|cell| &cell.task.place) {
+                    Some(Place::Running(running)) => running.fair.clone(),
+                    _ => None,
+                };
+                self.spend(queue, fair);
+                Answer::Claimed(claimed)
+            }
+            Ok(answer) => answer,
+            Err(_) => Answer::NotGranted(not_found),
+        }
+    }
+
+    fn settle(&mut self, row: Seq) {
+        let _ = self.on_row(row, |task, _, queue, ctx| expire::decide(task, queue, ctx));
+    }
+
+    /// How many tasks of a queue a batch can still be granted: what a store needs to load.
+    pub fn wants(&self, id: QueueId, wanted: usize) -> usize {
+        let room = self.queues.get(&id).map_or(0, |cell| cell.queue.room(cell.running, self.now).grants);
+        wanted.min(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+}

@@ -1,0 +1,348 @@
+//! Many commands, decided together.
+//!
+//! A store loads and locks the rows that a batch names into a [`World`], the commands are decided in order against it,
+//! and [`World::writes`] says which rows differ from what was loaded. A refused command is an answer like any other; it
+//! fails nothing else.
+
+mod claiming;
+mod writes;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+pub use writes::{Counts, RedriveProgress, Writes};
+
+use crate::attempt::{ClosedAttempt, Reason};
+use crate::command::{
+    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Rejection, Task, Wake, cancel, complete,
+    expire, fail, heartbeat, hello, pause, promote, redrive, release, retry, submit,
+};
+use crate::event::Fact;
+use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
+use crate::lease::Grace;
+use crate::queue::{Queue, QueueId, QueueSettings};
+use crate::task::{Body, Place, State};
+use crate::time::Timestamp;
+
+/// How many leases of an older process one hello can void.
+pub const VOID_ROWS: usize = 10_000;
+
+/// The answer to one command.
+pub type Outcome = Result<Answer, Rejection>;
+
+/// What is loaded for a batch, and what the batch has made of it so far.
+#[derive(Debug)]
+pub struct World {
+    pub now: Timestamp,
+    pub grace: Grace,
+    pub numbers: Numbers,
+    pub queues: HashMap<QueueId, QueueCell>,
+    pub names: HashMap<Arc<str>, QueueId>,
+    pub tasks: HashMap<Seq, Cell>,
+    /// Ready rows per queue, in the order of grants.
+    pub candidates: HashMap<QueueId, VecDeque<Seq>>,
+    /// Earlier attempts of the tasks for which [`needs_history`] holds.
+    pub history: HashMap<Seq, Vec<ClosedAttempt>>,
+    pub keys: HashMap<IdempotencyScope, KeyOwner>,
+    /// By place in the batch: leases that this very claim was granted before.
+    pub repeats: HashMap<usize, Vec<Seq>>,
+    pub incarnations: HashMap<WorkerId, Arc<str>>,
+    /// Leases of the workers that say hello.
+    pub held: HashMap<WorkerId, Vec<Seq>>,
+    made: Made,
+}
+
+/// What the decisions have made beside changed rows.
+#[derive(Debug, Default)]
+struct Made {
+    attempts: HashMap<(Seq, u32), AttemptChange>,
+    bodies: Vec<Arc<Body>>,
+    facts: Vec<Fact>,
+    wakes: Vec<Wake>,
+    hellos: Vec<hello::Hello>,
+    redrives: Vec<RedriveProgress>,
+    refair: HashSet<QueueId>,
+    /// Claims of this batch by worker and claim id.
+    claims: HashMap<(WorkerId, Arc<str>), Vec<Seq>>,
+}
+
+/// A task in a batch.
+#[derive(Debug)]
+pub struct Cell {
+    pub task: Task,
+    /// Where it stood when it was loaded; `None` for a new one.
+    original: Option<Place>,
+}
+
+impl Cell {
+    pub fn loaded(task: Task) -> Self {
+        Self { original: Some(task.place.clone()), task }
+    }
+}
+
+/// A queue in a batch.
+#[derive(Debug)]
+pub struct QueueCell {
+    pub queue: Queue,
+    /// Open attempts; counted for limited queues only.
+    pub running: u32,
+    original: Queue,
+}
+
+impl QueueCell {
+    pub fn loaded(queue: Queue, running: u32) -> Self {
+        Self { original: queue.clone(), queue, running }
+    }
+}
+
+/// Where an idempotency key is unique: tenant, workspace, key.
+pub type IdempotencyScope = (Arc<str>, Arc<str>, Arc<str>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyOwner {
+    pub id: TaskId,
+    pub fingerprint: [u8; 32],
+    pub state: State,
+}
+
+/// Whether a command can be judged only with the earlier attempts of its task.
+pub fn needs_history(command: &Command, place: &Place) -> bool {
+    let knows = |id: AttemptId| match place {
+        Place::Running(running) => running.attempt_id == id,
+        _ => place.last_attempt().is_some_and(|last| last.id == id),
+    };
+    let holds = |token: LeaseToken| match place {
+        Place::Running(running) => running.lease.token == token,
+        _ => place.last_attempt().is_some_and(|last| last.token == token),
+    };
+    match command {
+        Command::Complete(c) => !knows(c.attempt_id),
+        Command::Fail(c) => !knows(c.attempt_id),
+        Command::Heartbeat(c) => !holds(c.token),
+        _ => false,
+    }
+}
+
+impl World {
+    pub fn new(now: Timestamp, grace: Grace, numbers: Numbers) -> Self {
+        Self {
+            now,
+            grace,
+            numbers,
+            queues: HashMap::new(),
+            names: HashMap::new(),
+            tasks: HashMap::new(),
+            candidates: HashMap::new(),
+            history: HashMap::new(),
+            keys: HashMap::new(),
+            repeats: HashMap::new(),
+            incarnations: HashMap::new(),
+            held: HashMap::new(),
+            made: Made::default(),
+        }
+    }
+
+    pub fn add_queue(&mut self, queue: Queue, running: u32) {
+        self.names.insert(Arc::clone(&queue.name), queue.id);
+        self.queues.insert(queue.id, QueueCell::loaded(queue, running));
+    }
+
+    pub fn add_task(&mut self, task: Task) {
+        self.tasks.insert(task.id.seq(), Cell::loaded(task));
+    }
+
+    /// Decides every command in order. `retrying` says that an earlier try of the same batch may have been committed.
+    pub fn decide(&mut self, commands: &[Command]) -> Vec<Outcome> {
+        commands.iter().enumerate().map(|(index, command)| self.decide_one(index, command)).collect()
+    }
+
+    fn decide_one(&mut self, index: usize, command: &Command) -> Outcome {
+        match command {
+            Command::Submit(submit) => self.submit(submit),
+            Command::Claim(claim) => Ok(Answer::Claimed(self.claim(index, claim))),
+            Command::ClaimTask(claim) => Ok(self.claim_task(claim)),
+            Command::Hello(hello) => self.hello(hello),
+            Command::Redrive(redrive) => Ok(self.redrive(redrive)),
+            Command::SetQueue(set) => self.with_queue(&set.queue, |queue| pause::set(queue, &set.settings)),
+            Command::PauseQueue(pause) => self.with_queue(&pause.queue, |queue| pause::pause(queue, pause.paused)),
+            Command::Expire(c) => self.on_row(c.row, |task, _, queue, ctx| expire::decide(task, queue, ctx)),
+            Command::Promote(c) => self.on_row(c.row, |task, _, queue, ctx| promote::decide(task, queue, ctx)),
+            Command::Release(c) => self.on_row(c.row, |task, _, _, ctx| release::decide(task, c, ctx)),
+            Command::Heartbeat(c) => {
+                self.on_task(c.task, |task, history, queue, ctx| heartbeat::decide(task, c, history, queue, ctx))
+            }
+            Command::Complete(c) => {
+                self.on_task(c.task, |task, history, queue, ctx| complete::decide(task, c, history, queue, ctx))
+            }
+            Command::Fail(c) => {
+                self.on_task(c.task, |task, history, queue, ctx| fail::decide(task, c, history, queue, ctx))
+            }
+            Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
+            Command::Retry(c) => self.on_task(c.task, |task, _, queue, ctx| retry::decide(task, c, queue, ctx)),
+        }
+    }
+
+    fn on_task(
+        &mut self,
+        id: TaskId,
+        decide: impl FnOnce(&Task, &[ClosedAttempt], &QueueSettings, &mut Context<'_>) -> Decision,
+    ) -> Outcome {
+        // The row was found by the low bits of the id; only the whole id names the task.
+        match self.tasks.get(&id.seq()) {
+            Some(cell) if cell.task.id == id => self.on_row(id.seq(), decide),
+            _ => Err(Rejection::NotFound),
+        }
+    }
+
+    fn on_row(
+        &mut self,
+        row: Seq,
+        decide: impl FnOnce(&Task, &[ClosedAttempt], &QueueSettings, &mut Context<'_>) -> Decision,
+    ) -> Outcome {
+        let Some(cell) = self.tasks.get(&row) else { return Ok(Answer::Done(false)) };
+        let defaults = QueueSettings::default();
+        let queue = self.queues.get(&cell.task.place.queue()).map_or(&defaults, |cell| &cell.queue.settings);
+        let history = self.history.get(&row).map_or(&[][..], Vec::as_slice);
+        let mut ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
+        let Decision { change, answer } = decide(&cell.task, history, queue, &mut ctx);
+        if let Some(change) = change {
+            self.apply(row, change);
+        }
+        answer
+    }
+
+    /// Later commands of the batch see what earlier ones did.
+    fn apply(&mut self, row: Seq, change: Change) {
+        let Some(cell) = self.tasks.get_mut(&row) else { return };
+        let was_running = matches!(cell.task.place, Place::Running(_));
+        cell.task.place = change.place;
+        let is_running = matches!(cell.task.place, Place::Running(_));
+        if was_running != is_running
+            && let Some(queue) = self.queues.get_mut(&cell.task.place.queue())
+        {
+            queue.running = if is_running { queue.running + 1 } else { queue.running.saturating_sub(1) };
+        }
+        for attempt in change.attempts {
+            let number = match &attempt {
+                AttemptChange::Put(closed) => closed.number,
+                AttemptChange::Drop(number) => *number,
+            };
+            if let (AttemptChange::Put(closed), Some(history)) = (&attempt, self.history.get_mut(&row)) {
+                match history.iter_mut().find(|old| old.id == closed.id) {
+                    Some(old) => *old = (**closed).clone(),
+                    None => history.push((**closed).clone()),
+                }
+            }
+            self.made.attempts.insert((row, number), attempt);
+        }
+        self.made.facts.extend(change.facts);
+        self.made.wakes.extend(change.outbox);
+    }
+
+    fn submit(&mut self, command: &submit::Submit) -> Outcome {
+        let mut answers = Vec::with_capacity(command.tasks.len());
+        let mut keys = HashMap::new();
+        // First all checks, then all changes: one bad entry refuses the whole submission.
+        for (index, task) in command.tasks.iter().enumerate() {
+            let known = self.tasks.get(&task.id.seq()).filter(|cell| cell.task.id == task.id);
+            if let Some(cell) = known {
+                let state = cell.task.place.state();
+                answers.push(Some(submit::Submitted { id: task.id, state, created: true }));
+                continue;
+            }
+            let Some(idempotency) = &task.idempotency else {
+                answers.push(None);
+                continue;
+            };
+            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+            match self.keys.get(&scope).or_else(|| keys.get(&scope)).copied() {
+                Some(owner) if owner.fingerprint == idempotency.fingerprint => {
+                    answers.push(Some(submit::Submitted { id: owner.id, state: owner.state, created: false }));
+                }
+                Some(owner) => return Err(Rejection::IdempotencyConflict { index, existing: owner.id }),
+                None => {
+                    let state = match task.start {
+                        submit::Start::At(at) if at > self.now => State::Scheduled,
+                        submit::Start::After(ms) if ms > 0 => State::Scheduled,
+                        _ => State::Ready,
+                    };
+                    keys.insert(scope, KeyOwner { id: task.id, fingerprint: idempotency.fingerprint, state });
+                    answers.push(None);
+                }
+            }
+        }
+        self.keys.extend(keys);
+        let answers = answers.into_iter().zip(&command.tasks);
+        Ok(Answer::Submitted(answers.map(|(known, task)| known.unwrap_or_else(|| self.create(task))).collect()))
+    }
+
+    fn create(&mut self, task: &submit::NewTask) -> submit::Submitted {
+        let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
+            unreachable!("the store makes the queues that a submit names before it loads them")
+        };
+        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
+        let (body, change) = submit::decide(task, &queue.queue, &ctx);
+        let body = Arc::new(body);
+        let state = change.place.state();
+        let new = Task { id: task.id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
+        self.tasks.insert(task.id.seq(), Cell { task: new, original: None });
+        self.made.bodies.push(body);
+        self.apply(task.id.seq(), change);
+        submit::Submitted { id: task.id, state, created: true }
+    }
+
+    fn hello(&mut self, command: &hello::Hello) -> Outcome {
+        let known = self.incarnations.get(&command.worker).map(|known| &**known);
+        if !hello::decide(known, command)? {
+            return Ok(Answer::Done(false));
+        }
+        self.incarnations.insert(Arc::clone(&command.worker), Arc::clone(&command.incarnation));
+        self.made.hellos.push(command.clone());
+        for row in self.held.get(&command.worker).cloned().unwrap_or_default() {
+            let _ = self.on_row(row, |task, _, queue, ctx| match &task.place {
+                Place::Running(running) if hello::voids(command, running) => Decision::accept(
+                    expire::end_attempt(task.id, running, Reason::WorkerLost, queue, ctx),
+                    Answer::Done(true),
+                ),
+                _ => Decision::unchanged(Answer::Done(false)),
+            });
+        }
+        Ok(Answer::Done(true))
+    }
+
+    fn redrive(&mut self, command: &redrive::Redrive) -> Answer {
+        let mut released = 0;
+        for row in &command.rows {
+            let outcome = self.on_row(*row, |task, _, queue, ctx| match redrive::decide(task, command, queue, ctx) {
+                Some(change) => Decision::accept(change, Answer::Done(true)),
+                None => Decision::unchanged(Answer::Done(false)),
+            });
+            released += u64::from(outcome == Ok(Answer::Done(true)));
+        }
+        self.made.redrives.push(RedriveProgress {
+            redrive_id: command.redrive_id,
+            cursor: command.cursor,
+            released,
+            finished: command.finished,
+        });
+        Answer::Redriven { released }
+    }
+
+    fn with_queue(&mut self, name: &Arc<str>, change: impl FnOnce(&Queue) -> Queue) -> Outcome {
+        let Some(cell) = self.names.get(name).and_then(|id| self.queues.get_mut(id)) else {
+            unreachable!("the store makes the queues that a setting names before it loads them")
+        };
+        let changed = change(&cell.queue);
+        if changed.settings.fairness_key != cell.queue.settings.fairness_key {
+            self.made.refair.insert(changed.id);
+        }
+        // Whoever waits for this queue should look again: its limits may have been lifted.
+        cell.queue = changed.clone();
+        Ok(Answer::Queue(changed))
+    }
+
+    /// The wake-ups to send once the batch is committed.
+    pub fn wakes(&self) -> &[Wake] {
+        &self.made.wakes
+    }
+}

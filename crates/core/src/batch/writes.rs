@@ -1,0 +1,173 @@
+//! Which rows a batch has changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{QueueCell, World};
+use crate::attempt::ClosedAttempt;
+use crate::command::{AttemptChange, hello};
+use crate::event::Fact;
+use crate::id::{Seq, TaskId};
+use crate::queue::{Queue, QueueId};
+use crate::task::{Body, Finished, Place, Running, Waiting};
+
+/// Rows to delete, then rows to insert, then the rest. Deletes come first: a row that changed inside its table is
+/// deleted and born again.
+#[derive(Debug, Default)]
+pub struct Writes {
+    pub bodies: Vec<Arc<Body>>,
+    pub unschedule: Vec<Seq>,
+    pub unready: Vec<Seq>,
+    pub unrun: Vec<Seq>,
+    pub unfinish: Vec<Seq>,
+    pub schedule: Vec<(TaskId, Waiting)>,
+    pub ready: Vec<(TaskId, Waiting)>,
+    pub run: Vec<(TaskId, Running)>,
+    /// Leases that changed in place: the one row that is updated.
+    pub renew: Vec<(Seq, Running)>,
+    pub finish: Vec<(TaskId, Finished)>,
+    pub attempts: Vec<(Seq, ClosedAttempt)>,
+    pub drop_attempts: Vec<(Seq, u32)>,
+    pub queues: Vec<Queue>,
+    /// Queues whose fairness key changed: their waiting rows get new values.
+    pub refair: Vec<QueueId>,
+    pub counts: HashMap<QueueId, Counts>,
+    pub hellos: Vec<hello::Hello>,
+    pub redrives: Vec<RedriveProgress>,
+    pub facts: Vec<Fact>,
+}
+
+/// How the number of rows per place changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub scheduled: i64,
+    pub ready: i64,
+    pub running: i64,
+    pub finished: i64,
+    pub dead_lettered: i64,
+}
+
+impl Counts {
+    fn add(&mut self, place: &Place, by: i64) {
+        match place {
+            Place::Scheduled(_) => self.scheduled += by,
+            Place::Ready(_) => self.ready += by,
+            Place::Running(_) => self.running += by,
+            Place::Finished(finished) => {
+                self.finished += by;
+                if finished.dead_lettered_at.is_some() {
+                    self.dead_lettered += by;
+                }
+            }
+        }
+    }
+}
+
+/// One step of a redrive, to be written with what it released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RedriveProgress {
+    pub redrive_id: u128,
+    pub cursor: Seq,
+    pub released: u64,
+    pub finished: bool,
+}
+
+impl Writes {
+    /// Nothing to write: the transaction can end as it began.
+    pub fn is_empty(&self) -> bool {
+        self.bodies.is_empty()
+            && self.unschedule.is_empty()
+            && self.unready.is_empty()
+            && self.unrun.is_empty()
+            && self.unfinish.is_empty()
+            && self.renew.is_empty()
+            && self.attempts.is_empty()
+            && self.drop_attempts.is_empty()
+            && self.queues.is_empty()
+            && self.refair.is_empty()
+            && self.hellos.is_empty()
+            && self.redrives.is_empty()
+    }
+}
+
+impl World {
+    /// Compares where every task stands with where it stood.
+    pub fn writes(&mut self) -> Writes {
+        let made = std::mem::take(&mut self.made);
+        let mut writes = Writes {
+            bodies: made.bodies,
+            refair: made.refair.into_iter().collect(),
+            hellos: made.hellos,
+            redrives: made.redrives,
+            facts: made.facts,
+            ..Writes::default()
+        };
+        for ((row, number), change) in made.attempts {
+            match change {
+                AttemptChange::Put(closed) => writes.attempts.push((row, *closed)),
+                AttemptChange::Drop(_) => writes.drop_attempts.push((row, number)),
+            }
+        }
+        // Rows are written in their order, so that two batches on two connections never wait for each other in a ring.
+        let mut rows: Vec<Seq> = self
+            .tasks
+            .iter()
+            .filter(|(_, cell)| cell.original.as_ref() != Some(&cell.task.place))
+            .map(|(row, _)| *row)
+            .collect();
+        rows.sort_unstable();
+        for row in rows {
+            let Some(cell) = self.tasks.get_mut(&row) else { continue };
+            let original = cell.original.take();
+            let place = cell.task.place.clone();
+            if let Some(original) = &original {
+                writes.counts.entry(original.queue()).or_default().add(original, -1);
+            }
+            writes.counts.entry(place.queue()).or_default().add(&place, 1);
+            writes.leave(row, original.as_ref(), &place);
+            writes.enter(cell.task.id, original.as_ref(), place);
+        }
+        writes.counts.retain(|_, counts| *counts != Counts::default());
+        writes.queues =
+            self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
+        writes.queues.sort_unstable_by_key(|queue| queue.id);
+        writes
+    }
+}
+
+impl QueueCell {
+    fn current(&self) -> Queue {
+        self.queue.clone()
+    }
+}
+
+impl Writes {
+    fn leave(&mut self, row: Seq, original: Option<&Place>, place: &Place) {
+        match original {
+            None => {}
+            Some(Place::Scheduled(_)) => self.unschedule.push(row),
+            Some(Place::Ready(_)) => self.unready.push(row),
+            Some(Place::Running(old)) if same_lease(old, place) => {}
+            Some(Place::Running(_)) => self.unrun.push(row),
+            Some(Place::Finished(_)) => self.unfinish.push(row),
+        }
+    }
+
+    fn enter(&mut self, id: TaskId, original: Option<&Place>, place: Place) {
+        match place {
+            Place::Scheduled(waiting) => self.schedule.push((id, waiting)),
+            Place::Ready(waiting) => self.ready.push((id, waiting)),
+            Place::Running(running) => match original {
+                Some(Place::Running(old)) if old.attempt_id == running.attempt_id => {
+                    self.renew.push((id.seq(), running));
+                }
+                _ => self.run.push((id, running)),
+            },
+            Place::Finished(finished) => self.finish.push((id, finished)),
+        }
+    }
+}
+
+fn same_lease(old: &Running, place: &Place) -> bool {
+    matches!(place, Place::Running(running) if running.attempt_id == old.attempt_id)
+}

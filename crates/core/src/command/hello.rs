@@ -1,0 +1,46 @@
+//! A worker process says who it is.
+//!
+//! Each process is a new incarnation of its worker. A newer one voids what an older one of the same name held, so that
+//! a restart does not wait for leases that nobody will renew.
+
+use std::sync::Arc;
+
+use super::Rejection;
+use crate::id::WorkerId;
+use crate::task::Running;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    pub worker: WorkerId,
+    /// Time-ordered: the greater one is the newer process.
+    pub incarnation: Arc<str>,
+}
+
+/// Whether this process is the newest of its name, and new to us.
+pub fn decide(known: Option<&str>, command: &Hello) -> Result<bool, Rejection> {
+    match known {
+        Some(known) if known > &*command.incarnation => Err(Rejection::StaleIncarnation),
+        Some(known) if known == &*command.incarnation => Ok(false),
+        _ => Ok(true),
+    }
+}
+
+/// Whether a lease belongs to an older process of the same worker.
+pub fn voids(command: &Hello, running: &Running) -> bool {
+    running.lease.holder == command.worker
+        && running.incarnation.as_ref().is_some_and(|incarnation| **incarnation < *command.incarnation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_process_has_the_name() {
+        let hello = Hello { worker: "w".into(), incarnation: "B".into() };
+        assert_eq!(decide(None, &hello), Ok(true));
+        assert_eq!(decide(Some("A"), &hello), Ok(true));
+        assert_eq!(decide(Some("B"), &hello), Ok(false));
+        assert_eq!(decide(Some("C"), &hello), Err(Rejection::StaleIncarnation));
+    }
+}

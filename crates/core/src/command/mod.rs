@@ -1,0 +1,332 @@
+//! What can be asked of a task, one file per command.
+//!
+//! Each `decide` looks at one task and says what changes and what to answer. A refusal can change something too: a
+//! report that comes too late is kept as evidence.
+
+pub mod cancel;
+pub mod claim;
+pub mod complete;
+pub mod expire;
+pub mod fail;
+pub mod heartbeat;
+pub mod hello;
+pub mod pause;
+pub mod promote;
+pub mod redrive;
+pub mod release;
+pub mod report;
+pub mod retry;
+pub mod submit;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::sync::Arc;
+
+use crate::attempt::{ClosedAttempt, Reason, Receipt};
+use crate::event::{Fact, FactKind};
+use crate::id::{Seq, TaskId};
+use crate::lease::Grace;
+use crate::queue::QueueId;
+use crate::task::{Body, Place, State};
+use crate::time::Timestamp;
+
+/// A task as a decision sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    pub id: TaskId,
+    pub place: Place,
+    /// Loaded only for the commands that need it.
+    pub body: Option<Arc<Body>>,
+}
+
+/// What a decision may use beside the state: the time, and numbers that nobody has used.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub now: Timestamp,
+    pub grace: Grace,
+    pub numbers: &'a mut Numbers,
+}
+
+/// Fresh sequence numbers, reserved before the batch began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    next: i64,
+    end: i64,
+}
+
+impl Numbers {
+    /// The numbers from `start` up to, not including, `end`.
+    pub const fn new(start: i64, end: i64) -> Self {
+        Self { next: start, end }
+    }
+
+    pub fn take(&mut self) -> i64 {
+        assert!(self.next < self.end, "a batch reserves as many numbers as its commands can use");
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+}
+
+/// What becomes of one task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub place: Place,
+    pub attempts: Vec<AttemptChange>,
+    pub facts: Vec<Fact>,
+    pub outbox: Vec<Wake>,
+}
+
+impl Change {
+    pub fn to(place: Place) -> Self {
+        Self { place, attempts: Vec::new(), facts: Vec::new(), outbox: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn with_attempt(mut self, change: AttemptChange) -> Self {
+        self.attempts.push(change);
+        self
+    }
+
+    /// Records a fact about the task as it stands after this change.
+    #[must_use]
+    pub fn with_fact(mut self, id: TaskId, kind: FactKind, reason: Option<Reason>) -> Self {
+        self.facts.push(Fact {
+            kind,
+            task: id,
+            queue: self.place.queue(),
+            state: self.place.state(),
+            attempt: self.place.attempt(),
+            reason,
+        });
+        self
+    }
+
+    /// Writes the wake-up of a task that became ready.
+    #[must_use]
+    pub fn with_wake(mut self, id: TaskId) -> Self {
+        if let Place::Ready(waiting) = &self.place {
+            self.outbox.push(Wake { task: id, queue: waiting.queue, message: waiting.message });
+        }
+        self
+    }
+
+    /// This change, then another one made from its outcome.
+    #[must_use]
+    pub fn then(mut self, later: Self) -> Self {
+        self.attempts.extend(later.attempts);
+        self.facts.extend(later.facts);
+        self.outbox.extend(later.outbox);
+        Self { place: later.place, ..self }
+    }
+}
+
+/// Rows of the attempt history.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttemptChange {
+    /// Written, or written over with a receipt or evidence.
+    Put(Box<ClosedAttempt>),
+    /// Moves into the finished row.
+    Drop(u32),
+}
+
+/// A side effect: somebody who waits for work of this queue should ask now. Only a hint; the ready row is the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    pub task: TaskId,
+    pub queue: QueueId,
+    pub message: i64,
+}
+
+/// The outcome of a decision about one task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub change: Option<Change>,
+    pub answer: Result<Answer, Rejection>,
+}
+
+impl Decision {
+    pub fn accept(change: Change, answer: Answer) -> Self {
+        Self { change: Some(change), answer: Ok(answer) }
+    }
+
+    pub fn unchanged(answer: Answer) -> Self {
+        Self { change: None, answer: Ok(answer) }
+    }
+
+    pub fn refuse(rejection: Rejection) -> Self {
+        Self { change: None, answer: Err(rejection) }
+    }
+
+    /// Puts an earlier change of the same task before this one's.
+    #[must_use]
+    pub fn after(self, earlier: Option<Change>) -> Self {
+        let change = match (earlier, self.change) {
+            (Some(earlier), Some(later)) => Some(earlier.then(later)),
+            (earlier, later) => earlier.or(later),
+        };
+        Self { change, ..self }
+    }
+}
+
+/// A command that was accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Submitted(Vec<submit::Submitted>),
+    Claimed(claim::Claimed),
+    NotGranted(claim::NotGranted),
+    Renewed(heartbeat::Renewed),
+    Reported(Receipt),
+    Canceled(cancel::Canceled),
+    Retried(retry::Retried),
+    Redriven {
+        released: u64,
+    },
+    Queue(crate::queue::Queue),
+    /// Background work: whether anything changed.
+    Done(bool),
+}
+
+/// A command that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejection {
+    /// No such task, or none within reach.
+    NotFound,
+    /// The holder is not, or no longer, the holder.
+    Conflict(Conflict),
+    /// The key belongs to a task of other content. `index` is the entry's place in the submission.
+    IdempotencyConflict { index: usize, existing: TaskId },
+    /// The task has ended; there is nothing to cancel.
+    AlreadyTerminal { state: State },
+    /// Only what failed or was canceled can be retried.
+    NotRetryable { state: State, past_deadline: bool },
+    /// A newer process has this worker's name.
+    StaleIncarnation,
+}
+
+/// Why a holder was refused, and where the task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conflict {
+    pub kind: ConflictKind,
+    pub state: State,
+    pub dead_lettered: bool,
+    /// The attempt that counts now.
+    pub attempt: u32,
+    /// The old message is safe to drop.
+    pub ack: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConflictKind {
+    /// Another attempt was granted since.
+    StaleAttempt,
+    /// The token is not that of the attempt.
+    StaleLease,
+    /// A heartbeat after expiry.
+    LeaseExpired,
+    /// The attempt has ended.
+    AttemptClosed,
+    /// The attempt was reported with other content.
+    ConflictingCompletion,
+}
+
+impl Conflict {
+    /// A refusal by where `place` stands.
+    pub fn at(place: &Place, kind: ConflictKind) -> Rejection {
+        let dead_lettered = matches!(place, Place::Finished(finished) if finished.dead_lettered_at.is_some());
+        // While the task runs under its current attempt, that attempt's message is the live one. Every other place was
+        // reached by an enqueue under a new message or by an end.
+        let ack = !matches!(place, Place::Running(_)) || kind == ConflictKind::StaleAttempt;
+        Rejection::Conflict(Self { kind, state: place.state(), dead_lettered, attempt: place.attempt(), ack })
+    }
+}
+
+/// Whose tasks a caller may touch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Reach {
+    #[default]
+    All,
+    Tenant(Arc<str>),
+}
+
+impl Reach {
+    pub fn covers(&self, tenant: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Tenant(own) => &**own == tenant,
+        }
+    }
+}
+
+/// Anything that can be asked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    Submit(submit::Submit),
+    Claim(claim::Claim),
+    ClaimTask(claim::ClaimTask),
+    Heartbeat(heartbeat::Heartbeat),
+    Complete(complete::Complete),
+    Fail(fail::Fail),
+    Cancel(cancel::Cancel),
+    Retry(retry::Retry),
+    Expire(expire::Expire),
+    Promote(promote::Promote),
+    Release(release::Release),
+    Redrive(redrive::Redrive),
+    Hello(hello::Hello),
+    SetQueue(pause::SetQueue),
+    PauseQueue(pause::PauseQueue),
+}
+
+impl Command {
+    /// The task that the command names, if it names one.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Self::ClaimTask(c) => Some(c.task),
+            Self::Heartbeat(c) => Some(c.task),
+            Self::Complete(c) => Some(c.task),
+            Self::Fail(c) => Some(c.task),
+            Self::Cancel(c) => Some(c.task),
+            Self::Retry(c) => Some(c.task),
+            _ => None,
+        }
+    }
+
+    /// Rows that background work names; they were read from the store and are checked again.
+    pub fn rows(&self) -> &[Seq] {
+        match self {
+            Self::Expire(c) => std::slice::from_ref(&c.row),
+            Self::Promote(c) => std::slice::from_ref(&c.row),
+            Self::Release(c) => std::slice::from_ref(&c.row),
+            Self::Redrive(c) => &c.rows,
+            _ => &[],
+        }
+    }
+
+    /// Whether the decision reads the task's body.
+    pub fn needs_body(&self) -> bool {
+        matches!(self, Self::Cancel(_) | Self::Retry(_) | Self::Redrive(_))
+    }
+
+    /// How many fresh numbers the decision can use.
+    pub fn numbers(&self) -> usize {
+        match self {
+            Self::Submit(_) | Self::Claim(_) | Self::SetQueue(_) | Self::PauseQueue(_) => 0,
+            Self::Redrive(c) => c.rows.len(),
+            // Whoever touches a running task may find its lease expired and put it back first.
+            Self::Hello(_) => crate::batch::VOID_ROWS,
+            _ => 2,
+        }
+    }
+
+    /// How much work it is, in tasks: what bounds a batch.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Submit(c) => c.tasks.len(),
+            Self::Claim(c) => c.max_jobs,
+            Self::Redrive(c) => c.rows.len(),
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The rules of leased work.
+//!
+//! Everything that decides is here, and nothing here does anything: no I/O, no clock, no randomness, no async. Time and
+//! fresh ids are arguments. A decision takes the state of one task and a command and says what changes, or why not.
+//! Production, the model checker and the property tests run the same functions.
+
+pub mod attempt;
+pub mod batch;
+pub mod command;
+pub mod event;
+pub mod id;
+pub mod json;
+pub mod lease;
+pub mod limits;
+pub mod queue;
+pub mod retry;
+pub mod task;
+pub mod time;
+pub mod why;
+
+pub use id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
+pub use time::{DurationMs, Timestamp};

@@ -1,0 +1,86 @@
+//! Every limit, by name. Sizes in bytes, times in milliseconds.
+
+use crate::time::DurationMs;
+
+/// A payload, and likewise a result.
+pub const PAYLOAD_BYTES: usize = 1 << 20;
+/// `error.stack`; cut, not refused.
+pub const STACK_BYTES: usize = 64 << 10;
+/// `error.message` and the message of a heartbeat; cut, not refused.
+pub const MESSAGE_BYTES: usize = 4 << 10;
+/// `error.code`.
+pub const ERROR_CODE_BYTES: usize = 256;
+/// What an attempt may hand to the next one.
+pub const CHECKPOINT_BYTES: usize = 64 << 10;
+/// `reason` of a cancel.
+pub const CANCEL_REASON_BYTES: usize = 256;
+/// Names of queues and operators.
+pub const NAME_BYTES: usize = 128;
+/// Tenant and workspace names.
+pub const SCOPE_BYTES: usize = 64;
+pub const WORKER_ID_BYTES: usize = 256;
+pub const INCARNATION_BYTES: usize = 64;
+pub const CLAIM_ID_BYTES: usize = 128;
+pub const IDEMPOTENCY_KEY_BYTES: usize = 256;
+pub const TRACEPARENT_BYTES: usize = 256;
+/// Tags of a task.
+pub const TAGS: usize = 32;
+pub const TAG_BYTES: usize = 256;
+/// Body of a single submit, claim, complete or fail: a payload or result and what surrounds it.
+pub const BODY_BYTES: usize = 2 << 20;
+/// Body of a batch submit and of an exchange.
+pub const BATCH_BODY_BYTES: usize = 32 << 20;
+/// Entries of a batch submit.
+pub const BATCH_TASKS: usize = 10_000;
+/// `max_jobs` of a claim.
+pub const CLAIM_JOBS: usize = 100;
+/// Items of a part of an exchange.
+pub const EXCHANGE_ITEMS: usize = 1_000;
+/// Streams of a claim.
+pub const CLAIM_STREAMS: usize = 64;
+pub const LIST_LIMIT_DEFAULT: usize = 100;
+pub const LIST_LIMIT_MAX: usize = 1_000;
+/// Ids that a redrive filter may name.
+pub const REDRIVE_TASK_IDS: usize = 1_000;
+
+pub const PRIORITY_MAX: u8 = 9;
+pub const PRIORITY_DEFAULT: u8 = 5;
+
+pub const MAX_ATTEMPTS_DEFAULT: u32 = 3;
+pub const MAX_ATTEMPTS_MAX: u32 = 1_000;
+
+pub const LEASE_TTL_MS_DEFAULT: DurationMs = 60_000;
+pub const LEASE_TTL_MS_MIN: DurationMs = 1_000;
+pub const LEASE_TTL_MS_MAX: DurationMs = 3_600_000;
+/// Without an interval of its own a lease is to be renewed after a third of its length.
+pub const HEARTBEATS_PER_LEASE: DurationMs = 3;
+
+pub const TIMEOUT_MS_DEFAULT: DurationMs = 3_600_000;
+/// 30 days.
+pub const TIMEOUT_MS_MAX: DurationMs = 30 * 24 * 3_600_000;
+/// A year.
+pub const DELAY_MS_MAX: DurationMs = 366 * 24 * 3_600_000;
+pub const CANCEL_GRACE_MS_DEFAULT: DurationMs = 30_000;
+pub const CANCEL_GRACE_MS_MAX: DurationMs = 3_600_000;
+
+pub const BACKOFF_INITIAL_MS_DEFAULT: DurationMs = 5_000;
+pub const BACKOFF_FACTOR_DEFAULT: f64 = 2.0;
+pub const BACKOFF_FACTOR_MAX: f64 = 100.0;
+pub const BACKOFF_MAX_MS_DEFAULT: DurationMs = 300_000;
+/// A week.
+pub const BACKOFF_MS_MAX: DurationMs = 7 * 24 * 3_600_000;
+
+pub const CLAIM_WAIT_MS_DEFAULT: i64 = 5_000;
+pub const CLAIM_WAIT_MS_MAX: i64 = 60_000;
+
+/// A silence of all control planes longer than this is an outage.
+pub const OUTAGE_GAP_MS: DurationMs = 5_000;
+/// A queue that no worker asked for in this time has no worker.
+pub const WORKER_SEEN_MS: DurationMs = 60_000;
+/// An idempotency key is kept at least this long: 24 h.
+pub const IDEMPOTENCY_MS_MIN: DurationMs = 24 * 3_600_000;
+
+/// Cuts at a character boundary.
+pub fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}

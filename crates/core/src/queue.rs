@@ -1,0 +1,243 @@
+//! Queues and what limits their grants.
+//!
+//! A slot of `max_running` is held by the open attempt itself: it is counted, never handed out and back, so none can leak.
+
+use std::sync::Arc;
+
+use crate::limits;
+use crate::time::{DurationMs, Timestamp};
+
+/// The store's short name of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub i32);
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct QueueSettings {
+    pub max_running: Option<u32>,
+    pub rate: Option<Rate>,
+    pub fairness_key: Option<FairnessKey>,
+    pub lease_ttl_ms: Option<DurationMs>,
+    pub heartbeat_ms: Option<DurationMs>,
+    /// Failed tasks are kept out of the dead letters.
+    pub no_dead_letter: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    pub per_second: f64,
+    pub burst: f64,
+}
+
+/// What grants of a queue rotate over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FairnessKey {
+    Tenant,
+    Workspace,
+    Tag(String),
+}
+
+impl FairnessKey {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "tenant" => Some(Self::Tenant),
+            "workspace" => Some(Self::Workspace),
+            _ => text
+                .strip_prefix("tag:")
+                .filter(|name| !name.is_empty() && name.len() <= limits::TAG_BYTES)
+                .map(|name| Self::Tag(name.to_owned())),
+        }
+    }
+}
+
+impl std::fmt::Display for FairnessKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tenant => f.write_str("tenant"),
+            Self::Workspace => f.write_str("workspace"),
+            Self::Tag(name) => write!(f, "tag:{name}"),
+        }
+    }
+}
+
+/// A queue and what its limits have seen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Queue {
+    pub id: QueueId,
+    pub name: Arc<str>,
+    pub paused: bool,
+    pub settings: QueueSettings,
+    pub bucket: Bucket,
+    /// The fairness value that was granted last; the next grant starts behind it.
+    pub fair_cursor: Option<Arc<str>>,
+}
+
+impl Queue {
+    pub fn new(id: QueueId, name: Arc<str>) -> Self {
+        Self {
+            id,
+            name,
+            paused: false,
+            settings: QueueSettings::default(),
+            bucket: Bucket::default(),
+            fair_cursor: None,
+        }
+    }
+
+    /// Whether grants of this queue need more than a free task: such queues are granted from one at a time.
+    pub fn is_limited(&self) -> bool {
+        self.settings.max_running.is_some() || self.settings.rate.is_some() || self.settings.fairness_key.is_some()
+    }
+
+    /// How many grants the limits leave at `now` with `running` open attempts.
+    pub fn room(&self, running: u32, now: Timestamp) -> Room {
+        if self.paused {
+            return Room { grants: 0, held_by: Some(Limit::Paused) };
+        }
+        let slots = self.settings.max_running.map_or(u32::MAX, |max| max.saturating_sub(running));
+        let tokens = self.settings.rate.map_or(u32::MAX, |rate| self.bucket.whole_tokens(rate, now));
+        let held_by = if slots == 0 {
+            Some(Limit::Slots)
+        } else if tokens == 0 {
+            Some(Limit::Rate)
+        } else {
+            None
+        };
+        Room { grants: slots.min(tokens), held_by }
+    }
+
+    /// Takes a token for a grant that [`Self::room`] allowed.
+    pub fn spend(&mut self, now: Timestamp) {
+        if let Some(rate) = self.settings.rate {
+            self.bucket.spend(rate, now);
+        }
+    }
+
+    /// When the rate allows the next grant.
+    pub fn next_token_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.settings.rate.map(|rate| self.bucket.next_token_at(rate, now))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub grants: u32,
+    pub held_by: Option<Limit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Paused,
+    Slots,
+    Rate,
+}
+
+/// A token bucket. Full when it was never used.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Bucket {
+    /// Tokens at the time beside them.
+    pub level: Option<(f64, Timestamp)>,
+}
+
+impl Bucket {
+    fn tokens(self, rate: Rate, now: Timestamp) -> f64 {
+        match self.level {
+            None => rate.burst,
+            Some((tokens, at)) => {
+                let refill = now.since(at).max(0) as f64 / 1000.0 * rate.per_second;
+                (tokens + refill).min(rate.burst)
+            }
+        }
+    }
+
+    fn whole_tokens(self, rate: Rate, now: Timestamp) -> u32 {
+        // A hair of tolerance: 0.1 ten times is a little less than 1.
+        (self.tokens(rate, now) + 1e-6).max(0.0) as u32
+    }
+
+    fn spend(&mut self, rate: Rate, now: Timestamp) {
+        self.level = Some((self.tokens(rate, now) - 1.0, now));
+    }
+
+    fn next_token_at(self, rate: Rate, now: Timestamp) -> Timestamp {
+        let missing = (1.0 - self.tokens(rate, now)).max(0.0);
+        now.plus((missing / rate.per_second * 1000.0).ceil() as DurationMs)
+    }
+}
+
+/// Picks the order in which grants rotate over fairness values: each value once, starting behind `cursor`, then again.
+/// Items of one value keep their order.
+pub fn rotate<T>(items: Vec<T>, cursor: Option<&str>, value: impl Fn(&T) -> Arc<str>) -> Vec<T> {
+    let mut lanes: std::collections::BTreeMap<Arc<str>, std::collections::VecDeque<T>> = Default::default();
+    for item in items {
+        lanes.entry(value(&item)).or_default().push_back(item);
+    }
+    let mut order: Vec<Arc<str>> = lanes.keys().cloned().collect();
+    if let Some(cursor) = cursor {
+        let behind = order.partition_point(|value| &**value <= cursor);
+        order.rotate_left(behind);
+    }
+    let mut picked = Vec::new();
+    while !lanes.is_empty() {
+        for value in &order {
+            let Some(lane) = lanes.get_mut(value) else { continue };
+            picked.extend(lane.pop_front());
+            if lane.is_empty() {
+                lanes.remove(value);
+            }
+        }
+    }
+    picked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn queue(settings: QueueSettings) -> Queue {
+        Queue { settings, ..Queue::new(QueueId(1), "q".into()) }
+    }
+
+    #[test]
+    fn slots_are_what_the_open_attempts_leave() {
+        let queue = queue(QueueSettings { max_running: Some(3), ..Default::default() });
+        assert_eq!(queue.room(1, at(0)).grants, 2);
+        assert_eq!(queue.room(3, at(0)), Room { grants: 0, held_by: Some(Limit::Slots) });
+        assert_eq!(queue.room(9, at(0)).grants, 0);
+    }
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let rate = Rate { per_second: 2.0, burst: 3.0 };
+        let mut queue = queue(QueueSettings { rate: Some(rate), ..Default::default() });
+        for left in [3, 2, 1] {
+            assert_eq!(queue.room(0, at(1000)).grants, left);
+            queue.spend(at(1000));
+        }
+        assert_eq!(queue.room(0, at(1000)), Room { grants: 0, held_by: Some(Limit::Rate) });
+        assert_eq!(queue.next_token_at(at(1000)), Some(at(1500)));
+        assert_eq!(queue.room(0, at(1499)).grants, 0);
+        assert_eq!(queue.room(0, at(1500)).grants, 1);
+        assert_eq!(queue.room(0, at(1_000_000)).grants, 3);
+    }
+
+    #[test]
+    fn a_paused_queue_grants_nothing() {
+        let mut queue = queue(QueueSettings::default());
+        queue.paused = true;
+        assert_eq!(queue.room(0, at(0)), Room { grants: 0, held_by: Some(Limit::Paused) });
+    }
+
+    #[test]
+    fn grants_rotate_over_the_values_behind_the_last_one() {
+        let items = vec![("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("c", 2)];
+        let value = |item: &(&str, i32)| Arc::from(item.0);
+        let picked = rotate(items.clone(), Some("a"), value);
+        assert_eq!(picked, [("b", 1), ("c", 1), ("a", 1), ("c", 2), ("a", 2), ("a", 3)]);
+        let picked = rotate(items, None, value);
+        assert_eq!(picked[..3], [("a", 1), ("b", 1), ("c", 1)]);
+    }
+}

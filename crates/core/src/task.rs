@@ -1,0 +1,357 @@
+//! A task and the places where it can stand.
+//!
+//! The body never changes. A task is in exactly one place at a time, and each place is a row of its own in the store:
+//! born when the task comes, deleted when it goes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::attempt::{ClosedAttempt, Failure, Progress};
+use crate::id::{AttemptId, Fence, Seq, TaskId};
+use crate::lease::Lease;
+use crate::limits;
+use crate::queue::{QueueId, QueueSettings};
+use crate::retry::RetryPolicy;
+use crate::time::{DurationMs, Timestamp};
+
+/// What was submitted: written once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Body {
+    pub id: TaskId,
+    pub queue: QueueId,
+    pub operator: Arc<str>,
+    pub tenant: Arc<str>,
+    pub workspace: Arc<str>,
+    pub priority: u8,
+    pub payload: Arc<str>,
+    pub spec: Spec,
+    pub tags: BTreeMap<String, String>,
+    pub idempotency: Option<Idempotency>,
+    pub traceparent: Option<Arc<str>>,
+    pub created_at: Timestamp,
+    /// When it was first to run.
+    pub run_at: Timestamp,
+}
+
+impl Body {
+    pub fn seq(&self) -> Seq {
+        self.id.seq()
+    }
+
+    /// The value that grants of its queue rotate over.
+    pub fn fairness_value(&self, key: &crate::queue::FairnessKey) -> Arc<str> {
+        use crate::queue::FairnessKey;
+        match key {
+            FairnessKey::Tenant => Arc::clone(&self.tenant),
+            FairnessKey::Workspace => Arc::clone(&self.workspace),
+            FairnessKey::Tag(name) => self.tags.get(name).map_or_else(|| Arc::from(""), |value| value.as_str().into()),
+        }
+    }
+}
+
+/// The same key and content in one tenant and workspace is the same task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    pub key: Arc<str>,
+    /// Digest of what was submitted.
+    pub fingerprint: [u8; 32],
+}
+
+/// How a task wants to be run; absent means the queue's setting or the default. Each place carries a copy, so that a
+/// decision needs one row.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Spec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ttl_ms: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_grace_ms: Option<DurationMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryPolicy>,
+}
+
+impl Spec {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn max_attempts(&self) -> u32 {
+        self.max_attempts.unwrap_or(limits::MAX_ATTEMPTS_DEFAULT)
+    }
+
+    pub fn timeout_ms(&self) -> DurationMs {
+        self.timeout_ms.unwrap_or(limits::TIMEOUT_MS_DEFAULT)
+    }
+
+    pub fn cancel_grace_ms(&self) -> DurationMs {
+        self.cancel_grace_ms.unwrap_or(limits::CANCEL_GRACE_MS_DEFAULT)
+    }
+
+    pub fn retry(&self) -> RetryPolicy {
+        self.retry.unwrap_or_default()
+    }
+
+    pub fn lease_ttl_ms(&self, queue: &QueueSettings) -> DurationMs {
+        self.lease_ttl_ms.or(queue.lease_ttl_ms).unwrap_or(limits::LEASE_TTL_MS_DEFAULT)
+    }
+
+    pub fn heartbeat_ms(&self, queue: &QueueSettings) -> DurationMs {
+        let ttl = self.lease_ttl_ms(queue);
+        // An interval that belongs to a longer lease would let this one run out.
+        let own = self.heartbeat_ms.or(if self.lease_ttl_ms.is_some() { None } else { queue.heartbeat_ms });
+        own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, ttl)
+    }
+
+    pub fn is_past_deadline(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+}
+
+/// What a task carries from place to place once it is more than freshly submitted.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Carry {
+    #[serde(default, skip_serializing_if = "Spec::is_default")]
+    pub spec: Spec,
+    /// Attempts granted beyond the submitted budget, by manual retry and redrive.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_attempts: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redrives: u32,
+    /// The last attempt, until the next grant: its holder's late report is judged by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Box<ClosedAttempt>>,
+    /// What the last attempt saved for the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Arc<str>>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Carry {
+    pub fn fresh(spec: Spec) -> Self {
+        Self { spec, ..Self::default() }
+    }
+
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How many attempts the task may have in all.
+    pub fn allowed_attempts(&self) -> u32 {
+        self.spec.max_attempts().saturating_add(self.extra_attempts)
+    }
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Place {
+    /// Due later: delayed, or in back-off.
+    Scheduled(Waiting),
+    /// May be granted now.
+    Ready(Waiting),
+    /// Held under a lease.
+    Running(Running),
+    /// Ended.
+    Finished(Finished),
+}
+
+impl Place {
+    pub fn state(&self) -> State {
+        match self {
+            Self::Scheduled(_) => State::Scheduled,
+            Self::Ready(_) => State::Ready,
+            Self::Running(_) => State::Running,
+            Self::Finished(finished) => match finished.end {
+                End::Succeeded => State::Succeeded,
+                End::Failed => State::Failed,
+                End::Canceled => State::Canceled,
+            },
+        }
+    }
+
+    pub fn queue(&self) -> QueueId {
+        match self {
+            Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.queue,
+            Self::Running(running) => running.queue,
+            Self::Finished(finished) => finished.queue,
+        }
+    }
+
+    pub fn attempt(&self) -> u32 {
+        match self {
+            Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.attempt,
+            Self::Running(running) => running.attempt,
+            Self::Finished(finished) => finished.attempt,
+        }
+    }
+
+    pub fn fence(&self) -> Fence {
+        match self {
+            Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.fence,
+            Self::Running(running) => running.lease.generation,
+            Self::Finished(finished) => finished.fence,
+        }
+    }
+
+    /// The last attempt, if it has ended.
+    pub fn last_attempt(&self) -> Option<&ClosedAttempt> {
+        match self {
+            Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.carry.last.as_deref(),
+            Self::Running(_) => None,
+            Self::Finished(finished) => finished.carry.last.as_deref(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    Scheduled,
+    Ready,
+    Running,
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+impl State {
+    pub const ALL: [Self; 6] =
+        [Self::Scheduled, Self::Ready, Self::Running, Self::Succeeded, Self::Failed, Self::Canceled];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "Scheduled",
+            Self::Ready => "Ready",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Canceled => "Canceled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// Row of `scheduled` and `ready`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    pub queue: QueueId,
+    pub priority: u8,
+    /// Scheduled: when it is due. Ready: since when.
+    pub at: Timestamp,
+    /// Set while the queue has a fairness key.
+    pub fair: Option<Arc<str>>,
+    /// The live wake-up; fresh with every enqueue.
+    pub message: i64,
+    /// The last granted attempt, 0 before the first.
+    pub attempt: u32,
+    pub fence: Fence,
+    pub carry: Carry,
+}
+
+/// Row of `running`: the lease itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Running {
+    pub queue: QueueId,
+    pub priority: u8,
+    pub fair: Option<Arc<str>>,
+    pub message: i64,
+    pub lease: Lease,
+    pub attempt: u32,
+    pub attempt_id: AttemptId,
+    pub claim_id: Option<Arc<str>>,
+    pub incarnation: Option<Arc<str>>,
+    pub granted_at: Timestamp,
+    pub last_heartbeat_at: Option<Timestamp>,
+    pub progress: Progress,
+    pub lease_ttl_ms: DurationMs,
+    pub heartbeat_ms: DurationMs,
+    pub cancel: Option<CancelRequest>,
+    pub carry: Carry,
+}
+
+impl Running {
+    /// No heartbeat extends the lease beyond this.
+    pub fn not_after(&self) -> Timestamp {
+        let timeout = self.granted_at.plus(self.carry.spec.timeout_ms());
+        let deadline = self.carry.spec.deadline.unwrap_or(Timestamp::MAX);
+        let cancel = self.cancel.as_ref().map_or(Timestamp::MAX, |cancel| self.cancel_by(cancel));
+        timeout.min(deadline).min(cancel)
+    }
+
+    /// The grace starts when a heartbeat first carried the signal, at the latest one interval after the request.
+    pub fn cancel_by(&self, cancel: &CancelRequest) -> Timestamp {
+        let latest_signal = cancel.requested_at.plus(self.heartbeat_ms);
+        let signal = cancel.signaled_at.map_or(latest_signal, |at| at.min(latest_signal));
+        signal.plus(self.carry.spec.cancel_grace_ms())
+    }
+}
+
+/// Somebody wants the task to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CancelRequest {
+    pub reason: Arc<str>,
+    pub requested_at: Timestamp,
+    pub signaled_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+/// Why a task failed for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailReason {
+    MaxAttempts,
+    NonRetryable,
+    DeadlineExceeded,
+}
+
+impl FailReason {
+    pub const ALL: [Self; 3] = [Self::MaxAttempts, Self::NonRetryable, Self::DeadlineExceeded];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxAttempts => "max_attempts",
+            Self::NonRetryable => "non_retryable",
+            Self::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
+}
+
+/// Row of `finished`. The final attempt is in [`Carry::last`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    pub queue: QueueId,
+    pub end: End,
+    pub finished_at: Timestamp,
+    pub result: Option<Arc<str>>,
+    pub failure: Option<Failure>,
+    pub reason: Option<FailReason>,
+    pub dead_lettered_at: Option<Timestamp>,
+    pub cancel_reason: Option<Arc<str>>,
+    /// Set while the live wake-up of a task that ended without a grant may still be around.
+    pub attempt: u32,
+    pub fence: Fence,
+    pub carry: Carry,
+}

@@ -1,0 +1,159 @@
+//! Why a task is not running, or what it is doing instead.
+
+use crate::attempt::Reason;
+use crate::queue::{Limit, Queue};
+use crate::task::{End, Place};
+use crate::time::Timestamp;
+
+/// What is known beside the task itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    pub now: Timestamp,
+    pub queue: &'a Queue,
+    /// Open attempts of the queue.
+    pub running: u32,
+    /// When a worker last asked for work of this queue.
+    pub worker_seen_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Why {
+    WaitingUntil {
+        at: Timestamp,
+    },
+    RetryBackoff {
+        at: Timestamp,
+        after: Option<Reason>,
+        attempt: u32,
+        since: Option<Timestamp>,
+    },
+    QueuePaused,
+    QueueLimit {
+        running: u32,
+        max_running: u32,
+        since: Timestamp,
+    },
+    RateLimit {
+        per_second: f64,
+        next_at: Timestamp,
+        since: Timestamp,
+    },
+    NoWorker {
+        last_seen_at: Option<Timestamp>,
+        since: Timestamp,
+    },
+    /// Ready, with room, and workers do ask: they are busy with what comes before it.
+    NoFreeWorker {
+        since: Timestamp,
+    },
+    Running {
+        since: Timestamp,
+        cancel_requested: bool,
+    },
+    Ended {
+        at: Timestamp,
+        end: End,
+    },
+}
+
+impl Why {
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::WaitingUntil { .. } => "waiting_until",
+            Self::RetryBackoff { .. } => "retry_backoff",
+            Self::QueuePaused => "queue_paused",
+            Self::QueueLimit { .. } => "queue_limit",
+            Self::RateLimit { .. } => "rate_limit",
+            Self::NoWorker { .. } | Self::NoFreeWorker { .. } => "no_worker",
+            Self::Running { .. } => "running",
+            Self::Ended { .. } => "ended",
+        }
+    }
+}
+
+/// All that holds a task back, the nearest cause first.
+pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
+    let mut why = Vec::new();
+    let queue = around.queue;
+    match place {
+        Place::Running(running) => {
+            return vec![Why::Running { since: running.granted_at, cancel_requested: running.cancel.is_some() }];
+        }
+        Place::Finished(finished) => return vec![Why::Ended { at: finished.finished_at, end: finished.end }],
+        Place::Scheduled(waiting) => match &waiting.carry.last {
+            Some(last) if waiting.attempt > 0 => why.push(Why::RetryBackoff {
+                at: waiting.at,
+                after: Some(last.reason),
+                attempt: waiting.attempt,
+                since: Some(last.ended_at),
+            }),
+            _ => why.push(Why::WaitingUntil { at: waiting.at }),
+        },
+        Place::Ready(_) => {}
+    }
+    let since = match place {
+        Place::Ready(waiting) => waiting.at,
+        _ => around.now,
+    };
+    if queue.paused {
+        why.push(Why::QueuePaused);
+    }
+    if let Place::Ready(_) = place {
+        match queue.room(around.running, around.now).held_by {
+            Some(Limit::Slots) => {
+                let max_running = queue.settings.max_running.unwrap_or_default();
+                why.push(Why::QueueLimit { running: around.running, max_running, since });
+            }
+            Some(Limit::Rate) => {
+                let per_second = queue.settings.rate.map_or(0.0, |rate| rate.per_second);
+                let next_at = queue.next_token_at(around.now).unwrap_or(around.now);
+                why.push(Why::RateLimit { per_second, next_at, since });
+            }
+            Some(Limit::Paused) | None => {}
+        }
+        let seen = around.worker_seen_at.is_some_and(|at| around.now.since(at) <= crate::limits::WORKER_SEEN_MS);
+        if !seen {
+            why.push(Why::NoWorker { last_seen_at: around.worker_seen_at, since });
+        }
+        if why.is_empty() {
+            why.push(Why::NoFreeWorker { since });
+        }
+    }
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::testing::{at, ready, running, scheduled_retry};
+    use crate::queue::{QueueId, QueueSettings, Rate};
+
+    fn codes(place: &Place, queue: &Queue, running: u32, seen: Option<i64>) -> Vec<&'static str> {
+        let around = Around { now: at(100_000), queue, running, worker_seen_at: seen.map(at) };
+        why(place, &around).iter().map(Why::code).collect()
+    }
+
+    fn queue(settings: QueueSettings, paused: bool) -> Queue {
+        Queue { settings, paused, ..Queue::new(QueueId(1), "q".into()) }
+    }
+
+    #[test]
+    fn each_cause_is_named() {
+        let free = queue(QueueSettings::default(), false);
+        let paused = queue(QueueSettings::default(), true);
+        let full = queue(QueueSettings { max_running: Some(1), ..Default::default() }, false);
+        let mut spent =
+            queue(QueueSettings { rate: Some(Rate { per_second: 0.1, burst: 1.0 }), ..Default::default() }, false);
+        spent.spend(at(100_000));
+
+        assert_eq!(codes(&Place::Ready(ready()), &free, 0, Some(99_000)), ["no_worker"]);
+        assert_eq!(codes(&Place::Ready(ready()), &free, 0, None), ["no_worker"]);
+        assert_eq!(codes(&Place::Ready(ready()), &paused, 0, Some(99_000)), ["queue_paused"]);
+        assert_eq!(codes(&Place::Ready(ready()), &full, 1, Some(99_000)), ["queue_limit"]);
+        assert_eq!(codes(&Place::Ready(ready()), &full, 1, Some(1_000)), ["queue_limit", "no_worker"]);
+        assert_eq!(codes(&Place::Ready(ready()), &spent, 0, Some(99_000)), ["rate_limit"]);
+        assert_eq!(codes(&Place::Scheduled(ready()), &free, 0, None), ["waiting_until"]);
+        assert_eq!(codes(&Place::Scheduled(scheduled_retry()), &paused, 0, None), ["retry_backoff", "queue_paused"]);
+        assert_eq!(codes(&Place::Running(running()), &free, 1, None), ["running"]);
+    }
+}

@@ -1,0 +1,1 @@
+//! Group commit, timers, reaper and wake-ups around the store; usable as a library.

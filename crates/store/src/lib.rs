@@ -1,0 +1,1 @@
+//! Where tasks live: one Store trait, SQLite and Postgres behind it.

@@ -1,0 +1,122 @@
+//! Real Postgres servers: one that all tests share, and private ones that a test may kill.
+
+mod cluster;
+mod database;
+mod postmaster;
+mod private;
+mod programs;
+mod shared;
+mod sql;
+
+use tokio::sync::OnceCell;
+
+pub use database::Database;
+pub use private::PrivatePostgres;
+
+/// A Postgres server in which a test makes databases of its own.
+#[derive(Debug)]
+pub struct Postgres {
+    port: u16,
+}
+
+impl Postgres {
+    /// The server that all tests share, started by the first test that asks for it.
+    ///
+    /// cargo-nextest runs every test as a process of its own, and a server takes seconds to set up,
+    /// so the server outlives the test that started it and ends two minutes after the last test
+    /// that used it.
+    ///
+    /// # Panics
+    ///
+    /// When Postgres is not installed or does not start; the message holds its log.
+    pub async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Postgres> = OnceCell::const_new();
+        SHARED
+            .get_or_init(async || match shared::join_or_start().await {
+                Ok(port) => Self { port },
+                Err(error) => panic!("no shared Postgres: {error:?}"),
+            })
+            .await
+    }
+
+    /// A server of the caller's own, which it may stop and kill. Ends when dropped.
+    ///
+    /// # Panics
+    ///
+    /// When Postgres is not installed or does not start; the message holds its log.
+    pub async fn start() -> PrivatePostgres {
+        match PrivatePostgres::start().await {
+            Ok(server) => server,
+            Err(error) => panic!("no private Postgres: {error:?}"),
+        }
+    }
+
+    /// Makes a new, empty database that is deleted when dropped.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not make it.
+    pub async fn database(&self) -> Database {
+        Database::create(self.port).await
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::NoTls;
+
+    use super::*;
+
+    async fn connect(database: &Database) -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(database.url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    #[tokio::test]
+    async fn databases_of_the_shared_server_are_apart_from_each_other() {
+        let server = Postgres::shared().await;
+        let (one, other) = (server.database().await, server.database().await);
+        let client = connect(&one).await;
+        client.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (42)").await.unwrap();
+        let row = client.query_one("SELECT n FROM t", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i32>(0), 42);
+        let elsewhere = connect(&other).await;
+        assert!(elsewhere.query("SELECT n FROM t", &[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_shared_server_is_as_safe_as_one_in_production() {
+        let database = Postgres::shared().await.database().await;
+        let client = connect(&database).await;
+        for (setting, expected) in [("fsync", "on"), ("synchronous_commit", "on")] {
+            let row = client.query_one("SELECT current_setting($1)", &[&setting]).await.unwrap();
+            assert_eq!(row.get::<_, &str>(0), expected, "{setting}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_database_is_gone_even_with_open_connections() {
+        let server = Postgres::shared().await;
+        let database = server.database().await;
+        let _open = connect(&database).await;
+        let name = database.name().to_owned();
+        let there = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
+        assert_eq!(sql::run(server.port, &there).await.unwrap(), "1");
+        drop(database);
+        assert_eq!(sql::run(server.port, &there).await.unwrap(), "0");
+    }
+
+    #[test]
+    fn a_database_can_outlive_its_runtime() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let database = runtime.block_on(async { Postgres::shared().await.database().await });
+        drop(runtime);
+        drop(database);
+    }
+}

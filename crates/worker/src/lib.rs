@@ -1,0 +1,1 @@
+//! The worker runtime behind tenure worker: supervisor, command operators, built-ins.
