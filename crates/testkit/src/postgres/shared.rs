@@ -41,10 +41,13 @@ pub(super) async fn join_or_start() -> Result<u16> {
     let mut lock = tokio::task::spawn_blocking(move || lock(&path)).await??;
     let mut recorded = String::new();
     lock.read_to_string(&mut recorded)?;
-    let recorded = PathBuf::from(recorded);
-    if let Some(port) = join(&recorded).await? {
-        keep_in_use(recorded);
-        return Ok(port);
+    // Empty when nobody has started a server yet.
+    if !recorded.is_empty() {
+        let server = PathBuf::from(recorded);
+        if let Some(port) = join(&server).await? {
+            keep_in_use(server);
+            return Ok(port);
+        }
     }
     let (server, port) = start(&programs, &home, IDLE).await?;
     lock.set_len(0)?;

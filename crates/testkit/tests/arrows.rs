@@ -1,0 +1,47 @@
+//! Crates depend inward only.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each crate, and the crates of ours that it may use. Tests may use more.
+const ALLOWED: [(&str, &[&str]); 10] = [
+    ("core", &[]),
+    ("contract", &[]),
+    ("auth", &[]),
+    ("store", &["core"]),
+    ("engine", &["core", "store"]),
+    ("server", &["core", "contract", "auth", "engine"]),
+    ("client", &["contract"]),
+    ("worker", &["contract", "client"]),
+    ("cli", &["core", "contract", "auth", "engine", "server", "client", "worker"]),
+    ("testkit", &[]),
+];
+
+#[test]
+fn crates_depend_inward_only() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = short(&package["name"]).unwrap();
+        let allowed = ALLOWED.iter().find(|(allowed, _)| *allowed == name);
+        let (_, allowed) = allowed.unwrap_or_else(|| panic!("{name} is not listed here"));
+        for dependency in package["dependencies"].as_array().unwrap() {
+            if dependency["kind"].is_null()
+                && let Some(used) = short(&dependency["name"])
+            {
+                assert!(allowed.contains(&used), "{name} must not depend on {used}");
+            }
+        }
+    }
+}
+
+fn short(name: &Value) -> Option<&str> {
+    name.as_str()?.strip_prefix("tenure-")
+}
