@@ -33,7 +33,7 @@ impl World {
         claimed
     }
 
-    /// What this very claim was granted before and still holds.
+    /// What this very claim was granted before and still holds. A lease that has run out is left to the reaper.
     fn repeated(&mut self, index: usize, command: &Claim) -> Vec<Grant> {
         let claimer = &command.claimer;
         let mut rows = self.repeats.get(&index).cloned().unwrap_or_default();
@@ -41,11 +41,13 @@ impl World {
             let key = (Arc::clone(&claimer.worker), Arc::clone(claim_id));
             rows.extend(self.made.claims.get(&key).into_iter().flatten());
         }
+        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
         let mut grants = Vec::new();
-        for row in rows {
-            self.settle(row);
-            if let Some(cell) = self.tasks.get(&row)
-                && let Place::Running(running) = &cell.task.place
+        for cell in rows.iter().filter_map(|row| self.tasks.get(row)) {
+            // An earlier command of the batch may have ended this claim's attempt and given the task to somebody else.
+            if let Place::Running(running) = &cell.task.place
+                && claimer.was_granted(running, command.max_jobs)
+                && !expire::is_over(running, &ctx)
             {
                 grants.push(Grant::of(cell.task.id, running));
             }
@@ -80,7 +82,7 @@ impl World {
 
     fn note_limit(&self, id: QueueId, held_by: Option<Limit>, claimed: &mut Claimed) {
         match held_by {
-            Some(Limit::Slots) => claimed.full.push(id),
+            Some(Limit::Slots) => claimed.full.extend(self.queues.get(&id).map(|cell| Arc::clone(&cell.queue.name))),
             Some(Limit::Rate) => {
                 let next = self.queues.get(&id).and_then(|cell| cell.queue.next_token_at(self.now));
                 claimed.retry_at = match (claimed.retry_at, next) {
@@ -108,6 +110,7 @@ impl World {
             return Answer::NotGranted(not_found);
         };
         let queue = cell.task.place.queue();
+        let before = cell.task.place.attempt();
         let (settings, running) = self
             .queues
             .get(&queue)
@@ -115,11 +118,13 @@ impl World {
         let outcome = self.on_row(row, |task, _, _, ctx| claim::decide_task(task, command, &settings, running, ctx));
         match outcome {
             Ok(Answer::Claimed(claimed)) => {
-                let fair = match self.tasks.get(&row).map(|cell| &cell.task.place) {
-                    Some(Place::Running(running)) => running.fair.clone(),
-                    _ => None,
-                };
-                self.spend(queue, fair);
+                // The same claim sent again was granted nothing new and takes no second token of the rate.
+                if let Some(Place::Running(granted)) = self.tasks.get(&row).map(|cell| &cell.task.place)
+                    && granted.attempt > before
+                {
+                    let fair = granted.fair.clone();
+                    self.spend(queue, fair);
+                }
                 Answer::Claimed(claimed)
             }
             Ok(answer) => answer,

@@ -5,6 +5,8 @@
 //! fails nothing else.
 
 mod claiming;
+#[cfg(test)]
+mod tests;
 mod writes;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -215,8 +217,15 @@ impl World {
     fn apply(&mut self, row: Seq, change: Change) {
         let Some(cell) = self.tasks.get_mut(&row) else { return };
         let was_running = matches!(cell.task.place, Place::Running(_));
-        cell.task.place = change.place;
+        let before = std::mem::replace(&mut cell.task.place, change.place);
         let is_running = matches!(cell.task.place, Place::Running(_));
+        // A grant takes the last attempt out of the row, and its history need not be loaded.
+        if is_running && let Some(last) = before.last_attempt() {
+            let history = self.history.entry(row).or_default();
+            if !history.iter().any(|old| old.id == last.id) {
+                history.push(last.clone());
+            }
+        }
         if was_running != is_running
             && let Some(queue) = self.queues.get_mut(&cell.task.place.queue())
         {
@@ -227,7 +236,8 @@ impl World {
                 AttemptChange::Put(closed) => closed.number,
                 AttemptChange::Drop(number) => *number,
             };
-            if let (AttemptChange::Put(closed), Some(history)) = (&attempt, self.history.get_mut(&row)) {
+            if let AttemptChange::Put(closed) = &attempt {
+                let history = self.history.entry(row).or_default();
                 match history.iter_mut().find(|old| old.id == closed.id) {
                     Some(old) => *old = (**closed).clone(),
                     None => history.push((**closed).clone()),
@@ -257,7 +267,10 @@ impl World {
             let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
             match self.keys.get(&scope).or_else(|| keys.get(&scope)).copied() {
                 Some(owner) if owner.fingerprint == idempotency.fingerprint => {
-                    answers.push(Some(submit::Submitted { id: owner.id, state: owner.state, created: false }));
+                    // An earlier command of the batch may have moved it since its key was read.
+                    let moved = self.tasks.get(&owner.id.seq()).filter(|cell| cell.task.id == owner.id);
+                    let state = moved.map_or(owner.state, |cell| cell.task.place.state());
+                    answers.push(Some(submit::Submitted { id: owner.id, state, created: false }));
                 }
                 Some(owner) => return Err(Rejection::IdempotencyConflict { index, existing: owner.id }),
                 None => {

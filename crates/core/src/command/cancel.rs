@@ -115,3 +115,137 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
     let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, Some(Reason::Revoked));
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::testing::{
+        at, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, swept,
+        to_finished, to_running, whole_task, with_ctx,
+    };
+    use crate::event::Fact;
+    use crate::task::Spec;
+
+    fn ask_in(place: Place, mode: Mode, reason: &str, reach: Reach, now: i64) -> Decision {
+        let command = Cancel { task: id(), reason: reason.into(), mode, reach };
+        with_ctx(now, |ctx| decide(&whole_task(place, Spec::default()), &command, &settings(), ctx))
+    }
+
+    fn ask(place: Place, mode: Mode, now: i64) -> Decision {
+        ask_in(place, mode, "stop", Reach::All, now)
+    }
+
+    fn answer(state: State, reason: &str) -> Result<Answer, Rejection> {
+        Ok(Answer::Canceled(Canceled { state, reason: reason.into() }))
+    }
+
+    fn kinds(decision: &Decision) -> Vec<FactKind> {
+        decision.change.iter().flat_map(|change| &change.facts).map(|fact: &Fact| fact.kind).collect()
+    }
+
+    const BOTH: [Mode; 2] = [Mode::Cooperative, Mode::Immediate];
+
+    #[test]
+    fn what_nobody_holds_ends_at_once_in_either_mode() {
+        for (place, drops) in [
+            (Place::Ready(ready()), vec![]),
+            (Place::Scheduled(ready()), vec![]),
+            (Place::Scheduled(scheduled_retry()), vec![AttemptChange::Drop(1)]),
+            (Place::Ready(scheduled_retry()), vec![AttemptChange::Drop(1)]),
+        ] {
+            for mode in BOTH {
+                let decision = ask(place.clone(), mode, 70_000);
+                assert_eq!(decision.answer, answer(State::Canceled, "stop"));
+                let finished = to_finished(&decision);
+                assert_eq!((finished.end, finished.cancel_reason.as_deref()), (End::Canceled, Some("stop")));
+                assert_eq!((finished.finished_at, finished.dead_lettered_at), (at(70_000), None));
+                assert_eq!(finished.carry.last.as_deref(), place.last_attempt());
+                assert_eq!(kinds(&decision), [FactKind::Canceled]);
+                assert_eq!(decision.change.unwrap().attempts, drops);
+            }
+        }
+    }
+
+    #[test]
+    fn a_holder_is_asked_and_keeps_its_lease() {
+        let decision = ask(Place::Running(running()), Mode::Cooperative, 1_000);
+        assert_eq!(decision.answer, answer(State::Running, "stop"));
+        let held = to_running(&decision);
+        assert_eq!(
+            held.cancel,
+            Some(CancelRequest { reason: "stop".into(), requested_at: at(1_000), signaled_at: None })
+        );
+        assert_eq!((held.lease.token, held.lease.generation), (running().lease.token, running().lease.generation));
+        assert_eq!(kinds(&decision), [FactKind::CancelRequested]);
+    }
+
+    #[test]
+    fn the_lease_ends_with_the_cancel_grace_at_the_latest() {
+        let long = running_with(Spec { lease_ttl_ms: Some(600_000), heartbeat_ms: Some(20_000), ..Spec::default() });
+        let asked = ask(Place::Running(long), Mode::Cooperative, 1_000);
+        assert_eq!(to_running(&asked).lease.expires_at, at(1_000 + 20_000 + 30_000));
+        let short = ask(Place::Running(running()), Mode::Cooperative, 50_000);
+        assert_eq!(to_running(&short).lease.expires_at, at(60_000), "it never moves the end out");
+    }
+
+    #[test]
+    fn a_holder_loses_its_lease_at_once_when_the_mode_says_so() {
+        let decision = ask(Place::Running(running()), Mode::Immediate, 1_000);
+        assert_eq!(decision.answer, answer(State::Canceled, "stop"));
+        let finished = to_finished(&decision);
+        assert_eq!((finished.end, finished.cancel_reason.as_deref()), (End::Canceled, Some("stop")));
+        let closed = finished.carry.last.as_deref().unwrap();
+        assert_eq!((closed.state, closed.reason), (AttemptState::Canceled, Reason::Revoked));
+        assert_eq!((closed.ended_at, finished.fence), (at(1_000), running().lease.generation));
+        assert_eq!(kinds(&decision), [FactKind::Canceled]);
+    }
+
+    #[test]
+    fn a_repeat_keeps_the_first_reason_and_the_first_clock() {
+        let asked = place(&ask(Place::Running(running()), Mode::Cooperative, 1_000)).clone();
+        let again = ask_in(asked.clone(), Mode::Cooperative, "other", Reach::All, 9_000);
+        assert_eq!((again.change, again.answer), (None, answer(State::Running, "stop")));
+
+        let revoked = ask_in(asked, Mode::Immediate, "other", Reach::All, 9_000);
+        assert_eq!(revoked.answer, answer(State::Canceled, "stop"));
+        assert_eq!(to_finished(&revoked).cancel_reason.as_deref(), Some("stop"));
+
+        for mode in BOTH {
+            let repeat = ask_in(place(&revoked).clone(), mode, "third", Reach::All, 10_000);
+            assert_eq!((repeat.change, repeat.answer), (None, answer(State::Canceled, "stop")));
+        }
+    }
+
+    #[test]
+    fn an_expired_lease_is_closed_first_and_then_nothing_is_left_to_wait_for() {
+        for spec in [Spec::default(), no_backoff()] {
+            let decision = ask(Place::Running(running_with(spec)), Mode::Cooperative, 60_000);
+            assert_eq!(decision.answer, answer(State::Canceled, "stop"));
+            let closed = to_finished(&decision).carry.last.as_deref().unwrap();
+            assert_eq!(closed.reason, Reason::HeartbeatTimeout);
+            assert_eq!(kinds(&decision), [FactKind::Retrying, FactKind::Canceled]);
+        }
+    }
+
+    #[test]
+    fn what_has_ended_otherwise_cannot_be_canceled() {
+        let dead = swept(one_attempt()).place;
+        for mode in BOTH {
+            let decision = ask(dead.clone(), mode, 61_000);
+            assert_eq!(decision.answer, Err(Rejection::AlreadyTerminal { state: State::Failed }));
+            // A last attempt that only now is found to be over counts as ended too.
+            let unswept = ask(Place::Running(running_with(one_attempt())), mode, 60_000);
+            assert_eq!(unswept.answer, Err(Rejection::AlreadyTerminal { state: State::Failed }));
+            assert_eq!(place(&unswept).state(), State::Failed);
+        }
+    }
+
+    #[test]
+    fn a_task_of_another_tenant_is_not_there() {
+        let other = || Reach::Tenant("other".into());
+        let decision = ask_in(Place::Ready(ready()), Mode::Cooperative, "stop", other(), 0);
+        assert_eq!((decision.change, decision.answer), (None, Err(Rejection::NotFound)));
+        let own = ask_in(Place::Ready(ready()), Mode::Cooperative, "stop", Reach::Tenant("acme".into()), 0);
+        assert_eq!(own.answer, answer(State::Canceled, "stop"));
+    }
+}

@@ -22,6 +22,15 @@ pub struct Claimer {
     pub seed: Seed,
 }
 
+impl Claimer {
+    /// Whether this lease was granted to this very claim, sent or decided before, for up to `max_jobs` jobs.
+    pub fn was_granted(&self, running: &Running, max_jobs: usize) -> bool {
+        let same_claim = self.claim_id.is_some() && self.claim_id == running.claim_id;
+        (same_claim && self.worker == running.lease.holder)
+            || (0..max_jobs).any(|index| self.seed.draw(index).0 == running.attempt_id)
+    }
+}
+
 /// 256 random bits, from which the attempt ids and tokens of one claim are drawn. The same claim decided again draws
 /// the same ones: that is how a claim whose commit got no answer is found again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +76,7 @@ pub struct Claimed {
     /// Nothing was granted although tasks are ready: when to ask again, if time alone will help.
     pub retry_at: Option<Timestamp>,
     /// Queues whose slots are all held: an end of one of their attempts makes room.
-    pub full: Vec<QueueId>,
+    pub full: Vec<Arc<str>>,
 }
 
 /// A task under its new lease.
@@ -84,6 +93,8 @@ pub struct Grant {
     pub heartbeat_ms: DurationMs,
     pub deadline: Option<Timestamp>,
     pub checkpoint: Option<Arc<str>>,
+    /// The claim had an id: whoever sent it can ask for the same grant again.
+    pub repeatable: bool,
     /// Filled in by the store, which reads it only for what was granted.
     pub body: Option<Arc<Body>>,
 }
@@ -102,6 +113,7 @@ impl Grant {
             heartbeat_ms: running.heartbeat_ms,
             deadline: running.carry.spec.deadline,
             checkpoint: running.carry.checkpoint.clone(),
+            repeatable: running.claim_id.is_some(),
             body: None,
         }
     }
@@ -194,9 +206,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
         Place::Ready(waiting) => refuse(NotGrantedReason::NotDue, Some(waiting.message)),
         Place::Scheduled(_) => refuse(NotGrantedReason::NotDue, None),
         Place::Running(held) => {
-            let same_claim = held.claim_id.is_some() && held.claim_id == command.claimer.claim_id;
-            let (attempt_id, _) = command.claimer.seed.draw(0);
-            if held.attempt_id == attempt_id || (same_claim && held.lease.holder == command.claimer.worker) {
+            if command.claimer.was_granted(held, 1) {
                 let claimed = Claimed { grants: vec![Grant::of(task.id, held)], ..Claimed::default() };
                 return Decision::unchanged(Answer::Claimed(claimed));
             }
@@ -206,5 +216,186 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             End::Canceled => refuse(NotGrantedReason::Cancelled, None),
             End::Succeeded | End::Failed => refuse(NotGrantedReason::Completed, None),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::Progress;
+    use crate::command::cancel::{self, Cancel, Mode};
+    use crate::command::testing::{
+        at, attempt_id, claimer, id, no_backoff, one_attempt, place, queue, ready, running, running_with,
+        scheduled_retry, settings, swept, task, to_running, token, whole_task, with_ctx,
+    };
+    use crate::queue::QueueSettings;
+    use crate::task::{Spec, State};
+
+    fn granted_with(spec: Spec, settings: QueueSettings) -> (Running, Grant) {
+        let queue = Queue { settings, ..queue() };
+        let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
+        let (change, grant) = with_ctx(1_000, |ctx| grant(id(), &waiting, &claimer(1), 0, &queue, ctx));
+        match change.place {
+            Place::Running(running) => (running, grant),
+            other => panic!("granted means running: {other:?}"),
+        }
+    }
+
+    fn claim_at(place: Place, claimer: Claimer, message: Option<i64>, queue: &Queue, now: i64) -> Decision {
+        let command = ClaimTask { claimer, task: id(), message };
+        with_ctx(now, |ctx| decide_task(&task(place), &command, queue, 0, ctx))
+    }
+
+    fn not_granted(decision: &Decision) -> (NotGrantedReason, bool) {
+        match decision.answer {
+            Ok(Answer::NotGranted(NotGranted { reason, ack })) => (reason, ack),
+            ref other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    fn grants(decision: &Decision) -> &[Grant] {
+        match &decision.answer {
+            Ok(Answer::Claimed(claimed)) => &claimed.grants,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn ttl_and_interval_come_from_the_task_then_the_queue_then_the_default() {
+        let of_queue =
+            QueueSettings { lease_ttl_ms: Some(30_000), heartbeat_ms: Some(5_000), ..QueueSettings::default() };
+        let ttl_of_queue = QueueSettings { lease_ttl_ms: Some(30_000), ..QueueSettings::default() };
+        let long = QueueSettings { heartbeat_ms: Some(90_000), ..QueueSettings::default() };
+        let of_task = Spec { lease_ttl_ms: Some(12_000), heartbeat_ms: Some(2_000), ..Spec::default() };
+        let ttl_of_task = Spec { lease_ttl_ms: Some(12_000), ..Spec::default() };
+        let interval_of_task = Spec { heartbeat_ms: Some(2_000), ..Spec::default() };
+        for (what, spec, settings, ttl, interval) in [
+            ("the default", Spec::default(), QueueSettings::default(), 60_000, 20_000),
+            ("the queue", Spec::default(), of_queue.clone(), 30_000, 5_000),
+            ("the queue, a third of its ttl", Spec::default(), ttl_of_queue, 30_000, 10_000),
+            ("the task", of_task, of_queue.clone(), 12_000, 2_000),
+            ("the task, a third of its ttl", ttl_of_task, of_queue.clone(), 12_000, 4_000),
+            ("the interval of the task", interval_of_task, of_queue, 30_000, 2_000),
+            ("never longer than the lease", Spec::default(), long, 60_000, 60_000),
+        ] {
+            let (running, grant) = granted_with(spec, settings);
+            assert_eq!((running.lease_ttl_ms, running.heartbeat_ms), (ttl, interval), "{what}");
+            assert_eq!((grant.lease_ttl_ms, grant.heartbeat_ms), (ttl, interval), "{what}");
+            assert_eq!(running.lease.expires_at, at(1_000 + ttl), "{what}");
+        }
+    }
+
+    #[test]
+    fn timeout_and_deadline_cap_the_lease() {
+        for (spec, end) in [
+            (Spec { deadline: Some(at(21_000)), ..Spec::default() }, 21_000),
+            (Spec { timeout_ms: Some(10_000), ..Spec::default() }, 11_000),
+            (Spec { deadline: Some(at(21_000)), timeout_ms: Some(30_000), ..Spec::default() }, 21_000),
+        ] {
+            assert_eq!(granted_with(spec, QueueSettings::default()).0.lease.expires_at, at(end));
+        }
+    }
+
+    #[test]
+    fn a_grant_is_a_new_attempt_under_a_fresh_token_and_a_higher_fence() {
+        let waiting =
+            Waiting { carry: Carry { checkpoint: Some("c".into()), ..scheduled_retry().carry }, ..scheduled_retry() };
+        let (change, grant) = with_ctx(70_000, |ctx| grant(id(), &waiting, &claimer(2), 0, &queue(), ctx));
+        assert_eq!((grant.attempt, grant.fence), (2, waiting.fence.next()));
+        assert_eq!((grant.attempt_id, grant.token), (attempt_id(2), token(2)));
+        assert_eq!(grant.checkpoint.as_deref(), Some("c"));
+        let Place::Running(running) = change.place else { panic!("{change:?}") };
+        assert_eq!((running.carry.last, running.progress), (None, Progress::default()));
+        assert_eq!((running.last_heartbeat_at, running.message), (None, waiting.message));
+        assert_eq!(change.facts[0].kind, FactKind::Started);
+    }
+
+    #[test]
+    fn one_seed_draws_the_same_secrets_again_and_different_ones_per_job() {
+        let seed = Seed([7; 32]);
+        assert_eq!(seed.draw(0), seed.draw(0));
+        assert_ne!(seed.draw(0).0, seed.draw(1).0);
+        assert_ne!(seed.draw(0).1, seed.draw(1).1);
+        assert_ne!(seed.draw(0).1, Seed([8; 32]).draw(0).1);
+        assert_eq!(format!("{seed:?}"), "Seed(***)");
+    }
+
+    #[test]
+    fn a_ready_task_is_granted_to_whoever_names_it() {
+        let decision = claim_at(Place::Ready(ready()), claimer(1), Some(1), &queue(), 1_000);
+        assert_eq!(grants(&decision)[0].token, token(1));
+        assert_eq!(to_running(&decision).attempt, 1);
+    }
+
+    #[test]
+    fn an_expired_lease_is_closed_and_the_task_granted_in_one_step() {
+        let decision = claim_at(Place::Running(running_with(no_backoff())), claimer(2), None, &queue(), 60_000);
+        assert_eq!((to_running(&decision).attempt, grants(&decision)[0].attempt), (2, 2));
+        assert_eq!(decision.change.unwrap().attempts.len(), 1);
+    }
+
+    #[test]
+    fn a_task_that_cannot_be_granted_says_why_and_whether_its_message_may_go() {
+        use NotGrantedReason::{AlreadyRunning, Cancelled, Completed, NotDue};
+        let paused = Queue { paused: true, ..queue() };
+        let full = Queue { settings: QueueSettings { max_running: Some(0), ..settings() }, ..queue() };
+        let canceled = {
+            let command = Cancel { task: id(), reason: "".into(), mode: Mode::Immediate, reach: Default::default() };
+            let waits = whole_task(Place::Ready(ready()), Spec::default());
+            place(&with_ctx(0, |ctx| cancel::decide(&waits, &command, &settings(), ctx))).clone()
+        };
+        let dead = swept(one_attempt()).place;
+        let missed = Spec { deadline: Some(at(500)), ..Spec::default() };
+        let missed = Place::Ready(Waiting { carry: Carry::fresh(missed), ..ready() });
+        let live = Some(1);
+        for (what, place, queue, message, reason, ack) in [
+            ("held, by the live message", Place::Running(running()), queue(), live, AlreadyRunning, false),
+            ("held, by an older message", Place::Running(running()), queue(), Some(0), AlreadyRunning, true),
+            ("held, without a message", Place::Running(running()), queue(), None, AlreadyRunning, false),
+            ("paused, by the live message", Place::Ready(ready()), paused.clone(), live, NotDue, false),
+            ("paused, by an older message", Place::Ready(ready()), paused, Some(0), NotDue, true),
+            ("no slot", Place::Ready(ready()), full, live, NotDue, false),
+            (
+                "in back-off: promotion writes a new message",
+                Place::Scheduled(scheduled_retry()),
+                queue(),
+                live,
+                NotDue,
+                true,
+            ),
+            ("canceled", canceled, queue(), live, Cancelled, true),
+            ("dead", dead, queue(), live, Completed, true),
+            ("past its deadline", missed, queue(), live, Completed, true),
+        ] {
+            let decision = claim_at(place, claimer(2), message, &queue, 1_000);
+            assert_eq!(not_granted(&decision), (reason, ack), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_same_claim_sent_again_gets_the_same_grant_while_its_lease_lives() {
+        let named = |worker: &str, claim_id: &str, seed| Claimer {
+            worker: worker.into(),
+            claim_id: Some(claim_id.into()),
+            ..claimer(seed)
+        };
+        let held = place(&claim_at(Place::Ready(ready()), named("w", "c1", 1), None, &queue(), 1_000)).clone();
+        for (what, again) in
+            [("by its claim id", named("w", "c1", 2)), ("by its seed", Claimer { claim_id: None, ..claimer(1) })]
+        {
+            let decision = claim_at(held.clone(), again, None, &queue(), 2_000);
+            assert_eq!((grants(&decision)[0].token, &decision.change), (token(1), &None), "{what}");
+        }
+        for (what, other) in [
+            ("another claim", named("w", "c2", 2)),
+            ("another worker", named("v", "c1", 2)),
+            ("no claim id", Claimer { claim_id: None, ..claimer(2) }),
+        ] {
+            let decision = claim_at(held.clone(), other, None, &queue(), 2_000);
+            assert_eq!(not_granted(&decision).0, NotGrantedReason::AlreadyRunning, "{what}");
+        }
+        let expired = claim_at(held, named("w", "c1", 2), None, &queue(), 61_000);
+        assert_eq!(not_granted(&expired).0, NotGrantedReason::NotDue);
+        assert_eq!(place(&expired).state(), State::Scheduled);
     }
 }

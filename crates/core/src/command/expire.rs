@@ -58,6 +58,11 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
     }
 }
 
+/// Whether something has ended this attempt by now, swept or not.
+pub fn is_over(running: &Running, ctx: &Context<'_>) -> bool {
+    due(running, ctx).is_some()
+}
+
 /// Closes the attempt for a reason of the control plane's own and sends the task where that leads.
 pub fn end_attempt(
     id: TaskId,
@@ -215,4 +220,241 @@ fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Time
         Change::to(Place::Finished(finished)).with_fact(id, FactKind::Failed, Some(Reason::DeadlineExceeded));
     change.attempts.extend(drop);
     if dead { change.with_fact(id, FactKind::DeadLettered, Some(Reason::DeadlineExceeded)) } else { change }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Wake;
+    use crate::command::testing::{
+        at, granted, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
+        to_finished, to_waiting, with_ctx, with_grace,
+    };
+    use crate::event::Fact;
+    use crate::retry::{Jitter, RetryPolicy};
+    use crate::task::{CancelRequest, Spec, State};
+
+    fn reap(place: Place, now: i64) -> Decision {
+        with_ctx(now, |ctx| decide(&task(place), &settings(), ctx))
+    }
+
+    fn canceled_at(ms: i64, running: Running) -> Running {
+        let cancel = CancelRequest { reason: "stop".into(), requested_at: at(ms), signaled_at: None };
+        Running { cancel: Some(cancel), ..running }
+    }
+
+    /// A holder that keeps its lease alive for ever.
+    fn beating(running: Running) -> Running {
+        Running { lease: lease::Lease { expires_at: Timestamp::MAX, ..running.lease.clone() }, ..running }
+    }
+
+    fn last(decision: &Decision) -> ClosedAttempt {
+        place(decision).last_attempt().expect("an attempt has ended").clone()
+    }
+
+    #[test]
+    fn each_end_has_its_reason_and_its_time() {
+        let timeout = Spec { timeout_ms: Some(50_000), ..Spec::default() };
+        let deadline = Spec { deadline: Some(at(40_000)), ..Spec::default() };
+        for (held, end, reason, message, state) in [
+            (running(), 60_000, Reason::HeartbeatTimeout, "no heartbeat for 60 s", State::Scheduled),
+            (beating(running_with(timeout)), 50_000, Reason::Timeout, "ran longer than 50 s", State::Scheduled),
+            (
+                beating(running_with(deadline)),
+                40_000,
+                Reason::DeadlineExceeded,
+                "the deadline of the task passed",
+                State::Failed,
+            ),
+            (
+                beating(canceled_at(0, running())),
+                50_000,
+                Reason::CancelTimeout,
+                "did not stop within the cancel grace",
+                State::Canceled,
+            ),
+        ] {
+            let alive = reap(Place::Running(held.clone()), end - 1);
+            assert_eq!((alive.change, alive.answer), (None, Ok(Answer::Done(false))), "{reason:?}");
+
+            let over = reap(Place::Running(held.clone()), end);
+            assert_eq!((&over.answer, place(&over).state()), (&Ok(Answer::Done(true)), state), "{reason:?}");
+            let closed = last(&over);
+            assert_eq!((closed.state, closed.reason, closed.ended_at), (AttemptState::Failed, reason, at(end)));
+            assert_eq!((closed.number, closed.fence, closed.receipt), (held.attempt, held.lease.generation, None));
+            let failure = closed.failure.unwrap();
+            assert_eq!((&*failure.code, &*failure.message), (reason.as_str(), message));
+        }
+    }
+
+    #[test]
+    fn of_several_ends_the_most_final_one_counts() {
+        let all = Spec { timeout_ms: Some(10_000), deadline: Some(at(60_000)), ..Spec::default() };
+        let held = canceled_at(0, running_with(all));
+        assert_eq!(last(&reap(Place::Running(held.clone()), 60_000)).reason, Reason::DeadlineExceeded);
+        assert_eq!(last(&reap(Place::Running(held.clone()), 50_000)).reason, Reason::CancelTimeout);
+        assert_eq!(last(&reap(Place::Running(held), 49_999)).reason, Reason::Timeout);
+    }
+
+    #[test]
+    fn a_retry_waits_for_its_back_off_and_keeps_attempt_and_fence() {
+        let decision = reap(Place::Running(running()), 60_000);
+        let waiting = to_waiting(&decision);
+        assert_eq!((waiting.at, waiting.message), (at(60_000 + 1_621), 1_000));
+        assert_eq!((waiting.attempt, waiting.fence), (1, running().lease.generation));
+        let change = decision.change.unwrap();
+        assert!(matches!(&change.attempts[..], [AttemptChange::Put(closed)] if closed.number == 1));
+        assert_eq!(change.outbox, []);
+    }
+
+    #[test]
+    fn a_retry_without_back_off_is_ready_and_wakes_somebody() {
+        let change = reap(Place::Running(running_with(no_backoff())), 60_000).change.unwrap();
+        assert_eq!(change.place.state(), State::Ready);
+        assert_eq!(change.outbox, [Wake { task: id(), queue: running().queue, message: 1_000 }]);
+    }
+
+    #[test]
+    fn a_timed_out_attempt_waits_twice_as_long() {
+        let timeout = Spec { timeout_ms: Some(50_000), ..Spec::default() };
+        assert_eq!(to_waiting(&reap(Place::Running(running_with(timeout)), 50_000)).at, at(50_000 + 3_242));
+        let plain = Spec {
+            retry: Some(RetryPolicy { jitter: Jitter::None, ..RetryPolicy::default() }),
+            timeout_ms: Some(50_000),
+            ..Spec::default()
+        };
+        assert_eq!(to_waiting(&reap(Place::Running(running_with(plain)), 50_000)).at, at(60_000));
+    }
+
+    #[test]
+    fn after_the_last_allowed_attempt_the_task_is_dead() {
+        let decision = reap(Place::Running(running_with(one_attempt())), 60_000);
+        let finished = to_finished(&decision);
+        assert_eq!((finished.end, finished.reason), (End::Failed, Some(FailReason::MaxAttempts)));
+        assert_eq!(finished.dead_lettered_at, Some(at(60_000)));
+        assert_eq!(&*finished.failure.as_ref().unwrap().code, "HEARTBEAT_TIMEOUT");
+        let change = decision.change.unwrap();
+        let fact = |kind| Fact {
+            kind,
+            task: id(),
+            queue: running().queue,
+            state: State::Failed,
+            attempt: 1,
+            reason: Some(Reason::HeartbeatTimeout),
+        };
+        assert_eq!(change.facts, [fact(FactKind::Failed), fact(FactKind::DeadLettered)]);
+        assert_eq!(change.attempts, [], "the final attempt is in the finished row");
+    }
+
+    #[test]
+    fn extra_attempts_lengthen_the_budget() {
+        let mut held = running_with(one_attempt());
+        held.carry.extra_attempts = 1;
+        assert_eq!(place(&reap(Place::Running(held), 60_000)).state(), State::Scheduled);
+    }
+
+    #[test]
+    fn a_queue_without_dead_letters_keeps_its_failed_tasks_out_of_them() {
+        let queue = QueueSettings { no_dead_letter: true, ..settings() };
+        let deadline = Spec { deadline: Some(at(60_000)), ..Spec::default() };
+        let late = Waiting { carry: Carry::fresh(deadline), ..ready() };
+        for place in [Place::Running(running_with(one_attempt())), Place::Ready(late)] {
+            let decision = with_ctx(60_000, |ctx| decide(&task(place), &queue, ctx));
+            assert_eq!((to_finished(&decision).end, to_finished(&decision).dead_lettered_at), (End::Failed, None));
+            assert_eq!(decision.change.unwrap().facts.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_retry_that_would_start_at_the_deadline_is_not_scheduled() {
+        let spec = |deadline| Spec { deadline: Some(at(deadline)), ..Spec::default() };
+        let retried = reap(Place::Running(running_with(spec(61_622))), 60_000);
+        assert_eq!(to_waiting(&retried).at, at(61_621));
+        let failed = reap(Place::Running(running_with(spec(61_621))), 60_000);
+        assert_eq!(to_finished(&failed).reason, Some(FailReason::DeadlineExceeded));
+        assert_eq!(last(&failed).reason, Reason::HeartbeatTimeout);
+    }
+
+    #[test]
+    fn a_waiting_task_fails_when_its_deadline_passes() {
+        let spec = Spec { deadline: Some(at(70_000)), ..Spec::default() };
+        let fresh = Waiting { carry: Carry::fresh(spec), ..ready() };
+        let retry = Waiting { carry: Carry { spec, ..scheduled_retry().carry }, ..scheduled_retry() };
+        for (place, drops) in [
+            (Place::Ready(fresh.clone()), vec![]),
+            (Place::Scheduled(fresh), vec![]),
+            (Place::Scheduled(retry), vec![AttemptChange::Drop(1)]),
+        ] {
+            assert_eq!(reap(place.clone(), 69_999).change, None);
+            let decision = reap(place, 70_000);
+            let finished = to_finished(&decision);
+            assert_eq!((finished.end, finished.reason), (End::Failed, Some(FailReason::DeadlineExceeded)));
+            assert_eq!(finished.dead_lettered_at, Some(at(70_000)));
+            assert_eq!(decision.change.unwrap().attempts, drops);
+        }
+    }
+
+    #[test]
+    fn the_outage_grace_holds_back_every_end_but_the_deadline() {
+        let held = |spec| running_with(spec);
+        let timeout = Spec { timeout_ms: Some(50_000), ..Spec::default() };
+        let deadline = Spec { deadline: Some(at(50_000)), ..Spec::default() };
+        for (held, ends) in [
+            (held(Spec::default()), false),
+            (beating(held(timeout)), false),
+            (beating(canceled_at(0, running())), false),
+            (held(deadline), true),
+        ] {
+            let place = Place::Running(held);
+            let within = with_grace(99_999, 100_000, |ctx| decide(&task(place.clone()), &settings(), ctx));
+            assert_eq!(within.answer, Ok(Answer::Done(ends)));
+            let after = with_grace(100_000, 100_000, |ctx| decide(&task(place), &settings(), ctx));
+            assert_eq!(after.answer, Ok(Answer::Done(true)));
+        }
+    }
+
+    #[test]
+    fn whatever_ends_the_attempt_a_task_that_was_to_be_canceled_is_canceled() {
+        let timeout = Spec { timeout_ms: Some(55_000), ..Spec::default() };
+        let deadline = Spec { deadline: Some(at(55_000)), ..Spec::default() };
+        for (held, reason) in [
+            (canceled_at(50_000, running()), Reason::HeartbeatTimeout),
+            (beating(canceled_at(50_000, running_with(timeout))), Reason::Timeout),
+            (beating(canceled_at(50_000, running_with(deadline))), Reason::DeadlineExceeded),
+            (beating(canceled_at(0, running())), Reason::CancelTimeout),
+        ] {
+            let decision = reap(Place::Running(held), 60_000);
+            let finished = to_finished(&decision);
+            assert_eq!((finished.end, finished.cancel_reason.as_deref()), (End::Canceled, Some("stop")));
+            assert_eq!((last(&decision).reason, finished.dead_lettered_at), (reason, None));
+        }
+    }
+
+    #[test]
+    fn the_next_attempt_is_not_judged_by_the_one_before() {
+        let Place::Ready(waiting) = place(&reap(Place::Running(running_with(no_backoff())), 60_000)).clone() else {
+            panic!("ready at once")
+        };
+        let second = granted(&waiting, 2, 60_000);
+        assert_eq!((second.last_heartbeat_at, second.granted_at, second.attempt), (None, at(60_000), 2));
+        assert!(second.lease.generation > running().lease.generation);
+        assert_eq!(reap(Place::Running(second), 119_999).change, None);
+    }
+
+    #[test]
+    fn what_an_attempt_saved_is_there_for_the_next() {
+        let mut held = running_with(no_backoff());
+        held.carry.checkpoint = Some("page 7".into());
+        let decision = reap(Place::Running(held), 60_000);
+        let second = granted(to_waiting(&decision), 2, 60_000);
+        assert_eq!(second.carry.checkpoint.as_deref(), Some("page 7"));
+    }
+
+    #[test]
+    fn what_has_ended_or_waits_is_left_alone() {
+        let ended = place(&reap(Place::Running(running_with(one_attempt())), 60_000)).clone();
+        for place in [ended, Place::Ready(ready()), Place::Scheduled(scheduled_retry())] {
+            assert_eq!(reap(place, 9_000_000).change, None);
+        }
+    }
 }

@@ -84,3 +84,181 @@ fn stale(command: &Heartbeat, history: &[ClosedAttempt]) -> ConflictKind {
         ConflictKind::StaleLease
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::Reason;
+    use crate::command::cancel;
+    use crate::command::report::{self, Reported};
+    use crate::command::testing::{
+        at, attempt_id, conflict, failed, id, no_backoff, one_attempt, regranted, running, running_with, settings,
+        succeeded, swept, task, to_finished, to_running, to_waiting, token, whole_task, with_ctx, with_grace,
+    };
+    use crate::task::{CancelRequest, Running, Spec, State};
+
+    fn heartbeat(seed: u8) -> Heartbeat {
+        Heartbeat { task: id(), token: token(seed), progress: Default::default(), checkpoint: None }
+    }
+
+    fn beat(task: &Task, seed: u8, history: &[ClosedAttempt], now: i64) -> Decision {
+        with_ctx(now, |ctx| decide(task, &heartbeat(seed), history, &settings(), ctx))
+    }
+
+    fn beat_running(running: Running, now: i64) -> Decision {
+        beat(&task(Place::Running(running)), 1, &[], now)
+    }
+
+    fn canceled_at(ms: i64) -> Running {
+        let request = CancelRequest { reason: "stop".into(), requested_at: at(ms), signaled_at: None };
+        Running { cancel: Some(request), ..running() }
+    }
+
+    #[test]
+    fn a_heartbeat_moves_the_end_of_the_lease_and_nothing_else() {
+        let decision = beat_running(running(), 20_000);
+        let expected = Running {
+            lease: lease::Lease { expires_at: at(80_000), ..running().lease },
+            last_heartbeat_at: Some(at(20_000)),
+            ..running()
+        };
+        assert_eq!(to_running(&decision), &expected);
+        assert_eq!(decision.answer, Ok(Answer::Renewed(Renewed { expires_at: at(80_000), cancel: None })));
+    }
+
+    #[test]
+    fn no_heartbeat_goes_past_the_timeout_the_deadline_or_the_cancel_grace() {
+        let timeout = running_with(Spec { timeout_ms: Some(70_000), ..Spec::default() });
+        let deadline = running_with(Spec { deadline: Some(at(75_000)), ..Spec::default() });
+        let both = running_with(Spec { timeout_ms: Some(70_000), deadline: Some(at(65_000)), ..Spec::default() });
+        for (held, end) in [(timeout, 70_000), (deadline, 75_000), (both, 65_000), (canceled_at(10_000), 50_000)] {
+            assert_eq!(to_running(&beat_running(held, 20_000)).lease.expires_at, at(end));
+        }
+    }
+
+    #[test]
+    fn an_expired_lease_is_never_extended_swept_or_not() {
+        let unswept = beat_running(running(), 60_000);
+        assert_eq!(conflict(&unswept).kind, ConflictKind::LeaseExpired);
+        assert_eq!(conflict(&unswept).state, State::Scheduled);
+        let last = to_waiting(&unswept).carry.last.clone().unwrap();
+        assert_eq!((last.reason, last.ended_at), (Reason::HeartbeatTimeout, at(60_000)));
+
+        let swept = beat(&swept(Spec::default()), 1, &[], 60_500);
+        assert_eq!(conflict(&swept).kind, ConflictKind::LeaseExpired);
+        assert_eq!(swept.change, None);
+    }
+
+    #[test]
+    fn a_lease_lives_until_the_millisecond_before_its_end() {
+        assert_eq!(to_running(&beat_running(running(), 59_999)).lease.expires_at, at(119_999));
+    }
+
+    #[test]
+    fn within_the_outage_grace_a_lease_that_ran_out_is_renewed() {
+        let held = task(Place::Running(running()));
+        let renewed = with_grace(90_000, 100_000, |ctx| decide(&held, &heartbeat(1), &[], &settings(), ctx));
+        assert_eq!(to_running(&renewed).lease.expires_at, at(150_000));
+        let refused = with_grace(100_000, 100_000, |ctx| decide(&held, &heartbeat(1), &[], &settings(), ctx));
+        assert_eq!(conflict(&refused).kind, ConflictKind::LeaseExpired);
+    }
+
+    #[test]
+    fn the_first_answer_that_carries_the_cancel_starts_its_clock() {
+        let first = beat_running(canceled_at(10_000), 15_000);
+        let told = to_running(&first).clone();
+        assert_eq!(told.cancel.as_ref().unwrap().signaled_at, Some(at(15_000)));
+        let renewed = Renewed { expires_at: at(45_000), cancel: Some("stop".into()) };
+        assert_eq!(first.answer, Ok(Answer::Renewed(renewed)));
+
+        let second = beat_running(told, 25_000);
+        assert_eq!(to_running(&second).cancel.as_ref().unwrap().signaled_at, Some(at(15_000)));
+        assert_eq!(to_running(&second).lease.expires_at, at(45_000));
+    }
+
+    #[test]
+    fn a_signal_later_than_one_interval_does_not_lengthen_the_cancel_grace() {
+        let late = beat_running(canceled_at(10_000), 45_000);
+        assert_eq!(to_running(&late).lease.expires_at, at(60_000));
+    }
+
+    #[test]
+    fn after_the_cancel_grace_the_heartbeat_is_refused_and_the_task_is_canceled() {
+        let over = beat_running(canceled_at(0), 50_000);
+        assert_eq!((conflict(&over).kind, conflict(&over).state), (ConflictKind::AttemptClosed, State::Canceled));
+        let last = to_finished(&over).carry.last.clone().unwrap();
+        assert_eq!(last.reason, Reason::CancelTimeout);
+    }
+
+    #[test]
+    fn of_progress_and_checkpoint_the_last_value_wins_and_absence_keeps_it() {
+        let progress = |pct, message: Option<&str>| Progress { pct, message: message.map(Into::into) };
+        let steps: [(Progress, Option<&str>, Progress, Option<&str>); 4] = [
+            (progress(Some(40), None), None, progress(Some(40), None), None),
+            (progress(None, Some("half")), Some("c1"), progress(Some(40), Some("half")), Some("c1")),
+            (progress(Some(30), Some("again")), None, progress(Some(30), Some("again")), Some("c1")),
+            (progress(None, None), Some("c2"), progress(Some(30), Some("again")), Some("c2")),
+        ];
+        let mut held = running();
+        for (sent, checkpoint, progress, kept) in steps {
+            let command = Heartbeat { progress: sent, checkpoint: checkpoint.map(Into::into), ..heartbeat(1) };
+            let decision = with_ctx(1_000, |ctx| decide(&task(Place::Running(held)), &command, &[], &settings(), ctx));
+            held = to_running(&decision).clone();
+            assert_eq!((&held.progress, held.carry.checkpoint.as_deref()), (&progress, kept));
+        }
+    }
+
+    #[test]
+    fn each_refusal_says_what_became_of_the_lease() {
+        let reported = |spec, sent| {
+            let sent = Reported { attempt_id: attempt_id(1), token: token(1), report: sent };
+            let held = task(Place::Running(running_with(spec)));
+            let decision = with_ctx(1_000, |ctx| report::decide(&held, &sent, &[], &settings(), ctx));
+            task(decision.change.unwrap().place)
+        };
+        let revoked = {
+            let command = cancel::Cancel {
+                task: id(),
+                reason: "stop".into(),
+                mode: cancel::Mode::Immediate,
+                reach: Default::default(),
+            };
+            let held = whole_task(Place::Running(running()), Spec::default());
+            with_ctx(1_000, |ctx| cancel::decide(&held, &command, &settings(), ctx)).change.unwrap().place
+        };
+        let (second, history) = regranted();
+        let alone = task(Place::Running(running_with(Spec { lease_ttl_ms: Some(90_000), ..Spec::default() })));
+        for (what, task, seed, history, kind, ack) in [
+            ("a token of nobody", &alone, 9, &[][..], ConflictKind::StaleLease, false),
+            ("the token of an earlier attempt", &second, 1, &history[..], ConflictKind::StaleAttempt, true),
+            ("a token of nobody, after a regrant", &second, 9, &history, ConflictKind::StaleLease, false),
+            ("expired, in back-off", &swept(Spec::default()), 1, &[], ConflictKind::LeaseExpired, true),
+            ("expired, ready again", &swept(no_backoff()), 1, &[], ConflictKind::LeaseExpired, true),
+            ("expired, in the dead letters", &swept(one_attempt()), 1, &[], ConflictKind::LeaseExpired, true),
+            ("a token of nobody, in back-off", &swept(Spec::default()), 9, &[], ConflictKind::StaleLease, true),
+            ("completed", &reported(Spec::default(), &succeeded("1")), 1, &[], ConflictKind::AttemptClosed, true),
+            (
+                "failed, in back-off",
+                &reported(Spec::default(), &failed("X")),
+                1,
+                &[],
+                ConflictKind::AttemptClosed,
+                true,
+            ),
+            ("taken away", &task(revoked), 1, &[], ConflictKind::AttemptClosed, true),
+        ] {
+            let refused = conflict(&beat(task, seed, history, 61_000));
+            assert_eq!((refused.kind, refused.ack), (kind, ack), "{what}");
+        }
+    }
+
+    #[test]
+    fn past_the_attempt_timeout_the_heartbeat_is_refused() {
+        let held = Running {
+            lease: lease::Lease { expires_at: at(100_000), ..running().lease },
+            ..running_with(Spec { timeout_ms: Some(50_000), ..Spec::default() })
+        };
+        let refused = beat_running(held, 50_000);
+        assert_eq!(conflict(&refused).kind, ConflictKind::LeaseExpired);
+    }
+}

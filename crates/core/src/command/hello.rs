@@ -43,4 +43,24 @@ mod tests {
         assert_eq!(decide(Some("B"), &hello), Ok(false));
         assert_eq!(decide(Some("C"), &hello), Err(Rejection::StaleIncarnation));
     }
+
+    #[test]
+    fn only_a_lease_of_an_older_process_of_the_same_name_is_voided() {
+        let hello = Hello { worker: "w".into(), incarnation: "B".into() };
+        let held = |worker: &str, incarnation: Option<&str>| {
+            let mut running = crate::command::testing::running();
+            running.lease.holder = worker.into();
+            running.incarnation = incarnation.map(Into::into);
+            running
+        };
+        for (worker, incarnation, voided) in [
+            ("w", Some("A"), true),
+            ("w", Some("B"), false),
+            ("w", Some("C"), false),
+            ("w", None, false),
+            ("v", Some("A"), false),
+        ] {
+            assert_eq!(voids(&hello, &held(worker, incarnation)), voided, "{worker} {incarnation:?}");
+        }
+    }
 }

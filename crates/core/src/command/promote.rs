@@ -25,3 +25,47 @@ pub fn decide(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Deci
     };
     decision.after(earlier)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Wake;
+    use crate::command::testing::{
+        at, id, place, ready, running, scheduled_retry, settings, task, to_waiting, with_ctx,
+    };
+    use crate::task::{Carry, Spec, State, Waiting};
+
+    fn promote(place: Place, now: i64) -> Decision {
+        with_ctx(now, |ctx| decide(&task(place), &settings(), ctx))
+    }
+
+    fn due_at(ms: i64) -> Waiting {
+        Waiting { at: at(ms), ..scheduled_retry() }
+    }
+
+    #[test]
+    fn what_is_due_becomes_ready_under_a_new_message() {
+        let decision = promote(Place::Scheduled(due_at(70_000)), 70_000);
+        assert_eq!((&decision.answer, place(&decision).state()), (&Ok(Answer::Done(true)), State::Ready));
+        assert_eq!(to_waiting(&decision), &Waiting { message: 1_000, ..due_at(70_000) });
+        let change = decision.change.unwrap();
+        assert_eq!(change.outbox, [Wake { task: id(), queue: ready().queue, message: 1_000 }]);
+        assert_eq!(change.facts[0].kind, FactKind::Ready);
+    }
+
+    #[test]
+    fn what_is_not_due_or_does_not_wait_stays() {
+        for place in [Place::Scheduled(due_at(70_001)), Place::Ready(due_at(0)), Place::Running(running())] {
+            let decision = promote(place, 50_000);
+            assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
+        }
+    }
+
+    #[test]
+    fn what_is_past_its_deadline_fails_instead() {
+        let spec = Spec { deadline: Some(at(70_000)), ..Spec::default() };
+        let waiting = Waiting { carry: Carry::fresh(spec), at: at(60_000), ..ready() };
+        let decision = promote(Place::Scheduled(waiting), 70_000);
+        assert_eq!((&decision.answer, place(&decision).state()), (&Ok(Answer::Done(true)), State::Failed));
+    }
+}

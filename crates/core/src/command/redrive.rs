@@ -31,3 +31,83 @@ pub fn decide(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut C
     }
     Some(super::retry::again(body, finished, FactKind::Redriven, queue, ctx).0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::testing::{
+        at, granted, id, one_attempt, ready, running, running_with, settings, swept, task, whole_task, with_ctx,
+    };
+    use crate::command::{AttemptChange, expire};
+    use crate::task::{Spec, Waiting};
+
+    fn redrive(started_at: i64) -> Redrive {
+        Redrive {
+            redrive_id: 1,
+            rows: vec![id().seq()],
+            cursor: id().seq(),
+            finished: true,
+            started_at: at(started_at),
+        }
+    }
+
+    fn step(place: Place, spec: Spec, started_at: i64, now: i64) -> Option<Change> {
+        with_ctx(now, |ctx| decide(&whole_task(place, spec), &redrive(started_at), &settings(), ctx))
+    }
+
+    fn released(change: &Change) -> &Waiting {
+        match &change.place {
+            Place::Ready(waiting) => waiting,
+            other => panic!("not ready: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_is_ready_again_and_counts_the_redrive() {
+        let change = step(swept(one_attempt()).place, one_attempt(), 60_000, 70_000).unwrap();
+        let waiting = released(&change);
+        assert_eq!((waiting.attempt, waiting.carry.redrives, waiting.carry.extra_attempts), (1, 1, 1));
+        assert!(matches!(&change.attempts[..], [AttemptChange::Put(moved)] if moved.number == 1));
+        assert_eq!(change.facts[0].kind, FactKind::Redriven);
+        assert!(granted(waiting, 2, 70_000).lease.generation > running().lease.generation);
+    }
+
+    #[test]
+    fn a_task_is_released_once() {
+        let change = step(swept(one_attempt()).place, one_attempt(), 65_000, 70_000).unwrap();
+        assert_eq!(step(change.place.clone(), one_attempt(), 65_000, 70_001), None);
+
+        // Even when it dies once more while the same redrive still goes on.
+        let held = granted(released(&change), 2, 71_000);
+        let dead = with_ctx(200_000, |ctx| expire::settle(&task(Place::Running(held)), &settings(), ctx).0);
+        assert_eq!(step(dead.place.clone(), one_attempt(), 65_000, 200_001), None);
+        let later = step(dead.place, one_attempt(), 200_000, 200_001).unwrap();
+        assert_eq!(released(&later).carry.redrives, 2);
+    }
+
+    #[test]
+    fn what_died_after_the_redrive_began_is_not_its_business() {
+        let dead = swept(one_attempt()).place;
+        assert_eq!(step(dead.clone(), one_attempt(), 59_999, 70_000), None);
+        assert!(step(dead, one_attempt(), 60_000, 70_000).is_some());
+    }
+
+    #[test]
+    fn what_is_not_in_the_dead_letters_is_left_alone() {
+        let kept_out = {
+            let queue = QueueSettings { no_dead_letter: true, ..settings() };
+            let held = task(Place::Running(running_with(one_attempt())));
+            with_ctx(60_000, |ctx| expire::settle(&held, &queue, ctx).0).place
+        };
+        for place in [Place::Ready(ready()), Place::Running(running()), kept_out] {
+            assert_eq!(step(place, one_attempt(), 70_000, 70_000), None);
+        }
+    }
+
+    #[test]
+    fn past_the_deadline_nothing_is_released() {
+        let spec = Spec { deadline: Some(at(70_000)), ..one_attempt() };
+        assert!(step(swept(spec).place, spec, 65_000, 69_999).is_some());
+        assert_eq!(step(swept(spec).place, spec, 65_000, 70_000), None);
+    }
+}

@@ -40,3 +40,70 @@ pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision
         .with_wake(task.id);
     Decision::accept(change, Answer::Done(true))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Wake;
+    use crate::command::report::{self, Reported};
+    use crate::command::testing::{
+        at, attempt_id, failed, granted, id, one_attempt, place, ready, running, running_with, settings, succeeded,
+        task, to_waiting, token, with_ctx,
+    };
+    use crate::task::{CancelRequest, Running, State};
+
+    fn release(held: Running, seed: u8) -> Decision {
+        let command = Release { row: id().seq(), attempt_id: attempt_id(seed) };
+        with_ctx(1_000, |ctx| decide(&task(Place::Running(held)), &command, ctx))
+    }
+
+    #[test]
+    fn a_grant_that_reached_nobody_is_taken_back_at_once() {
+        let decision = release(running(), 1);
+        assert_eq!((&decision.answer, place(&decision).state()), (&Ok(Answer::Done(true)), State::Ready));
+        let waiting = to_waiting(&decision);
+        assert_eq!((waiting.at, waiting.message, waiting.attempt), (at(1_000), 1_000, 1));
+        let change = decision.change.unwrap();
+        let [AttemptChange::Put(closed)] = &change.attempts[..] else { panic!("{change:?}") };
+        assert_eq!((closed.state, closed.reason), (AttemptState::Canceled, Reason::Undelivered));
+        assert_eq!((closed.ended_at, closed.number), (at(1_000), 1));
+        assert_eq!(change.outbox, [Wake { task: id(), queue: ready().queue, message: 1_000 }]);
+    }
+
+    #[test]
+    fn it_costs_nothing_of_the_budget_and_the_fence_goes_on() {
+        let decision = release(running_with(one_attempt()), 1);
+        let second = granted(to_waiting(&decision), 2, 2_000);
+        assert!(second.lease.generation > running().lease.generation);
+        assert_eq!((second.attempt, second.carry.allowed_attempts()), (2, 2));
+        let sent = Reported { attempt_id: attempt_id(2), token: token(2), report: &failed("X") };
+        let dead = with_ctx(3_000, |ctx| report::decide(&task(Place::Running(second)), &sent, &[], &settings(), ctx));
+        assert_eq!(place(&dead).state(), State::Failed);
+    }
+
+    #[test]
+    fn a_holder_that_was_there_after_all_may_report_until_the_next_grant() {
+        let before = task(place(&release(running(), 1)).clone());
+        let sent = Reported { attempt_id: attempt_id(1), token: token(1), report: &succeeded("1") };
+        let late = with_ctx(2_000, |ctx| report::decide(&before, &sent, &[], &settings(), ctx));
+        assert_eq!(place(&late).state(), State::Succeeded);
+    }
+
+    #[test]
+    fn a_grant_that_did_arrive_or_is_to_be_canceled_or_is_another_one_stays() {
+        let beating = Running { last_heartbeat_at: Some(at(500)), ..running() };
+        let cancel = CancelRequest { reason: "stop".into(), requested_at: at(500), signaled_at: None };
+        let canceling = Running { cancel: Some(cancel), ..running() };
+        for (held, seed) in [(beating, 1), (canceling, 1), (running(), 2)] {
+            let decision = release(held, seed);
+            assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
+        }
+    }
+
+    #[test]
+    fn what_nobody_holds_is_left_alone() {
+        let command = Release { row: id().seq(), attempt_id: attempt_id(1) };
+        let decision = with_ctx(1_000, |ctx| decide(&task(Place::Ready(ready())), &command, ctx));
+        assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
+    }
+}

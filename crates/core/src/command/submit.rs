@@ -84,3 +84,78 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
     let change = Change::to(place).with_fact(task.id, FactKind::Submitted, None).with_wake(task.id);
     (body, change)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Wake;
+    use crate::command::testing::{at, id, queue, with_ctx};
+    use crate::queue::{FairnessKey, QueueSettings};
+
+    fn new_task(start: Start) -> NewTask {
+        NewTask {
+            id: id(),
+            queue: "q".into(),
+            operator: "extract".into(),
+            tenant: "acme".into(),
+            workspace: "prod".into(),
+            priority: 7,
+            payload: r#"{"day":1}"#.into(),
+            spec: Spec { max_attempts: Some(9), ..Spec::default() },
+            start,
+            tags: BTreeMap::from([("team".to_owned(), "etl".to_owned())]),
+            idempotency: None,
+            traceparent: None,
+        }
+    }
+
+    fn submit(start: Start, queue: &Queue) -> (Body, Change) {
+        with_ctx(5_000, |ctx| decide(&new_task(start), queue, ctx))
+    }
+
+    #[test]
+    fn a_task_is_ready_or_waits_for_its_time() {
+        for (start, state, run_at) in [
+            (Start::Now, State::Ready, 5_000),
+            (Start::After(0), State::Ready, 5_000),
+            (Start::At(at(1_000)), State::Ready, 5_000),
+            (Start::At(at(5_000)), State::Ready, 5_000),
+            (Start::After(1), State::Scheduled, 5_001),
+            (Start::At(at(9_000)), State::Scheduled, 9_000),
+        ] {
+            let (body, change) = submit(start, &queue());
+            assert_eq!((change.place.state(), body.run_at, body.created_at), (state, at(run_at), at(5_000)));
+            let wakes = if state == State::Ready {
+                vec![Wake { task: id(), queue: queue().id, message: id().seq().0 }]
+            } else {
+                vec![]
+            };
+            assert_eq!(change.outbox, wakes, "only what is ready wakes somebody");
+        }
+    }
+
+    #[test]
+    fn a_fresh_task_has_had_no_attempt_and_carries_its_spec() {
+        let (body, change) = submit(Start::Now, &queue());
+        let Place::Ready(waiting) = change.place else { panic!("{change:?}") };
+        assert_eq!((waiting.attempt, waiting.fence, waiting.priority), (0, Fence(0), 7));
+        assert_eq!(waiting.carry, Carry::fresh(body.spec));
+        assert_eq!(change.facts[0].kind, FactKind::Submitted);
+    }
+
+    #[test]
+    fn the_fairness_value_is_what_the_key_of_the_queue_names() {
+        for (key, value) in [
+            (None, None),
+            (Some(FairnessKey::Tenant), Some("acme")),
+            (Some(FairnessKey::Workspace), Some("prod")),
+            (Some(FairnessKey::Tag("team".into())), Some("etl")),
+            (Some(FairnessKey::Tag("none".into())), Some("")),
+        ] {
+            let queue = Queue { settings: QueueSettings { fairness_key: key, ..Default::default() }, ..queue() };
+            let (_, change) = submit(Start::Now, &queue);
+            let Place::Ready(waiting) = change.place else { panic!("{change:?}") };
+            assert_eq!(waiting.fair.as_deref(), value);
+        }
+    }
+}

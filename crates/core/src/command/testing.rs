@@ -1,12 +1,16 @@
 //! Small tasks for the tests of the commands.
 
-use super::{Context, Numbers, Task};
-use crate::attempt::{AttemptState, Reason};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Conflict, Context, Decision, Numbers, Rejection, Task};
+use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Report};
 use crate::command::{claim, expire};
-use crate::id::{Fence, LeaseToken, TaskId};
+use crate::id::{AttemptId, Fence, LeaseToken, TaskId};
 use crate::lease::Grace;
-use crate::queue::{Queue, QueueId};
-use crate::task::{Carry, Place, Running, Spec, Waiting};
+use crate::queue::{Queue, QueueId, QueueSettings};
+use crate::retry::RetryPolicy;
+use crate::task::{Body, Carry, Finished, Place, Running, Spec, Waiting};
 use crate::time::Timestamp;
 
 pub fn at(ms: i64) -> Timestamp {
@@ -19,6 +23,38 @@ pub fn id() -> TaskId {
 
 pub fn queue() -> Queue {
     Queue::new(QueueId(1), "q".into())
+}
+
+pub fn settings() -> QueueSettings {
+    QueueSettings::default()
+}
+
+pub fn body(spec: Spec) -> Body {
+    Body {
+        id: id(),
+        queue: QueueId(1),
+        operator: "extract".into(),
+        tenant: "acme".into(),
+        workspace: "default".into(),
+        priority: 3,
+        payload: "{}".into(),
+        spec,
+        tags: BTreeMap::new(),
+        idempotency: None,
+        traceparent: None,
+        created_at: at(0),
+        run_at: at(0),
+    }
+}
+
+/// Two attempts, and no wait between them.
+pub fn no_backoff() -> Spec {
+    let retry = RetryPolicy { initial_backoff_ms: 0, ..RetryPolicy::default() };
+    Spec { max_attempts: Some(2), retry: Some(retry), ..Spec::default() }
+}
+
+pub fn one_attempt() -> Spec {
+    Spec { max_attempts: Some(1), ..Spec::default() }
 }
 
 pub fn ready() -> Waiting {
@@ -40,13 +76,33 @@ pub fn running() -> Running {
 }
 
 pub fn running_with(spec: Spec) -> Running {
-    let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
+    granted(&Waiting { carry: Carry::fresh(spec), ..ready() }, 1, 0)
+}
+
+/// What a claim of this seed makes of a ready task.
+pub fn granted(waiting: &Waiting, seed: u8, now: i64) -> Running {
     let mut numbers = Numbers::new(100, 200);
-    let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers };
-    let (change, _) = claim::grant(id(), &waiting, &claimer(1), 0, &queue(), &ctx);
+    let ctx = Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers };
+    let (change, _) = claim::grant(id(), waiting, &claimer(seed), 0, &queue(), &ctx);
     match change.place {
         Place::Running(running) => running,
         other => panic!("granted means running: {other:?}"),
+    }
+}
+
+/// The task of [`running_with`] after the reaper has found its lease expired.
+pub fn swept(spec: Spec) -> Task {
+    with_ctx(60_000, |ctx| expire::settle(&task(Place::Running(running_with(spec))), &settings(), ctx).0)
+}
+
+/// Attempt 1 expired and attempt 2 was granted at 60 s, by a claim of seed 2; with the history.
+pub fn regranted() -> (Task, Vec<ClosedAttempt>) {
+    match swept(no_backoff()).place {
+        Place::Ready(waiting) => {
+            let last = waiting.carry.last.clone().unwrap();
+            (task(Place::Running(granted(&waiting, 2, 60_000))), vec![*last])
+        }
+        other => panic!("without back-off it is ready at once: {other:?}"),
     }
 }
 
@@ -56,6 +112,18 @@ pub fn claimer(seed: u8) -> claim::Claimer {
 
 pub fn token(seed: u8) -> LeaseToken {
     claim::Seed([seed; 32]).draw(0).1
+}
+
+pub fn attempt_id(seed: u8) -> AttemptId {
+    claim::Seed([seed; 32]).draw(0).0
+}
+
+pub fn succeeded(result: &str) -> Report {
+    Report::Succeeded { result: Some(result.into()) }
+}
+
+pub fn failed(code: &str) -> Report {
+    Report::Failed(Failure::new(code, "it broke", None, None))
 }
 
 pub fn scheduled_retry() -> Waiting {
@@ -72,8 +140,50 @@ pub fn task(place: Place) -> Task {
     Task { id: id(), place, body: None }
 }
 
+/// For the commands that look at the body.
+pub fn whole_task(place: Place, spec: Spec) -> Task {
+    Task { body: Some(Arc::new(body(spec))), ..task(place) }
+}
+
 /// Runs `f` at `now` with no outage.
 pub fn with_ctx<T>(now: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    with_grace(now, 0, f)
+}
+
+/// Runs `f` at `now` with an outage grace that ends at `until`.
+pub fn with_grace<T>(now: i64, until: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut numbers = Numbers::new(1_000, 2_000);
-    f(&mut Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers })
+    f(&mut Context { now: at(now), grace: Grace::until(at(until)), numbers: &mut numbers })
+}
+
+pub fn conflict(decision: &Decision) -> Conflict {
+    match &decision.answer {
+        Err(Rejection::Conflict(conflict)) => *conflict,
+        other => panic!("not a conflict: {other:?}"),
+    }
+}
+
+pub fn place(decision: &Decision) -> &Place {
+    &decision.change.as_ref().expect("something changes").place
+}
+
+pub fn to_running(decision: &Decision) -> &Running {
+    match place(decision) {
+        Place::Running(running) => running,
+        other => panic!("not running: {other:?}"),
+    }
+}
+
+pub fn to_waiting(decision: &Decision) -> &Waiting {
+    match place(decision) {
+        Place::Scheduled(waiting) | Place::Ready(waiting) => waiting,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+pub fn to_finished(decision: &Decision) -> &Finished {
+    match place(decision) {
+        Place::Finished(finished) => finished,
+        other => panic!("not finished: {other:?}"),
+    }
 }

@@ -1,0 +1,78 @@
+use super::*;
+
+#[test]
+fn the_same_key_and_content_is_the_same_task_inside_a_batch_too() {
+    let commands = [
+        submit(vec![new_task(1, Some(("k", 1))), new_task(2, Some(("k", 1))), new_task(3, None)]),
+        submit(vec![new_task(4, Some(("k", 1)))]),
+    ];
+    let mut world = world_for(0, &commands);
+    let outcomes = world.decide(&commands);
+    let ready = State::Ready;
+    assert_eq!(submitted(&outcomes[0]), [(Seq(1), ready, true), (Seq(1), ready, false), (Seq(3), ready, true)]);
+    assert_eq!(submitted(&outcomes[1]), [(Seq(1), ready, false)]);
+    assert_eq!(world.writes().bodies.len(), 2);
+}
+
+#[test]
+fn a_key_with_other_content_refuses_the_whole_submission() {
+    let commands = [
+        submit(vec![new_task(1, Some(("k", 1)))]),
+        submit(vec![new_task(2, None), new_task(3, Some(("k", 2))), new_task(4, Some(("l", 1)))]),
+        submit(vec![new_task(5, Some(("l", 2)))]),
+    ];
+    let mut world = world_for(0, &commands);
+    let outcomes = world.decide(&commands);
+    let existing = TaskId::new(0, 0, Seq(1));
+    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 1, existing }));
+    assert_eq!(submitted(&outcomes[2]), [(Seq(5), State::Ready, true)], "a refused key is not taken");
+    let made: Vec<_> = world.writes().bodies.iter().map(|body| body.seq()).collect();
+    assert_eq!(made, [Seq(1), Seq(5)]);
+}
+
+#[test]
+fn a_key_is_unique_per_tenant_and_workspace() {
+    let other = submit::NewTask { tenant: "other".into(), ..new_task(2, Some(("k", 2))) };
+    let beside = submit::NewTask { workspace: "beside".into(), ..new_task(3, Some(("k", 3))) };
+    let commands = [submit(vec![new_task(1, Some(("k", 1))), other, beside])];
+    let outcomes = world_for(0, &commands).decide(&commands);
+    assert!(submitted(&outcomes[0]).iter().all(|(_, _, created)| *created));
+}
+
+#[test]
+fn a_key_of_the_store_leads_to_its_task() {
+    let commands = [submit(vec![new_task(2, Some(("k", 1)))]), submit(vec![new_task(3, Some(("k", 2)))])];
+    let mut world = world_for(0, &commands);
+    let owner = KeyOwner { id: id(), fingerprint: [1; 32], state: State::Succeeded };
+    world.keys.insert(("acme".into(), "default".into(), "k".into()), owner);
+    let outcomes = world.decide(&commands);
+    assert_eq!(submitted(&outcomes[0]), [(id().seq(), State::Succeeded, false)]);
+    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 0, existing: id() }));
+    assert!(world.writes().is_empty());
+}
+
+#[test]
+fn the_state_behind_a_key_is_the_one_that_earlier_commands_made() {
+    let first = new_task(1, Some(("k", 1)));
+    let grant = Command::ClaimTask(ClaimTask { claimer: claimer(1), task: first.id, message: None });
+    let commands = [submit(vec![first]), grant, submit(vec![new_task(2, Some(("k", 1)))])];
+    let outcomes = world_for(0, &commands).decide(&commands);
+    assert_eq!(submitted(&outcomes[2]), [(Seq(1), State::Running, false)]);
+}
+
+#[test]
+fn a_submission_decided_again_finds_what_its_first_try_made() {
+    let commands = [submit(vec![new_task(1, Some(("k", 1))), new_task(2, None)])];
+    let mut first = world_for(0, &commands);
+    let outcomes = first.decide(&commands);
+    let writes = first.writes();
+
+    let mut again = world_for(5_000, &commands);
+    for (id, waiting) in writes.ready {
+        again.add_task(Task { id, place: Place::Ready(waiting), body: None });
+    }
+    let owner = KeyOwner { id: TaskId::new(0, 0, Seq(1)), fingerprint: [1; 32], state: State::Ready };
+    again.keys.insert(("acme".into(), "default".into(), "k".into()), owner);
+    assert_eq!(again.decide(&commands), outcomes);
+    assert!(again.writes().is_empty());
+}

@@ -1,0 +1,201 @@
+//! A batch decides what its commands would decide one by one, whatever they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tenure_core::attempt::{ClosedAttempt, Failure, Report};
+use tenure_core::batch::{Outcome, World, needs_history};
+use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
+use tenure_core::command::{
+    Command, Numbers, Reach, Task, complete, expire, fail, heartbeat, promote, redrive, release, retry,
+};
+use tenure_core::id::Fence;
+use tenure_core::lease::Grace;
+use tenure_core::queue::{Queue, QueueId};
+use tenure_core::retry::RetryPolicy;
+use tenure_core::task::{Body, Carry, Place, Spec, Waiting};
+use tenure_core::{AttemptId, LeaseToken, Seq, TaskId, Timestamp};
+
+/// One task as a store keeps it.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    place: Place,
+    history: BTreeMap<u32, ClosedAttempt>,
+}
+
+fn id() -> TaskId {
+    TaskId::new(0, 0, Seq(1))
+}
+
+fn credentials(seed: u8) -> (AttemptId, LeaseToken) {
+    Seed([seed; 32]).draw(0)
+}
+
+fn spec(backoff_ms: i64) -> Spec {
+    let retry = RetryPolicy { initial_backoff_ms: backoff_ms, ..RetryPolicy::default() };
+    Spec { max_attempts: Some(2), retry: Some(retry), deadline: Some(at(400)), ..Spec::default() }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1_000)
+}
+
+fn submitted(backoff_ms: i64) -> Row {
+    let waiting = Waiting {
+        queue: QueueId(1),
+        priority: 5,
+        at: at(0),
+        fair: None,
+        message: 0,
+        attempt: 0,
+        fence: Fence(0),
+        carry: Carry::fresh(spec(backoff_ms)),
+    };
+    Row { place: Place::Ready(waiting), history: BTreeMap::new() }
+}
+
+fn body(backoff_ms: i64) -> Arc<Body> {
+    Arc::new(Body {
+        id: id(),
+        queue: QueueId(1),
+        operator: "work".into(),
+        tenant: "acme".into(),
+        workspace: "default".into(),
+        priority: 5,
+        payload: "{}".into(),
+        spec: spec(backoff_ms),
+        tags: BTreeMap::new(),
+        idempotency: None,
+        traceparent: None,
+        created_at: at(0),
+        run_at: at(0),
+    })
+}
+
+impl Row {
+    /// One transaction: load, decide, write.
+    fn execute(&mut self, commands: &[Command], body: &Arc<Body>, now: Timestamp) -> Vec<Outcome> {
+        let numbers = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+        let mut world = World::new(now, Grace::NONE, Numbers::new(1, 1 + numbers));
+        world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
+        if commands.iter().any(|command| needs_history(command, &self.place)) {
+            world.history.insert(id().seq(), self.history.values().cloned().collect());
+        }
+        world.add_task(Task { id: id(), place: self.place.clone(), body: Some(Arc::clone(body)) });
+        let outcomes = world.decide(commands);
+
+        let writes = world.writes();
+        let left = writes.unschedule.len() + writes.unready.len() + writes.unrun.len() + writes.unfinish.len();
+        let schedule = writes.schedule.into_iter().map(|(_, row)| Place::Scheduled(row));
+        let ready = writes.ready.into_iter().map(|(_, row)| Place::Ready(row));
+        let run = writes.run.into_iter().map(|(_, row)| Place::Running(row));
+        let finish = writes.finish.into_iter().map(|(_, row)| Place::Finished(row));
+        let entered: Vec<Place> = schedule.chain(ready).chain(run).chain(finish).collect();
+        assert_eq!(left, entered.len(), "what leaves a place enters one");
+        let renewed = writes.renew.into_iter().map(|(_, row)| Place::Running(row));
+        for place in entered.into_iter().chain(renewed) {
+            self.place = place;
+        }
+        self.history.extend(writes.attempts.into_iter().map(|(_, closed)| (closed.number, closed)));
+        for (_, number) in writes.drop_attempts {
+            self.history.remove(&number);
+        }
+        // Which fresh number a message got depends on how many came before it, and nothing depends on that.
+        match &mut self.place {
+            Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.message = 0,
+            Place::Running(running) => running.message = 0,
+            Place::Finished(_) => {}
+        }
+        outcomes
+    }
+}
+
+fn claimer(seed: u8) -> Claimer {
+    Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: Seed([seed; 32]) }
+}
+
+/// No two claims draw the same secrets: the first draws those of seed 1, and so on.
+fn with_fresh_seeds(mut batches: Vec<(i64, Vec<Command>)>) -> Vec<(i64, Vec<Command>)> {
+    let mut seed = 0;
+    for command in batches.iter_mut().flat_map(|(_, commands)| commands) {
+        if let Command::ClaimTask(claim) = command {
+            seed += 1;
+            claim.claimer = claimer(seed);
+        }
+    }
+    batches
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let row = id().seq();
+    let seed = 1..5_u8;
+    prop_oneof![
+        3 => Just(Command::ClaimTask(ClaimTask { claimer: claimer(0), task: id(), message: None })),
+        2 => seed.clone().prop_map(|seed| Command::Heartbeat(heartbeat::Heartbeat {
+            task: id(),
+            token: credentials(seed).1,
+            progress: Default::default(),
+            checkpoint: Some("c".into()),
+        })),
+        2 => (seed.clone(), 0..2_u8).prop_map(|(seed, result)| {
+            let (attempt_id, token) = credentials(seed);
+            let report = Report::Succeeded { result: Some(result.to_string().into()) };
+            Command::Complete(complete::Complete { task: id(), attempt_id, token, report })
+        }),
+        3 => (seed.clone(), prop_oneof![Just("BUSY"), Just("DATA_QUALITY"), Just("CANCELLED")]).prop_map(|(seed, code)| {
+            let (attempt_id, token) = credentials(seed);
+            let report = Report::Failed(Failure::new(code, "", None, None));
+            Command::Fail(fail::Fail { task: id(), attempt_id, token, report })
+        }),
+        1 => prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)].prop_map(|mode| {
+            Command::Cancel(Cancel { task: id(), reason: "stop".into(), mode, reach: Reach::All })
+        }),
+        1 => Just(Command::Retry(retry::Retry { task: id(), reach: Reach::All })),
+        1 => Just(Command::Expire(expire::Expire { row })),
+        2 => Just(Command::Promote(promote::Promote { row })),
+        1 => seed.prop_map(move |seed| {
+            Command::Release(release::Release { row, attempt_id: credentials(seed).0 })
+        }),
+        1 => Just(Command::Redrive(redrive::Redrive {
+            redrive_id: 1,
+            rows: vec![row],
+            cursor: row,
+            finished: false,
+            started_at: at(1_000),
+        })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_batch_decides_as_its_commands_would_one_by_one(
+        backoff_ms in prop_oneof![Just(0), Just(5_000)],
+        batches in prop::collection::vec((0..50_i64, prop::collection::vec(command(), 1..6)), 1..12)
+            .prop_map(with_fresh_seeds),
+    ) {
+        let body = body(backoff_ms);
+        let (mut together, mut alone) = (submitted(backoff_ms), submitted(backoff_ms));
+        let mut now = 0;
+        for (pause, commands) in &batches {
+            now += pause;
+            let answers = together.execute(commands, &body, at(now));
+            for (command, answer) in commands.iter().zip(answers) {
+                let single = alone.execute(std::slice::from_ref(command), &body, at(now)).remove(0);
+                // The message that an answer carries is one of those numbers.
+                prop_assert_eq!(without_message(single), without_message(answer), "{:?}", command);
+            }
+            prop_assert_eq!(&alone, &together);
+        }
+    }
+}
+
+fn without_message(mut outcome: Outcome) -> Outcome {
+    if let Ok(tenure_core::command::Answer::Claimed(claimed)) = &mut outcome {
+        claimed.grants.iter_mut().for_each(|grant| grant.message = 0);
+    }
+    outcome
+}
