@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskEvent {
-    /// `submitted`, `ready`, `started`, `succeeded`, `failed`, `retrying`, `expired`, `canceled`, `cancel_requested`,
+    /// `submitted`, `ready`, `started`, `succeeded`, `failed`, `retrying`, `canceled`, `cancel_requested`,
     /// `dead_lettered`, `redriven`, `retried`, `released`.
     pub kind: String,
     pub task_id: String,

@@ -34,7 +34,7 @@ pub struct ClaimRequest {
 }
 
 /// A granted job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
     pub job_id: String,
@@ -60,32 +60,53 @@ pub struct Job {
 }
 
 /// Answer to a claim: `{"claimed":false}`, or the fields of the first job at the top level.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimResponse {
     pub claimed: bool,
-    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
     /// All jobs, when the request said `max_jobs`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<Vec<Job>>,
     /// Why the named job was not granted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ack: Option<bool>,
 }
 
 /// `POST /internal/worker/heartbeat`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatRequest {
     pub worker_id: String,
-    #[serde(flatten)]
-    pub item: HeartbeatItem,
+    pub job_id: String,
+    pub lease_token: String,
+    /// 0..=100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_pct: Option<i64>,
+    /// Cut to 4 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Handed to the next attempt if this one does not finish. Up to 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Json>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+impl From<HeartbeatRequest> for HeartbeatItem {
+    fn from(request: HeartbeatRequest) -> Self {
+        Self {
+            job_id: request.job_id,
+            lease_token: request.lease_token,
+            progress_pct: request.progress_pct,
+            message: request.message,
+            checkpoint: request.checkpoint,
+        }
+    }
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatItem {
     pub job_id: String,
@@ -112,15 +133,35 @@ pub struct HeartbeatResponse {
 }
 
 /// `POST /internal/worker/complete`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CompleteRequest {
     pub worker_id: String,
-    #[serde(flatten)]
-    pub item: CompleteItem,
+    pub job_id: String,
+    pub attempt_id: String,
+    pub lease_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Json>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+impl From<CompleteRequest> for CompleteItem {
+    fn from(request: CompleteRequest) -> Self {
+        Self {
+            job_id: request.job_id,
+            attempt_id: request.attempt_id,
+            lease_token: request.lease_token,
+            stream: request.stream,
+            message_id: request.message_id,
+            result: request.result,
+        }
+    }
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CompleteItem {
     pub job_id: String,
@@ -142,15 +183,34 @@ pub struct CompleteResponse {
 }
 
 /// `POST /internal/worker/fail`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailRequest {
     pub worker_id: String,
-    #[serde(flatten)]
-    pub item: FailItem,
+    pub job_id: String,
+    pub attempt_id: String,
+    pub lease_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    pub error: JobError,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+impl From<FailRequest> for FailItem {
+    fn from(request: FailRequest) -> Self {
+        Self {
+            job_id: request.job_id,
+            attempt_id: request.attempt_id,
+            lease_token: request.lease_token,
+            stream: request.stream,
+            message_id: request.message_id,
+            error: request.error,
+        }
+    }
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailItem {
     pub job_id: String,
@@ -199,7 +259,7 @@ pub struct ExchangeRequest {
     pub heartbeat: Option<Vec<HeartbeatItem>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ExchangeClaim>,
-    /// Answer the reports at once, then the claim, as two lines of NDJSON.
+    /// Answer the reports at once, then the claim, as NDJSON: one line for each part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<bool>,
     /// As in a claim.
@@ -250,7 +310,7 @@ pub struct ItemAnswer {
     pub http_status: Option<u16>,
 }
 
-/// Answer to an exchange: the same parts in the same order. With `split` the parts come in two lines.
+/// Answer to an exchange: the same parts in the same order. With `split` each part is a line of its own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeResponse {
@@ -265,4 +325,38 @@ pub struct ExchangeResponse {
     /// The claim part could not be served; the reports stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_error: Option<ItemAnswer>,
+}
+
+/// Whoever prints one of these in a log must not give away its lease token.
+macro_rules! hide_token {
+    ($($name:ident { $($field:ident),+ })+) => {
+        $(impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))$(.field(stringify!($field), &self.$field))+.finish_non_exhaustive()
+            }
+        })+
+    };
+}
+
+hide_token! {
+    Job { job_id, attempt_id, attempt, fence, operator, stream }
+    HeartbeatRequest { worker_id, job_id, progress_pct }
+    HeartbeatItem { job_id, progress_pct }
+    CompleteRequest { worker_id, job_id, attempt_id }
+    CompleteItem { job_id, attempt_id }
+    FailRequest { worker_id, job_id, attempt_id, error }
+    FailItem { job_id, attempt_id, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_token_is_never_printed() {
+        let item = CompleteItem { lease_token: "lt_SECRET".to_owned(), ..CompleteItem::default() };
+        assert!(!format!("{item:?}").contains("SECRET"));
+        let exchange = ExchangeRequest { complete: Some(vec![item]), ..ExchangeRequest::default() };
+        assert!(!format!("{exchange:?}").contains("SECRET"));
+    }
 }

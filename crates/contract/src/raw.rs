@@ -130,9 +130,6 @@ mod tests {
 
     #[test]
     fn debug_shows_no_content() {
-        assert_eq!(
-            format!("{:?}", Json::parse(r#"{"password":"x"}"#).unwrap()),
-            "Json(16 bytes)"
-        );
+        assert_eq!(format!("{:?}", Json::parse(r#"{"password":"x"}"#).unwrap()), "Json(16 bytes)");
     }
 }
