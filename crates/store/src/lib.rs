@@ -1,1 +1,39 @@
-//! Where tasks live: one Store trait, SQLite and Postgres behind it.
+//! Where tasks live: one [`Store`] trait, SQLite and Postgres behind it.
+//!
+//! The trait is shaped for group commit. A batch of commands goes in; the store loads and locks the rows that the batch
+//! names, lets the core decide, writes what changed with a few statements, commits, and only then answers. Nothing here
+//! decides anything about a task.
+
+mod clock;
+mod codec;
+mod error;
+mod faults;
+mod model;
+mod needs;
+pub mod postgres;
+pub mod sqlite;
+mod store;
+
+pub use clock::Clock;
+pub use error::StoreError;
+pub use faults::{Fault, Faults};
+pub use model::{
+    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
+    Retention, TaskFilter, TaskView,
+};
+pub use store::{Batch, Done, Due, Lane, Pruned, Store};
+
+use std::sync::Arc;
+
+/// Opens a store by its address: `sqlite:PATH` or `postgres://…`.
+pub async fn open(url: &str, clock: Arc<Clock>) -> Result<Arc<dyn Store>, StoreError> {
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return Ok(Arc::new(sqlite::Sqlite::open(path.as_ref(), clock).await?));
+    }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(Arc::new(postgres::Postgres::open(url, clock).await?));
+    }
+    // The address may hold a password: only its scheme is shown.
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    Err(StoreError::Address { scheme: scheme.to_owned() })
+}

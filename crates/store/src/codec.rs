@@ -1,0 +1,272 @@
+//! How parts of a row are written: small things as numbers, rare things as JSON.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tenure_core::attempt::{AttemptState, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
+use tenure_core::batch::Counts;
+use tenure_core::event::{FACT_BYTES, Fact};
+use tenure_core::queue::QueueId;
+use tenure_core::task::{Carry, End, Finished, Spec};
+use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
+
+use crate::model::Retention;
+use crate::store::Pruned;
+
+/// JSON of a value, or nothing if it is the usual one.
+pub fn encode_unless<T: Serialize>(value: &T, usual: bool) -> Option<String> {
+    if usual { None } else { serde_json::to_string(value).ok() }
+}
+
+/// A text that does not decode is reported, and read as the usual value: a damaged row must not stop the queue behind it.
+pub fn decode<T: DeserializeOwned + Default>(text: Option<&str>, what: &'static str, seq: i64) -> T {
+    let Some(text) = text else { return T::default() };
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        tracing::error!(task.seq = seq, what, %error, "a stored row does not decode; its default is used");
+        T::default()
+    })
+}
+
+pub fn encode_carry(carry: &Carry) -> Option<String> {
+    encode_unless(carry, carry.is_default())
+}
+
+pub fn encode_spec(spec: &Spec) -> Option<String> {
+    encode_unless(spec, spec.is_default())
+}
+
+pub fn encode_tags(tags: &BTreeMap<String, String>) -> Option<String> {
+    encode_unless(tags, tags.is_empty())
+}
+
+/// What a tag looks like inside [`encode_tags`], behind the bracket or comma before it. Quotes inside of names and values
+/// are escaped there, so that nothing but this tag looks like it; a damaged text simply has no tags.
+pub fn tag_pattern(name: &str, value: &str) -> Option<String> {
+    Some(format!(",{}:{}", serde_json::to_string(name).ok()?, serde_json::to_string(value).ok()?))
+}
+
+pub fn end_code(end: End) -> i16 {
+    match end {
+        End::Succeeded => 1,
+        End::Failed => 2,
+        End::Canceled => 3,
+    }
+}
+
+pub fn end_from(code: i16) -> End {
+    match code {
+        1 => End::Succeeded,
+        3 => End::Canceled,
+        _ => End::Failed,
+    }
+}
+
+pub fn state_code(state: AttemptState) -> i16 {
+    AttemptState::ALL.iter().position(|other| *other == state).map_or(0, |index| index as i16)
+}
+
+pub fn state_from(code: i16) -> AttemptState {
+    usize::try_from(code).ok().and_then(|index| AttemptState::ALL.get(index)).copied().unwrap_or(AttemptState::Failed)
+}
+
+pub fn reason_code(reason: Reason) -> i16 {
+    Reason::ALL.iter().position(|other| *other == reason).map_or(0, |index| index as i16)
+}
+
+pub fn reason_from(code: i16) -> Reason {
+    usize::try_from(code).ok().and_then(|index| Reason::ALL.get(index)).copied().unwrap_or(Reason::Failed)
+}
+
+pub fn receipt_code(receipt: Receipt) -> i16 {
+    match receipt {
+        Receipt::Completed => 1,
+        Receipt::Failed { requeued, dlq } => 2 + i16::from(requeued) + 2 * i16::from(dlq),
+    }
+}
+
+pub fn receipt_from(code: i16) -> Receipt {
+    match code {
+        1 => Receipt::Completed,
+        code => Receipt::Failed { requeued: (code - 2) & 1 == 1, dlq: (code - 2) & 2 == 2 },
+    }
+}
+
+pub fn encode_facts(facts: &[Fact]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(facts.len() * FACT_BYTES);
+    for fact in facts {
+        fact.encode(&mut bytes);
+    }
+    bytes
+}
+
+pub fn decode_facts(bytes: &[u8]) -> Vec<Fact> {
+    let (records, _) = bytes.as_chunks::<FACT_BYTES>();
+    records.iter().filter_map(Fact::decode).collect()
+}
+
+/// The part of a finished row that is rarely there.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinishedMore {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    carry: Option<Carry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<Progress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    evidence: Option<Evidence>,
+}
+
+/// The columns of the final attempt inside a finished row. Its number and fence are those of the row.
+#[derive(Debug)]
+pub struct FinalAttempt {
+    pub id: AttemptId,
+    pub token: LeaseToken,
+    pub worker: WorkerId,
+    pub granted_at: Timestamp,
+    pub last_heartbeat_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub state: AttemptState,
+    pub reason: Reason,
+    pub receipt: Option<Receipt>,
+}
+
+pub fn split_finished(finished: &Finished) -> (Option<FinalAttempt>, Option<String>) {
+    let carry = Carry { last: None, spec: Spec::default(), ..finished.carry.clone() };
+    let last = finished.carry.last.as_deref();
+    let more = FinishedMore {
+        carry: (!carry.is_default()).then_some(carry),
+        failure: last.and_then(|last| last.failure.clone()),
+        progress: last.map(|last| last.progress.clone()).filter(|progress| *progress != Progress::default()),
+        evidence: last.and_then(|last| last.evidence.clone()),
+    };
+    let attempt = last.map(|last| FinalAttempt {
+        id: last.id,
+        token: last.token,
+        worker: Arc::clone(&last.worker),
+        granted_at: last.granted_at,
+        last_heartbeat_at: last.last_heartbeat_at,
+        ended_at: last.ended_at,
+        state: last.state,
+        reason: last.reason,
+        receipt: last.receipt,
+    });
+    (attempt, encode_unless(&more, more == FinishedMore::default()))
+}
+
+/// `spec` is that of the body: a finished row has no copy of its own.
+pub fn join_finished(
+    finished: &mut Finished,
+    attempt: Option<FinalAttempt>,
+    more: Option<&str>,
+    spec: Option<&str>,
+    seq: i64,
+) {
+    let more: FinishedMore = decode(more, "finished.more", seq);
+    finished.carry = more.carry.unwrap_or_default();
+    finished.carry.spec = decode(spec, "bodies.spec", seq);
+    finished.carry.last = attempt.map(|attempt| {
+        Box::new(ClosedAttempt {
+            number: finished.attempt,
+            id: attempt.id,
+            token: attempt.token,
+            fence: finished.fence,
+            worker: attempt.worker,
+            granted_at: attempt.granted_at,
+            last_heartbeat_at: attempt.last_heartbeat_at,
+            ended_at: attempt.ended_at,
+            state: attempt.state,
+            reason: attempt.reason,
+            failure: more.failure,
+            progress: more.progress.unwrap_or_default(),
+            receipt: attempt.receipt,
+            evidence: more.evidence,
+        })
+    });
+}
+
+/// How long the name of a worker process is remembered after it said hello.
+pub const WORKERS_KEPT_MS: DurationMs = 7 * 24 * 3_600_000;
+
+/// A finished task, as retention sees it.
+#[derive(Debug)]
+pub struct Prunable {
+    pub seq: i64,
+    pub queue: QueueId,
+    pub created_at: Timestamp,
+    pub finished_at: Timestamp,
+    pub dead_lettered_at: Option<Timestamp>,
+    pub has_key: bool,
+}
+
+/// What retention makes of a stretch of finished tasks, oldest first.
+#[derive(Debug, Default)]
+pub struct Pruning {
+    pub gone: Vec<i64>,
+    pub counts: HashMap<QueueId, Counts>,
+    /// Some task is only kept because it is young: so are those behind it, more or less.
+    young: bool,
+}
+
+impl Pruning {
+    /// `excess` is how many finished tasks there are too many.
+    pub fn of(stretch: &[Prunable], retention: &Retention, now: Timestamp, mut excess: u64) -> Self {
+        let mut pruning = Self::default();
+        for task in stretch {
+            // A key is promised to live for a day at least.
+            if task.has_key && now.since(task.created_at) < limits::IDEMPOTENCY_MS_MIN {
+                continue;
+            }
+            let goes = match task.dead_lettered_at {
+                Some(at) => now.since(at) >= retention.dead_letter_ms,
+                None => excess > 0 || now.since(task.finished_at) >= retention.finished_ms,
+            };
+            if !goes {
+                pruning.young |= task.dead_lettered_at.is_none();
+                continue;
+            }
+            excess = excess.saturating_sub(1);
+            pruning.gone.push(task.seq);
+            let counts = pruning.counts.entry(task.queue).or_default();
+            counts.finished -= 1;
+            counts.dead_lettered -= i64::from(task.dead_lettered_at.is_some());
+        }
+        pruning
+    }
+
+    /// `events` is how many batches of facts were removed beside the tasks: a full bite means that more are old.
+    pub fn outcome(&self, stretch: &[Prunable], after: Seq, limit: usize, events: usize) -> Pruned {
+        let more = stretch.len() == limit && !(self.young && self.gone.is_empty());
+        let last = stretch.last().map_or(after, |task| Seq(task.seq));
+        Pruned { removed: self.gone.len(), next: (more || events == limit).then_some(last) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_lead_back_to_what_they_stand_for() {
+        for reason in Reason::ALL {
+            assert_eq!(reason_from(reason_code(reason)), reason);
+        }
+        for state in AttemptState::ALL {
+            assert_eq!(state_from(state_code(state)), state);
+        }
+        for end in [End::Succeeded, End::Failed, End::Canceled] {
+            assert_eq!(end_from(end_code(end)), end);
+        }
+        for receipt in [
+            Receipt::Completed,
+            Receipt::Failed { requeued: false, dlq: false },
+            Receipt::Failed { requeued: true, dlq: false },
+            Receipt::Failed { requeued: false, dlq: true },
+        ] {
+            assert_eq!(receipt_from(receipt_code(receipt)), receipt);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+/// What a store can fail with. Messages name the operation and never carry rows, addresses or passwords.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be reached or cannot write now: nothing was changed, try again later.
+    #[error("the store cannot {operation} now")]
+    Unavailable {
+        operation: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The answer to the commit was lost: it may have happened. The same batch sent again finds out.
+    #[error("the answer to the commit was lost")]
+    CommitUnknown {
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another transaction was in the way: nothing was changed, try again at once.
+    #[error("another transaction was in the way")]
+    Contention,
+    /// The store answered with something that it should not.
+    #[error("the store failed to {operation}")]
+    Failed {
+        operation: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error(
+        "the store has schema version {found}, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
+    )]
+    NewerSchema { found: i64, known: i64 },
+    #[error("unknown store address '{scheme}:…': use sqlite:PATH or postgres://user@host/database")]
+    Address { scheme: String },
+    #[error(
+        "{path} is open in another process: SQLite serves one process at a time. Stop the other one, or use Postgres"
+    )]
+    InUse { path: String },
+}
+
+impl StoreError {
+    /// Whether trying again later can help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::CommitUnknown { .. } | Self::Contention)
+    }
+
+    /// The message and what caused it, for a log line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        text
+    }
+}

@@ -1,0 +1,149 @@
+//! What people ask a store for, and what it shows them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tenure_core::attempt::ClosedAttempt;
+use tenure_core::batch::Counts;
+use tenure_core::command::Reach;
+use tenure_core::event::Fact;
+use tenure_core::queue::Queue;
+use tenure_core::task::{Body, Place, Running, State};
+use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::{Seq, TaskId};
+
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Where the next page starts.
+    pub next: Option<String>,
+}
+
+/// A task as it stands.
+#[derive(Debug, Clone)]
+pub struct TaskView {
+    pub body: Arc<Body>,
+    pub place: Place,
+    pub queue: Arc<str>,
+}
+
+/// An attempt of a task's history.
+#[derive(Debug, Clone)]
+pub enum AttemptView {
+    Closed(Box<ClosedAttempt>),
+    Open(Box<Running>),
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    pub queue: Option<String>,
+    pub state: Option<State>,
+    pub operator: Option<String>,
+    pub workspace: Option<String>,
+    pub tag: Option<(String, String)>,
+    pub reach: Reach,
+    /// Newest first; only tasks older than this one.
+    pub before: Option<Seq>,
+    pub limit: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct DeadLetterFilter {
+    pub filter: RedriveFilter,
+    pub reach: Reach,
+    /// Oldest first; only tasks newer than this one.
+    pub after: Option<Seq>,
+    pub limit: usize,
+}
+
+/// Joined by AND.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RedriveFilter {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Dead-lettered at or after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Timestamp>,
+    /// Dead-lettered before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<Seq>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewRedrive {
+    pub redrive_id: u128,
+    /// Unique per tenant.
+    pub key: Option<String>,
+    pub filter: RedriveFilter,
+    /// Tasks per second.
+    pub rate: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RedriveView {
+    pub redrive_id: u128,
+    pub filter: RedriveFilter,
+    pub rate: Option<f64>,
+    pub matched: u64,
+    pub released: u64,
+    pub cursor: Seq,
+    pub started_at: Timestamp,
+    pub finished: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct QueueStats {
+    pub queue: Queue,
+    pub counts: Counts,
+    pub oldest_ready_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone)]
+pub struct QueueView {
+    pub queue: Queue,
+    pub running: u32,
+    pub worker_seen_at: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+/// How long ended tasks are kept.
+#[derive(Debug, Clone)]
+pub struct Retention {
+    pub finished_ms: DurationMs,
+    pub dead_letter_ms: DurationMs,
+    /// At most so many, whatever their age; the dead letters count but are not removed for it.
+    pub finished_count: u64,
+    /// Facts for those who watch.
+    pub events_ms: DurationMs,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY_MS: DurationMs = 24 * 3_600_000;
+        Self { finished_ms: 7 * DAY_MS, dead_letter_ms: 30 * DAY_MS, finished_count: 10_000_000, events_ms: 3_600_000 }
+    }
+}
+
+/// The facts of one committed batch.
+#[derive(Debug, Clone)]
+pub struct EventBatch {
+    pub batch: i64,
+    pub at: Timestamp,
+    pub facts: Vec<Fact>,
+}
+
+impl TaskView {
+    pub fn id(&self) -> TaskId {
+        self.body.id
+    }
+}

@@ -1,0 +1,244 @@
+//! What a batch needs to be loaded.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use tenure_core::batch::{self, IdempotencyScope, Outcome, World};
+use tenure_core::command::claim::{Claim, Grant};
+use tenure_core::command::hello::Hello;
+use tenure_core::command::{Answer, Command, Context, expire};
+use tenure_core::queue::QueueId;
+use tenure_core::task::{Body, Place, Running, Waiting};
+use tenure_core::{AttemptId, Seq, TaskId};
+
+use crate::store::Batch;
+
+#[derive(Debug, Default)]
+pub struct Needs<'a> {
+    /// Rows to load and lock, in order.
+    pub rows: BTreeSet<Seq>,
+    /// Those among them whose bodies are needed.
+    pub bodies: Vec<Seq>,
+    /// Queues that must exist.
+    pub make_queues: HashSet<&'a Arc<str>>,
+    /// Queues to load if they exist.
+    pub queues: HashSet<&'a Arc<str>>,
+    /// Queues whose settings the batch changes.
+    pub changed: HashSet<&'a Arc<str>>,
+    pub keys: Vec<IdempotencyScope>,
+    /// Claims, by their place in the batch.
+    pub claims: Vec<(usize, &'a Claim)>,
+    pub hellos: Vec<&'a Hello>,
+    /// Some command may grant a task.
+    pub grants: bool,
+}
+
+impl<'a> Needs<'a> {
+    pub fn of(batch: &'a Batch) -> Self {
+        let mut needs = Self::default();
+        for (index, command) in batch.commands.iter().enumerate() {
+            let named = command.task().map(|id| id.seq());
+            needs.rows.extend(named);
+            needs.rows.extend(command.rows());
+            if command.needs_body() {
+                needs.bodies.extend(named);
+                needs.bodies.extend(command.rows());
+            }
+            needs.grants |= matches!(command, Command::Claim(_) | Command::ClaimTask(_));
+            match command {
+                Command::Submit(submit) => {
+                    for task in &submit.tasks {
+                        needs.make_queues.insert(&task.queue);
+                        if batch.retrying {
+                            needs.rows.insert(task.id.seq());
+                        }
+                        if let Some(idempotency) = &task.idempotency {
+                            let scope =
+                                (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+                            needs.keys.push(scope);
+                        }
+                    }
+                }
+                Command::Claim(claim) => {
+                    needs.queues.extend(&claim.queues);
+                    needs.claims.push((index, claim));
+                }
+                Command::Hello(hello) => needs.hellos.push(hello),
+                Command::SetQueue(set) => {
+                    needs.make_queues.insert(&set.queue);
+                    needs.changed.insert(&set.queue);
+                }
+                Command::PauseQueue(pause) => {
+                    needs.make_queues.insert(&pause.queue);
+                    needs.changed.insert(&pause.queue);
+                }
+                _ => {}
+            }
+        }
+        needs
+    }
+}
+
+/// Whether a command can be judged only with the earlier attempts of its task. A claim of the same batch may grant a task
+/// that waits: the attempt that is its last one now is an earlier one then.
+pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> bool {
+    let reports = matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_));
+    let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
+    batch::needs_history(command, place) || (reports && waits && needs.grants)
+}
+
+/// Rows whose bodies the answers carry.
+pub fn granted(outcomes: &[Outcome]) -> Vec<Seq> {
+    outcomes.iter().filter_map(claimed).flatten().map(Grant::seq).collect()
+}
+
+fn claimed(outcome: &Outcome) -> Option<&Vec<Grant>> {
+    match outcome {
+        Ok(Answer::Claimed(claimed)) => Some(&claimed.grants),
+        _ => None,
+    }
+}
+
+/// Puts the bodies into the answers: those that were read, and those that the batch itself has made.
+pub fn attach_bodies(outcomes: &mut [Outcome], mut bodies: HashMap<Seq, Arc<Body>>, made: &[Arc<Body>]) {
+    bodies.extend(made.iter().map(|body| (body.seq(), Arc::clone(body))));
+    for outcome in outcomes {
+        if let Ok(Answer::Claimed(claimed)) = outcome {
+            for grant in &mut claimed.grants {
+                grant.body = bodies.get(&grant.seq()).cloned();
+            }
+        }
+    }
+}
+
+/// The leases that a claim was granted before, in the order of the grants, as far as the claim can tell.
+pub fn in_grant_order(claim: &Claim, mut held: Vec<(TaskId, Running)>) -> Vec<(TaskId, Running)> {
+    if held.len() < 2 {
+        return held;
+    }
+    let drawn: HashMap<AttemptId, usize> =
+        (0..claim.max_jobs).map(|grant| (claim.claimer.seed.draw(grant).0, grant)).collect();
+    held.sort_by_key(|(id, running)| (drawn.get(&running.attempt_id).copied().unwrap_or(usize::MAX), id.seq()));
+    held
+}
+
+/// Which ready rows to load for the claims of a batch.
+///
+/// Claims try their queues strictly in order, so the rows of a second queue are loaded only when the first one may have
+/// too few. Each round loads one position of the claims' lists. What other commands of the batch may change, rows and
+/// limits alike, is loaded but not relied on.
+#[derive(Debug)]
+pub struct ClaimPlan {
+    /// For each claim: its queues, and how many jobs it still wants.
+    claims: Vec<(Vec<QueueId>, usize)>,
+    position: usize,
+    queues: HashMap<QueueId, Loaded>,
+    /// Tasks that other commands of the batch name.
+    named: HashSet<Seq>,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    rows: usize,
+    /// Those of the rows that will still be there when the claims are decided.
+    sure: usize,
+    /// How many of them the claims so far take at least, and at most.
+    assigned: usize,
+    spoken_for: usize,
+    exhausted: bool,
+    /// How many grants the limits will leave at least, and at most.
+    room: (usize, usize),
+}
+
+impl ClaimPlan {
+    pub fn new(needs: &Needs<'_>, world: &World) -> Self {
+        let claims = needs.claims.iter().filter(|(index, _)| !is_repeat(*index, needs, world)).map(|(_, claim)| {
+            let queues = claim.queues.iter().filter_map(|name| world.names.get(name).copied()).collect();
+            (queues, claim.max_jobs)
+        });
+        let changed = needs.changed.iter().filter_map(|name| world.names.get(*name).copied()).collect();
+        let queues =
+            world.queues.keys().map(|id| (*id, Loaded { room: room(*id, &changed, world), ..Loaded::default() }));
+        let named = world.tasks.keys().copied().collect();
+        Self { claims: claims.collect(), position: 0, queues: queues.collect(), named }
+    }
+
+    /// The queues to load now, each with how many rows from its head. `None` when no claim can use more.
+    pub fn next_round(&mut self) -> Option<Vec<(QueueId, usize)>> {
+        let longest = self.claims.iter().map(|(queues, _)| queues.len()).max().unwrap_or(0);
+        while self.position < longest {
+            let mut wanted: BTreeMap<QueueId, usize> = BTreeMap::new();
+            for (queues, need) in self.claims.iter().filter(|(_, need)| *need > 0) {
+                if let Some(queue) = queues.get(self.position) {
+                    *wanted.entry(*queue).or_default() += need;
+                }
+            }
+            let round: Vec<_> = wanted
+                .into_iter()
+                .filter_map(|(queue, need)| {
+                    let loaded = self.queues.entry(queue).or_default();
+                    let sure = (loaded.spoken_for + need).min(loaded.room.1);
+                    let limit = sure + loaded.rows - loaded.sure;
+                    (!loaded.exhausted && limit > loaded.rows).then_some((queue, limit))
+                })
+                .collect();
+            if !round.is_empty() {
+                return Some(round);
+            }
+            self.assign();
+        }
+        None
+    }
+
+    /// Tells what came of a load.
+    pub fn loaded(&mut self, queue: QueueId, found: &[(TaskId, Waiting)], limit: usize, world: &World) {
+        let is_sure = |(id, waiting): &&(TaskId, Waiting)| {
+            !self.named.contains(&id.seq()) && !waiting.carry.spec.is_past_deadline(world.now)
+        };
+        let sure = found.iter().filter(is_sure).count();
+        let loaded = self.queues.entry(queue).or_default();
+        (loaded.rows, loaded.sure) = (found.len(), sure);
+        // Rows that another connection holds are skipped, so fewer than asked for means that there are no more for us.
+        loaded.exhausted = found.len() < limit;
+    }
+
+    /// Ends a round: hands out what was loaded, in the order of the claims.
+    fn assign(&mut self) {
+        for (queues, need) in &mut self.claims {
+            if let Some(queue) = queues.get(self.position) {
+                let loaded = self.queues.entry(*queue).or_default();
+                let got = (*need).min(loaded.sure.min(loaded.room.0).saturating_sub(loaded.assigned));
+                loaded.assigned += got;
+                loaded.spoken_for += *need;
+                *need -= got;
+            }
+        }
+        self.position += 1;
+    }
+}
+
+/// Whether a claim will get what it had and so wants nothing new. A lease that has run out, or that another command of
+/// the batch may end, is no answer.
+fn is_repeat(index: usize, needs: &Needs<'_>, world: &World) -> bool {
+    let ctx = Context { now: world.now, grace: world.grace, numbers: &mut world.numbers.clone() };
+    let held = world.repeats.get(&index).into_iter().flatten();
+    held.filter_map(|row| world.tasks.get(row)).any(|cell| match &cell.task.place {
+        Place::Running(running) => {
+            let ends = needs.rows.contains(&cell.task.id.seq()) || !needs.hellos.is_empty();
+            !ends && !expire::is_over(running, &ctx)
+        }
+        _ => false,
+    })
+}
+
+/// How many grants of a queue are possible at least, and at most, whatever the other commands of the batch do.
+fn room(id: QueueId, changed: &HashSet<QueueId>, world: &World) -> (usize, usize) {
+    let Some(cell) = world.queues.get(&id).filter(|_| !changed.contains(&id)) else { return (0, usize::MAX) };
+    let (mut here, mut held) = (0, 0);
+    for place in world.tasks.values().map(|cell| &cell.task.place).filter(|place| place.queue() == id) {
+        here += 1;
+        held += u32::from(matches!(place, Place::Running(_)));
+    }
+    let grants = |running| usize::try_from(cell.queue.room(running, world.now).grants).unwrap_or(usize::MAX);
+    (grants(cell.running).saturating_sub(here), grants(cell.running.saturating_sub(held)))
+}

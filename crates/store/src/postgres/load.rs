@@ -1,0 +1,383 @@
+//! Brings what a batch needs into memory, and locks it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::future::{try_join, try_join4};
+use tenure_core::attempt::ClosedAttempt;
+use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
+use tenure_core::command::{Command, Task};
+use tenure_core::lease::Grace;
+use tenure_core::queue::{Queue, QueueId, rotate};
+use tenure_core::task::{Body, Place, Waiting};
+use tenure_core::{Seq, TaskId, Timestamp};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
+use uuid::Uuid;
+
+use super::conn::{Conn, failed};
+use super::rows::{self, Result};
+use super::{Postgres, sql};
+use crate::error::StoreError;
+use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
+use crate::store::Batch;
+
+/// How often a task is looked for while another transaction moves it from table to table.
+const SEARCHES: usize = 20;
+
+pub async fn query(conn: &Conn, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+    let statement = conn.prepare_cached(sql).await?;
+    conn.query(&statement, params).await
+}
+
+fn all<T>(found: Vec<Row>, read: impl Fn(&Row) -> Result<T>) -> Result<Vec<T>> {
+    found.iter().map(read).collect()
+}
+
+fn numbers<'a>(seqs: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
+    seqs.into_iter().map(|seq| seq.0).collect()
+}
+
+/// Begins the transaction and loads. The first statements travel together.
+pub async fn world(
+    store: &Postgres,
+    conn: &Conn,
+    batch: &Batch,
+    needs: &Needs<'_>,
+) -> std::result::Result<World, StoreError> {
+    let fail = |error| failed("load a batch", error);
+    store.faults.before("begin")?;
+    let marks = conn.prepare_cached(sql::MARKS).await.map_err(fail)?;
+    let (_, marks) = try_join(conn.batch_execute("BEGIN"), conn.query_one(&marks, &[])).await.map_err(fail)?;
+    store.faults.after("begin")?;
+    let reading = store.clock.read_from(rows::time(&marks, 0).map_err(fail)?);
+    let silent_ms = reading.alive.since(rows::time(&marks, 1).map_err(fail)?);
+    let grace = Grace::from_marks(reading.now, silent_ms, rows::time(&marks, 2).map_err(fail)?);
+    let mut world = World::new(reading.now, grace, batch.numbers);
+
+    store.faults.before("load")?;
+    for task in tasks(conn, &needs.rows, true).await.map_err(fail)?.ok_or(StoreError::Contention)? {
+        world.add_task(task);
+    }
+    with_bodies(conn, needs, &mut world).await.map_err(fail)?;
+    histories(conn, batch, needs, &mut world).await.map_err(fail)?;
+    keys(conn, needs, &mut world).await.map_err(fail)?;
+    repeats(conn, batch, needs, &mut world).await.map_err(fail)?;
+    hellos(conn, needs, &mut world).await.map_err(fail)?;
+    queues(store, conn, batch, needs, &mut world).await.map_err(fail)?;
+    candidates(conn, needs, &mut world).await.map_err(fail)?;
+    redrives(conn, batch).await.map_err(fail)?;
+    store.faults.after("load")?;
+    Ok(world)
+}
+
+/// The tasks of these rows, wherever they stand; with `lock`, until the transaction ends.
+///
+/// A task that another transaction moves meanwhile can be missed by every single look, but it has a body, and then the
+/// next look finds it. `None` if it still was not found after many.
+pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, lock: bool) -> Result<Option<Vec<Task>>> {
+    let mut found = Vec::with_capacity(wanted.len());
+    let mut missing: BTreeSet<Seq> = wanted.clone();
+    for _ in 0..SEARCHES {
+        if missing.is_empty() {
+            return Ok(Some(found));
+        }
+        let (running, ready, scheduled, finished) = if lock {
+            (sql::RUNNING_LOCK, sql::READY_LOCK, sql::SCHEDULED_LOCK, sql::FINISHED_LOCK)
+        } else {
+            (sql::RUNNING_GET, sql::READY_GET, sql::SCHEDULED_GET, sql::FINISHED_GET)
+        };
+        for row in query(conn, running, &[&numbers(&missing)]).await? {
+            let (id, running) = rows::running(&row)?;
+            missing.remove(&id.seq());
+            found.push(Task { id, place: Place::Running(running), body: None });
+        }
+        if missing.is_empty() {
+            return Ok(Some(found));
+        }
+        let left = numbers(&missing);
+        let params: [&(dyn ToSql + Sync); 1] = [&left];
+        let statements = (
+            conn.prepare_cached(ready).await?,
+            conn.prepare_cached(scheduled).await?,
+            conn.prepare_cached(finished).await?,
+            conn.prepare_cached(sql::BODIES_GET).await?,
+        );
+        let (ready, scheduled, finished, bodies) = try_join4(
+            conn.query(&statements.0, &params),
+            conn.query(&statements.1, &params),
+            conn.query(&statements.2, &params),
+            conn.query(&statements.3, &params),
+        )
+        .await?;
+        for (id, waiting) in all(ready, rows::waiting)? {
+            missing.remove(&id.seq());
+            found.push(Task { id, place: Place::Ready(waiting), body: None });
+        }
+        for (id, waiting) in all(scheduled, rows::waiting)? {
+            missing.remove(&id.seq());
+            found.push(Task { id, place: Place::Scheduled(waiting), body: None });
+        }
+        for (id, finished) in all(finished, rows::finished)? {
+            missing.remove(&id.seq());
+            found.push(Task { id, place: Place::Finished(finished), body: None });
+        }
+        let exist: HashSet<Seq> = all(bodies, rows::seq)?.into_iter().collect();
+        missing.retain(|seq| exist.contains(seq));
+    }
+    Ok(None)
+}
+
+pub async fn bodies(conn: &Conn, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
+    if seqs.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = query(conn, sql::BODIES_GET, &[&numbers(seqs)]).await?;
+    Ok(all(found, rows::body)?.into_iter().map(|body| (body.seq(), Arc::new(body))).collect())
+}
+
+async fn with_bodies(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    for (seq, body) in bodies(conn, &needs.bodies).await? {
+        if let Some(cell) = world.tasks.get_mut(&seq) {
+            cell.task.body = Some(body);
+        }
+    }
+    Ok(())
+}
+
+async fn histories(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    let wanted: BTreeSet<Seq> = batch
+        .commands
+        .iter()
+        .filter_map(|command| {
+            let seq = command.task()?.seq();
+            let cell = world.tasks.get(&seq)?;
+            needs_history(needs, command, &cell.task.place).then_some(seq)
+        })
+        .collect();
+    for (seq, attempt) in attempts(conn, &wanted).await? {
+        world.history.entry(seq).or_default().push(attempt);
+    }
+    Ok(())
+}
+
+pub async fn attempts(conn: &Conn, seqs: &BTreeSet<Seq>) -> Result<Vec<(Seq, ClosedAttempt)>> {
+    if seqs.is_empty() {
+        return Ok(Vec::new());
+    }
+    all(query(conn, sql::ATTEMPTS_GET, &[&numbers(seqs)]).await?, rows::attempt)
+}
+
+async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    if needs.keys.is_empty() {
+        return Ok(());
+    }
+    let column = |pick: fn(&tenure_core::batch::IdempotencyScope) -> &Arc<str>| {
+        needs.keys.iter().map(|scope| pick(scope).to_string()).collect::<Vec<_>>()
+    };
+    let (tenants, workspaces, names) = (column(|s| &s.0), column(|s| &s.1), column(|s| &s.2));
+    let found = all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)?;
+    let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).collect();
+    let Some(owners) = tasks(conn, &wanted, false).await? else { return Ok(()) };
+    let states: HashMap<Seq, _> = owners.iter().map(|task| (task.id.seq(), task.place.state())).collect();
+    for body in found {
+        if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {
+            let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
+            let owner = KeyOwner { id: body.id, fingerprint: idempotency.fingerprint, state: *state };
+            world.keys.insert(scope, owner);
+        }
+    }
+    Ok(())
+}
+
+fn add_running(world: &mut World, found: &[(TaskId, tenure_core::task::Running)]) -> Vec<Seq> {
+    for (id, running) in found {
+        if !world.tasks.contains_key(&id.seq()) {
+            world.add_task(Task { id: *id, place: Place::Running(running.clone()), body: None });
+        }
+    }
+    found.iter().map(|(id, _)| id.seq()).collect()
+}
+
+async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    for (index, claim) in &needs.claims {
+        let claimer = &claim.claimer;
+        let found = if let Some(claim_id) = &claimer.claim_id {
+            query(conn, sql::RUNNING_OF_CLAIMS, &[&&*claimer.worker, &&**claim_id]).await?
+        } else if batch.retrying {
+            let ids: Vec<Uuid> =
+                (0..claim.max_jobs).map(|grant| Uuid::from_u128(claimer.seed.draw(grant).0.as_u128())).collect();
+            query(conn, sql::RUNNING_OF_ATTEMPTS, &[&ids]).await?
+        } else {
+            continue;
+        };
+        let held = add_running(world, &in_grant_order(claim, all(found, rows::running)?));
+        if !held.is_empty() {
+            world.repeats.insert(*index, held);
+        }
+    }
+    Ok(())
+}
+
+async fn hellos(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    if needs.hellos.is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<&str> = needs.hellos.iter().map(|hello| &*hello.worker).collect();
+    names.sort_unstable();
+    for row in query(conn, sql::WORKERS_GET, &[&names]).await? {
+        world.incarnations.insert(row.try_get::<_, &str>(0)?.into(), row.try_get::<_, &str>(1)?.into());
+    }
+    let limit = i64::try_from(VOID_ROWS).unwrap_or(i64::MAX);
+    for hello in &needs.hellos {
+        // A process that is known has voided what there was.
+        if world.incarnations.get(&hello.worker) == Some(&hello.incarnation) {
+            continue;
+        }
+        let params: [&(dyn ToSql + Sync); 3] = [&&*hello.worker, &&*hello.incarnation, &limit];
+        let found = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
+        let held = add_running(world, &found);
+        world.held.entry(Arc::clone(&hello.worker)).or_default().extend(held);
+    }
+    Ok(())
+}
+
+/// Loads the queues that the batch names and those in which its tasks stand. Queues whose limits a grant must respect,
+/// and queues that are to be changed, are locked: grants of such a queue happen one batch at a time.
+async fn queues(store: &Postgres, conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    let names: Vec<&str> = needs.make_queues.iter().chain(&needs.queues).map(|name| &***name).collect();
+    let mut found: HashMap<QueueId, Queue> = HashMap::new();
+    if !names.is_empty() {
+        let named = all(query(conn, sql::QUEUES_OF_NAMES, &[&names]).await?, rows::queue)?;
+        found.extend(named.into_iter().map(|queue| (queue.id, queue)));
+    }
+    let standing: BTreeSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
+    let unknown = standing.into_iter().filter(|id| !found.contains_key(id));
+    // A grant respects the limits that hold now, and what is put back waits under the key that holds now.
+    let (fresh, cached): (Vec<QueueId>, Vec<QueueId>) = {
+        let by_task =
+            queues_of(world, batch, |c| matches!(c, Command::ClaimTask(_) | Command::Retry(_) | Command::Redrive(_)));
+        unknown.partition(|id| by_task.contains(id))
+    };
+    found.extend(store.cached_queues(conn, &cached).await?);
+    if !fresh.is_empty() {
+        let ids: Vec<i32> = fresh.iter().map(|id| id.0).collect();
+        let fresh = all(query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?, rows::queue)?;
+        found.extend(fresh.into_iter().map(|queue| (queue.id, queue)));
+    }
+
+    let by_task = queues_of(world, batch, |command| matches!(command, Command::ClaimTask(_)));
+    let locked: Vec<i32> = found
+        .values()
+        .filter(|queue| {
+            let granted_from = needs.queues.contains(&queue.name) || by_task.contains(&queue.id);
+            needs.changed.contains(&queue.name) || (granted_from && queue.is_limited())
+        })
+        .map(|queue| queue.id.0)
+        .collect();
+    let mut running: HashMap<QueueId, u32> = HashMap::new();
+    if !locked.is_empty() {
+        let fresh = all(query(conn, sql::QUEUES_LOCK, &[&locked]).await?, rows::queue)?;
+        found.extend(fresh.into_iter().map(|queue| (queue.id, queue)));
+        for row in query(conn, sql::RUNNING_COUNTS, &[&locked]).await? {
+            let count: i64 = row.try_get(1)?;
+            running.insert(QueueId(row.try_get(0)?), u32::try_from(count).unwrap_or(u32::MAX));
+        }
+    }
+    for (id, queue) in found {
+        let running = running.get(&id).copied().unwrap_or(0);
+        world.add_queue(queue, running);
+    }
+    Ok(())
+}
+
+/// The queues in which the tasks of these commands stand.
+fn queues_of(world: &World, batch: &Batch, wanted: impl Fn(&Command) -> bool) -> HashSet<QueueId> {
+    let commands = batch.commands.iter().filter(|command| wanted(command));
+    let rows =
+        commands.flat_map(|command| command.task().map(|id| id.seq()).into_iter().chain(command.rows().to_vec()));
+    rows.filter_map(|row| Some(world.tasks.get(&row)?.task.place.queue())).collect()
+}
+
+async fn candidates(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    if needs.claims.is_empty() {
+        return Ok(());
+    }
+    let plain: Statement = conn.prepare_cached(sql::READY_CANDIDATES).await?;
+    let mut plan = ClaimPlan::new(needs, world);
+    while let Some(round) = plan.next_round() {
+        for (id, limit) in round {
+            let fair = world.queues.get(&id).map(|cell| &cell.queue).filter(|q| q.settings.fairness_key.is_some());
+            let found = match fair {
+                Some(queue) => fair_candidates(conn, queue, limit).await?,
+                None => all(conn.query(&plain, &[&id.0, &(limit as i64)]).await?, rows::waiting)?,
+            };
+            plan.loaded(id, &found, limit, world);
+            world.candidates.insert(id, found.iter().map(|(id, _)| id.seq()).collect());
+            for (id, waiting) in found {
+                if !world.tasks.contains_key(&id.seq()) {
+                    world.add_task(Task { id, place: Place::Ready(waiting), body: None });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The heads of the fairness values that come next, in the order in which grants rotate over them.
+async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Vec<(TaskId, Waiting)>> {
+    let cursor = queue.fair_cursor.as_deref();
+    let mut values: Vec<String> = Vec::new();
+    for from in [cursor, None] {
+        let want = (limit - values.len()) as i64;
+        if want > 0 {
+            for row in query(conn, sql::READY_VALUES, &[&queue.id.0, &from, &want]).await? {
+                let value: String = row.try_get(0)?;
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+        }
+        if cursor.is_none() {
+            break;
+        }
+    }
+    values.truncate(limit);
+    let mut each = limit.div_ceil(values.len().max(1));
+    let mut found = loop {
+        let params: [&(dyn ToSql + Sync); 3] = [&queue.id.0, &values, &(each as i64)];
+        let found = all(query(conn, sql::READY_CANDIDATES_OF_VALUES, &params).await?, rows::waiting)?;
+        let mut heads: HashMap<&str, usize> = HashMap::new();
+        for value in found.iter().filter_map(|(_, waiting)| waiting.fair.as_deref()) {
+            *heads.entry(value).or_default() += 1;
+        }
+        // Values with a long backlog make up for those with a short one.
+        if found.len() >= limit || !heads.values().any(|count| *count == each) {
+            break found;
+        }
+        each *= 2;
+    };
+    // A task that was submitted while the queue got its fairness key may have no value. It must not wait forever; few
+    // rows are left to be looked through.
+    if found.len() < limit {
+        let params: [&(dyn ToSql + Sync); 2] = [&queue.id.0, &((limit - found.len()) as i64)];
+        found.extend(all(query(conn, sql::READY_CANDIDATES_WITHOUT_VALUE, &params).await?, rows::waiting)?);
+    }
+    let mut found = rotate(found, cursor, |(_, waiting)| waiting.fair.clone().unwrap_or_default());
+    found.truncate(limit);
+    Ok(found)
+}
+
+/// Steps of one redrive happen one at a time.
+async fn redrives(conn: &Conn, batch: &Batch) -> Result<()> {
+    for command in batch.commands.iter() {
+        if let Command::Redrive(redrive) = command {
+            query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(redrive.redrive_id)]).await?;
+        }
+    }
+    Ok(())
+}
+
+pub fn clock(row: &Row) -> Result<Timestamp> {
+    rows::time(row, 0)
+}

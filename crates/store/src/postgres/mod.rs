@@ -1,0 +1,441 @@
+//! Postgres: for fleets. Any number of control planes share one database, each correct at any time.
+//!
+//! The database's clock decides every expiry. A batch is one transaction: rows that it names are locked in their order,
+//! candidates of claims are taken with `SKIP LOCKED`, and everything it writes travels with the commit.
+
+mod columns;
+mod conn;
+mod load;
+mod read;
+mod rows;
+mod save;
+mod sql;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use deadpool_postgres::Pool;
+use tenure_core::command::{Numbers, Reach};
+use tenure_core::queue::{Queue, QueueId};
+use tenure_core::time::Timestamp;
+use tenure_core::{Seq, TaskId, limits};
+use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
+
+use crate::clock::Clock;
+use crate::codec::{Pruning, WORKERS_KEPT_MS};
+use crate::error::StoreError;
+use crate::faults::Faults;
+use crate::model::{
+    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
+    Retention, TaskFilter, TaskView,
+};
+use crate::needs::{self, Needs};
+use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
+use conn::{Conn, failed};
+use load::query;
+use rows::Time;
+
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_tasks.sql")];
+/// Any number will do, as long as all control planes use the same.
+const MIGRATION_LOCK: i64 = 7_423_000_001;
+const WORK_CONNECTIONS: usize = 4;
+const HEARTBEAT_CONNECTIONS: usize = 1;
+const READ_CONNECTIONS: usize = 4;
+/// Settings of a queue that a finished attempt needs may be this old; those that a grant needs are always fresh.
+const QUEUE_CACHE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Postgres {
+    clock: Arc<Clock>,
+    faults: Faults,
+    work: Pool,
+    heartbeat: Pool,
+    read: Pool,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    /// Queues are never removed: a name that was seen exists.
+    names: HashSet<Arc<str>>,
+    queues: HashMap<QueueId, (Instant, Queue)>,
+}
+
+impl Postgres {
+    pub async fn open(url: &str, clock: Arc<Clock>) -> Result<Self, StoreError> {
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| StoreError::Failed {
+            operation: "read the address",
+            source: error.into(),
+        })?;
+        if config.get_ssl_mode() == SslMode::Require {
+            let source =
+                "sslmode=require is not supported yet: use a connection that needs no TLS, or a local proxy".into();
+            return Err(StoreError::Failed { operation: "connect", source });
+        }
+        config
+            .application_name("tenure")
+            .connect_timeout(Duration::from_secs(5))
+            .keepalives_idle(Duration::from_secs(30));
+        let store = Self {
+            clock,
+            faults: Faults::default(),
+            work: conn::pool(&config, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            heartbeat: conn::pool(&config, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            read: conn::pool(&config, READ_CONNECTIONS, &[sql::SESSION])?,
+            cache: Mutex::default(),
+        };
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    /// Applies what is missing, under a lock: control planes that start together wait for each other.
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+        let migrate = async {
+            conn.batch_execute("BEGIN").await?;
+            conn.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+            conn.batch_execute("CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)").await?;
+            let found: i64 =
+                conn.query_one("SELECT coalesce(max(version), 0) FROM schema_version", &[]).await?.try_get(0)?;
+            for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+                conn.batch_execute(migration).await?;
+            }
+            if found < known {
+                conn.execute("INSERT INTO schema_version VALUES ($1)", &[&known]).await?;
+            }
+            conn.batch_execute("COMMIT").await?;
+            Ok(found)
+        };
+        let found = migrate.await.map_err(|error| failed("apply migrations", error))?;
+        conn.give_back();
+        if found > known { Err(StoreError::NewerSchema { found, known }) } else { Ok(()) }
+    }
+
+    /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them.
+    async fn make_queues(&self, conn: &Conn, needs: &Needs<'_>) -> Result<(), StoreError> {
+        let missing: Vec<&str> = {
+            let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            needs.make_queues.iter().filter(|name| !cache.names.contains(&***name)).map(|name| &***name).collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.faults.before("make queues")?;
+        query(conn, sql::QUEUES_MAKE, &[&missing]).await.map_err(|error| failed("make queues", error))?;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.names.extend(missing.into_iter().map(Arc::from));
+        Ok(())
+    }
+
+    async fn cached_queues(&self, conn: &Conn, ids: &[QueueId]) -> rows::Result<HashMap<QueueId, Queue>> {
+        let mut found = HashMap::new();
+        {
+            let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            for id in ids {
+                if let Some((at, queue)) = cache.queues.get(id)
+                    && at.elapsed() < QUEUE_CACHE
+                {
+                    found.insert(*id, queue.clone());
+                }
+            }
+        }
+        let missing: Vec<i32> = ids.iter().filter(|id| !found.contains_key(id)).map(|id| id.0).collect();
+        if !missing.is_empty() {
+            let loaded = query(conn, sql::QUEUES_OF_IDS, &[&missing]).await?;
+            let loaded = loaded.iter().map(rows::queue).collect::<rows::Result<Vec<_>>>()?;
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            for queue in loaded {
+                cache.queues.insert(queue.id, (Instant::now(), queue.clone()));
+                found.insert(queue.id, queue);
+            }
+        }
+        Ok(found)
+    }
+
+    fn forget_queues(&self, changed: &[Queue]) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in changed {
+            cache.queues.remove(&queue.id);
+        }
+    }
+
+    async fn reading(&self, conn: &Conn) -> Result<Timestamp, StoreError> {
+        let fail = |error| failed("tell the time", error);
+        let statement = conn.prepare_cached(sql::CLOCK).await.map_err(fail)?;
+        let row = conn.query_one(&statement, &[]).await.map_err(fail)?;
+        Ok(self.clock.read_from(load::clock(&row).map_err(fail)?).now)
+    }
+
+    /// Begins a transaction that sees one moment, so that a task that moves meanwhile is seen in one place.
+    async fn snapshot(&self) -> Result<Conn, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        conn.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await
+            .map_err(|error| failed("begin a read", error))?;
+        Ok(conn)
+    }
+}
+
+async fn end(conn: Conn) -> Result<(), StoreError> {
+    conn.batch_execute("COMMIT").await.map_err(|error| failed("end a read", error))?;
+    conn.give_back();
+    Ok(())
+}
+
+#[async_trait]
+impl Store for Postgres {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {
+        let needs = Needs::of(&batch);
+        let conn = match batch.lane {
+            Lane::Work => Conn::get(&self.work).await?,
+            Lane::Heartbeat => Conn::get(&self.heartbeat).await?,
+        };
+        self.make_queues(&conn, &needs).await?;
+        let mut world = load::world(self, &conn, &batch, &needs).await?;
+        let now = world.now;
+        let mut outcomes = world.decide(&batch.commands);
+        let wakes = crate::store::wakes(&world);
+        let writes = world.writes();
+        let granted = needs::granted(&outcomes);
+        let bodies = save::writes(self, &conn, &writes, &granted, now).await?;
+        conn.give_back();
+        self.forget_queues(&writes.queues);
+        needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
+        Ok(Done::new(outcomes, wakes, &world, &writes))
+    }
+
+    async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        self.faults.before("reserve numbers")?;
+        let fail = |error| failed("reserve numbers", error);
+        let rows = query(&conn, sql::META_RESERVE, &[&count]).await.map_err(fail)?;
+        let end: i64 = rows[0].try_get(0).map_err(fail)?;
+        conn.give_back();
+        Ok(Numbers::new(end - count, end))
+    }
+
+    async fn mark_alive(&self) -> Result<Option<Timestamp>, StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        let mark = async {
+            conn.batch_execute("BEGIN").await?;
+            let marks = query(&conn, sql::MARKS_LOCK, &[]).await?;
+            let reading = self.clock.read_from(rows::time(&marks[0], 0)?);
+            let (alive_at, mut grace_until) = (rows::time(&marks[0], 1)?, rows::time(&marks[0], 2)?);
+            // The very first start follows no outage.
+            let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
+            if silent {
+                let longest: i64 = query(&conn, sql::LONGEST_LEASE, &[]).await?[0].try_get(0)?;
+                grace_until = grace_until.max(reading.now.plus(longest));
+            }
+            // Another control plane's mark may be a little ahead of the reading that waited for its lock.
+            let alive_at = alive_at.max(reading.alive);
+            query(&conn, sql::META_ALIVE, &[&Time(alive_at), &Time(grace_until)]).await?;
+            conn.batch_execute("COMMIT").await?;
+            Ok(silent.then_some(grace_until))
+        };
+        let marked = mark.await.map_err(|error| failed("mark itself alive", error))?;
+        conn.give_back();
+        Ok(marked)
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        conn.give_back();
+        Ok(now)
+    }
+
+    async fn expired(&self, limit: usize) -> Result<Vec<Seq>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let fail = |error| failed("find expired leases", error);
+        let found = query(&conn, sql::EXPIRED, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        conn.give_back();
+        found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)
+    }
+
+    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let fail = |error| failed("find due tasks", error);
+        let found = query(&conn, sql::DUE, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        let next = query(&conn, sql::DUE_NEXT, &[&Time(now)]).await.map_err(fail)?;
+        conn.give_back();
+        let rows: Vec<Seq> = found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)?;
+        let next_at = if rows.len() == limit { Some(now) } else { rows::time_if(&next[0], 0).map_err(fail)? };
+        Ok(Due { rows, next_at, now })
+    }
+
+    async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("find ready tasks", error);
+        let names: Vec<&str> = queues.iter().map(|name| &**name).collect();
+        let found = query(&conn, sql::READY_EXISTS, &[&names, &(limit as i64)]).await.map_err(fail)?;
+        conn.give_back();
+        let counts = found.iter().map(|row| {
+            let count: i64 = row.try_get(1)?;
+            Ok((Arc::from(row.try_get::<_, &str>(0)?), usize::try_from(count).unwrap_or(0)))
+        });
+        let counts = counts.collect::<rows::Result<Vec<_>>>().map_err(fail)?;
+        Ok(counts.into_iter().filter(|(_, count)| *count > 0).collect())
+    }
+
+    async fn prune(&self, retention: &Retention, after: Seq, limit: usize) -> Result<Pruned, StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        let now = self.reading(&conn).await?;
+        let prune = async {
+            conn.batch_execute("BEGIN").await?;
+            query(&conn, sql::COUNTS_FOLD, &[]).await?;
+            let events_before = Time(now.plus(-retention.events_ms));
+            let events = query(&conn, sql::EVENTS_PRUNE, &[&events_before, &(limit as i64)]).await?.len();
+            let workers_before = Time(now.plus(-WORKERS_KEPT_MS));
+            query(&conn, sql::WORKERS_PRUNE, &[&workers_before, &(limit as i64)]).await?;
+            query(&conn, sql::REDRIVES_PRUNE, &[&Time(now.plus(-retention.dead_letter_ms))]).await?;
+            let finished: i64 = query(&conn, sql::COUNTS_FINISHED, &[]).await?[0].try_get(0)?;
+            let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
+            let stretch = query(&conn, sql::PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
+            let stretch = stretch.iter().map(read::prunable).collect::<rows::Result<Vec<_>>>()?;
+            let pruning = Pruning::of(&stretch, retention, now, excess);
+            for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
+                query(&conn, statement, &[&pruning.gone]).await?;
+            }
+            let queues: Vec<i32> = pruning.counts.keys().map(|queue| queue.0).collect();
+            let zeros = vec![0_i64; queues.len()];
+            let finished: Vec<i64> = pruning.counts.values().map(|counts| counts.finished).collect();
+            let dead: Vec<i64> = pruning.counts.values().map(|counts| counts.dead_lettered).collect();
+            query(&conn, sql::COUNTS_ADD, &[&queues, &zeros, &zeros, &zeros, &finished, &dead]).await?;
+            conn.batch_execute("COMMIT").await?;
+            Ok(pruning.outcome(&stretch, after, limit, events))
+        };
+        let pruned = prune.await.map_err(|error| failed("prune finished tasks", error))?;
+        conn.give_back();
+        Ok(pruned)
+    }
+
+    async fn saw_workers(&self, queues: &[Arc<str>]) -> Result<(), StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        let now = self.reading(&conn).await?;
+        let names: Vec<&str> = queues.iter().map(|name| &**name).collect();
+        query(&conn, sql::QUEUE_SEEN_PUT, &[&names, &Time(now)])
+            .await
+            .map_err(|error| failed("note workers", error))?;
+        conn.give_back();
+        Ok(())
+    }
+
+    async fn task(&self, id: TaskId, reach: &Reach) -> Result<Option<TaskView>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = read::task(&conn, id, reach).await.map_err(|error| failed("read a task", error))?;
+        end(conn).await?;
+        Ok(found)
+    }
+
+    async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskView>, StoreError> {
+        let conn = self.snapshot().await?;
+        let page = read::tasks(&conn, filter).await.map_err(|error| failed("list tasks", error))?;
+        end(conn).await?;
+        Ok(page)
+    }
+
+    async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = read::attempts(&conn, id, reach).await.map_err(|error| failed("read attempts", error))?;
+        end(conn).await?;
+        Ok(found)
+    }
+
+    async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, StoreError> {
+        let conn = self.snapshot().await?;
+        let after = after.unwrap_or_default();
+        let page = read::queues(&conn, after, limit).await.map_err(|error| failed("list queues", error))?;
+        end(conn).await?;
+        Ok(page)
+    }
+
+    async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let found = read::queue(&conn, id, now).await.map_err(|error| failed("read a queue", error))?;
+        conn.give_back();
+        Ok(found)
+    }
+
+    async fn tenants(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<str>>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read tenants", error);
+        let wanted: Vec<i64> = seqs.iter().map(|seq| seq.0).collect();
+        let found = query(&conn, sql::BODIES_TENANTS, &[&wanted]).await.map_err(fail)?;
+        conn.give_back();
+        let tenants = found.iter().map(|row| Ok((rows::seq(row)?, row.try_get::<_, &str>(1)?.into())));
+        tenants.collect::<rows::Result<_>>().map_err(fail)
+    }
+
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError> {
+        let conn = self.snapshot().await?;
+        let page = read::dead_letters(&conn, filter).await.map_err(|error| failed("list dead letters", error))?;
+        end(conn).await?;
+        Ok(page)
+    }
+
+    async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let count =
+            read::count_dead_letters(&conn, filter).await.map_err(|error| failed("count dead letters", error))?;
+        conn.give_back();
+        Ok(count)
+    }
+
+    async fn start_redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, StoreError> {
+        let conn = Conn::get(&self.work).await?;
+        let now = self.reading(&conn).await?;
+        let started =
+            read::start_redrive(&conn, redrive, now).await.map_err(|error| failed("start a redrive", error))?;
+        conn.give_back();
+        Ok(started)
+    }
+
+    async fn open_redrives(&self) -> Result<Vec<RedriveView>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("list redrives", error);
+        let found = query(&conn, sql::REDRIVES_OPEN, &[]).await.map_err(fail)?;
+        conn.give_back();
+        found.iter().map(read::redrive).collect::<rows::Result<_>>().map_err(fail)
+    }
+
+    async fn redrive_matches(&self, redrive: &RedriveView, limit: usize) -> Result<Vec<Seq>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let found = read::dead_letter_rows(&conn, &redrive.filter, &Reach::All, redrive.cursor, limit)
+            .await
+            .map_err(|error| failed("find dead letters", error))?;
+        conn.give_back();
+        Ok(found)
+    }
+
+    async fn events(&self, after: i64, limit: usize) -> Result<Vec<EventBatch>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read events", error);
+        let found = query(&conn, sql::EVENTS_AFTER, &[&after, &(limit as i64)]).await.map_err(fail)?;
+        conn.give_back();
+        found.iter().map(read::event).collect::<rows::Result<_>>().map_err(fail)
+    }
+
+    async fn event_bounds(&self) -> Result<(i64, i64), StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read events", error);
+        let found = query(&conn, sql::EVENT_BOUNDS, &[]).await.map_err(fail)?;
+        conn.give_back();
+        Ok((found[0].try_get(0).map_err(fail)?, found[0].try_get(1).map_err(fail)?))
+    }
+}

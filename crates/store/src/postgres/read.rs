@@ -1,0 +1,252 @@
+//! What people look at.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tenure_core::batch::Counts;
+use tenure_core::command::Reach;
+use tenure_core::queue::QueueId;
+use tenure_core::task::{Place, State};
+use tenure_core::{Seq, TaskId, Timestamp};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::conn::Conn;
+use super::load::{self, query};
+use super::rows::{self, Result, Time};
+use super::sql;
+use crate::codec::{self, Prunable};
+use crate::model::{
+    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
+    TaskFilter, TaskView,
+};
+
+/// The tasks of these rows, in their order.
+async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
+    let wanted: BTreeSet<Seq> = seqs.iter().copied().collect();
+    let mut bodies = load::bodies(conn, seqs).await?;
+    let tasks = load::tasks(conn, &wanted, false).await?.unwrap_or_default();
+    let mut places: HashMap<Seq, Place> = tasks.into_iter().map(|task| (task.id.seq(), task.place)).collect();
+    let ids: Vec<i32> = bodies.values().map(|body| body.queue.0).collect::<BTreeSet<_>>().into_iter().collect();
+    let queues = query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?;
+    let queues = queues.iter().map(rows::queue).collect::<Result<Vec<_>>>()?;
+    let names: HashMap<QueueId, Arc<str>> = queues.into_iter().map(|queue| (queue.id, queue.name)).collect();
+    let view = |seq: &Seq| {
+        let body = bodies.remove(seq)?;
+        let queue = Arc::clone(names.get(&body.queue)?);
+        Some(TaskView { body, place: places.remove(seq)?, queue })
+    };
+    Ok(seqs.iter().filter_map(view).collect())
+}
+
+pub async fn task(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
+    let found = views(conn, &[id.seq()]).await?.into_iter().next();
+    Ok(found.filter(|view| view.body.id == id && reach.covers(&view.body.tenant)))
+}
+
+async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
+    let Some(name) = name else { return Ok(None) };
+    let found = query(conn, sql::QUEUES_OF_NAMES, &[&vec![name]]).await?;
+    // A queue that does not exist has no tasks; no queue has this number.
+    Ok(Some(found.first().map(rows::queue).transpose()?.map_or(-1, |queue| queue.id.0)))
+}
+
+fn tenant_of(reach: &Reach) -> Option<&str> {
+    match reach {
+        Reach::All => None,
+        Reach::Tenant(tenant) => Some(tenant),
+    }
+}
+
+pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
+    let source = match filter.state {
+        None => "bodies b",
+        Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
+        Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
+        Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
+    };
+    let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let params: [&(dyn ToSql + Sync); 7] = [
+        &filter.before.map_or(i64::MAX, |seq| seq.0),
+        &queue_named(conn, filter.queue.as_deref()).await?,
+        &filter.operator,
+        &tenant_of(&filter.reach),
+        &filter.workspace,
+        &tag,
+        &(filter.limit as i64 + 1),
+    ];
+    let found = query(conn, &sql::TASKS_LIST.replace("{source}", source), &params).await?;
+    let mut seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
+    let more = seqs.len() > filter.limit;
+    seqs.truncate(filter.limit);
+    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
+    Ok(Page { items: views(conn, &seqs).await?, next })
+}
+
+pub async fn attempts(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>> {
+    let Some(view) = task(conn, id, reach).await? else { return Ok(None) };
+    let closed = load::attempts(conn, &BTreeSet::from([id.seq()])).await?;
+    let mut history: Vec<_> = closed.into_iter().map(|(_, attempt)| AttemptView::Closed(Box::new(attempt))).collect();
+    match view.place {
+        Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
+        Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
+        Place::Scheduled(_) | Place::Ready(_) => {}
+    }
+    Ok(Some(history))
+}
+
+pub async fn queues(conn: &Conn, after: &str, limit: usize) -> Result<Page<QueueStats>> {
+    let found = query(conn, sql::QUEUES_LIST, &[&after, &(limit as i64 + 1)]).await?;
+    let mut found = found.iter().map(rows::queue).collect::<Result<Vec<_>>>()?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|queue| queue.name.to_string());
+    let ids: Vec<i32> = found.iter().map(|queue| queue.id.0).collect();
+    let mut stats: HashMap<i32, (Counts, Option<Timestamp>)> = HashMap::new();
+    for row in query(conn, sql::QUEUE_STATS, &[&ids]).await? {
+        let counts = Counts {
+            scheduled: row.try_get(1)?,
+            ready: row.try_get(2)?,
+            running: row.try_get(3)?,
+            finished: row.try_get(4)?,
+            dead_lettered: row.try_get(5)?,
+        };
+        stats.insert(row.try_get(0)?, (counts, rows::time_if(&row, 6)?));
+    }
+    let items = found.into_iter().map(|queue| {
+        let (counts, oldest_ready_at) = stats.remove(&queue.id.0).unwrap_or_default();
+        QueueStats { queue, counts, oldest_ready_at }
+    });
+    Ok(Page { items: items.collect(), next })
+}
+
+pub async fn queue(conn: &Conn, id: QueueId, now: Timestamp) -> Result<Option<QueueView>> {
+    let found = query(conn, sql::QUEUE_VIEW, &[&id.0]).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    let running: i64 = row.try_get(13)?;
+    Ok(Some(QueueView {
+        queue: rows::queue(row)?,
+        running: u32::try_from(running).unwrap_or(u32::MAX),
+        worker_seen_at: rows::time_if(row, 14)?,
+        now,
+    }))
+}
+
+pub async fn dead_letters(conn: &Conn, filter: &DeadLetterFilter) -> Result<Page<TaskView>> {
+    let after = filter.after.unwrap_or(Seq(0));
+    let mut seqs = dead_letter_rows(conn, &filter.filter, &filter.reach, after, filter.limit + 1).await?;
+    let more = seqs.len() > filter.limit;
+    seqs.truncate(filter.limit);
+    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
+    Ok(Page { items: views(conn, &seqs).await?, next })
+}
+
+pub async fn dead_letter_rows(
+    conn: &Conn,
+    filter: &RedriveFilter,
+    reach: &Reach,
+    after: Seq,
+    limit: usize,
+) -> Result<Vec<Seq>> {
+    let found = with_filter(conn, sql::DEAD_LETTERS_LIST, filter, reach, after, Some(limit as i64)).await?;
+    found.iter().map(rows::seq).collect()
+}
+
+pub async fn count_dead_letters(conn: &Conn, filter: &RedriveFilter) -> Result<u64> {
+    let found = with_filter(conn, sql::DEAD_LETTERS_COUNT, filter, &Reach::All, Seq(0), None).await?;
+    let count: Option<i64> = found.first().map(|row| row.try_get(0)).transpose()?;
+    Ok(count.unwrap_or(0).unsigned_abs())
+}
+
+async fn with_filter(
+    conn: &Conn,
+    statement: &str,
+    filter: &RedriveFilter,
+    reach: &Reach,
+    after: Seq,
+    limit: Option<i64>,
+) -> Result<Vec<Row>> {
+    let tenant = match (tenant_of(reach), filter.tenant.as_deref()) {
+        // Outside of its reach a caller finds nothing.
+        (Some(own), Some(asked)) if own != asked => return Ok(Vec::new()),
+        (own, asked) => own.or(asked),
+    };
+    let rows: Option<Vec<i64>> = filter.rows.as_ref().map(|rows| rows.iter().map(|seq| seq.0).collect());
+    let queue = queue_named(conn, filter.queue.as_deref()).await?;
+    let (from, until) = (filter.after.map(Time), filter.before.map(Time));
+    let mut params: Vec<&(dyn ToSql + Sync)> =
+        vec![&after.0, &queue, &filter.operator, &filter.reason, &filter.error_code, &tenant, &from, &until, &rows];
+    if let Some(limit) = &limit {
+        params.push(limit);
+    }
+    query(conn, statement, &params).await
+}
+
+/// Of two starts under the same key or id one inserts, and both read what stands there.
+pub async fn start_redrive(conn: &Conn, redrive: &NewRedrive, now: Timestamp) -> Result<RedriveView> {
+    if let Some(known) = known_redrive(conn, redrive).await? {
+        return Ok(known);
+    }
+    let matched = count_dead_letters(conn, &redrive.filter).await?;
+    let started = RedriveView {
+        redrive_id: redrive.redrive_id,
+        filter: redrive.filter.clone(),
+        rate: redrive.rate,
+        matched,
+        released: 0,
+        cursor: Seq(0),
+        started_at: now,
+        finished: matched == 0,
+    };
+    let filter = serde_json::to_string(&redrive.filter).unwrap_or_default();
+    let params: [&(dyn ToSql + Sync); 7] = [
+        &Uuid::from_u128(redrive.redrive_id),
+        &redrive.key,
+        &filter,
+        &redrive.rate,
+        &matched.cast_signed(),
+        &Time(now),
+        &started.finished,
+    ];
+    query(conn, sql::REDRIVE_INSERT, &params).await?;
+    Ok(known_redrive(conn, redrive).await?.unwrap_or(started))
+}
+
+async fn known_redrive(conn: &Conn, redrive: &NewRedrive) -> Result<Option<RedriveView>> {
+    let params: [&(dyn ToSql + Sync); 2] = [&Uuid::from_u128(redrive.redrive_id), &redrive.key];
+    query(conn, sql::REDRIVE_KNOWN, &params).await?.first().map(self::redrive).transpose()
+}
+
+pub fn redrive(row: &Row) -> Result<RedriveView> {
+    let filter: &str = row.try_get(1)?;
+    Ok(RedriveView {
+        redrive_id: row.try_get::<_, Uuid>(0)?.as_u128(),
+        filter: codec::decode(Some(filter), "redrives.filter", 0),
+        rate: row.try_get(2)?,
+        matched: row.try_get::<_, i64>(3)?.unsigned_abs(),
+        released: row.try_get::<_, i64>(4)?.unsigned_abs(),
+        cursor: Seq(row.try_get(5)?),
+        started_at: rows::time(row, 6)?,
+        finished: row.try_get(7)?,
+    })
+}
+
+pub fn event(row: &Row) -> Result<EventBatch> {
+    let facts: &[u8] = row.try_get(2)?;
+    Ok(EventBatch { batch: row.try_get(0)?, at: rows::time(row, 1)?, facts: codec::decode_facts(facts) })
+}
+
+pub fn prunable(row: &Row) -> Result<Prunable> {
+    Ok(Prunable {
+        seq: row.try_get(0)?,
+        finished_at: rows::time(row, 1)?,
+        dead_lettered_at: rows::time_if(row, 2)?,
+        queue: QueueId(row.try_get(3)?),
+        created_at: rows::time(row, 4)?,
+        has_key: row.try_get(5)?,
+    })
+}

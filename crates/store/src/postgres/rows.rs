@@ -1,0 +1,232 @@
+//! Rows of Postgres as the core's types, and back. Columns are read by their place in the statements.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
+use tenure_core::lease::Lease;
+use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate};
+use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
+use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId, Timestamp};
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+use uuid::Uuid;
+
+use crate::codec::{self, FinalAttempt};
+
+pub type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// A point in time as `timestamptz`: microseconds since 2000-01-01T00:00:00Z.
+#[derive(Debug, Clone, Copy)]
+pub struct Time(pub Timestamp);
+
+const POSTGRES_EPOCH_MS: i64 = 946_684_800_000;
+
+impl ToSql for Time {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.put_i64((self.0.as_millis() - POSTGRES_EPOCH_MS) * 1000);
+        Ok(IsNull::No)
+    }
+
+    accepts!(TIMESTAMPTZ);
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Time {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> std::result::Result<Self, Box<dyn Error + Sync + Send>> {
+        let micros = i64::from_be_bytes(raw.try_into()?);
+        Ok(Self(Timestamp::from_millis(micros.div_euclid(1000) + POSTGRES_EPOCH_MS)))
+    }
+
+    accepts!(TIMESTAMPTZ);
+}
+
+pub fn time(row: &Row, column: usize) -> Result<Timestamp> {
+    row.try_get::<_, Time>(column).map(|time| time.0)
+}
+
+pub fn time_if(row: &Row, column: usize) -> Result<Option<Timestamp>> {
+    row.try_get::<_, Option<Time>>(column).map(|time| time.map(|time| time.0))
+}
+
+fn text(row: &Row, column: usize) -> Result<Arc<str>> {
+    row.try_get::<_, &str>(column).map(Arc::from)
+}
+
+fn text_if(row: &Row, column: usize) -> Result<Option<Arc<str>>> {
+    row.try_get::<_, Option<&str>>(column).map(|text| text.map(Arc::from))
+}
+
+fn bits(row: &Row, column: usize) -> Result<u128> {
+    row.try_get::<_, Uuid>(column).map(|uuid| uuid.as_u128())
+}
+
+fn number(row: &Row, column: usize) -> Result<u32> {
+    row.try_get::<_, i32>(column).map(i32::unsigned_abs)
+}
+
+fn fence(row: &Row, column: usize) -> Result<Fence> {
+    row.try_get::<_, i64>(column).map(|fence| Fence(fence.unsigned_abs()))
+}
+
+fn priority(row: &Row, column: usize) -> Result<u8> {
+    row.try_get::<_, i16>(column).map(|priority| priority as u8)
+}
+
+fn carry(row: &Row, column: usize) -> Result<Carry> {
+    Ok(codec::decode(row.try_get(column)?, "carry", row.try_get(0)?))
+}
+
+fn progress(row: &Row, pct: usize) -> Result<Progress> {
+    let percent: Option<i16> = row.try_get(pct)?;
+    Ok(Progress { pct: percent.map(|percent| percent as u8), message: text_if(row, pct + 1)? })
+}
+
+pub fn seq(row: &Row) -> Result<Seq> {
+    row.try_get(0).map(Seq)
+}
+
+pub fn waiting(row: &Row) -> Result<(TaskId, Waiting)> {
+    let waiting = Waiting {
+        queue: QueueId(row.try_get(2)?),
+        priority: priority(row, 3)?,
+        at: time(row, 4)?,
+        fair: text_if(row, 5)?,
+        message: row.try_get(6)?,
+        attempt: number(row, 7)?,
+        fence: fence(row, 8)?,
+        carry: carry(row, 10)?,
+    };
+    Ok((TaskId::from_u128(bits(row, 1)?), waiting))
+}
+
+pub fn running(row: &Row) -> Result<(TaskId, Running)> {
+    let cancel = match text_if(row, 20)? {
+        None => None,
+        Some(reason) => Some(CancelRequest { reason, requested_at: time(row, 21)?, signaled_at: time_if(row, 22)? }),
+    };
+    let running = Running {
+        queue: QueueId(row.try_get(2)?),
+        priority: priority(row, 3)?,
+        fair: text_if(row, 4)?,
+        message: row.try_get(5)?,
+        lease: Lease {
+            holder: text(row, 6)?,
+            token: LeaseToken::from_u128(bits(row, 7)?),
+            generation: fence(row, 8)?,
+            expires_at: time(row, 9)?,
+        },
+        attempt: number(row, 10)?,
+        attempt_id: AttemptId::from_u128(bits(row, 11)?),
+        claim_id: text_if(row, 12)?,
+        incarnation: text_if(row, 13)?,
+        granted_at: time(row, 14)?,
+        last_heartbeat_at: time_if(row, 15)?,
+        progress: progress(row, 16)?,
+        lease_ttl_ms: row.try_get(18)?,
+        heartbeat_ms: row.try_get(19)?,
+        cancel,
+        carry: carry(row, 23)?,
+    };
+    Ok((TaskId::from_u128(bits(row, 1)?), running))
+}
+
+pub fn finished(row: &Row) -> Result<(TaskId, Finished)> {
+    let seq: i64 = row.try_get(0)?;
+    let reason: Option<&str> = row.try_get(7)?;
+    let mut finished = Finished {
+        queue: QueueId(row.try_get(1)?),
+        end: codec::end_from(row.try_get(2)?),
+        finished_at: time(row, 3)?,
+        result: text_if(row, 4)?,
+        failure: codec::decode::<Option<Failure>>(row.try_get(5)?, "finished.failure", seq),
+        reason: reason.and_then(FailReason::parse),
+        dead_lettered_at: time_if(row, 8)?,
+        cancel_reason: text_if(row, 9)?,
+        attempt: number(row, 10)?,
+        fence: fence(row, 11)?,
+        carry: Carry::default(),
+    };
+    let attempt = match row.try_get::<_, Option<Uuid>>(12)? {
+        None => None,
+        Some(id) => Some(FinalAttempt {
+            id: AttemptId::from_u128(id.as_u128()),
+            token: LeaseToken::from_u128(bits(row, 13)?),
+            worker: text(row, 14)?,
+            granted_at: time(row, 15)?,
+            last_heartbeat_at: time_if(row, 16)?,
+            ended_at: time_if(row, 17)?.unwrap_or(finished.finished_at),
+            state: codec::state_from(row.try_get(18)?),
+            reason: codec::reason_from(row.try_get(19)?),
+            receipt: row.try_get::<_, Option<i16>>(20)?.map(codec::receipt_from),
+        }),
+    };
+    codec::join_finished(&mut finished, attempt, row.try_get(21)?, row.try_get(23)?, seq);
+    Ok((TaskId::from_u128(bits(row, 22)?), finished))
+}
+
+pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {
+    let seq: i64 = row.try_get(0)?;
+    let attempt = ClosedAttempt {
+        number: number(row, 1)?,
+        id: AttemptId::from_u128(bits(row, 2)?),
+        token: LeaseToken::from_u128(bits(row, 3)?),
+        fence: fence(row, 4)?,
+        worker: text(row, 5)?,
+        granted_at: time(row, 6)?,
+        last_heartbeat_at: time_if(row, 7)?,
+        ended_at: time(row, 8)?,
+        state: codec::state_from(row.try_get(9)?),
+        reason: codec::reason_from(row.try_get(10)?),
+        failure: codec::decode::<Option<Failure>>(row.try_get(11)?, "attempts.failure", seq),
+        progress: progress(row, 12)?,
+        receipt: row.try_get::<_, Option<i16>>(14)?.map(codec::receipt_from),
+        evidence: codec::decode(row.try_get(15)?, "attempts.evidence", seq),
+    };
+    Ok((Seq(seq), attempt))
+}
+
+pub fn body(row: &Row) -> Result<Body> {
+    let seq: i64 = row.try_get(0)?;
+    let fingerprint: Option<&[u8]> = row.try_get(11)?;
+    let fingerprint = fingerprint.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    Ok(Body {
+        id: TaskId::from_u128(bits(row, 1)?),
+        queue: QueueId(row.try_get(2)?),
+        operator: text(row, 3)?,
+        tenant: text(row, 4)?,
+        workspace: text(row, 5)?,
+        priority: priority(row, 6)?,
+        payload: text(row, 7)?,
+        spec: codec::decode(row.try_get(8)?, "bodies.spec", seq),
+        tags: codec::decode(row.try_get(9)?, "bodies.tags", seq),
+        idempotency: text_if(row, 10)?.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint }),
+        traceparent: text_if(row, 12)?,
+        created_at: time(row, 13)?,
+        run_at: time(row, 14)?,
+    })
+}
+
+pub fn queue(row: &Row) -> Result<Queue> {
+    let rate: Option<f64> = row.try_get(4)?;
+    let burst: Option<f64> = row.try_get(5)?;
+    let fairness: Option<&str> = row.try_get(6)?;
+    let tokens: Option<f64> = row.try_get(10)?;
+    let max_running: Option<i32> = row.try_get(3)?;
+    Ok(Queue {
+        id: QueueId(row.try_get(0)?),
+        name: text(row, 1)?,
+        paused: row.try_get(2)?,
+        settings: QueueSettings {
+            max_running: max_running.map(i32::unsigned_abs),
+            rate: rate.zip(burst).map(|(per_second, burst)| Rate { per_second, burst }),
+            fairness_key: fairness.and_then(FairnessKey::parse),
+            lease_ttl_ms: row.try_get(7)?,
+            heartbeat_ms: row.try_get(8)?,
+            no_dead_letter: row.try_get(9)?,
+        },
+        bucket: Bucket { level: tokens.zip(time_if(row, 11)?) },
+        fair_cursor: text_if(row, 12)?,
+    })
+}

@@ -1,0 +1,173 @@
+//! Writes what a batch has changed, and commits: all statements travel together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use tenure_core::batch::Writes;
+use tenure_core::queue::{FairnessKey, Queue};
+use tenure_core::task::Body;
+use tenure_core::{Seq, Timestamp};
+use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::columns::{self, Columns};
+use super::conn::{Conn, commit_failed, failed};
+use super::rows::{self, Time};
+use super::{Postgres, sql};
+use crate::codec;
+use crate::error::StoreError;
+
+/// A statement and its arrays, ready to be sent.
+struct Step<'a> {
+    name: &'static str,
+    statement: Statement,
+    columns: Columns<'a>,
+}
+
+/// Writes and commits. Gives the bodies of `granted`, which are read on the way.
+pub async fn writes(
+    store: &Postgres,
+    conn: &Conn,
+    writes: &Writes,
+    granted: &[Seq],
+    now: Timestamp,
+) -> Result<HashMap<Seq, Arc<Body>>, StoreError> {
+    let steps = steps(conn, writes, now).await.map_err(|error| failed("prepare a batch", error))?;
+    let bodies = conn.prepare_cached(sql::BODIES_GET).await.map_err(|error| failed("prepare a batch", error))?;
+    for step in &steps {
+        store.faults.before(step.name)?;
+    }
+    let wanted: Vec<i64> = granted.iter().map(|seq| seq.0).collect();
+    let mut sent: Vec<BoxFuture<'_, Result<Vec<tokio_postgres::Row>, tokio_postgres::Error>>> = Vec::new();
+    if !wanted.is_empty() {
+        sent.push(async { conn.query(&bodies, &[&wanted]).await }.boxed());
+    }
+    for step in &steps {
+        let params: Vec<&(dyn ToSql + Sync)> = step.columns.iter().map(|column| &**column as _).collect();
+        sent.push(async move { conn.query(&step.statement, &params).await }.boxed());
+    }
+    store.faults.before("commit")?;
+    sent.push(async { conn.batch_execute("COMMIT").await.map(|()| Vec::new()) }.boxed());
+    // Polled in order, so sent in order. Should one statement fail, the server turns the commit into a rollback.
+    let mut answers = join_all(sent).await;
+    let commit = answers.pop();
+    let mut answers = answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(commit_failed)?;
+    commit.transpose().map_err(commit_failed)?;
+    store.faults.after("commit")?;
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let found = answers.swap_remove(0);
+    let found = found.iter().map(rows::body).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| failed("read bodies", error))?;
+    Ok(found.into_iter().map(|body| (body.seq(), Arc::new(body))).collect())
+}
+
+async fn steps<'a>(conn: &Conn, w: &'a Writes, now: Timestamp) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
+    let mut plan: Vec<(&'static str, &'static str, Columns<'a>)> = Vec::new();
+    for (name, sql, seqs) in [
+        ("delete scheduled", sql::SCHEDULED_DELETE, &w.unschedule),
+        ("delete ready", sql::READY_DELETE, &w.unready),
+        ("delete running", sql::RUNNING_DELETE, &w.unrun),
+        ("delete finished", sql::FINISHED_DELETE, &w.unfinish),
+    ] {
+        if !seqs.is_empty() {
+            plan.push((name, sql, vec![Box::new(seqs.iter().map(|seq| seq.0).collect::<Vec<_>>())]));
+        }
+    }
+    let mut rows = |name, sql, some: bool, columns: &dyn Fn() -> Columns<'a>| {
+        if some {
+            plan.push((name, sql, columns()));
+        }
+    };
+    rows("insert bodies", sql::BODIES_INSERT, !w.bodies.is_empty(), &|| columns::bodies(&w.bodies));
+    rows("insert scheduled", sql::SCHEDULED_INSERT, !w.schedule.is_empty(), &|| columns::waiting(&w.schedule));
+    rows("insert ready", sql::READY_INSERT, !w.ready.is_empty(), &|| columns::waiting(&w.ready));
+    rows("insert running", sql::RUNNING_INSERT, !w.run.is_empty(), &|| columns::running(&w.run));
+    rows("renew running", sql::RUNNING_RENEW, !w.renew.is_empty(), &|| columns::renewed(&w.renew));
+    rows("insert finished", sql::FINISHED_INSERT, !w.finish.is_empty(), &|| columns::finished(&w.finish));
+    rows("drop attempts", sql::ATTEMPTS_DROP, !w.drop_attempts.is_empty(), &|| {
+        vec![
+            Box::new(w.drop_attempts.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.drop_attempts.iter().map(|(_, number)| number.cast_signed()).collect::<Vec<_>>()),
+        ]
+    });
+    rows("put attempts", sql::ATTEMPTS_PUT, !w.attempts.is_empty(), &|| columns::attempts(&w.attempts));
+    rows("write counts", sql::COUNTS_ADD, !w.counts.is_empty(), &|| counts(w));
+    rows("write facts", sql::EVENT_INSERT, !w.facts.is_empty(), &|| {
+        vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
+    });
+    for queue in &w.queues {
+        plan.push(("write a queue", sql::QUEUE_SAVE, queue_columns(queue)));
+    }
+    for hello in &w.hellos {
+        let columns: Columns<'a> = vec![Box::new(&*hello.worker), Box::new(&*hello.incarnation), Box::new(Time(now))];
+        plan.push(("write a worker", sql::WORKERS_PUT, columns));
+    }
+    for redrive in &w.redrives {
+        let columns: Columns<'a> = vec![
+            Box::new(Uuid::from_u128(redrive.redrive_id)),
+            Box::new(redrive.cursor.0),
+            Box::new(redrive.released.cast_signed()),
+            Box::new(redrive.finished),
+        ];
+        plan.push(("write a redrive", sql::REDRIVE_STEP, columns));
+    }
+    let mut steps = Vec::with_capacity(plan.len());
+    for (name, sql, columns) in plan {
+        steps.push(Step { name, statement: conn.prepare_cached(sql).await?, columns });
+    }
+    for queue in w.queues.iter().filter(|queue| w.refair.contains(&queue.id)) {
+        for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING] {
+            let (value, tag) = refair(queue.settings.fairness_key.as_ref());
+            let statement = conn.prepare_cached(&statement.replace("{value}", value)).await?;
+            let columns: Columns<'a> = vec![Box::new(queue.id.0), Box::new(tag.map(ToOwned::to_owned))];
+            steps.push(Step { name: "rewrite fairness", statement, columns });
+        }
+    }
+    Ok(steps)
+}
+
+/// Rows carry the value that grants rotate over; a new key means new values. What runs may come back to wait.
+fn refair(key: Option<&FairnessKey>) -> (&'static str, Option<&str>) {
+    match key {
+        None => ("NULL", None),
+        Some(FairnessKey::Tenant) => ("b.tenant", None),
+        Some(FairnessKey::Workspace) => ("b.workspace", None),
+        Some(FairnessKey::Tag(tag)) => ("coalesce(b.tags::jsonb ->> $2, '')", Some(tag)),
+    }
+}
+
+fn counts(w: &Writes) -> Columns<'static> {
+    let column = |pick: fn(&tenure_core::batch::Counts) -> i64| -> Box<dyn ToSql + Sync + Send> {
+        Box::new(w.counts.values().map(pick).collect::<Vec<_>>())
+    };
+    vec![
+        Box::new(w.counts.keys().map(|queue| queue.0).collect::<Vec<_>>()),
+        column(|c| c.scheduled),
+        column(|c| c.ready),
+        column(|c| c.running),
+        column(|c| c.finished),
+        column(|c| c.dead_lettered),
+    ]
+}
+
+fn queue_columns(queue: &Queue) -> Columns<'static> {
+    let settings = &queue.settings;
+    vec![
+        Box::new(queue.id.0),
+        Box::new(queue.paused),
+        Box::new(settings.max_running.map(u32::cast_signed)),
+        Box::new(settings.rate.map(|rate| rate.per_second)),
+        Box::new(settings.rate.map(|rate| rate.burst)),
+        Box::new(settings.fairness_key.as_ref().map(ToString::to_string)),
+        Box::new(settings.lease_ttl_ms),
+        Box::new(settings.heartbeat_ms),
+        Box::new(settings.no_dead_letter),
+        Box::new(queue.bucket.level.map(|(tokens, _)| tokens)),
+        Box::new(queue.bucket.level.map(|(_, at)| Time(at))),
+        Box::new(queue.fair_cursor.as_deref().map(ToOwned::to_owned)),
+    ]
+}

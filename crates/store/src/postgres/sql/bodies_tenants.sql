@@ -1,0 +1,1 @@
+SELECT seq, tenant FROM bodies WHERE seq = ANY($1)

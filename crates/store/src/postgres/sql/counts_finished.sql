@@ -1,0 +1,1 @@
+SELECT coalesce(sum(finished), 0)::bigint FROM queue_counts

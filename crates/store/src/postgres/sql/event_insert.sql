@@ -1,0 +1,1 @@
+INSERT INTO events (at, facts) VALUES ($1, $2)

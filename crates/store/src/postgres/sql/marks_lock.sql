@@ -1,0 +1,1 @@
+SELECT clock_timestamp(), alive_at, grace_until FROM meta FOR UPDATE

@@ -1,0 +1,1 @@
+UPDATE meta SET alive_at = $1, grace_until = $2

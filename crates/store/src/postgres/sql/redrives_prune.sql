@@ -1,0 +1,1 @@
+DELETE FROM redrives WHERE finished AND started_at < $1

@@ -1,0 +1,1 @@
+DELETE FROM running WHERE seq = ANY($1)

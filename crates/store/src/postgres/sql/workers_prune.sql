@@ -1,0 +1,1 @@
+DELETE FROM workers WHERE worker_id IN (SELECT worker_id FROM workers WHERE seen_at < $1 LIMIT $2)

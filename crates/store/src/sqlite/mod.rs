@@ -1,0 +1,488 @@
+//! SQLite: the default. One file, one process, one thread that writes; readers stand apart.
+//!
+//! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
+
+mod load;
+mod read;
+mod rows;
+mod save;
+mod sql;
+mod writer;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use tenure_core::command::{Numbers, Reach};
+use tenure_core::queue::{Queue, QueueId};
+use tenure_core::time::Timestamp;
+use tenure_core::{Seq, TaskId, limits};
+
+use crate::clock::Clock;
+use crate::codec::{Prunable, Pruning, WORKERS_KEPT_MS};
+use crate::error::StoreError;
+use crate::faults::Faults;
+use crate::model::{
+    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
+    Retention, TaskFilter, TaskView,
+};
+use crate::needs::{self, Needs};
+use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
+use writer::Writer;
+
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_tasks.sql")];
+const READERS: usize = 4;
+
+#[derive(Debug)]
+pub struct Sqlite {
+    path: PathBuf,
+    clock: Arc<Clock>,
+    faults: Arc<Faults>,
+    readers: Arc<Mutex<Vec<Connection>>>,
+    writer: Writer,
+    /// Keeps other processes out while it is open.
+    _lock: File,
+}
+
+/// What the writer thread owns.
+#[derive(Debug)]
+pub struct Db {
+    conn: Connection,
+    cache: Cache,
+}
+
+/// Queues change rarely and are read with every batch. Only this process writes them.
+#[derive(Debug, Default)]
+pub struct Cache {
+    queues: Option<Queues>,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    names: HashMap<Arc<str>, QueueId>,
+    by_id: HashMap<QueueId, Queue>,
+}
+
+impl Cache {
+    fn reload(&mut self, tx: &Connection) -> rusqlite::Result<()> {
+        let queues: Vec<Queue> =
+            tx.prepare_cached(sql::QUEUES_ALL)?.query_map([], rows::queue)?.collect::<Result<_, _>>()?;
+        let names = queues.iter().map(|queue| (Arc::clone(&queue.name), queue.id)).collect();
+        self.queues = Some(Queues { names, by_id: queues.into_iter().map(|queue| (queue.id, queue)).collect() });
+        Ok(())
+    }
+
+    fn loaded(&mut self, tx: &Connection) -> rusqlite::Result<&Queues> {
+        if self.queues.is_none() {
+            self.reload(tx)?;
+        }
+        Ok(self.queues.get_or_insert_default())
+    }
+
+    fn by_name(&mut self, tx: &Connection, name: &str) -> rusqlite::Result<Option<Queue>> {
+        let queues = self.loaded(tx)?;
+        Ok(queues.names.get(name).and_then(|id| queues.by_id.get(id)).cloned())
+    }
+
+    fn by_id(&mut self, tx: &Connection, id: QueueId) -> rusqlite::Result<Option<Queue>> {
+        Ok(self.loaded(tx)?.by_id.get(&id).cloned())
+    }
+
+    fn update(&mut self, changed: &[Queue]) {
+        if let Some(queues) = &mut self.queues {
+            queues.by_id.extend(changed.iter().map(|queue| (queue.id, queue.clone())));
+        }
+    }
+}
+
+impl Db {
+    /// After a failure the cache may hold what was rolled back.
+    fn forget_cache(&mut self) {
+        self.cache.queues = None;
+    }
+}
+
+/// Names the operation and sorts errors into those that pass and those that do not.
+pub(crate) fn failed(operation: &'static str, error: rusqlite::Error) -> StoreError {
+    use rusqlite::ErrorCode as Code;
+    let passing = matches!(
+        error.sqlite_error_code(),
+        Some(
+            Code::DiskFull
+                | Code::SystemIoFailure
+                | Code::DatabaseBusy
+                | Code::DatabaseLocked
+                | Code::CannotOpen
+                | Code::ReadOnly
+                | Code::OutOfMemory
+        )
+    );
+    let source = Box::new(error);
+    if passing { StoreError::Unavailable { operation, source } } else { StoreError::Failed { operation, source } }
+}
+
+impl Sqlite {
+    pub async fn open(path: &Path, clock: Arc<Clock>) -> Result<Self, StoreError> {
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || Self::open_blocking(path, clock)).await;
+        opened.map_err(|error| StoreError::Failed { operation: "open", source: error.into() })?
+    }
+
+    fn open_blocking(path: PathBuf, clock: Arc<Clock>) -> Result<Self, StoreError> {
+        let lock = lock_file(&path)?;
+        let mut conn = Connection::open(&path).map_err(|error| failed("open", error))?;
+        configure(&conn).map_err(|error| failed("open", error))?;
+        migrate(&mut conn)?;
+        let (alive_at, _) = load::marks(&conn).map_err(|error| failed("open", error))?;
+        clock.not_before(alive_at);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let readers = (0..READERS).map(|_| {
+            let reader = Connection::open_with_flags(&path, flags)?;
+            reader.busy_timeout(Duration::from_secs(5))?;
+            reader.set_prepared_statement_cache_capacity(64);
+            Ok(reader)
+        });
+        let readers = readers.collect::<Result<Vec<_>, _>>().map_err(|error| failed("open", error))?;
+        let writer = Writer::start(Db { conn, cache: Cache::default() })
+            .map_err(|error| StoreError::Failed { operation: "start the writer", source: error.into() })?;
+        Ok(Self { path, clock, faults: Arc::default(), readers: Arc::new(Mutex::new(readers)), writer, _lock: lock })
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let faults = Arc::clone(&self.faults);
+        self.writer
+            .run(Lane::Work, move |db| {
+                faults.before(operation)?;
+                let tx = db
+                    .conn
+                    .transaction_with_behavior(TransactionBehavior::Immediate)
+                    .map_err(|error| failed(operation, error))?;
+                let outcome = work(&tx).map_err(|error| failed(operation, error))?;
+                tx.commit().map_err(|error| failed(operation, error))?;
+                faults.after(operation)?;
+                Ok(outcome)
+            })
+            .await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let readers = Arc::clone(&self.readers);
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut reader = match idle {
+                Some(reader) => reader,
+                None => Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?,
+            };
+            // One snapshot for all statements of the read: a task that moves meanwhile is seen in one place.
+            let tx = reader.transaction()?;
+            let outcome = work(&tx);
+            drop(tx);
+            let mut idle = readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < READERS {
+                idle.push(reader);
+            }
+            outcome
+        });
+        match read.await {
+            Ok(outcome) => outcome.map_err(|error| failed(operation, error)),
+            Err(error) => Err(StoreError::Failed { operation, source: error.into() }),
+        }
+    }
+}
+
+/// SQLite lets many processes open a file; Tenure's cached queues and its clock do not.
+fn lock_file(path: &Path) -> Result<File, StoreError> {
+    let unavailable = |error: std::io::Error| StoreError::Unavailable { operation: "open", source: error.into() };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(name).map_err(unavailable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.display().to_string() }),
+        Err(std::fs::TryLockError::Error(error)) => Err(unavailable(error)),
+    }
+}
+
+fn configure(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "journal_mode", "WAL")?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "cache_size", -16_000)?;
+    conn.busy_timeout(Duration::from_secs(5))?;
+    conn.set_prepared_statement_cache_capacity(128);
+    Ok(())
+}
+
+fn migrate(conn: &mut Connection) -> Result<(), StoreError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let migrate = |conn: &mut Connection| {
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let found: i64 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+            tx.execute_batch(migration)?;
+        }
+        if found < known {
+            tx.pragma_update(None, "user_version", known)?;
+        }
+        tx.commit()?;
+        Ok(found)
+    };
+    let found = migrate(conn).map_err(|error| failed("apply migrations", error))?;
+    if found > known { Err(StoreError::NewerSchema { found, known }) } else { Ok(()) }
+}
+
+fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result<Done, StoreError> {
+    let needs = Needs::of(batch);
+    let reading = clock.read_process();
+    faults.before("begin")?;
+    let tx =
+        db.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|error| failed("begin", error))?;
+    faults.before("load")?;
+    let mut world =
+        load::world(&tx, &mut db.cache, batch, &needs, reading).map_err(|error| failed("load a batch", error))?;
+    faults.after("load")?;
+    let mut outcomes = world.decide(&batch.commands);
+    let wakes = crate::store::wakes(&world);
+    let writes = world.writes();
+    let granted = needs::granted(&outcomes);
+    if !granted.is_empty() {
+        faults.before("load bodies")?;
+        let bodies = load::bodies(&tx, &granted).map_err(|error| failed("load bodies", error))?;
+        needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
+    }
+    if !writes.is_empty() {
+        save::writes(&tx, &writes, reading.now, faults)?;
+    }
+    faults.before("commit")?;
+    tx.commit().map_err(|error| failed("commit", error))?;
+    faults.after("commit")?;
+    db.cache.update(&writes.queues);
+    Ok(Done::new(outcomes, wakes, &world, &writes))
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {
+        let (clock, faults) = (Arc::clone(&self.clock), Arc::clone(&self.faults));
+        self.writer.run(batch.lane, move |db| execute(db, &batch, &clock, &faults)).await
+    }
+
+    async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {
+        let reserve =
+            move |tx: &Connection| tx.prepare_cached(sql::META_RESERVE)?.query_row([count], |row| row.get::<_, i64>(0));
+        let end = self.write("reserve numbers", reserve).await?;
+        Ok(Numbers::new(end - count, end))
+    }
+
+    async fn mark_alive(&self) -> Result<Option<Timestamp>, StoreError> {
+        let clock = Arc::clone(&self.clock);
+        self.write("mark itself alive", move |tx| {
+            let reading = clock.read_process();
+            let (alive_at, mut grace_until) = load::marks(tx)?;
+            // The very first start follows no outage.
+            let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
+            if silent {
+                let longest: i64 = tx.prepare_cached(sql::LONGEST_LEASE)?.query_row([], |row| row.get(0))?;
+                grace_until = grace_until.max(reading.now.plus(longest));
+            }
+            tx.prepare_cached(sql::META_ALIVE)?.execute([reading.alive.as_millis(), grace_until.as_millis()])?;
+            Ok(silent.then_some(grace_until))
+        })
+        .await
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        // A store that cannot be read has no time to tell either.
+        self.read("tell the time", |tx| load::marks(tx).map(drop)).await?;
+        Ok(self.clock.read_process().now)
+    }
+
+    async fn expired(&self, limit: usize) -> Result<Vec<Seq>, StoreError> {
+        let now = self.clock.read_process().now.as_millis();
+        self.read("find expired leases", move |tx| {
+            tx.prepare_cached(sql::EXPIRED)?.query_map([now, limit as i64], |row| row.get(0).map(Seq))?.collect()
+        })
+        .await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+        let now = self.clock.read_process().now;
+        self.read("find due tasks", move |tx| {
+            let rows: Vec<Seq> = tx
+                .prepare_cached(sql::DUE)?
+                .query_map([now.as_millis(), limit as i64], |row| row.get(0).map(Seq))?
+                .collect::<Result<_, _>>()?;
+            let next: Option<i64> = tx.prepare_cached(sql::DUE_NEXT)?.query_row([now.as_millis()], |row| row.get(0))?;
+            let next_at = if rows.len() == limit { Some(now) } else { next.map(Timestamp::from_millis) };
+            Ok(Due { rows, next_at, now })
+        })
+        .await
+    }
+
+    async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {
+        let queues = queues.to_vec();
+        self.read("find ready tasks", move |tx| {
+            let mut found = Vec::new();
+            for name in queues {
+                let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([&name], rows::queue).optional()?;
+                let Some(queue) = queue.filter(|queue| !queue.paused) else { continue };
+                let count: i64 = tx
+                    .prepare_cached(sql::READY_EXISTS)?
+                    .query_row(params![queue.id.0, limit as i64], |row| row.get(0))?;
+                if count > 0 {
+                    found.push((name, usize::try_from(count).unwrap_or(0)));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn prune(&self, retention: &Retention, after: Seq, limit: usize) -> Result<Pruned, StoreError> {
+        let retention = retention.clone();
+        let now = self.clock.read_process().now;
+        self.write("prune finished tasks", move |tx| prune(tx, &retention, after, limit, now)).await
+    }
+
+    async fn saw_workers(&self, queues: &[Arc<str>]) -> Result<(), StoreError> {
+        let queues = queues.to_vec();
+        let now = self.clock.read_process().now.as_millis();
+        self.write("note workers", move |tx| {
+            for name in queues {
+                let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([&name], rows::queue).optional()?;
+                if let Some(queue) = queue {
+                    tx.prepare_cached(sql::QUEUE_SEEN_PUT)?.execute(params![queue.id.0, now])?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn task(&self, id: TaskId, reach: &Reach) -> Result<Option<TaskView>, StoreError> {
+        let reach = reach.clone();
+        self.read("read a task", move |tx| read::task(tx, id, &reach)).await
+    }
+
+    async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskView>, StoreError> {
+        let filter = filter.clone();
+        self.read("list tasks", move |tx| read::tasks(tx, &filter)).await
+    }
+
+    async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError> {
+        let reach = reach.clone();
+        self.read("read attempts", move |tx| read::attempts(tx, id, &reach)).await
+    }
+
+    async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, StoreError> {
+        let after = after.unwrap_or_default().to_owned();
+        self.read("list queues", move |tx| read::queues(tx, &after, limit)).await
+    }
+
+    async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError> {
+        let now = self.clock.read_process().now;
+        self.read("read a queue", move |tx| read::queue(tx, id, now)).await
+    }
+
+    async fn tenants(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<str>>, StoreError> {
+        let seqs = seqs.to_vec();
+        self.read("read tenants", move |tx| {
+            let mut statement = tx.prepare_cached(sql::BODY_TENANT)?;
+            let mut tenants = HashMap::new();
+            for seq in seqs {
+                if let Some(tenant) = statement.query_row([seq.0], |row| row.get(0)).optional()? {
+                    tenants.insert(seq, tenant);
+                }
+            }
+            Ok(tenants)
+        })
+        .await
+    }
+
+    async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError> {
+        let filter = filter.clone();
+        self.read("list dead letters", move |tx| read::dead_letters(tx, &filter)).await
+    }
+
+    async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError> {
+        let filter = filter.clone();
+        self.read("count dead letters", move |tx| read::count_dead_letters(tx, &filter)).await
+    }
+
+    async fn start_redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, StoreError> {
+        let redrive = redrive.clone();
+        let now = self.clock.read_process().now;
+        self.write("start a redrive", move |tx| read::start_redrive(tx, &redrive, now)).await
+    }
+
+    async fn open_redrives(&self) -> Result<Vec<RedriveView>, StoreError> {
+        self.read("list redrives", |tx| tx.prepare_cached(sql::REDRIVES_OPEN)?.query_map([], read::redrive)?.collect())
+            .await
+    }
+
+    async fn redrive_matches(&self, redrive: &RedriveView, limit: usize) -> Result<Vec<Seq>, StoreError> {
+        let redrive = redrive.clone();
+        self.read("find dead letters", move |tx| {
+            read::dead_letter_rows(tx, &redrive.filter, &Reach::All, redrive.cursor, limit)
+        })
+        .await
+    }
+
+    async fn events(&self, after: i64, limit: usize) -> Result<Vec<EventBatch>, StoreError> {
+        self.read("read events", move |tx| {
+            tx.prepare_cached(sql::EVENTS_AFTER)?.query_map([after, limit as i64], read::event)?.collect()
+        })
+        .await
+    }
+
+    async fn event_bounds(&self) -> Result<(i64, i64), StoreError> {
+        self.read("read events", |tx| {
+            tx.prepare_cached(sql::EVENT_BOUNDS)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+        })
+        .await
+    }
+}
+
+fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: Timestamp) -> rusqlite::Result<Pruned> {
+    let events_before = now.plus(-retention.events_ms).as_millis();
+    let events = tx.prepare_cached(sql::EVENTS_PRUNE)?.execute([events_before, limit as i64])?;
+    let workers_before = now.plus(-WORKERS_KEPT_MS).as_millis();
+    tx.prepare_cached(sql::WORKERS_PRUNE)?.execute([workers_before, limit as i64])?;
+    tx.prepare_cached(sql::REDRIVES_PRUNE)?.execute([now.plus(-retention.dead_letter_ms).as_millis()])?;
+    let finished: i64 = tx.prepare_cached(sql::COUNTS_FINISHED)?.query_row([], |row| row.get(0))?;
+    let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
+    let stretch: Vec<Prunable> = tx
+        .prepare_cached(sql::PRUNE_CANDIDATES)?
+        .query_map([after.0, limit as i64], rows::prunable)?
+        .collect::<rusqlite::Result<_>>()?;
+    let pruning = Pruning::of(&stretch, retention, now, excess);
+    for seq in &pruning.gone {
+        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
+            tx.prepare_cached(statement)?.execute([seq])?;
+        }
+    }
+    for (queue, count) in &pruning.counts {
+        tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![queue.0, 0, 0, 0, count.finished, count.dead_lettered])?;
+    }
+    Ok(pruning.outcome(&stretch, after, limit, events))
+}

@@ -1,0 +1,244 @@
+//! What people look at.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::batch::Counts;
+use tenure_core::command::Reach;
+use tenure_core::queue::QueueId;
+use tenure_core::task::{Place, State};
+use tenure_core::time::Timestamp;
+use tenure_core::{Seq, TaskId, limits};
+
+use super::{load, rows, sql};
+use crate::codec;
+use crate::model::{
+    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
+    TaskFilter, TaskView,
+};
+
+type Result<T> = rusqlite::Result<T>;
+
+fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
+    let (Some(body), Some(task)) = (load::body(tx, seq)?, load::task(tx, seq)?) else { return Ok(None) };
+    let queue = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([body.queue.0], rows::queue)?;
+    Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue: queue.name }))
+}
+
+pub fn task(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
+    let found = view(tx, id.seq())?;
+    Ok(found.filter(|view| view.body.id == id && reach.covers(&view.body.tenant)))
+}
+
+fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
+    let Some(name) = name else { return Ok(None) };
+    let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([name], rows::queue).optional()?;
+    // A queue that does not exist has no tasks; no queue has this number.
+    Ok(Some(queue.map_or(-1, |queue| queue.id.0)))
+}
+
+fn tenant_of(reach: &Reach) -> Option<&str> {
+    match reach {
+        Reach::All => None,
+        Reach::Tenant(tenant) => Some(tenant),
+    }
+}
+
+pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
+    let source = match filter.state {
+        None => "bodies b",
+        Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
+        Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
+        Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
+    };
+    let statement = sql::TASKS_LIST.replace("{source}", source);
+    let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let params = params![
+        filter.before.map_or(i64::MAX, |seq| seq.0),
+        queue_named(tx, filter.queue.as_deref())?,
+        filter.operator,
+        tenant_of(&filter.reach),
+        filter.workspace,
+        tag,
+        filter.limit as i64 + 1,
+    ];
+    let mut seqs: Vec<Seq> =
+        tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
+    let more = seqs.len() > filter.limit;
+    seqs.truncate(filter.limit);
+    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
+    Ok(Page { items: views(tx, &seqs)?, next })
+}
+
+fn views(tx: &Connection, seqs: &[Seq]) -> Result<Vec<TaskView>> {
+    seqs.iter().filter_map(|seq| view(tx, *seq).transpose()).collect()
+}
+
+pub fn attempts(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>> {
+    let Some(view) = task(tx, id, reach)? else { return Ok(None) };
+    let closed = load::attempts(tx, id.seq())?;
+    let mut history: Vec<_> = closed.into_iter().map(|attempt| AttemptView::Closed(Box::new(attempt))).collect();
+    match view.place {
+        Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
+        Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
+        Place::Scheduled(_) | Place::Ready(_) => {}
+    }
+    Ok(Some(history))
+}
+
+pub fn queues(tx: &Connection, after: &str, limit: usize) -> Result<Page<QueueStats>> {
+    let mut found: Vec<_> = tx
+        .prepare_cached(sql::QUEUES_LIST)?
+        .query_map(params![after, limit as i64 + 1], rows::queue)?
+        .collect::<Result<_>>()?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|queue| queue.name.to_string());
+    let items = found
+        .into_iter()
+        .map(|queue| {
+            let counts = counts(tx, queue.id)?;
+            let oldest_ready_at = oldest_ready(tx, queue.id)?;
+            Ok(QueueStats { queue, counts, oldest_ready_at })
+        })
+        .collect::<Result<_>>()?;
+    Ok(Page { items, next })
+}
+
+fn counts(tx: &Connection, queue: QueueId) -> Result<Counts> {
+    let counts = tx.prepare_cached(sql::COUNTS_GET)?.query_row([queue.0], |row| {
+        Ok(Counts {
+            scheduled: row.get(0)?,
+            ready: row.get(1)?,
+            running: row.get(2)?,
+            finished: row.get(3)?,
+            dead_lettered: row.get(4)?,
+        })
+    });
+    Ok(counts.optional()?.unwrap_or_default())
+}
+
+fn oldest_ready(tx: &Connection, queue: QueueId) -> Result<Option<Timestamp>> {
+    let mut statement = tx.prepare_cached(sql::READY_OLDEST)?;
+    let mut oldest: Option<i64> = None;
+    for priority in 0..=limits::PRIORITY_MAX {
+        let at: Option<i64> = statement.query_row(params![queue.0, priority], |row| row.get(0))?;
+        oldest = oldest.into_iter().chain(at).min();
+    }
+    Ok(oldest.map(Timestamp::from_millis))
+}
+
+pub fn queue(tx: &Connection, id: QueueId, now: Timestamp) -> Result<Option<QueueView>> {
+    let Some(queue) = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([id.0], rows::queue).optional()? else {
+        return Ok(None);
+    };
+    let running = tx.prepare_cached(sql::RUNNING_COUNT)?.query_row([id.0], |row| row.get(0))?;
+    let seen: Option<i64> = tx.prepare_cached(sql::QUEUE_SEEN_GET)?.query_row([id.0], |row| row.get(0)).optional()?;
+    Ok(Some(QueueView { queue, running, worker_seen_at: seen.map(Timestamp::from_millis), now }))
+}
+
+pub fn dead_letters(tx: &Connection, filter: &DeadLetterFilter) -> Result<Page<TaskView>> {
+    let after = filter.after.unwrap_or(Seq(0));
+    let mut seqs = dead_letter_rows(tx, &filter.filter, &filter.reach, after, filter.limit + 1)?;
+    let more = seqs.len() > filter.limit;
+    seqs.truncate(filter.limit);
+    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
+    Ok(Page { items: views(tx, &seqs)?, next })
+}
+
+pub fn dead_letter_rows(
+    tx: &Connection,
+    filter: &RedriveFilter,
+    reach: &Reach,
+    after: Seq,
+    limit: usize,
+) -> Result<Vec<Seq>> {
+    with_filter(tx, sql::DEAD_LETTERS_LIST, filter, reach, after, Some(limit as i64), |row| row.get(0).map(Seq))
+}
+
+pub fn count_dead_letters(tx: &Connection, filter: &RedriveFilter) -> Result<u64> {
+    let counts =
+        with_filter(tx, sql::DEAD_LETTERS_COUNT, filter, &Reach::All, Seq(0), None, |row| row.get::<_, i64>(0))?;
+    Ok(counts.first().map_or(0, |count| count.unsigned_abs()))
+}
+
+fn with_filter<T>(
+    tx: &Connection,
+    statement: &str,
+    filter: &RedriveFilter,
+    reach: &Reach,
+    after: Seq,
+    limit: Option<i64>,
+    read: impl Fn(&Row<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let rows = filter.rows.as_ref().and_then(|rows| serde_json::to_string(rows).ok());
+    let tenant = match (tenant_of(reach), filter.tenant.as_deref()) {
+        // Outside of its reach a caller finds nothing.
+        (Some(own), Some(asked)) if own != asked => return Ok(Vec::new()),
+        (own, asked) => own.or(asked),
+    };
+    let params = params![
+        after.0,
+        queue_named(tx, filter.queue.as_deref())?,
+        filter.operator,
+        filter.reason,
+        filter.error_code,
+        tenant,
+        filter.after.map(Timestamp::as_millis),
+        filter.before.map(Timestamp::as_millis),
+        rows,
+        limit,
+    ];
+    tx.prepare_cached(statement)?.query_map(params, read)?.collect()
+}
+
+pub fn start_redrive(tx: &Connection, redrive: &NewRedrive, now: Timestamp) -> Result<RedriveView> {
+    let id = redrive.redrive_id.to_be_bytes();
+    let known = tx.prepare_cached(sql::REDRIVE_KNOWN)?.query_row(params![id, redrive.key], self::redrive).optional()?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let matched = count_dead_letters(tx, &redrive.filter)?;
+    let filter = serde_json::to_string(&redrive.filter).unwrap_or_default();
+    tx.prepare_cached(sql::REDRIVE_INSERT)?.execute(params![
+        id,
+        redrive.key,
+        filter,
+        redrive.rate,
+        matched.cast_signed(),
+        now.as_millis(),
+        matched == 0,
+    ])?;
+    Ok(RedriveView {
+        redrive_id: redrive.redrive_id,
+        filter: redrive.filter.clone(),
+        rate: redrive.rate,
+        matched,
+        released: 0,
+        cursor: Seq(0),
+        started_at: now,
+        finished: matched == 0,
+    })
+}
+
+pub fn redrive(row: &Row<'_>) -> Result<RedriveView> {
+    let filter: String = row.get("filter")?;
+    Ok(RedriveView {
+        redrive_id: u128::from_be_bytes(row.get("redrive_id")?),
+        filter: codec::decode(Some(&filter), "redrives.filter", 0),
+        rate: row.get("rate")?,
+        matched: row.get::<_, i64>("matched")?.unsigned_abs(),
+        released: row.get::<_, i64>("released")?.unsigned_abs(),
+        cursor: row.get("cursor").map(Seq)?,
+        started_at: Timestamp::from_millis(row.get("started_at")?),
+        finished: row.get("finished")?,
+    })
+}
+
+pub fn event(row: &Row<'_>) -> Result<EventBatch> {
+    let facts: Vec<u8> = row.get(2)?;
+    Ok(EventBatch { batch: row.get(0)?, at: Timestamp::from_millis(row.get(1)?), facts: codec::decode_facts(&facts) })
+}

@@ -1,0 +1,129 @@
+//! Writes what a batch has changed.
+
+use rusqlite::{Connection, params};
+use tenure_core::Seq;
+use tenure_core::batch::Writes;
+use tenure_core::queue::FairnessKey;
+use tenure_core::task::Waiting;
+use tenure_core::time::Timestamp;
+
+use super::{rows, sql};
+use crate::codec;
+use crate::error::StoreError;
+use crate::faults::Faults;
+
+pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> Result<(), StoreError> {
+    let step = |name: &'static str, work: &dyn Fn() -> rusqlite::Result<()>| {
+        faults.before(name)?;
+        work().map_err(|error| super::failed("write", error))?;
+        faults.after(name)
+    };
+    step("delete rows", &|| {
+        delete(tx, sql::SCHEDULED_DELETE, &writes.unschedule)?;
+        delete(tx, sql::READY_DELETE, &writes.unready)?;
+        delete(tx, sql::RUNNING_DELETE, &writes.unrun)?;
+        delete(tx, sql::FINISHED_DELETE, &writes.unfinish)
+    })?;
+    step("insert bodies", &|| {
+        let mut statement = tx.prepare_cached(sql::BODY_INSERT)?;
+        writes.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
+    })?;
+    step("insert waiting", &|| {
+        insert_waiting(tx, sql::SCHEDULED_INSERT, &writes.schedule)?;
+        insert_waiting(tx, sql::READY_INSERT, &writes.ready)
+    })?;
+    step("insert running", &|| {
+        let mut statement = tx.prepare_cached(sql::RUNNING_INSERT)?;
+        writes.run.iter().try_for_each(|(id, running)| rows::insert_running(&mut statement, *id, running))
+    })?;
+    step("renew running", &|| {
+        let mut statement = tx.prepare_cached(sql::RUNNING_RENEW)?;
+        writes.renew.iter().try_for_each(|(seq, running)| rows::renew_running(&mut statement, seq.0, running))
+    })?;
+    step("insert finished", &|| {
+        let mut statement = tx.prepare_cached(sql::FINISHED_INSERT)?;
+        writes.finish.iter().try_for_each(|(id, finished)| rows::insert_finished(&mut statement, *id, finished))
+    })?;
+    step("write attempts", &|| {
+        let mut drop = tx.prepare_cached(sql::ATTEMPT_DELETE)?;
+        for (seq, number) in &writes.drop_attempts {
+            drop.execute(params![seq.0, number])?;
+        }
+        let mut put = tx.prepare_cached(sql::ATTEMPT_PUT)?;
+        writes.attempts.iter().try_for_each(|(seq, attempt)| rows::put_attempt(&mut put, seq.0, attempt))
+    })?;
+    step("write queues", &|| {
+        let mut statement = tx.prepare_cached(sql::QUEUE_SAVE)?;
+        for queue in &writes.queues {
+            rows::save_queue(&mut statement, queue)?;
+            if writes.refair.contains(&queue.id) {
+                refair(tx, queue.id.0, queue.settings.fairness_key.as_ref())?;
+            }
+        }
+        Ok(())
+    })?;
+    step("write the rest", &|| rest(tx, writes, now))
+}
+
+fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare_cached(sql)?;
+    for seq in seqs {
+        statement.execute([seq.0])?;
+    }
+    Ok(())
+}
+
+fn insert_waiting(tx: &Connection, sql: &str, waiting: &[(tenure_core::TaskId, Waiting)]) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare_cached(sql)?;
+    waiting.iter().try_for_each(|(id, waiting)| rows::insert_waiting(&mut statement, *id, waiting))
+}
+
+fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()> {
+    for (queue, counts) in &writes.counts {
+        tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![
+            queue.0,
+            counts.scheduled,
+            counts.ready,
+            counts.running,
+            counts.finished,
+            counts.dead_lettered
+        ])?;
+    }
+    for hello in &writes.hellos {
+        tx.prepare_cached(sql::WORKER_PUT)?.execute(params![hello.worker, hello.incarnation, now.as_millis()])?;
+    }
+    for redrive in &writes.redrives {
+        tx.prepare_cached(sql::REDRIVE_STEP)?.execute(params![
+            redrive.redrive_id.to_be_bytes(),
+            redrive.cursor.0,
+            redrive.released.cast_signed(),
+            redrive.finished
+        ])?;
+    }
+    if !writes.facts.is_empty() {
+        let facts = codec::encode_facts(&writes.facts);
+        tx.prepare_cached(sql::EVENT_INSERT)?.execute(params![now.as_millis(), facts])?;
+    }
+    Ok(())
+}
+
+/// Rows carry the value that grants rotate over; a new key means new values. What runs may come back to wait.
+fn refair(tx: &Connection, queue: i32, key: Option<&FairnessKey>) -> rusqlite::Result<()> {
+    let (value, tag) = match key {
+        None => ("NULL", ""),
+        Some(FairnessKey::Tenant) => ("b.tenant", ""),
+        Some(FairnessKey::Workspace) => ("b.workspace", ""),
+        Some(FairnessKey::Tag(tag)) => {
+            ("coalesce((SELECT tag.value FROM json_each(b.tags) tag WHERE tag.key = ?2), '')", tag.as_str())
+        }
+    };
+    for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING] {
+        let statement = statement.replace("{value}", value);
+        if tag.is_empty() {
+            tx.execute(&statement, [queue])?;
+        } else {
+            tx.execute(&statement, params![queue, tag])?;
+        }
+    }
+    Ok(())
+}

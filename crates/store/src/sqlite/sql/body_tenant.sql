@@ -1,0 +1,1 @@
+SELECT tenant FROM bodies WHERE seq = ?

@@ -1,0 +1,1 @@
+SELECT coalesce(sum(finished), 0) FROM queue_counts

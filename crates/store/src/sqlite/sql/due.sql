@@ -1,0 +1,1 @@
+SELECT seq, at FROM scheduled WHERE at <= ? ORDER BY at LIMIT ?

@@ -1,0 +1,1 @@
+SELECT min(at) FROM scheduled WHERE at > ?

@@ -1,0 +1,1 @@
+SELECT batch, at, facts FROM events WHERE batch > ? ORDER BY batch LIMIT ?

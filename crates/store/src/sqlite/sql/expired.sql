@@ -1,0 +1,6 @@
+SELECT seq FROM running WHERE expires_at <= ?1
+UNION ALL
+SELECT seq FROM ready WHERE deadline <= ?1
+UNION ALL
+SELECT seq FROM scheduled WHERE deadline <= ?1
+LIMIT ?2

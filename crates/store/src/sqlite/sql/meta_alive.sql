@@ -1,0 +1,1 @@
+UPDATE meta SET alive_at = ?, grace_until = ?

@@ -1,0 +1,1 @@
+SELECT alive_at, grace_until FROM meta

@@ -1,0 +1,1 @@
+SELECT seen_at FROM queue_seen WHERE queue_id = ?

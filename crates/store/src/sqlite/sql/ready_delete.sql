@@ -1,0 +1,1 @@
+DELETE FROM ready WHERE seq = ?

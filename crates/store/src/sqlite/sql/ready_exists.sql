@@ -1,0 +1,1 @@
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue_id = ? LIMIT ?)

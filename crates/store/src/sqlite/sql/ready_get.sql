@@ -1,0 +1,2 @@
+SELECT seq, id, queue_id, priority, at, fair, message, attempt, fence, deadline, carry
+FROM ready WHERE seq = ?

@@ -1,0 +1,1 @@
+SELECT min(at) FROM ready WHERE queue_id = ? AND priority = ?

@@ -1,0 +1,1 @@
+SELECT min(fair) FROM ready WHERE queue_id = ? AND fair IS NOT NULL

@@ -1,0 +1,1 @@
+SELECT count(*) FROM running WHERE queue_id = ?

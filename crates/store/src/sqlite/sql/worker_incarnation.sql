@@ -1,0 +1,1 @@
+SELECT incarnation FROM workers WHERE worker_id = ?

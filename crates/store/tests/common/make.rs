@@ -1,0 +1,113 @@
+//! Commands in short.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tenure_core::attempt::{Failure, Report};
+use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
+use tenure_core::command::complete::Complete;
+use tenure_core::command::fail::Fail;
+use tenure_core::command::heartbeat::Heartbeat;
+use tenure_core::command::hello::Hello;
+use tenure_core::command::release::Release;
+use tenure_core::command::retry::Retry;
+use tenure_core::command::submit::{NewTask, Start};
+use tenure_core::command::{Command, Reach};
+use tenure_core::retry::{Jitter, RetryPolicy};
+use tenure_core::task::{Idempotency, Spec};
+use tenure_core::{Seq, TaskId};
+
+pub fn task_id(seq: Seq) -> TaskId {
+    TaskId::new(1_800_000_000_000, 7, seq)
+}
+
+pub fn task(id: TaskId, queue: &str) -> NewTask {
+    NewTask {
+        id,
+        queue: queue.into(),
+        operator: "extract".into(),
+        tenant: "acme".into(),
+        workspace: "default".into(),
+        priority: 5,
+        payload: r#"{"day":1}"#.into(),
+        spec: Spec::default(),
+        start: Start::Now,
+        tags: BTreeMap::new(),
+        idempotency: None,
+        traceparent: None,
+    }
+}
+
+/// So many attempts, and no wait between them.
+pub fn attempts(max_attempts: u32) -> Spec {
+    Spec { max_attempts: Some(max_attempts), retry: Some(backoff(0)), ..Spec::default() }
+}
+
+/// The same wait after every attempt.
+pub fn backoff(ms: i64) -> RetryPolicy {
+    RetryPolicy { initial_backoff_ms: ms, factor: 1.0, max_backoff_ms: ms.max(1), jitter: Jitter::None }
+}
+
+pub fn key(key: &str, content: u8) -> Option<Idempotency> {
+    Some(Idempotency { key: key.into(), fingerprint: [content; 32] })
+}
+
+pub fn tags(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A seed that no other claim of this process has.
+pub fn seed() -> Seed {
+    static COUNTER: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    Seed(bytes)
+}
+
+pub fn claimer(worker: &str) -> Claimer {
+    Claimer { worker: worker.into(), incarnation: None, claim_id: None, seed: seed() }
+}
+
+pub fn claim(worker: &str, queues: &[&str], max_jobs: usize) -> Claim {
+    Claim { claimer: claimer(worker), queues: queues.iter().map(|name| (*name).into()).collect(), max_jobs }
+}
+
+pub fn claim_task(worker: &str, task: TaskId) -> Command {
+    Command::ClaimTask(ClaimTask { claimer: claimer(worker), task, message: None })
+}
+
+pub fn heartbeat(grant: &Grant) -> Command {
+    Command::Heartbeat(Heartbeat {
+        task: grant.task,
+        token: grant.token,
+        progress: Default::default(),
+        checkpoint: None,
+    })
+}
+
+pub fn complete(grant: &Grant, result: &str) -> Command {
+    let report = Report::Succeeded { result: Some(result.into()) };
+    Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+}
+
+pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {
+    let report = Report::Failed(Failure::new(code, "it broke", None, retryable));
+    Command::Fail(Fail { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+}
+
+pub fn cancel(task: TaskId, mode: Mode) -> Command {
+    Command::Cancel(Cancel { task, reason: "stop".into(), mode, reach: Reach::All })
+}
+
+pub fn retry(task: TaskId) -> Command {
+    Command::Retry(Retry { task, reach: Reach::All })
+}
+
+pub fn release(grant: &Grant) -> Command {
+    Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id })
+}
+
+pub fn hello(worker: &str, incarnation: &str) -> Command {
+    Command::Hello(Hello { worker: worker.into(), incarnation: incarnation.into() })
+}

@@ -1,0 +1,22 @@
+//! One suite for both stores: every case runs on a SQLite file and on a real Postgres database.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cancel;
+mod concurrency;
+mod damage;
+mod dead;
+mod events;
+mod expiry;
+mod keys;
+mod lifecycle;
+mod limits;
+mod lists;
+mod opening;
+mod order;
+mod plans;
+mod retention;
+mod retrying;

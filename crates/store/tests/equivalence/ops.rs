@@ -1,0 +1,312 @@
+//! What can be asked, with places instead of names: which task a step means is found out when it is its turn.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use tenure_core::LeaseToken;
+use tenure_core::attempt::{Failure, Progress, Report};
+use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
+use tenure_core::command::complete::Complete;
+use tenure_core::command::expire::Expire;
+use tenure_core::command::fail::Fail;
+use tenure_core::command::heartbeat::Heartbeat;
+use tenure_core::command::hello::Hello;
+use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_core::command::promote::Promote;
+use tenure_core::command::release::Release;
+use tenure_core::command::retry::Retry;
+use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
+use tenure_core::command::{Command, Reach};
+use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
+use tenure_core::task::Spec;
+use tenure_core::{Seq, TaskId, Timestamp};
+
+use crate::common::make;
+
+pub const QUEUES: [&str; 2] = ["high", "normal"];
+const TENANTS: [&str; 3] = ["acme", "beta", "gamma"];
+const CODES: [&str; 4] = ["HTTP_503", "TIMEOUT", "CANCELLED", "DATA_QUALITY"];
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Batch(Vec<Op>),
+    /// The last batch once more, as after a commit that got no answer.
+    Again,
+    Advance(i64),
+    Outage(i64),
+    MarkAlive,
+    Reap,
+    Promote,
+    StartRedrive {
+        key: Option<u8>,
+        queue: Option<usize>,
+        tenant: Option<usize>,
+    },
+    Redrive {
+        which: Index,
+        limit: usize,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Submit(Vec<TaskOp>),
+    Claim { worker: u8, queues: Vec<&'static str>, max_jobs: usize, claim_id: Option<u8>, incarnation: Option<u8> },
+    ClaimTask { worker: u8, task: Index, claim_id: Option<u8> },
+    Heartbeat { grant: Index, pct: Option<u8>, checkpoint: Option<u8>, guessed: bool },
+    Complete { grant: Index, result: Option<u8>, guessed: bool },
+    Fail { grant: Index, code: usize, retryable: Option<bool> },
+    Cancel { task: Index, mode: Mode, tenant: Option<usize> },
+    Retry { task: Index, tenant: Option<usize> },
+    Expire { task: Index },
+    Promote { task: Index },
+    Release { grant: Index },
+    Hello { worker: u8, incarnation: u8 },
+    SetQueue { queue: usize, settings: QueueSettings },
+    Pause { queue: usize, paused: bool },
+}
+
+#[derive(Debug, Clone)]
+pub struct TaskOp {
+    queue: usize,
+    priority: u8,
+    tenant: usize,
+    workspace: bool,
+    delay_ms: Option<i64>,
+    spec: Spec,
+    deadline_ms: Option<i64>,
+    key: Option<(u8, u8)>,
+    team: Option<u8>,
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let times = (option::of(select(vec![10_000_i64, 100_000])), option::weighted(0.2, Just(90_000_i64)));
+    (option::of(1..=3_u32), times, option::weighted(0.2, Just(2_000_i64)), option::of(select(vec![0_i64, 4_000])))
+        .prop_map(|(max_attempts, (lease_ttl_ms, timeout_ms), cancel_grace_ms, backoff)| Spec {
+            max_attempts,
+            lease_ttl_ms,
+            heartbeat_ms: None,
+            timeout_ms,
+            cancel_grace_ms,
+            deadline: None,
+            retry: backoff.map(make::backoff),
+        })
+}
+
+fn task() -> impl Strategy<Value = TaskOp> {
+    let place = (0..QUEUES.len(), 0..3_u8, 0..TENANTS.len(), any::<bool>());
+    let time =
+        (option::weighted(0.2, select(vec![0_i64, 1, 5_000])), option::weighted(0.2, select(vec![20_000_i64, 70_000])));
+    let labels = (option::weighted(0.3, (0..3_u8, 0..2_u8)), option::of(0..2_u8));
+    (place, time, labels, spec()).prop_map(
+        |((queue, priority, tenant, workspace), (delay_ms, deadline_ms), (key, team), spec)| TaskOp {
+            queue,
+            priority,
+            tenant,
+            workspace,
+            delay_ms,
+            spec,
+            deadline_ms,
+            key,
+            team,
+        },
+    )
+}
+
+fn settings() -> impl Strategy<Value = QueueSettings> {
+    let rate =
+        select(vec![(1.0, 1.0), (0.1, 2.5), (3.0, 4.0)]).prop_map(|(per_second, burst)| Rate { per_second, burst });
+    let key = select(vec![FairnessKey::Tenant, FairnessKey::Workspace, FairnessKey::Tag("team".into())]);
+    let lease = option::weighted(0.2, Just(20_000_i64));
+    (option::of(0..4_u32), option::weighted(0.3, rate), option::of(key), lease, any::<bool>()).prop_map(
+        |(max_running, rate, fairness_key, lease_ttl_ms, no_dead_letter)| QueueSettings {
+            max_running,
+            rate,
+            fairness_key,
+            lease_ttl_ms,
+            heartbeat_ms: None,
+            no_dead_letter,
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let queues = select(vec![vec!["high"], vec!["normal"], vec!["high", "normal"], vec!["normal", "nowhere", "high"]]);
+    let claim = (0..3_u8, queues, 1..5_usize, option::weighted(0.3, 0..2_u8), option::of(0..3_u8)).prop_map(
+        |(worker, queues, max_jobs, claim_id, incarnation)| Op::Claim {
+            worker,
+            queues,
+            max_jobs,
+            claim_id,
+            incarnation,
+        },
+    );
+    let guessed = || proptest::bool::weighted(0.1);
+    let tenant = || option::weighted(0.2, 0..TENANTS.len());
+    let mode = prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)];
+    prop_oneof![
+        6 => vec(task(), 1..4).prop_map(Op::Submit),
+        8 => claim,
+        2 => (0..3_u8, any::<Index>(), option::weighted(0.2, 0..2_u8))
+            .prop_map(|(worker, task, claim_id)| Op::ClaimTask { worker, task, claim_id }),
+        2 => (any::<Index>(), option::of(0..101_u8), option::of(any::<u8>()), guessed())
+            .prop_map(|(grant, pct, checkpoint, guessed)| Op::Heartbeat { grant, pct, checkpoint, guessed }),
+        4 => (any::<Index>(), option::of(0..2_u8), guessed())
+            .prop_map(|(grant, result, guessed)| Op::Complete { grant, result, guessed }),
+        5 => (any::<Index>(), 0..CODES.len(), option::weighted(0.3, any::<bool>()))
+            .prop_map(|(grant, code, retryable)| Op::Fail { grant, code, retryable }),
+        2 => (any::<Index>(), mode, tenant()).prop_map(|(task, mode, tenant)| Op::Cancel { task, mode, tenant }),
+        2 => (any::<Index>(), tenant()).prop_map(|(task, tenant)| Op::Retry { task, tenant }),
+        1 => any::<Index>().prop_map(|task| Op::Expire { task }),
+        1 => any::<Index>().prop_map(|task| Op::Promote { task }),
+        1 => any::<Index>().prop_map(|grant| Op::Release { grant }),
+        1 => (0..3_u8, 0..3_u8).prop_map(|(worker, incarnation)| Op::Hello { worker, incarnation }),
+        2 => (0..QUEUES.len(), settings()).prop_map(|(queue, settings)| Op::SetQueue { queue, settings }),
+        1 => (0..QUEUES.len(), any::<bool>()).prop_map(|(queue, paused)| Op::Pause { queue, paused }),
+    ]
+}
+
+/// `per_batch` is how many commands are at most committed together.
+pub fn steps(per_batch: usize) -> impl Strategy<Value = Vec<Step>> {
+    let redrive = (option::of(0..2_u8), option::of(0..QUEUES.len()), option::weighted(0.3, 0..TENANTS.len()))
+        .prop_map(|(key, queue, tenant)| Step::StartRedrive { key, queue, tenant });
+    let step = prop_oneof![
+        24 => vec(op(), 1..=per_batch).prop_map(Step::Batch),
+        2 => Just(Step::Again),
+        4 => select(vec![1_i64, 500, 5_000, 20_000, 61_000]).prop_map(Step::Advance),
+        1 => select(vec![4_000_i64, 6_000, 200_000]).prop_map(Step::Outage),
+        2 => Just(Step::MarkAlive),
+        2 => Just(Step::Reap),
+        2 => Just(Step::Promote),
+        1 => redrive,
+        1 => (any::<Index>(), 1..4_usize).prop_map(|(which, limit)| Step::Redrive { which, limit }),
+    ];
+    vec(step, 25..40)
+}
+
+/// What the steps so far have brought to light.
+#[derive(Debug, Default)]
+pub struct Known {
+    tasks: Vec<TaskId>,
+    grants: Vec<Grant>,
+    drawn: u64,
+    pub next_number: i64,
+}
+
+impl Known {
+    /// The id of a task is known to nobody before its submission is answered.
+    pub fn learn_tasks(&mut self, submitted: &[Submitted]) {
+        self.tasks.extend(submitted.iter().filter(|task| task.created).map(|task| task.id));
+    }
+
+    pub fn learn_grants(&mut self, grants: &[Grant]) {
+        self.grants.extend_from_slice(grants);
+    }
+
+    fn number(&mut self) -> i64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn task(&self, index: Index) -> Option<TaskId> {
+        (!self.tasks.is_empty()).then(|| *index.get(&self.tasks))
+    }
+
+    /// One of the latest: those before are mostly over.
+    fn grant(&self, index: Index) -> Option<&Grant> {
+        let latest = &self.grants[self.grants.len().saturating_sub(6)..];
+        (!latest.is_empty()).then(|| index.get(latest))
+    }
+
+    fn claimer(&mut self, worker: u8, claim_id: Option<u8>, incarnation: Option<u8>) -> Claimer {
+        self.drawn += 1;
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&self.drawn.to_be_bytes());
+        Claimer {
+            worker: format!("w{worker}").into(),
+            incarnation: incarnation.map(|incarnation| format!("0{incarnation}").into()),
+            claim_id: claim_id.map(|id| format!("c{id}").into()),
+            seed: Seed(seed),
+        }
+    }
+
+    fn new_task(&mut self, op: &TaskOp, now: Timestamp) -> NewTask {
+        let id = make::task_id(Seq(self.number()));
+        NewTask {
+            priority: op.priority,
+            tenant: TENANTS[op.tenant].into(),
+            workspace: if op.workspace { "prod".into() } else { "default".into() },
+            spec: Spec { deadline: op.deadline_ms.map(|ms| now.plus(ms)), ..op.spec },
+            start: op.delay_ms.map_or(Start::Now, Start::After),
+            tags: op.team.map(|team| make::tags(&[("team", &team.to_string())])).unwrap_or_default(),
+            idempotency: op.key.and_then(|(key, content)| make::key(&key.to_string(), content)),
+            ..make::task(id, QUEUES[op.queue])
+        }
+    }
+
+    /// The command that a step stands for; `None` while there is nothing that it could be about.
+    pub fn command(&mut self, op: &Op, now: Timestamp) -> Option<Command> {
+        let reach = |tenant: Option<usize>| tenant.map_or(Reach::All, |tenant| Reach::Tenant(TENANTS[tenant].into()));
+        let token = |grant: &Grant, guessed| if guessed { LeaseToken::from_u128(1) } else { grant.token };
+        Some(match op {
+            Op::Submit(tasks) => {
+                Command::Submit(Submit { tasks: tasks.iter().map(|task| self.new_task(task, now)).collect() })
+            }
+            Op::Claim { worker, queues, max_jobs, claim_id, incarnation } => Command::Claim(Claim {
+                claimer: self.claimer(*worker, *claim_id, *incarnation),
+                queues: queues.iter().map(|name| (*name).into()).collect(),
+                max_jobs: *max_jobs,
+            }),
+            Op::ClaimTask { worker, task, claim_id } => {
+                let task = self.task(*task)?;
+                Command::ClaimTask(ClaimTask { claimer: self.claimer(*worker, *claim_id, None), task, message: None })
+            }
+            Op::Heartbeat { grant, pct, checkpoint, guessed } => {
+                let grant = self.grant(*grant)?;
+                Command::Heartbeat(Heartbeat {
+                    task: grant.task,
+                    token: token(grant, *guessed),
+                    progress: Progress { pct: *pct, message: pct.map(|pct| format!("{pct} %").into()) },
+                    checkpoint: checkpoint.map(|row| row.to_string().into()),
+                })
+            }
+            Op::Complete { grant, result, guessed } => {
+                let grant = self.grant(*grant)?;
+                let report = Report::Succeeded { result: result.map(|result| result.to_string().into()) };
+                let token = token(grant, *guessed);
+                Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token, report })
+            }
+            Op::Fail { grant, code, retryable } => {
+                let grant = self.grant(*grant)?;
+                let report = Report::Failed(Failure::new(CODES[*code], "it broke", Some("at line 1"), *retryable));
+                let token = grant.token;
+                Command::Fail(Fail { task: grant.task, attempt_id: grant.attempt_id, token, report })
+            }
+            Op::Cancel { task, mode, tenant } => Command::Cancel(Cancel {
+                task: self.task(*task)?,
+                reason: "stop".into(),
+                mode: *mode,
+                reach: reach(*tenant),
+            }),
+            Op::Retry { task, tenant } => Command::Retry(Retry { task: self.task(*task)?, reach: reach(*tenant) }),
+            Op::Expire { task } => Command::Expire(Expire { row: self.task(*task)?.seq() }),
+            Op::Promote { task } => Command::Promote(Promote { row: self.task(*task)?.seq() }),
+            Op::Release { grant } => {
+                let grant = self.grant(*grant)?;
+                Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id })
+            }
+            Op::Hello { worker, incarnation } => Command::Hello(Hello {
+                worker: format!("w{worker}").into(),
+                incarnation: format!("0{incarnation}").into(),
+            }),
+            Op::SetQueue { queue, settings } => {
+                Command::SetQueue(SetQueue { queue: QUEUES[*queue].into(), settings: settings.clone() })
+            }
+            Op::Pause { queue, paused } => {
+                Command::PauseQueue(PauseQueue { queue: QUEUES[*queue].into(), paused: *paused })
+            }
+        })
+    }
+}
