@@ -1,1 +1,32 @@
-//! Group commit, timers, reaper and wake-ups around the store; usable as a library.
+//! Group commit, timers, reaper and wake-ups around a store.
+//!
+//! An [`Engine`] is a whole control plane without the network: open it on a store, submit tasks, claim and report them.
+//! Any number of engines can share one Postgres; each is correct alone.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use tenure_engine::Engine;
+//! let engine = Engine::open("sqlite:tenure.db").await?;
+//! let now = engine.now().await?;
+//! engine.shutdown().await;
+//! # Ok(()) }
+//! ```
+
+mod background;
+mod claims;
+mod engine;
+mod error;
+mod events;
+mod lane;
+mod numbers;
+mod random;
+mod waiters;
+
+pub use claims::ClaimWait;
+pub use engine::{Engine, EngineConfig};
+pub use error::EngineError;
+pub use events::{Event, EventId, Events};
+pub use lane::Reply;
+pub use random::{random_bits, random_seed};
+pub use tenure_core as core;
+pub use tenure_store as store;

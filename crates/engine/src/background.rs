@@ -1,0 +1,260 @@
+//! What happens by itself: signs of life, expiry, timers, wake-ups that were lost, redrives, retention.
+//!
+//! Each of these only looks for rows and sends commands; whether a row is really due is decided again inside the
+//! transaction. So any number of control planes can do it at the same time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_core::Seq;
+use tenure_core::command::expire::Expire;
+use tenure_core::command::promote::Promote;
+use tenure_core::command::redrive::Redrive;
+use tenure_core::command::{Answer, Command};
+use tenure_store::RedriveView;
+use tokio_util::task::TaskTracker;
+
+use crate::engine::Shared;
+use crate::error::EngineError;
+
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const REAP_EVERY: Duration = Duration::from_secs(1);
+const TIMER_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const NOTE_WORKERS_EVERY: Duration = Duration::from_secs(5);
+const REDRIVE_EVERY: Duration = Duration::from_secs(1);
+const PRUNE_EVERY: Duration = Duration::from_secs(10);
+/// Between two bites of pruning others get their turn.
+const PRUNE_PAUSE: Duration = Duration::from_millis(20);
+/// A row that could not be ended is left alone for a while.
+const SKIP_FOR: Duration = Duration::from_secs(60);
+const ROWS: usize = 1_000;
+const PRUNE_ROWS: usize = 500;
+const REDRIVE_ROWS: usize = 500;
+const SWEEP_TASKS: usize = 1_000;
+
+pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
+    tasks.spawn(alive(Arc::clone(shared)));
+    tasks.spawn(reaper(Arc::clone(shared)));
+    tasks.spawn(timer(Arc::clone(shared)));
+    tasks.spawn(sweeper(Arc::clone(shared)));
+    tasks.spawn(note_workers(Arc::clone(shared)));
+    tasks.spawn(redriver(Arc::clone(shared)));
+    tasks.spawn(retention(Arc::clone(shared)));
+}
+
+/// Sleeps, less if the clock is moved. Gives false when the engine stops.
+async fn pause(shared: &Shared, time: Duration) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(time) => true,
+        () = shared.config.clock.moved() => true,
+        () = shared.stopping.cancelled() => false,
+    }
+}
+
+async fn alive(shared: Arc<Shared>) {
+    while pause(&shared, ALIVE_EVERY).await {
+        match shared.store.mark_alive().await {
+            Ok(None) => {}
+            Ok(Some(until)) => {
+                tracing::warn!(%until, "no control plane could answer for a while: no lease expires before the grace ends");
+            }
+            Err(error) => tracing::warn!(error = error.chain(), "cannot leave a mark of life"),
+        }
+    }
+}
+
+async fn reaper(shared: Arc<Shared>) {
+    let mut skipped: HashMap<Seq, Instant> = HashMap::new();
+    while pause(&shared, REAP_EVERY).await {
+        skipped.retain(|_, at| at.elapsed() < SKIP_FOR);
+        loop {
+            match reap(&shared, &mut skipped).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot look for expired leases");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// One sweep over what has expired. Gives whether there may be more. A row that fails is reported and skipped.
+async fn reap(shared: &Shared, skipped: &mut HashMap<Seq, Instant>) -> Result<bool, EngineError> {
+    let mut rows = shared.store.expired(ROWS + skipped.len()).await?;
+    rows.retain(|row| !skipped.contains_key(row));
+    rows.truncate(ROWS);
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    let commands = rows.iter().map(|row| Command::Expire(Expire { row: *row })).collect();
+    let mut ended = 0_u64;
+    for (row, reply) in rows.iter().zip(shared.work.send(commands, 0).await?) {
+        match reply {
+            Ok(Ok(Answer::Done(true))) => ended += 1,
+            Ok(_) => {}
+            Err(EngineError::Internal) => {
+                tracing::error!(task.seq = row.0, "an expired lease could not be ended; it is skipped for a while");
+                metrics::counter!("tenure_reaper_skipped_total").increment(1);
+                skipped.insert(*row, Instant::now());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    metrics::counter!("tenure_leases_expired_total").increment(ended);
+    Ok(ended > 0 && rows.len() == ROWS)
+}
+
+async fn timer(shared: Arc<Shared>) {
+    let mut sleep = Duration::ZERO;
+    loop {
+        tokio::select! {
+            more = pause(&shared, sleep) => if !more { return },
+            () = shared.scheduled.notified() => {}
+        }
+        sleep = match promote(&shared).await {
+            Ok(next) => next.min(TIMER_AT_LEAST_EVERY),
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for due tasks");
+                TIMER_AT_LEAST_EVERY
+            }
+        };
+    }
+}
+
+/// Makes ready what is due. Gives how long until the next.
+async fn promote(shared: &Shared) -> Result<Duration, EngineError> {
+    let due = shared.store.due(ROWS).await?;
+    if !due.rows.is_empty() {
+        let commands = due.rows.iter().map(|row| Command::Promote(Promote { row: *row })).collect();
+        for reply in shared.work.send(commands, 0).await? {
+            if let Err(error) = reply {
+                // Not at once again: a row that always fails would keep this turning.
+                tracing::error!(%error, "a due task could not be made ready");
+                return Ok(TIMER_AT_LEAST_EVERY);
+            }
+        }
+    }
+    let ms = due.next_at.map_or(i64::MAX, |at| at.since(due.now));
+    Ok(Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
+}
+
+/// Wakes whoever waits for a queue that has ready tasks: a wake-up may have been lost with the process that owed it, or
+/// the task was made ready by another control plane.
+async fn sweeper(shared: Arc<Shared>) {
+    while pause(&shared, SWEEP_EVERY).await {
+        let queues = shared.waiters.queues();
+        if queues.is_empty() {
+            continue;
+        }
+        match shared.store.ready_in(&queues, SWEEP_TASKS).await {
+            Ok(found) => found.iter().for_each(|(queue, tasks)| shared.waiters.wake(queue, *tasks)),
+            Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks"),
+        }
+    }
+}
+
+async fn note_workers(shared: Arc<Shared>) {
+    while pause(&shared, NOTE_WORKERS_EVERY).await {
+        let queues: Vec<Arc<str>> = {
+            let mut asked_for = shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queues: Vec<_> = asked_for.drain().collect();
+            queues.extend(shared.waiters.queues());
+            queues.sort_unstable();
+            queues.dedup();
+            queues
+        };
+        if queues.is_empty() {
+            continue;
+        }
+        if let Err(error) = shared.store.saw_workers(&queues).await {
+            tracing::warn!(error = error.chain(), "cannot note which queues have workers");
+        }
+    }
+}
+
+async fn redriver(shared: Arc<Shared>) {
+    let mut last_step: HashMap<u128, Instant> = HashMap::new();
+    loop {
+        tokio::select! {
+            more = pause(&shared, REDRIVE_EVERY) => if !more { return },
+            () = shared.redriving.notified() => {}
+        }
+        let open = match shared.store.open_redrives().await {
+            Ok(open) => open,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "cannot look for redrives");
+                continue;
+            }
+        };
+        last_step.retain(|id, _| open.iter().any(|redrive| redrive.redrive_id == *id));
+        for redrive in open {
+            if let Err(error) = drive(&shared, redrive, &mut last_step).await {
+                tracing::warn!(%error, "a redrive cannot go on now");
+            }
+        }
+    }
+}
+
+/// As many steps of a redrive as its rate allows now.
+async fn drive(
+    shared: &Shared,
+    mut redrive: RedriveView,
+    last_step: &mut HashMap<u128, Instant>,
+) -> Result<(), EngineError> {
+    let mut allowed = match redrive.rate {
+        None => usize::MAX,
+        Some(rate) => {
+            // The first step has waited for nothing, and may release what one second allows.
+            let waited = last_step.get(&redrive.redrive_id).map_or(1.0, |at| at.elapsed().as_secs_f64().min(60.0));
+            (waited * rate) as usize
+        }
+    };
+    if allowed == 0 {
+        return Ok(());
+    }
+    last_step.insert(redrive.redrive_id, Instant::now());
+    while allowed > 0 && !redrive.finished && !shared.stopping.is_cancelled() {
+        let limit = allowed.min(REDRIVE_ROWS);
+        let rows = shared.store.redrive_matches(&redrive, limit).await?;
+        let cursor = rows.last().copied().unwrap_or(redrive.cursor);
+        let finished = rows.len() < limit;
+        allowed = allowed.saturating_sub(rows.len().max(1));
+        let step = Redrive { redrive_id: redrive.redrive_id, rows, cursor, finished, started_at: redrive.started_at };
+        let replies = shared.work.send(vec![Command::Redrive(step)], 0).await?;
+        match replies.into_iter().next() {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error),
+            None => return Err(EngineError::Internal),
+        }
+        redrive.cursor = cursor;
+        redrive.finished = finished;
+    }
+    Ok(())
+}
+
+async fn retention(shared: Arc<Shared>) {
+    while pause(&shared, PRUNE_EVERY).await {
+        let mut after = Seq(0);
+        loop {
+            match shared.store.prune(&shared.config.retention, after, PRUNE_ROWS).await {
+                Ok(pruned) => {
+                    metrics::counter!("tenure_tasks_pruned_total").increment(pruned.removed as u64);
+                    let Some(next) = pruned.next else { break };
+                    after = next;
+                }
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "cannot prune finished tasks");
+                    break;
+                }
+            }
+            tokio::time::sleep(PRUNE_PAUSE).await;
+            if shared.stopping.is_cancelled() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Claims: ask, and if there is nothing, wait and ask again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_core::batch::Outcome;
+use tenure_core::command::claim::{Claim, ClaimTask, Claimed};
+use tenure_core::command::hello::Hello;
+use tenure_core::command::{Answer, Command, Rejection};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::lane::Reply;
+
+/// How long a claim waits for work.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaimWait(pub Duration);
+
+impl ClaimWait {
+    pub const NONE: Self = Self(Duration::ZERO);
+}
+
+/// For how long a worker process that was let in is not asked again. Another control plane may have let in a newer one.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// Workers remembered; more are asked again each time.
+const KNOWN_WORKERS: usize = 10_000;
+
+/// Worker processes that were let in a moment ago.
+#[derive(Debug, Default)]
+pub struct KnownWorkers(Mutex<HashMap<Arc<str>, Known>>);
+
+#[derive(Debug)]
+struct Known {
+    incarnation: Arc<str>,
+    at: Instant,
+}
+
+impl KnownWorkers {
+    fn knows(&self, hello: &Hello) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .get(&hello.worker)
+            .is_some_and(|known| known.incarnation == hello.incarnation && known.at.elapsed() < KNOWN_FOR)
+    }
+
+    fn learn(&self, hello: &Hello) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_WORKERS {
+            known.retain(|_, known| known.at.elapsed() < KNOWN_FOR);
+        }
+        if known.len() < KNOWN_WORKERS {
+            known.insert(
+                Arc::clone(&hello.worker),
+                Known { incarnation: Arc::clone(&hello.incarnation), at: Instant::now() },
+            );
+        }
+    }
+}
+
+impl Engine {
+    /// Lets a worker process in, or says that a newer one has its name. What an older one held is voided.
+    pub async fn hello(&self, hello: Hello) -> Result<Result<(), Rejection>, EngineError> {
+        if self.shared.known_workers.knows(&hello) {
+            return Ok(Ok(()));
+        }
+        let outcome = self.one(Command::Hello(hello.clone()), 0).await?;
+        Ok(outcome.map(|_| self.shared.known_workers.learn(&hello)))
+    }
+
+    /// Claims tasks of the named queues. Waits only while there are none, and never to get more.
+    pub async fn claim(&self, claim: Claim, wait: ClaimWait) -> Result<Claimed, EngineError> {
+        let deadline = Instant::now() + wait.0;
+        self.shared.saw(&claim.queues);
+        let waiter = (!wait.0.is_zero()).then(|| self.shared.waiters.register(&claim.queues));
+        loop {
+            if let Some(waiter) = &waiter {
+                waiter.about_to_ask();
+            }
+            let claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
+                Ok(Answer::Claimed(claimed)) => claimed,
+                _ => return Err(EngineError::Internal),
+            };
+            let Some(waiter) = waiter.as_ref().filter(|_| claimed.grants.is_empty()) else { return Ok(claimed) };
+            self.shared.waiters.was_full(&claimed.full);
+            let mut until = deadline;
+            if let Some(retry_at) = claimed.retry_at {
+                let now = self.now().await?;
+                let ms = u64::try_from(retry_at.since(now)).unwrap_or(0).max(1);
+                until = until.min(Instant::now() + Duration::from_millis(ms));
+            }
+            tokio::select! {
+                () = waiter.woken() => {}
+                () = tokio::time::sleep_until(until.into()) => {}
+                () = self.shared.stopping.cancelled() => return Ok(claimed),
+            }
+            if Instant::now() >= deadline {
+                return Ok(claimed);
+            }
+        }
+    }
+
+    /// Reports and a claim that does not wait, committed together: one turn of a worker's loop.
+    pub async fn report_and_claim(
+        &self,
+        mut reports: Vec<Command>,
+        claim: Option<Claim>,
+        bytes: usize,
+    ) -> Result<(Vec<Reply>, Option<Claimed>), EngineError> {
+        let claims = claim.is_some();
+        if let Some(claim) = claim {
+            self.shared.saw(&claim.queues);
+            reports.push(Command::Claim(claim));
+        }
+        let mut replies = self.run(reports, bytes).await?;
+        let claimed = match claims.then(|| replies.pop()).flatten() {
+            None => None,
+            Some(Ok(Ok(Answer::Claimed(claimed)))) => Some(claimed),
+            Some(Err(error)) => return Err(error),
+            Some(Ok(_)) => return Err(EngineError::Internal),
+        };
+        Ok((replies, claimed))
+    }
+
+    /// Claims one task by its id. Never waits.
+    pub async fn claim_task(&self, claim: ClaimTask) -> Result<Outcome, EngineError> {
+        self.one(Command::ClaimTask(claim), 0).await
+    }
+}

@@ -1,0 +1,295 @@
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure_core::batch::Outcome;
+use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_core::command::{Command, Reach};
+use tenure_core::queue::QueueId;
+use tenure_core::time::Timestamp;
+use tenure_core::why::{self, Around, Why};
+use tenure_core::{Seq, TaskId};
+use tenure_store::{
+    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Page, QueueStats, RedriveFilter, RedriveView,
+    Retention, Store, StoreError, TaskFilter, TaskView,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::background;
+use crate::claims::KnownWorkers;
+use crate::error::EngineError;
+use crate::events::{EventId, Events};
+use crate::lane::{self, LaneQueue, Reply};
+use crate::numbers::NumberPool;
+use crate::random::random_bits;
+use crate::waiters::Waiters;
+
+/// How an engine is set up.
+#[derive(Debug, Clone, Default)]
+pub struct EngineConfig {
+    pub retention: Retention,
+    /// Tests move it; production leaves it alone.
+    pub clock: Arc<Clock>,
+}
+
+/// A control plane without the network. Cloning gives another handle to the same one.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug)]
+pub struct Shared {
+    pub store: Arc<dyn Store>,
+    pub config: EngineConfig,
+    pub numbers: NumberPool,
+    pub work: LaneQueue,
+    pub heartbeat: LaneQueue,
+    pub waiters: Waiters,
+    pub known_workers: KnownWorkers,
+    /// Names of queues never change.
+    pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
+    /// Queues that were asked for since the last note was taken of it.
+    pub asked_for: Mutex<HashSet<Arc<str>>>,
+    /// Something was scheduled; the timer may have to get up earlier.
+    pub scheduled: Notify,
+    pub redriving: Notify,
+    /// Facts were recorded.
+    pub recorded: Notify,
+    pub stopping: CancellationToken,
+}
+
+impl Shared {
+    pub fn lane(&self, lane: Lane) -> &LaneQueue {
+        match lane {
+            Lane::Work => &self.work,
+            Lane::Heartbeat => &self.heartbeat,
+        }
+    }
+
+    /// A batch is durable: what it set free can be told.
+    pub fn committed(&self, done: Done) -> Vec<Outcome> {
+        for (queue, tasks) in &done.wakes {
+            self.waiters.wake(queue, *tasks);
+        }
+        for queue in &done.freed {
+            self.waiters.freed(queue);
+        }
+        if done.next_due.is_some() {
+            self.scheduled.notify_one();
+        }
+        for (kind, count) in &done.facts {
+            metrics::counter!("tenure_task_events_total", "kind" => kind.as_str()).increment(*count);
+        }
+        if !done.facts.is_empty() {
+            self.recorded.notify_waiters();
+        }
+        done.outcomes
+    }
+
+    pub async fn queue_name(&self, id: QueueId) -> Result<Arc<str>, EngineError> {
+        let known = self.queue_names.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        if let Some(name) = known {
+            return Ok(name);
+        }
+        let Some(view) = self.store.queue(id).await? else { return Ok("".into()) };
+        let mut names = self.queue_names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(id, Arc::clone(&view.queue.name));
+        Ok(view.queue.name)
+    }
+
+    pub fn saw(&self, queues: &[Arc<str>]) {
+        let mut asked_for = self.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues {
+            if !asked_for.contains(queue) {
+                asked_for.insert(Arc::clone(queue));
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Opens a control plane on a store: `sqlite:PATH` or `postgres://…`.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        Self::open_with(url, EngineConfig::default()).await
+    }
+
+    pub async fn open_with(url: &str, config: EngineConfig) -> Result<Self, StoreError> {
+        let store = tenure_store::open(url, Arc::clone(&config.clock)).await?;
+        Self::start(store, config).await
+    }
+
+    /// Starts on an open store. The mark of life comes first: it finds out whether there was an outage before anything
+    /// is judged.
+    pub async fn start(store: Arc<dyn Store>, config: EngineConfig) -> Result<Self, StoreError> {
+        if let Some(until) = store.mark_alive().await? {
+            tracing::warn!(%until, "no control plane was alive for a while: no lease expires before the grace ends");
+        }
+        let committers = if store.kind() == "sqlite" { 1 } else { 2 };
+        let shared = Arc::new(Shared {
+            store,
+            config,
+            numbers: NumberPool::new(),
+            work: LaneQueue::new(Lane::Work),
+            heartbeat: LaneQueue::new(Lane::Heartbeat),
+            waiters: Waiters::default(),
+            known_workers: KnownWorkers::default(),
+            queue_names: Mutex::default(),
+            asked_for: Mutex::default(),
+            scheduled: Notify::new(),
+            redriving: Notify::new(),
+            recorded: Notify::new(),
+            stopping: CancellationToken::new(),
+        });
+        let tasks = TaskTracker::new();
+        for _ in 0..committers {
+            tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Work));
+        }
+        tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Heartbeat));
+        background::start(&shared, &tasks);
+        tasks.close();
+        Ok(Self { shared, tasks })
+    }
+
+    /// Long polls end, accepted commands finish, then the store is left alone.
+    pub async fn shutdown(&self) {
+        self.begin_shutdown();
+        self.shared.work.close();
+        self.shared.heartbeat.close();
+        self.tasks.wait().await;
+    }
+
+    /// Ends long polls and watchers; commands are still taken.
+    pub fn begin_shutdown(&self) {
+        self.shared.stopping.cancel();
+    }
+
+    /// `sqlite` or `postgres`.
+    pub fn store_kind(&self) -> &'static str {
+        self.shared.store.kind()
+    }
+
+    /// The store itself, for what the engine has no word for.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    /// How many requests wait for the store: work, and heartbeats.
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.shared.work.waiting(), self.shared.heartbeat.waiting())
+    }
+
+    /// The store's time. Fails if the store cannot be reached.
+    pub async fn now(&self) -> Result<Timestamp, EngineError> {
+        Ok(self.shared.store.now().await?)
+    }
+
+    /// Fresh ids for tasks that are about to be submitted.
+    pub async fn mint(&self, count: usize) -> Result<Vec<TaskId>, EngineError> {
+        let mut numbers = self.shared.numbers.take(&*self.shared.store, count).await?;
+        let millis = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
+        let mut salt = random_bits();
+        let ids = (0..count).map(|_| {
+            // Twelve bits each; a salt that is used up is drawn anew.
+            if salt < 0x1000 {
+                salt = random_bits() | 1 << 127;
+            }
+            let id = TaskId::new(millis, (salt & 0xfff) as u16, Seq(numbers.take()));
+            salt >>= 12;
+            id
+        });
+        Ok(ids.collect())
+    }
+
+    /// Commands of one caller, each judged by itself, committed before this returns. `bytes` is about how much memory
+    /// they hold.
+    pub async fn run(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
+        self.shared.work.send(commands, bytes).await
+    }
+
+    /// One command.
+    pub async fn one(&self, command: Command, bytes: usize) -> Result<Outcome, EngineError> {
+        let mut replies = self.shared.work.send(vec![command], bytes).await?;
+        replies.pop().unwrap_or(Err(EngineError::Internal))
+    }
+
+    /// Heartbeats go their own way, past everything else that waits.
+    pub async fn heartbeats(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
+        self.shared.heartbeat.send(commands, bytes).await
+    }
+
+    pub async fn set_queue(&self, set: SetQueue) -> Result<Outcome, EngineError> {
+        let queue = Arc::clone(&set.queue);
+        let outcome = self.one(Command::SetQueue(set), 0).await?;
+        self.shared.waiters.wake_all(&queue);
+        Ok(outcome)
+    }
+
+    pub async fn pause_queue(&self, pause: PauseQueue) -> Result<Outcome, EngineError> {
+        let queue = Arc::clone(&pause.queue);
+        let outcome = self.one(Command::PauseQueue(pause), 0).await?;
+        self.shared.waiters.wake_all(&queue);
+        Ok(outcome)
+    }
+
+    pub async fn task(&self, id: TaskId, reach: &Reach) -> Result<Option<TaskView>, EngineError> {
+        Ok(self.shared.store.task(id, reach).await?)
+    }
+
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskView>, EngineError> {
+        Ok(self.shared.store.tasks(filter).await?)
+    }
+
+    pub async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, EngineError> {
+        Ok(self.shared.store.attempts(id, reach).await?)
+    }
+
+    /// Why a task is not running, or what it does instead.
+    pub async fn why(&self, id: TaskId, reach: &Reach) -> Result<Option<(TaskView, Vec<Why>)>, EngineError> {
+        let Some(task) = self.task(id, reach).await? else { return Ok(None) };
+        let Some(view) = self.shared.store.queue(task.body.queue).await? else { return Ok(None) };
+        let asked_just_now =
+            self.shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.queue.name);
+        let around = Around {
+            now: view.now,
+            queue: &view.queue,
+            running: view.running,
+            worker_seen_at: if asked_just_now { Some(view.now) } else { view.worker_seen_at },
+        };
+        let why = why::why(&task.place, &around);
+        Ok(Some((task, why)))
+    }
+
+    /// The name of a queue; empty for one that does not exist.
+    pub async fn queue_name(&self, id: QueueId) -> Result<Arc<str>, EngineError> {
+        self.shared.queue_name(id).await
+    }
+
+    pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, EngineError> {
+        Ok(self.shared.store.queues(after, limit).await?)
+    }
+
+    pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, EngineError> {
+        Ok(self.shared.store.dead_letters(filter).await?)
+    }
+
+    pub async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, EngineError> {
+        Ok(self.shared.store.count_dead_letters(filter).await?)
+    }
+
+    /// Starts a redrive, which goes on by itself, also after a restart.
+    pub async fn redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, EngineError> {
+        let view = self.shared.store.start_redrive(redrive).await?;
+        self.shared.redriving.notify_one();
+        Ok(view)
+    }
+
+    /// Watches changes, from behind `after` or from now on.
+    pub async fn events(&self, reach: Reach, after: Option<EventId>) -> Result<Events, EngineError> {
+        Events::new(Arc::clone(&self.shared), reach, after).await
+    }
+}

@@ -1,0 +1,245 @@
+//! Group commit: commands of concurrent callers are committed together.
+//!
+//! There is no artificial delay. A batch is whatever arrived while the last commit ran.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::batch::Outcome;
+use tenure_core::command::{Answer, Command, release::Release};
+use tenure_store::{Batch, Done, Lane, StoreError};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::engine::Shared;
+use crate::error::EngineError;
+
+/// The answer to one command: by the rules, or none at all.
+pub type Reply = Result<Outcome, EngineError>;
+
+/// How many requests may wait.
+const WAITING_REQUESTS: usize = 20_000;
+/// How much they may weigh in memory together.
+const WAITING_KIB: usize = 256 << 10;
+/// How many tasks a batch may touch.
+const BATCH_WEIGHT: usize = 2_000;
+/// How often a batch that met another transaction is tried again as a whole.
+const CONTENTION_TRIES: u32 = 5;
+/// How long the fate of a commit is looked for.
+const UNKNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// Commands of one caller, each judged by itself.
+struct Request {
+    commands: Vec<Command>,
+    reply: oneshot::Sender<Vec<Reply>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Request {
+    /// A claimer that is gone takes no job. Reports of a caller that is gone still count.
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed() && self.commands.iter().all(|c| matches!(c, Command::Claim(_) | Command::ClaimTask(_)))
+    }
+
+    fn weight(&self) -> usize {
+        self.commands.iter().map(Command::weight).sum()
+    }
+}
+
+/// A line of requests in front of the store.
+pub struct LaneQueue {
+    lane: Lane,
+    sender: std::sync::Mutex<Option<mpsc::Sender<Request>>>,
+    receiver: Mutex<mpsc::Receiver<Request>>,
+    room: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for LaneQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaneQueue").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+impl LaneQueue {
+    pub fn new(lane: Lane) -> Self {
+        let (sender, receiver) = mpsc::channel(WAITING_REQUESTS);
+        Self {
+            lane,
+            sender: std::sync::Mutex::new(Some(sender)),
+            receiver: Mutex::new(receiver),
+            room: Arc::new(Semaphore::new(WAITING_KIB)),
+        }
+    }
+
+    /// Stands in line. `bytes` is about how much memory the commands hold. Once accepted they are carried out, even if
+    /// the caller stops waiting.
+    pub async fn send(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let kib = u32::try_from(bytes / 1024 + commands.len().div_ceil(4)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(kib.min(WAITING_KIB as u32));
+        let room = room.map_err(|_| EngineError::busy())?;
+        let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let sender = sender.ok_or(EngineError::Closed)?;
+        let (reply, answers) = oneshot::channel();
+        sender.try_send(Request { commands, reply, _room: room }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => EngineError::busy(),
+            mpsc::error::TrySendError::Closed(_) => EngineError::Closed,
+        })?;
+        drop(sender);
+        answers.await.map_err(|_| EngineError::Closed)
+    }
+
+    /// How many requests stand in line.
+    pub fn waiting(&self) -> usize {
+        let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        sender.as_ref().map_or(0, |sender| sender.max_capacity() - sender.capacity())
+    }
+
+    /// Nothing more is accepted; what was accepted is carried out.
+    pub fn close(&self) {
+        self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    }
+
+    /// Takes what has arrived, up to a batch full. `None` once the lane is closed and empty.
+    async fn next(&self) -> Option<Vec<Request>> {
+        let mut receiver = self.receiver.lock().await;
+        let mut requests = vec![receiver.recv().await?];
+        let mut weight = requests[0].weight();
+        while weight < BATCH_WEIGHT
+            && let Ok(request) = receiver.try_recv()
+        {
+            weight += request.weight();
+            requests.push(request);
+        }
+        Some(requests)
+    }
+}
+
+/// Commits batches of a lane until it is closed and empty. Several may serve one lane.
+pub async fn commit(shared: Arc<Shared>, lane: Lane) {
+    let queue = shared.lane(lane);
+    while let Some(mut requests) = queue.next().await {
+        requests.retain(|request| !request.is_abandoned());
+        if !requests.is_empty() {
+            serve(&shared, lane, requests).await;
+        }
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, lane: Lane, requests: Vec<Request>) {
+    let (mut sizes, mut replies) = (Vec::new(), Vec::new());
+    let mut commands = Vec::new();
+    for request in requests {
+        sizes.push(request.commands.len());
+        commands.extend(request.commands);
+        replies.push((request.reply, request._room));
+    }
+    let mut answers = execute(shared, lane, Arc::new(commands)).await.into_iter();
+    for (size, (reply, room)) in sizes.into_iter().zip(replies) {
+        let own: Vec<Reply> = answers.by_ref().take(size).collect();
+        // Before the answer: whoever has it may send the next request at once.
+        drop(room);
+        if let Err(undelivered) = reply.send(own) {
+            release(shared, &undelivered);
+        }
+    }
+}
+
+/// Runs commands as one batch; if the batch as such fails, one by one, so that one poison command harms nobody.
+async fn execute(shared: &Arc<Shared>, lane: Lane, commands: Arc<Vec<Command>>) -> Vec<Reply> {
+    match run(shared, lane, &commands).await {
+        Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+        Err(error) if error.is_transient() || commands.len() == 1 => {
+            let error = EngineError::from(error);
+            commands.iter().map(|_| Err(error.clone())).collect()
+        }
+        Err(error) => {
+            tracing::warn!(
+                error = error.chain(),
+                commands = commands.len(),
+                "a batch failed; its commands go one by one"
+            );
+            metrics::counter!("tenure_batches_split_total").increment(1);
+            let mut replies = Vec::with_capacity(commands.len());
+            for command in commands.iter() {
+                let alone = run(shared, lane, &Arc::new(vec![command.clone()])).await;
+                replies.push(match alone {
+                    Ok(mut outcomes) => outcomes.pop().ok_or(EngineError::Internal),
+                    Err(error) => Err(EngineError::from(error)),
+                });
+            }
+            replies
+        }
+    }
+}
+
+/// Runs a batch until its fate is known, or cannot be found out.
+async fn run(shared: &Arc<Shared>, lane: Lane, commands: &Arc<Vec<Command>>) -> Result<Vec<Outcome>, StoreError> {
+    let started = Instant::now();
+    let mut retrying = false;
+    let mut tries = 0;
+    let done = loop {
+        match once(shared, lane, commands, retrying).await {
+            Ok(done) => break done,
+            Err(StoreError::Contention) if tries < CONTENTION_TRIES => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(2_u64.pow(tries))).await;
+            }
+            // It may have happened. Only the store can tell; nothing is answered before.
+            Err(StoreError::CommitUnknown { .. }) if started.elapsed() < UNKNOWN_FOR => retrying = true,
+            Err(error) if retrying && error.is_transient() && started.elapsed() < UNKNOWN_FOR => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(StoreError::Contention) => {
+                let source = "other transactions were in the way too often".into();
+                return Err(StoreError::Failed { operation: "commit", source });
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let name = if lane == Lane::Work { "work" } else { "heartbeat" };
+    metrics::counter!("tenure_batches_total", "lane" => name).increment(1);
+    metrics::counter!("tenure_commands_total", "lane" => name).increment(commands.len() as u64);
+    metrics::histogram!("tenure_batch_seconds", "lane" => name).record(started.elapsed());
+    Ok(shared.committed(done))
+}
+
+async fn once(
+    shared: &Arc<Shared>,
+    lane: Lane,
+    commands: &Arc<Vec<Command>>,
+    retrying: bool,
+) -> Result<Done, StoreError> {
+    let wanted = commands.iter().map(Command::numbers).sum();
+    let numbers = shared.numbers.take(&*shared.store, wanted).await?;
+    let batch = Batch { commands: Arc::clone(commands), numbers, lane, retrying };
+    // A panic inside the store must not end the lane.
+    let store = Arc::clone(&shared.store);
+    match tokio::spawn(async move { store.execute(batch).await }).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(StoreError::Failed { operation: "run a batch", source: error.into() }),
+    }
+}
+
+/// Takes back grants whose claimer was gone when the answer was ready. With a claim id the claimer can ask again.
+fn release(shared: &Arc<Shared>, undelivered: &[Reply]) {
+    let grants = undelivered.iter().filter_map(|reply| match reply {
+        Ok(Ok(Answer::Claimed(claimed))) => Some(&claimed.grants),
+        _ => None,
+    });
+    let commands: Vec<Command> = grants
+        .flatten()
+        .filter(|grant| !grant.repeatable)
+        .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id }))
+        .collect();
+    if commands.is_empty() {
+        return;
+    }
+    metrics::counter!("tenure_grants_undelivered_total").increment(commands.len() as u64);
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        // Should this fail, the leases run out.
+        let _ = shared.work.send(commands, 0).await;
+    });
+}

@@ -1,0 +1,123 @@
+//! Where the tasks are, and the commands that the tests send.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_engine::core::attempt::{Progress, Report};
+use tenure_engine::core::command::claim::{Claim, Claimer, Grant};
+use tenure_engine::core::command::complete::Complete;
+use tenure_engine::core::command::heartbeat::Heartbeat;
+use tenure_engine::core::command::submit::{NewTask, Start, Submit};
+use tenure_engine::core::command::{Answer, Command};
+use tenure_engine::{Engine, random_seed};
+use tenure_testkit::{Database, Postgres};
+
+pub const SOON: Duration = Duration::from_secs(15);
+
+/// Runs a case on both stores.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($($case:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::harness::Home::sqlite()).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::harness::Home::postgres().await).await;
+            })+
+        }
+    };
+}
+
+pub enum Home {
+    Sqlite(tempfile::TempDir),
+    Postgres(Database),
+}
+
+impl Home {
+    pub fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().unwrap())
+    }
+
+    pub async fn postgres() -> Self {
+        Self::Postgres(Postgres::shared().await.database().await)
+    }
+
+    pub fn url(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("tenure.db").display()),
+            Self::Postgres(database) => database.url().to_owned(),
+        }
+    }
+
+    /// Holds the store's writers up until what it gives is dropped.
+    pub async fn hold(&self) -> Held {
+        match self {
+            Self::Sqlite(folder) => {
+                let connection = rusqlite::Connection::open(folder.path().join("tenure.db")).unwrap();
+                connection.busy_timeout(SOON).unwrap();
+                connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+                Held::Sqlite { _connection: connection }
+            }
+            Self::Postgres(database) => {
+                let (client, connection) =
+                    tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                client.batch_execute("BEGIN; LOCK TABLE bodies, running IN SHARE MODE").await.unwrap();
+                Held::Postgres { _client: client }
+            }
+        }
+    }
+}
+
+/// The store's writers wait for this to be dropped.
+pub enum Held {
+    Sqlite { _connection: rusqlite::Connection },
+    Postgres { _client: tokio_postgres::Client },
+}
+
+/// New tasks of queue `q`.
+pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
+    let name: Arc<str> = "default".into();
+    let tasks = engine.mint(count).await.unwrap().into_iter().map(|id| NewTask {
+        id,
+        queue: "q".into(),
+        operator: "op".into(),
+        tenant: Arc::clone(&name),
+        workspace: Arc::clone(&name),
+        priority: 5,
+        payload: "{}".into(),
+        spec: Default::default(),
+        start: Start::Now,
+        tags: Default::default(),
+        idempotency: None,
+        traceparent: None,
+    });
+    Command::Submit(Submit { tasks: tasks.collect() })
+}
+
+pub async fn submit(engine: &Engine, count: usize) {
+    match engine.one(new_tasks(engine, count).await, 0).await.unwrap().unwrap() {
+        Answer::Submitted(submitted) => assert_eq!(submitted.len(), count),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn claim(worker: &str, max_jobs: usize) -> Claim {
+    let claimer = Claimer { worker: worker.into(), incarnation: None, claim_id: None, seed: random_seed() };
+    Claim { claimer, queues: vec!["q".into()], max_jobs }
+}
+
+pub fn complete(grant: &Grant) -> Command {
+    let report = Report::Succeeded { result: Some(r#"{"rows":1}"#.into()) };
+    Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+}
+
+pub fn heartbeat(grant: &Grant) -> Command {
+    let progress = Progress::default();
+    Command::Heartbeat(Heartbeat { task: grant.task, token: grant.token, progress, checkpoint: None })
+}

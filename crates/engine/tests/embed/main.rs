@@ -1,0 +1,8 @@
+//! The engine as a library: no network, one address.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod harness;
+mod pressure;
+mod restart;
+mod run;
