@@ -1,0 +1,162 @@
+//! Dead letters: look at them, and redrive them.
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use tenure_auth::User;
+use tenure_contract::error::UserError;
+use tenure_contract::user::{DeadLetter, Page, Redrive, RedriveFilter as WireFilter, RedriveRequest};
+use tenure_core::limits;
+use tenure_engine::random_bits;
+use tenure_engine::store::{DeadLetterFilter, NewRedrive, RedriveFilter};
+
+use super::tasks::{cursor, narrowed};
+use super::{authenticate, query, reach, respond};
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::{render, validate};
+
+pub fn router() -> Router<App> {
+    Router::new().route("/api/v1/dead-letters", get(list)).route("/api/v1/dead-letters/redrive", post(redrive))
+}
+
+/// Filters of the dead letters
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    queue: Option<String>,
+    operator: Option<String>,
+    /// max_attempts, non_retryable or deadline_exceeded
+    reason: Option<String>,
+    tenant: Option<String>,
+    /// 1..=1000, default 100
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// List dead letters, oldest first
+#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "dead letters", params(ListQuery), security(("api_key" = [])),
+    responses((status = 200, body = Page<DeadLetter>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn list(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let asked: ListQuery = query(&uri)?;
+        let limit = validate::page_limit(asked.limit)?;
+        let Some(reach) = narrowed(reach(&user), asked.tenant.as_deref()) else {
+            return Ok(Page { items: Vec::new(), next_cursor: None });
+        };
+        let filter = DeadLetterFilter {
+            filter: RedriveFilter {
+                queue: asked.queue,
+                operator: asked.operator,
+                reason: asked.reason,
+                ..RedriveFilter::default()
+            },
+            reach,
+            after: asked.cursor.as_deref().map(cursor).transpose()?,
+            limit,
+        };
+        let page = app.engine.dead_letters(&filter).await?;
+        Ok(Page { items: page.items.iter().filter_map(render::dead_letter).collect(), next_cursor: page.next })
+    };
+    respond(answer.await, &id)
+}
+
+/// Put matching dead letters back into their queues
+#[utoipa::path(post, path = "/api/v1/dead-letters/redrive", tag = "dead letters", request_body = RedriveRequest,
+    security(("api_key" = [])),
+    responses((status = 202, body = Redrive), (status = 200, body = Redrive, description = "dry run"),
+              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn redrive(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let request: RedriveRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        if request.filter == WireFilter::default() {
+            return Err(Fault::invalid("filter", "an empty filter would match everything: name at least one field"));
+        }
+        let rate = request.rate;
+        if rate.is_some_and(|rate| !rate.is_finite() || !(0.001..=1e6).contains(&rate)) {
+            return Err(Fault::invalid("rate", "must be from 0.001 to 1000000 tasks per second"));
+        }
+        let key = match &request.idempotency_key {
+            None => None,
+            Some(key) => Some(validate::words(key, "idempotency_key", limits::IDEMPOTENCY_KEY_BYTES)?),
+        };
+        let filter = filter(request.filter, &user)?;
+        if request.dry_run {
+            let matched = app.engine.count_dead_letters(&filter).await?;
+            let state = "dry_run".to_owned();
+            return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state });
+        }
+        // The same key of two tenants is two keys.
+        let scope = filter.tenant.as_deref().unwrap_or("*").to_owned();
+        let key = key.map(|key| format!("{scope}/{key}"));
+        let view = app.engine.redrive(&NewRedrive { redrive_id: random_bits(), key, filter, rate }).await?;
+        Ok(render::redrive(&view))
+    };
+    match answer.await {
+        Ok(redrive) => {
+            let status = if redrive.dry_run { StatusCode::OK } else { StatusCode::ACCEPTED };
+            (status, Json(redrive)).into_response()
+        }
+        Err(fault) => fault.for_user(&id),
+    }
+}
+
+fn filter(wire: WireFilter, user: &User) -> Result<RedriveFilter, Fault> {
+    // Postgres keeps no NUL in a text: nothing can match one.
+    for (name, text) in [
+        ("queue", &wire.queue),
+        ("operator", &wire.operator),
+        ("reason", &wire.reason),
+        ("error_code", &wire.error_code),
+        ("tenant", &wire.tenant),
+    ] {
+        if text.as_ref().is_some_and(|text| text.contains('\0')) {
+            return Err(Fault::invalid(format!("filter.{name}"), "must not contain NUL"));
+        }
+    }
+    let tenant = match (user, wire.tenant) {
+        (User::Admin, tenant) => tenant,
+        (User::Tenant(own), None) => Some(own.clone()),
+        (User::Tenant(own), Some(asked)) if *own == asked => Some(asked),
+        (User::Tenant(_), Some(_)) => return Err(Fault::TenantForbidden),
+    };
+    let rows = match wire.task_ids {
+        None => None,
+        Some(ids) if ids.len() > limits::REDRIVE_TASK_IDS => {
+            let message = format!("at most {} ids", limits::REDRIVE_TASK_IDS);
+            return Err(Fault::invalid("filter.task_ids", &message));
+        }
+        Some(ids) => {
+            let ids = ids.iter().enumerate();
+            let rows = ids.map(|(i, id)| Ok(validate::task_id(id, &format!("filter.task_ids[{i}]"))?.seq()));
+            Some(rows.collect::<Result<Vec<_>, Fault>>()?)
+        }
+    };
+    Ok(RedriveFilter {
+        queue: wire.queue,
+        operator: wire.operator,
+        reason: wire.reason,
+        error_code: wire.error_code,
+        tenant,
+        after: wire.after.as_deref().map(|text| validate::time(text, "filter.after")).transpose()?,
+        before: wire.before.as_deref().map(|text| validate::time(text, "filter.before")).transpose()?,
+        rows,
+    })
+}

@@ -1,0 +1,79 @@
+//! Task changes as server-sent events, with ids and replay.
+
+use std::convert::Infallible;
+
+use axum::Router;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::sse::{Event as Sse, KeepAlive};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream;
+use tenure_contract::error::UserError;
+use tenure_contract::events::TaskEvent;
+use tenure_engine::{Event, EventId};
+
+use super::{authenticate, reach};
+use crate::error::Fault;
+use crate::limits;
+use crate::request::RequestId;
+use crate::state::App;
+
+pub fn router() -> Router<App> {
+    Router::new().route("/api/v1/events", get(events))
+}
+
+/// Watch task changes
+///
+/// Each event is named `task` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
+/// named `reset` says that what lies before was removed: look at everything anew.
+#[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = [])),
+    params(("Last-Event-ID" = Option<String>, Header, description = "go on behind this event")),
+    responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent),
+              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn events(State(app): State<App>, Extension(id): Extension<RequestId>, headers: HeaderMap) -> Response {
+    let opened = async {
+        let user = authenticate(&app, &headers)?;
+        let after = match headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default()) {
+            None => None,
+            Some(text) => {
+                let after = EventId::parse(text);
+                Some(after.ok_or_else(|| Fault::invalid("Last-Event-ID", "send back the id of an event as it came"))?)
+            }
+        };
+        let place = app.event_streams.clone().try_acquire_owned();
+        let place = place.map_err(|_| Fault::Busy { retry_after: std::time::Duration::from_secs(5) })?;
+        Ok::<_, Fault>((app.engine.events(reach(&user), after).await?, place))
+    };
+    match opened.await {
+        Err(fault) => fault.for_user(&id),
+        Ok(watching) => {
+            let stream = stream::unfold(watching, |(mut events, place)| async move {
+                // A store that is away ends the stream; the watcher comes back with its last id.
+                let event = events.next().await.ok().flatten()?;
+                Some((Ok::<_, Infallible>(render(&event)), (events, place)))
+            });
+            let keep_alive = KeepAlive::new().interval(limits::EVENT_KEEP_ALIVE);
+            axum::response::Sse::new(stream).keep_alive(keep_alive).into_response()
+        }
+    }
+}
+
+fn render(event: &Event) -> Sse {
+    match event {
+        Event::Reset { id } => Sse::default().event("reset").id(id.to_string()).data("{}"),
+        Event::Task { id, at, queue, fact } => {
+            let event = TaskEvent {
+                kind: fact.kind.as_str().to_owned(),
+                task_id: fact.task.to_string(),
+                queue: queue.to_string(),
+                state: fact.state.as_str().to_owned(),
+                attempt: fact.attempt,
+                reason: fact.reason.map(|reason| reason.as_str().to_owned()),
+                at: at.to_string(),
+            };
+            let data = serde_json::to_string(&event).unwrap_or_default();
+            Sse::default().event("task").id(id.to_string()).data(data)
+        }
+    }
+}

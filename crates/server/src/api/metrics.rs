@@ -1,0 +1,61 @@
+//! Figures for Prometheus.
+
+use std::fmt::Write as _;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tenure_core::limits;
+use tenure_engine::store::QueueStats;
+
+use crate::state::App;
+
+pub fn router() -> Router<App> {
+    Router::new().route("/metrics", get(metrics_at_root)).route("/api/v1/metrics/prometheus", get(metrics))
+}
+
+/// The same, where scrapers look first
+#[utoipa::path(get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
+pub async fn metrics_at_root(state: State<App>) -> Response {
+    metrics(state).await
+}
+
+/// Figures for Prometheus
+#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "health",
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
+pub async fn metrics(State(app): State<App>) -> Response {
+    let mut text = app.metrics.render();
+    // Depths are read when asked for: they are the store's, not this process's.
+    match app.engine.queues(None, limits::LIST_LIMIT_MAX).await {
+        Ok(page) => queue_depths(&mut text, &page.items),
+        Err(error) => tracing::warn!(%error, "cannot read queue depths for metrics"),
+    }
+    let (work, heartbeat) = app.engine.waiting();
+    text.push_str("# HELP tenure_lane_waiting Requests that wait for the store.\n# TYPE tenure_lane_waiting gauge\n");
+    let _ = writeln!(text, "tenure_lane_waiting{{lane=\"work\"}} {work}");
+    let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
+    let mut response = text.into_response();
+    let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, format);
+    response
+}
+
+fn queue_depths(text: &mut String, queues: &[QueueStats]) {
+    text.push_str("# HELP tenure_queue_tasks Tasks of a queue by where they stand.\n# TYPE tenure_queue_tasks gauge\n");
+    for stats in queues {
+        let counts = &stats.counts;
+        for (state, count) in [
+            ("scheduled", counts.scheduled),
+            ("ready", counts.ready),
+            ("running", counts.running),
+            ("finished", counts.finished),
+            ("dead_lettered", counts.dead_lettered),
+        ] {
+            let name = stats.queue.name.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = writeln!(text, "tenure_queue_tasks{{queue=\"{name}\",state=\"{state}\"}} {count}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The user API.
+
+pub mod dead_letters;
+pub mod events;
+pub mod health;
+pub mod metrics;
+pub mod queues;
+pub mod tasks;
+
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use tenure_auth::User;
+use tenure_core::command::Reach;
+
+use crate::error::Fault;
+use crate::request::RequestId;
+use crate::state::App;
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .merge(tasks::router())
+        .merge(queues::router())
+        .merge(dead_letters::router())
+        .merge(events::router())
+        .merge(health::router())
+        .merge(metrics::router())
+}
+
+/// Worker and task tokens are never accepted here.
+pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<User, Fault> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    app.user_auth.authenticate(text("x-admin-api-key"), text("x-api-key")).map_err(Fault::of_user)
+}
+
+/// What a user can see. Whatever lies outside is as if it did not exist.
+pub fn reach(user: &User) -> Reach {
+    match user {
+        User::Admin => Reach::All,
+        User::Tenant(tenant) => Reach::Tenant(tenant.as_str().into()),
+    }
+}
+
+pub fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
+    match answer {
+        Ok(body) => Json(body).into_response(),
+        Err(fault) => fault.for_user(id),
+    }
+}
+
+/// A query string as a type; what is wrong with it names its field.
+pub fn query<T: serde::de::DeserializeOwned>(uri: &axum::http::Uri) -> Result<T, Fault> {
+    // Postgres keeps no NUL in a text: nothing can match one.
+    if uri.query().is_some_and(|query| query.contains("%00")) {
+        return Err(Fault::invalid("query", "must not contain NUL"));
+    }
+    let query = axum::extract::Query::<T>::try_from_uri(uri);
+    query.map(|query| query.0).map_err(|rejection| {
+        let message = rejection.body_text();
+        Fault::invalid("query", message.trim_start_matches("Failed to deserialize query string: "))
+    })
+}

@@ -1,0 +1,144 @@
+//! Queues: look at them, set their limits, pause and resume.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use axum::routing::{get, post, put};
+use serde::Deserialize;
+use tenure_contract::error::UserError;
+use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings};
+use tenure_core::command::Answer;
+use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_core::limits;
+use tenure_engine::store::QueueStats;
+
+use super::{authenticate, query, respond};
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::{render, validate};
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/api/v1/queues", get(list))
+        .route("/api/v1/queues/{name}", put(set).get(show))
+        .route("/api/v1/queues/{name}/pause", post(pause))
+        .route("/api/v1/queues/{name}/resume", post(resume))
+}
+
+/// A page of a list
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    /// 1..=1000, default 100
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// List queues by name
+#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(PageQuery), security(("api_key" = [])),
+    responses((status = 200, body = Page<Queue>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn list(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        authenticate(&app, &headers)?;
+        let asked: PageQuery = query(&uri)?;
+        let limit = validate::page_limit(asked.limit)?;
+        let page = app.engine.queues(asked.cursor.as_deref(), limit).await?;
+        Ok(Page { items: page.items.iter().map(render::queue).collect(), next_cursor: page.next })
+    };
+    respond(answer.await, &id)
+}
+
+/// Show a queue
+#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn show(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Response {
+    let answer = async {
+        authenticate(&app, &headers)?;
+        stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::NotFound { what: "queue_not_found" })
+    };
+    respond(answer.await, &id)
+}
+
+async fn stats(app: &App, name: &str) -> Result<Option<QueueStats>, Fault> {
+    // No queue can have such a name, and not every store could be asked for it.
+    if validate::name(name, "name").is_err() {
+        return Ok(None);
+    }
+    // The list is ordered by name; the queue is the first one behind everything that sorts before it.
+    let mut before = name.to_owned();
+    let last = before.pop();
+    if let Some(previous) = last.and_then(|last| char::from_u32(u32::from(last).saturating_sub(1))) {
+        before.push(previous);
+        before.push('\u{10ffff}');
+    }
+    let page = app.engine.queues(Some(&before), 2).await?;
+    Ok(page.items.into_iter().find(|stats| &*stats.queue.name == name))
+}
+
+/// Set the limits of a queue; it is made if it does not exist
+#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueSettings,
+    security(("api_key" = [])),
+    responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn set(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+    body: Body,
+) -> Response {
+    let answer = async {
+        authenticate(&app, &headers)?;
+        let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        let queue = validate::name(&name, "name")?;
+        let settings = validate::queue_settings(&settings)?;
+        app.engine.set_queue(SetQueue { queue, settings }).await??;
+        stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
+    };
+    respond(answer.await, &id)
+}
+
+/// Stop grants of a queue; running work continues
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn pause(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Response {
+    respond(set_paused(&app, &headers, &name, true).await, &id)
+}
+
+/// Let grants of a queue go on
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn resume(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Response {
+    respond(set_paused(&app, &headers, &name, false).await, &id)
+}
+
+async fn set_paused(app: &App, headers: &HeaderMap, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
+    authenticate(app, headers)?;
+    let queue = validate::name(name, "name")?;
+    match app.engine.pause_queue(PauseQueue { queue, paused }).await?? {
+        Answer::Queue(queue) => Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused }),
+        _ => Err(Fault::Internal),
+    }
+}

@@ -1,0 +1,310 @@
+//! Tasks: submit, list, look at, cancel, retry.
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use tenure_contract::error::UserError;
+use tenure_contract::user::{
+    Attempt, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Cancelled, Page, Retried, Submitted, Task,
+    TaskSubmission, Why,
+};
+use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_core::command::retry::Retry;
+use tenure_core::command::submit::{self, Submit};
+use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::task::State as TaskState;
+use tenure_core::{Seq, limits};
+use tenure_engine::store::TaskFilter;
+
+use super::{authenticate, query, reach, respond};
+use crate::error::Fault;
+use crate::render;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::validate::{self, At};
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/api/v1/tasks", post(submit_one).get(list))
+        .route("/api/v1/tasks/batch", post(submit_batch))
+        .route("/api/v1/tasks/{id}", get(show))
+        .route("/api/v1/tasks/{id}/attempts", get(attempts))
+        .route("/api/v1/tasks/{id}/why", get(why))
+        .route("/api/v1/tasks/{id}/cancel", post(cancel))
+        .route("/api/v1/tasks/{id}/retry", post(retry))
+}
+
+/// Submit a task
+#[utoipa::path(post, path = "/api/v1/tasks", tag = "tasks", request_body = TaskSubmission, security(("api_key" = [])),
+    responses((status = 201, body = Submitted, description = "new"),
+              (status = 200, body = Submitted, description = "the same idempotency key and content as before"),
+              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn submit_one(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
+        let task: TaskSubmission = raw.decode()?;
+        let minted = app.engine.mint(1).await?;
+        let task = validate::submission(task, minted[0], &user, At(None))?;
+        let submitted = run_submit(&app, Submit { tasks: vec![task] }, raw.bytes.len()).await?;
+        submitted.into_iter().next().ok_or(Fault::Internal)
+    };
+    match answer.await {
+        Ok(task) => {
+            let status = if task.created { StatusCode::CREATED } else { StatusCode::OK };
+            let state = task.state.as_str().to_owned();
+            (status, Json(Submitted { task_id: task.id.to_string(), state, created: task.created })).into_response()
+        }
+        Err(fault) => fault.for_user(&id),
+    }
+}
+
+/// Submit many tasks, all or nothing
+#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = BatchSubmission, security(("api_key" = [])),
+    responses((status = 200, body = BatchSubmitted), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn submit_batch(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let raw = request::read(&headers, body, limits::BATCH_BODY_BYTES).await?;
+        let batch: BatchSubmission = raw.decode()?;
+        if batch.tasks.is_empty() || batch.tasks.len() > limits::BATCH_TASKS {
+            return Err(Fault::invalid("tasks", &format!("give 1 to {} tasks", limits::BATCH_TASKS)));
+        }
+        let minted = app.engine.mint(batch.tasks.len()).await?;
+        let tasks = batch.tasks.into_iter().zip(minted).enumerate();
+        let tasks = tasks.map(|(index, (task, id))| validate::submission(task, id, &user, At(Some(index))));
+        let submit = Submit { tasks: tasks.collect::<Result<_, _>>()? };
+        let submitted = run_submit(&app, submit, raw.bytes.len()).await?;
+        Ok(BatchSubmitted {
+            created: submitted.iter().filter(|task| task.created).count(),
+            tasks: submitted
+                .into_iter()
+                .enumerate()
+                .map(|(index, task)| BatchItem {
+                    index,
+                    task_id: task.id.to_string(),
+                    state: task.state.as_str().to_owned(),
+                    created: task.created,
+                })
+                .collect(),
+        })
+    };
+    respond(answer.await, &id)
+}
+
+async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submit::Submitted>, Fault> {
+    match app.engine.one(Command::Submit(submit), bytes).await?? {
+        Answer::Submitted(submitted) => Ok(submitted),
+        _ => Err(Fault::Internal),
+    }
+}
+
+/// Filters of a list of tasks
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    queue: Option<String>,
+    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled
+    state: Option<String>,
+    operator: Option<String>,
+    tenant: Option<String>,
+    workspace: Option<String>,
+    /// `name:value`
+    tag: Option<String>,
+    /// 1..=1000, default 100
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// List tasks, newest first
+#[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", params(ListQuery), security(("api_key" = [])),
+    responses((status = 200, body = Page<Task>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn list(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let asked: ListQuery = query(&uri)?;
+        let state = match asked.state.as_deref() {
+            None => None,
+            Some(text) => Some(TaskState::parse(text).ok_or_else(|| {
+                Fault::invalid("state", "must be Scheduled, Ready, Running, Succeeded, Failed or Canceled")
+            })?),
+        };
+        let tag = match asked.tag.as_deref() {
+            None => None,
+            Some(text) => Some(text.split_once(':').ok_or_else(|| Fault::invalid("tag", "must be name:value"))?),
+        };
+        let limit = validate::page_limit(asked.limit)?;
+        let Some(reach) = narrowed(reach(&user), asked.tenant.as_deref()) else {
+            return Ok(Page { items: Vec::new(), next_cursor: None });
+        };
+        let filter = TaskFilter {
+            queue: asked.queue,
+            state,
+            operator: asked.operator,
+            workspace: asked.workspace,
+            tag: tag.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            reach,
+            before: asked.cursor.as_deref().map(cursor).transpose()?,
+            limit,
+        };
+        let page = app.engine.tasks(&filter).await?;
+        Ok(Page { items: page.items.iter().map(render::task).collect(), next_cursor: page.next })
+    };
+    respond(answer.await, &id)
+}
+
+/// A tenant that was asked for, within what the caller can see. `None` if it lies outside.
+pub fn narrowed(reach: Reach, tenant: Option<&str>) -> Option<Reach> {
+    match tenant {
+        None => Some(reach),
+        Some(tenant) => reach.covers(tenant).then(|| Reach::Tenant(tenant.into())),
+    }
+}
+
+pub fn cursor(text: &str) -> Result<Seq, Fault> {
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.map(Seq).ok_or_else(|| Fault::invalid("cursor", "send back next_cursor as it came"))
+}
+
+/// Show a task
+#[utoipa::path(get, path = "/api/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = [])),
+    responses((status = 200, body = Task), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn show(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(task): Path<String>,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let view = app.engine.task(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        view.as_ref().map(render::task).ok_or(Fault::Refused(Rejection::NotFound))
+    };
+    respond(answer.await, &id)
+}
+
+/// Every attempt of a task, oldest first
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = Page<Attempt>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn attempts(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(task): Path<String>,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let found = app.engine.attempts(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        let found = found.ok_or(Fault::Refused(Rejection::NotFound))?;
+        Ok(Page { items: found.iter().map(render::attempt).collect(), next_cursor: None })
+    };
+    respond(answer.await, &id)
+}
+
+/// Why a task is not running
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = Why), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn why(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(task): Path<String>,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let found = app.engine.why(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
+        Ok(Why {
+            task_id: view.body.id.to_string(),
+            state: view.place.state().as_str().to_owned(),
+            why: why.iter().map(render::why).collect(),
+        })
+    };
+    respond(answer.await, &id)
+}
+
+/// Cancel a task
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+    request_body(content = CancelRequest, description = "Optional."),
+    responses((status = 200, body = Cancelled), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn cancel(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(task): Path<String>,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
+        let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
+        let reason = asked.reason.as_deref().unwrap_or("user_requested");
+        let mode = match asked.mode.as_deref() {
+            None | Some("cooperative") => Mode::Cooperative,
+            Some("immediate") => Mode::Immediate,
+            Some(_) => return Err(Fault::invalid("mode", "must be cooperative or immediate")),
+        };
+        let command = Cancel {
+            task: validate::task_id(&task, "id")?,
+            reason: validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?,
+            mode,
+            reach: reach(&user),
+        };
+        let task_id = command.task.to_string();
+        match app.engine.one(Command::Cancel(command), 0).await?? {
+            Answer::Canceled(canceled) => Ok(Cancelled {
+                task_id,
+                state: canceled.state.as_str().to_owned(),
+                cancel_requested: true,
+                cancel_reason: canceled.reason.to_string(),
+            }),
+            _ => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// Give a failed or canceled task another chance
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+    responses((status = 200, body = Retried), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn retry(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(task): Path<String>,
+) -> Response {
+    let answer = async {
+        let user = authenticate(&app, &headers)?;
+        let command = Retry { task: validate::task_id(&task, "id")?, reach: reach(&user) };
+        let task_id = command.task.to_string();
+        match app.engine.one(Command::Retry(command), 0).await?? {
+            Answer::Retried(retried) => Ok(Retried {
+                task_id,
+                state: TaskState::Ready.as_str().to_owned(),
+                attempt: retried.attempt,
+                max_attempts: retried.max_attempts,
+            }),
+            _ => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}

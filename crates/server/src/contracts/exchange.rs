@@ -1,0 +1,252 @@
+//! The exchange: one request per turn of a worker's loop, so that throughput is not bound by round trips.
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use tenure_contract::pull::{ExchangeClaim, ExchangeRequest, ExchangeResponse, ItemAnswer};
+use tenure_core::attempt::Receipt;
+use tenure_core::command::Command;
+use tenure_core::command::claim::{Claim, Claimer};
+use tenure_core::limits;
+use tenure_engine::{ClaimWait, Reply};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::pull;
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::validate;
+
+/// A request, checked. The commands of faulty items are missing; their answers are ready.
+struct Exchange {
+    complete: Option<Part>,
+    fail: Option<Part>,
+    heartbeat: Option<Part>,
+    claim: Option<(Claim, ClaimWait)>,
+    split: bool,
+    bytes: usize,
+}
+
+/// Items of one kind: what to run, or what is wrong.
+type Part = Vec<Result<Command, Fault>>;
+
+/// `POST /internal/worker/exchange`
+#[utoipa::path(post, path = "/internal/worker/exchange", tag = "pull contract", request_body = ExchangeRequest,
+    security(("worker_token" = [])),
+    responses((status = 200, body = ExchangeResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+              (status = 503, body = tenure_contract::error::WorkerError)))]
+pub async fn exchange(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let exchange = match check(&app, &headers, body).await {
+        Ok(exchange) => exchange,
+        Err(fault) => return fault.for_worker(&id),
+    };
+    if exchange.split {
+        return split(app, exchange, id);
+    }
+    match whole(&app, exchange).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(fault) => fault.for_worker(&id),
+    }
+}
+
+async fn check(app: &App, headers: &HeaderMap, body: Body) -> Result<Exchange, Fault> {
+    let worker = pull::authenticate(app, headers)?;
+    let raw = request::read(headers, body, limits::BATCH_BODY_BYTES).await?;
+    let request: ExchangeRequest = raw.decode()?;
+    let complete = part(request.complete, "complete", pull::complete_command)?;
+    let fail = part(request.fail, "fail", pull::fail_command)?;
+    let heartbeat = part(request.heartbeat, "heartbeat", pull::heartbeat_command)?;
+    let claim = request.claim.as_ref();
+    let claim_id = claim.and_then(|claim| claim.claim_id.as_deref());
+    let asked = claim.map(check_claim).transpose()?;
+    let claimer = pull::claimer(app, &worker, &request.worker_id, claim_id, request.incarnation.as_deref())?;
+    pull::hello(app, &claimer).await?;
+    Ok(Exchange {
+        complete,
+        fail,
+        heartbeat,
+        claim: asked.map(|asked| asked.by(claimer)),
+        split: request.split == Some(true),
+        bytes: raw.bytes.len(),
+    })
+}
+
+fn part<T>(
+    items: Option<Vec<T>>,
+    field: &str,
+    command: impl Fn(T) -> Result<Command, Fault>,
+) -> Result<Option<Part>, Fault> {
+    let Some(items) = items else { return Ok(None) };
+    if items.len() > limits::EXCHANGE_ITEMS {
+        return Err(Fault::invalid(field, &format!("at most {} items", limits::EXCHANGE_ITEMS)));
+    }
+    Ok(Some(items.into_iter().map(command).collect()))
+}
+
+struct Asked {
+    queues: Vec<std::sync::Arc<str>>,
+    max_jobs: usize,
+    wait: ClaimWait,
+}
+
+impl Asked {
+    fn by(self, claimer: Claimer) -> (Claim, ClaimWait) {
+        (Claim { claimer, queues: self.queues, max_jobs: self.max_jobs }, self.wait)
+    }
+}
+
+fn check_claim(claim: &ExchangeClaim) -> Result<Asked, Fault> {
+    let max_jobs = claim.max_jobs.unwrap_or(1);
+    let max_jobs = validate::within(max_jobs, 1, limits::EXCHANGE_ITEMS as i64, "claim.max_jobs")?;
+    Ok(Asked {
+        queues: pull::streams(&claim.streams, "claim.streams")?,
+        max_jobs: usize::try_from(max_jobs).unwrap_or(1),
+        wait: pull::wait(claim.max_wait_ms)?,
+    })
+}
+
+/// The answers to the reports, and what was claimed without waiting.
+struct Turn {
+    reports: ExchangeResponse,
+    jobs: Option<Vec<tenure_contract::pull::Job>>,
+}
+
+/// Reports and a first try of the claim are committed together; heartbeats go their own way beside them.
+async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
+    let mut reports = Vec::new();
+    for part in [&exchange.complete, &exchange.fail].into_iter().flatten() {
+        reports.extend(part.iter().filter_map(|item| item.as_ref().ok()).cloned());
+    }
+    let beats: Vec<Command> =
+        exchange.heartbeat.iter().flatten().filter_map(|item| item.as_ref().ok()).cloned().collect();
+    let claim = exchange.claim.as_ref().map(|(claim, _)| claim.clone());
+    let (reported, beaten) =
+        tokio::join!(app.engine.report_and_claim(reports, claim, exchange.bytes), app.engine.heartbeats(beats, 0));
+    let (replies, claimed) = reported?;
+    let mut replies = replies.into_iter();
+    let mut beaten = beaten?.into_iter();
+    let answers = |part: Option<Part>, replies: &mut dyn Iterator<Item = Reply>| {
+        part.map(|items| items.into_iter().map(|item| answer(item, replies)).collect::<Vec<_>>())
+    };
+    let reports = ExchangeResponse {
+        complete: answers(exchange.complete.take(), &mut replies),
+        fail: answers(exchange.fail.take(), &mut replies),
+        heartbeat: answers(exchange.heartbeat.take(), &mut beaten),
+        ..ExchangeResponse::default()
+    };
+    let jobs = match claimed {
+        Some(claimed) => Some(pull::jobs(app, claimed).await?),
+        None => None,
+    };
+    Ok(Turn { reports, jobs })
+}
+
+fn answer(item: Result<Command, Fault>, replies: &mut dyn Iterator<Item = Reply>) -> ItemAnswer {
+    let command = match item {
+        Ok(command) => command,
+        Err(fault) => return fault.for_item(),
+    };
+    let outcome = match replies.next() {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(error)) => return Fault::from(error).for_item(),
+        None => return Fault::Internal.for_item(),
+    };
+    let answer = if matches!(command, Command::Heartbeat(_)) {
+        pull::renewed(outcome).map(|renewed| ItemAnswer {
+            ok: true,
+            lease_expires_at: Some(renewed.expires_at.to_string()),
+            should_cancel: Some(renewed.cancel.is_some()),
+            cancel_reason: renewed.cancel.map(|reason| reason.to_string()),
+            ..ItemAnswer::default()
+        })
+    } else {
+        pull::reported(outcome).map(|receipt| match receipt {
+            Receipt::Completed => ItemAnswer { ok: true, ack: Some(true), ..ItemAnswer::default() },
+            Receipt::Failed { requeued, dlq } => ItemAnswer {
+                ok: true,
+                ack: Some(true),
+                requeued: Some(requeued),
+                dlq: Some(dlq),
+                ..ItemAnswer::default()
+            },
+        })
+    };
+    answer.unwrap_or_else(|fault| fault.for_item())
+}
+
+fn has_reports(exchange: &Exchange) -> bool {
+    [&exchange.complete, &exchange.fail, &exchange.heartbeat].into_iter().flatten().any(|part| !part.is_empty())
+}
+
+/// One body. The claim waits only if nothing was reported: answers to reports are not held back.
+async fn whole(app: &App, mut exchange: Exchange) -> Result<ExchangeResponse, Fault> {
+    let may_wait = !has_reports(&exchange);
+    let mut turn = turn(app, &mut exchange).await?;
+    if may_wait && turn.jobs.as_ref().is_some_and(Vec::is_empty) {
+        turn.jobs = wait(app, exchange.claim).await?;
+    }
+    Ok(ExchangeResponse { jobs: turn.jobs, ..turn.reports })
+}
+
+async fn wait(app: &App, claim: Option<(Claim, ClaimWait)>) -> Result<Option<Vec<tenure_contract::pull::Job>>, Fault> {
+    let Some((claim, wait)) = claim else { return Ok(None) };
+    let claimed = app.engine.claim(claim, wait).await?;
+    Ok(Some(pull::jobs(app, claimed).await?))
+}
+
+/// NDJSON: a line for each part, the reports' lines at once, the claim's when it has an answer.
+fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
+    let (lines, stream) = tokio::sync::mpsc::channel::<Result<Bytes, std::convert::Infallible>>(8);
+    tokio::spawn(async move {
+        let send = async |part: ExchangeResponse| {
+            let mut line = serde_json::to_vec(&part).unwrap_or_default();
+            line.push(b'\n');
+            lines.send(Ok(line.into())).await.is_ok()
+        };
+        let failed = |fault: Fault| ExchangeResponse { claim_error: Some(fault.for_item()), ..Default::default() };
+        let turn = match turn(&app, &mut exchange).await {
+            Ok(turn) => turn,
+            Err(fault) => {
+                tracing::warn!(request.id = id.0, ?fault, "an exchange failed");
+                send(failed(fault)).await;
+                return;
+            }
+        };
+        let ExchangeResponse { complete, fail, heartbeat, .. } = turn.reports;
+        let parts = [
+            complete.map(|complete| ExchangeResponse { complete: Some(complete), ..Default::default() }),
+            fail.map(|fail| ExchangeResponse { fail: Some(fail), ..Default::default() }),
+            heartbeat.map(|heartbeat| ExchangeResponse { heartbeat: Some(heartbeat), ..Default::default() }),
+        ];
+        for part in parts.into_iter().flatten() {
+            send(part).await;
+        }
+        let jobs = match turn.jobs {
+            // A worker that is gone takes no job.
+            Some(jobs) if jobs.is_empty() => tokio::select! {
+                jobs = wait(&app, exchange.claim) => jobs,
+                () = lines.closed() => return,
+            },
+            jobs => Ok(jobs),
+        };
+        match jobs {
+            Ok(None) => {}
+            Ok(jobs) => {
+                send(ExchangeResponse { jobs, ..Default::default() }).await;
+            }
+            Err(fault) => {
+                send(failed(fault)).await;
+            }
+        }
+    });
+    let mut response = Body::from_stream(ReceiverStream::new(stream)).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response
+}

@@ -1,0 +1,4 @@
+//! The worker contracts, one file each.
+
+pub mod exchange;
+pub mod pull;

@@ -1,0 +1,387 @@
+//! The pull contract: long-poll claim, heartbeat, complete, fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use tenure_auth::{Worker, WorkerCredential};
+use tenure_contract::pull::{
+    ClaimRequest, ClaimResponse, CompleteItem, CompleteRequest, CompleteResponse, FailItem, FailRequest, FailResponse,
+    HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
+};
+use tenure_contract::{CONTRACT_HEADER, PULL_CONTRACT};
+use tenure_core::attempt::{Failure, Progress, Receipt, Report};
+use tenure_core::batch::Outcome;
+use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Claimer};
+use tenure_core::command::complete::Complete;
+use tenure_core::command::fail::Fail;
+use tenure_core::command::heartbeat::{Heartbeat, Renewed};
+use tenure_core::command::hello::Hello;
+use tenure_core::command::{Answer, Command, Rejection};
+use tenure_core::limits;
+use tenure_core::{AttemptId, LeaseToken, TaskId};
+use tenure_engine::{ClaimWait, random_seed};
+
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::{render, validate};
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/internal/worker/claim", post(claim))
+        .route("/internal/worker/heartbeat", post(heartbeat))
+        .route("/internal/worker/complete", post(complete))
+        .route("/internal/worker/fail", post(fail))
+        .route("/internal/worker/exchange", post(super::exchange::exchange))
+}
+
+/// Whether a path belongs to this contract.
+pub fn owns(path: &str) -> bool {
+    path.starts_with("/internal/worker/")
+}
+
+/// Everything below `/internal/worker/` says which contract it speaks.
+pub async fn name_contract(request: axum::extract::Request, next: Next) -> Response {
+    if !owns(request.uri().path()) {
+        return next.run(request).await;
+    }
+    let mut response = next.run(request).await;
+    let header = HeaderName::from_static(CONTRACT_HEADER);
+    response.headers_mut().insert(header, HeaderValue::from_static(PULL_CONTRACT));
+    response
+}
+
+pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<Worker, Fault> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION.as_str())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    let sent = WorkerCredential {
+        id: text("x-worker-id"),
+        token: text("x-worker-token").or(bearer),
+        shared_token: text("x-trace-worker-token"),
+    };
+    app.worker_auth.authenticate(sent).map_err(Fault::of_worker)
+}
+
+/// Checks the id in the body against who was let in.
+pub fn speaks_as(app: &App, worker: &Worker, id: &str) -> Result<Arc<str>, Fault> {
+    let id = validate::text_of(id, "worker_id", limits::WORKER_ID_BYTES)?;
+    match app.worker_auth.speaks_as(worker, &id) {
+        Ok(true) => Ok(id),
+        Ok(false) => Err(Fault::WorkerMismatch),
+        Err(error) => Err(Fault::of_worker(error)),
+    }
+}
+
+/// `POST /internal/worker/claim`
+#[utoipa::path(post, path = "/internal/worker/claim", tag = "pull contract", request_body = ClaimRequest,
+    security(("worker_token" = [])),
+    responses((status = 200, body = ClaimResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+              (status = 503, body = tenure_contract::error::WorkerError)))]
+pub async fn claim(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let worker = authenticate(&app, &headers)?;
+        let request: ClaimRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        let claimer =
+            claimer(&app, &worker, &request.worker_id, request.claim_id.as_deref(), request.incarnation.as_deref());
+        match &request.job_id {
+            Some(job_id) => {
+                let task = TaskId::parse(job_id).map_err(|e| Fault::invalid("job_id", &e.to_string()))?;
+                let claimer = claimer?;
+                hello(&app, &claimer).await?;
+                let message = request.message_id.as_deref().and_then(|text| text.parse().ok());
+                claim_task(&app, ClaimTask { claimer, task, message }).await
+            }
+            None => {
+                let wait = wait(request.max_wait_ms)?;
+                let queues = streams(request.streams.as_deref().unwrap_or_default(), "streams")?;
+                let max_jobs = request.max_jobs.unwrap_or(1);
+                let max_jobs = validate::within(max_jobs, 1, limits::CLAIM_JOBS as i64, "max_jobs")?;
+                let claimer = claimer?;
+                hello(&app, &claimer).await?;
+                let claim = Claim { claimer, queues, max_jobs: usize::try_from(max_jobs).unwrap_or(1) };
+                let jobs = jobs(&app, app.engine.claim(claim, wait).await?).await?;
+                Ok(ClaimResponse {
+                    claimed: !jobs.is_empty(),
+                    job: jobs.first().cloned(),
+                    jobs: request.max_jobs.is_some().then_some(jobs),
+                    ..ClaimResponse::default()
+                })
+            }
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// Request faults of the parts that every claim has. The mismatch of ids is judged after all of them.
+pub fn claimer(
+    app: &App,
+    worker: &Worker,
+    worker_id: &str,
+    claim_id: Option<&str>,
+    incarnation: Option<&str>,
+) -> Result<Claimer, Fault> {
+    let claim_id = claim_id.map(|text| validate::text_of(text, "claim_id", limits::CLAIM_ID_BYTES)).transpose()?;
+    let incarnation =
+        incarnation.map(|text| validate::text_of(text, "incarnation", limits::INCARNATION_BYTES)).transpose()?;
+    Ok(Claimer { worker: speaks_as(app, worker, worker_id)?, incarnation, claim_id, seed: random_seed() })
+}
+
+pub fn wait(max_wait_ms: Option<i64>) -> Result<ClaimWait, Fault> {
+    let ms = max_wait_ms.unwrap_or(limits::CLAIM_WAIT_MS_DEFAULT);
+    let ms = validate::within(ms, 0, limits::CLAIM_WAIT_MS_MAX, "max_wait_ms")?;
+    Ok(ClaimWait(Duration::from_millis(ms.unsigned_abs())))
+}
+
+pub fn streams(streams: &[String], field: &str) -> Result<Vec<Arc<str>>, Fault> {
+    if streams.is_empty() || streams.len() > limits::CLAIM_STREAMS {
+        return Err(Fault::invalid(field, &format!("name 1 to {} streams", limits::CLAIM_STREAMS)));
+    }
+    let mut queues: Vec<Arc<str>> = Vec::with_capacity(streams.len());
+    for (index, stream) in streams.iter().enumerate() {
+        let queue = validate::name(stream, format!("{field}[{index}]"))?;
+        if !queues.contains(&queue) {
+            queues.push(queue);
+        }
+    }
+    Ok(queues)
+}
+
+/// A worker process that names its incarnation is let in under it first.
+pub async fn hello(app: &App, claimer: &Claimer) -> Result<(), Fault> {
+    if let Some(incarnation) = &claimer.incarnation {
+        let hello = Hello { worker: Arc::clone(&claimer.worker), incarnation: Arc::clone(incarnation) };
+        app.engine.hello(hello).await??;
+    }
+    Ok(())
+}
+
+async fn claim_task(app: &App, claim: ClaimTask) -> Result<ClaimResponse, Fault> {
+    match app.engine.claim_task(claim).await?? {
+        Answer::Claimed(claimed) => {
+            let jobs = jobs(app, claimed).await?;
+            Ok(ClaimResponse { claimed: !jobs.is_empty(), job: jobs.into_iter().next(), ..ClaimResponse::default() })
+        }
+        Answer::NotGranted(not) => Ok(ClaimResponse {
+            claimed: false,
+            reason: Some(not.reason.as_str().to_owned()),
+            ack: Some(not.ack),
+            ..ClaimResponse::default()
+        }),
+        _ => Err(Fault::Internal),
+    }
+}
+
+/// Grants as jobs. The stream of a job is the name of its queue.
+pub async fn jobs(app: &App, claimed: Claimed) -> Result<Vec<Job>, Fault> {
+    let mut jobs = Vec::with_capacity(claimed.grants.len());
+    for grant in &claimed.grants {
+        let stream = app.engine.queue_name(grant.queue).await?;
+        jobs.push(render::job(grant, &stream).ok_or(Fault::Internal)?);
+    }
+    Ok(jobs)
+}
+
+/// `POST /internal/worker/heartbeat`
+#[utoipa::path(post, path = "/internal/worker/heartbeat", tag = "pull contract", request_body = HeartbeatRequest,
+    security(("worker_token" = [])),
+    responses((status = 200, body = HeartbeatResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+              (status = 503, body = tenure_contract::error::WorkerError)))]
+pub async fn heartbeat(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let worker = authenticate(&app, &headers)?;
+        let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
+        let request: HeartbeatRequest = raw.decode()?;
+        let worker_id = request.worker_id.clone();
+        let command = heartbeat_command(request.into());
+        let command = checked(&app, &worker, &worker_id, command)?;
+        let outcome = first(app.engine.heartbeats(vec![command], raw.bytes.len()).await?)?;
+        let renewed = renewed(outcome)?;
+        Ok(HeartbeatResponse {
+            ok: true,
+            lease_expires_at: renewed.expires_at.to_string(),
+            should_cancel: renewed.cancel.is_some(),
+            cancel_reason: renewed.cancel.map(|reason| reason.to_string()),
+        })
+    };
+    respond(answer.await, &id)
+}
+
+/// `POST /internal/worker/complete`
+#[utoipa::path(post, path = "/internal/worker/complete", tag = "pull contract", request_body = CompleteRequest,
+    security(("worker_token" = [])),
+    responses((status = 200, body = CompleteResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+              (status = 503, body = tenure_contract::error::WorkerError)))]
+pub async fn complete(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let worker = authenticate(&app, &headers)?;
+        let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
+        let request: CompleteRequest = raw.decode()?;
+        let worker_id = request.worker_id.clone();
+        let command = checked(&app, &worker, &worker_id, complete_command(request.into()))?;
+        match reported(app.engine.one(command, raw.bytes.len()).await?)? {
+            Receipt::Completed => Ok(CompleteResponse { ok: true, ack: true }),
+            Receipt::Failed { .. } => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// `POST /internal/worker/fail`
+#[utoipa::path(post, path = "/internal/worker/fail", tag = "pull contract", request_body = FailRequest,
+    security(("worker_token" = [])),
+    responses((status = 200, body = FailResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+              (status = 503, body = tenure_contract::error::WorkerError)))]
+pub async fn fail(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let worker = authenticate(&app, &headers)?;
+        let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
+        let request: FailRequest = raw.decode()?;
+        let worker_id = request.worker_id.clone();
+        let command = checked(&app, &worker, &worker_id, fail_command(request.into()))?;
+        match reported(app.engine.one(command, raw.bytes.len()).await?)? {
+            Receipt::Failed { requeued, dlq } => Ok(FailResponse { ok: true, ack: true, requeued, dlq }),
+            Receipt::Completed => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// Request faults come before the mismatch of ids, and that before unknown jobs and tokens.
+fn checked(app: &App, worker: &Worker, worker_id: &str, command: Result<Command, Fault>) -> Result<Command, Fault> {
+    match command {
+        Err(fault @ Fault::Refused(_)) => {
+            speaks_as(app, worker, worker_id)?;
+            Err(fault)
+        }
+        Err(fault) => Err(fault),
+        Ok(command) => {
+            speaks_as(app, worker, worker_id)?;
+            Ok(command)
+        }
+    }
+}
+
+pub fn heartbeat_command(item: HeartbeatItem) -> Result<Command, Fault> {
+    let pct = item.progress_pct.map(|pct| validate::within(pct, 0, 100, "progress_pct")).transpose()?;
+    if item.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
+        let message = format!("may have {} bytes at most", limits::CHECKPOINT_BYTES);
+        return Err(Fault::invalid("checkpoint", &message));
+    }
+    Ok(Command::Heartbeat(Heartbeat {
+        task: job_id(&item.job_id)?,
+        token: lease_token(&item.lease_token)?,
+        progress: Progress {
+            pct: pct.and_then(|pct| u8::try_from(pct).ok()),
+            message: item.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),
+        },
+        checkpoint: item.checkpoint.map(|checkpoint| checkpoint.text()),
+    }))
+}
+
+pub fn complete_command(item: CompleteItem) -> Result<Command, Fault> {
+    if item.result.as_ref().is_some_and(|result| result.len() > limits::PAYLOAD_BYTES) {
+        return Err(Fault::PayloadTooLarge { field: "result".to_owned() });
+    }
+    let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
+    let report = Report::Succeeded { result: item.result.map(|result| result.text()) };
+    Ok(Command::Complete(Complete { task, attempt_id, token, report }))
+}
+
+pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
+    let error = &item.error;
+    if error.code.is_empty() {
+        return Err(Fault::invalid("error.code", "must not be empty"));
+    }
+    let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
+    let stack = error.stack.as_deref().map(without_nul);
+    let failure =
+        Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable);
+    Ok(Command::Fail(Fail { task, attempt_id, token, report: Report::Failed(failure) }))
+}
+
+/// Postgres keeps no NUL in a text.
+fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+fn holder(job: &str, attempt: &str, token: &str) -> Result<(TaskId, AttemptId, LeaseToken), Fault> {
+    let task = job_id(job)?;
+    if attempt.is_empty() {
+        return Err(Fault::invalid("attempt_id", "must not be empty"));
+    }
+    // A text of another shape is no attempt of ours: it is looked up as one that was never granted.
+    let attempt_id = AttemptId::parse(attempt).unwrap_or(AttemptId::from_u128(0));
+    Ok((task, attempt_id, lease_token(token)?))
+}
+
+fn job_id(text: &str) -> Result<TaskId, Fault> {
+    if text.is_empty() {
+        return Err(Fault::invalid("job_id", "must not be empty"));
+    }
+    TaskId::parse(text).map_err(|_| Fault::Refused(Rejection::NotFound))
+}
+
+fn lease_token(text: &str) -> Result<LeaseToken, Fault> {
+    if text.is_empty() {
+        return Err(Fault::invalid("lease_token", "must not be empty"));
+    }
+    // A text of another shape is no token of ours: it is looked up as one that was never granted.
+    Ok(LeaseToken::parse(text).unwrap_or(LeaseToken::from_u128(0)))
+}
+
+pub fn first(
+    mut replies: Vec<Result<Outcome, tenure_engine::EngineError>>,
+) -> Result<Outcome, tenure_engine::EngineError> {
+    replies.pop().unwrap_or(Err(tenure_engine::EngineError::Internal))
+}
+
+pub fn renewed(outcome: Outcome) -> Result<Renewed, Fault> {
+    match outcome? {
+        Answer::Renewed(renewed) => Ok(renewed),
+        _ => Err(Fault::Internal),
+    }
+}
+
+pub fn reported(outcome: Outcome) -> Result<Receipt, Fault> {
+    match outcome? {
+        Answer::Reported(receipt) => Ok(receipt),
+        _ => Err(Fault::Internal),
+    }
+}
+
+fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
+    match answer {
+        Ok(body) => Json(body).into_response(),
+        Err(fault) => fault.for_worker(id),
+    }
+}

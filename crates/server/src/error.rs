@@ -1,0 +1,288 @@
+//! Everything that can go wrong with a request, and how each contract says it. Status codes are known only here.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tenure_auth::AuthError;
+use tenure_contract::error::{ErrorClass, UserError, WorkerError};
+use tenure_contract::pull::ItemAnswer;
+use tenure_core::command::{Conflict, ConflictKind, Rejection};
+use tenure_core::limits;
+use tenure_engine::EngineError;
+
+use crate::render;
+use crate::request::RequestId;
+
+/// What is wrong, apart from how it is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    Malformed { message: String },
+    UnsupportedMediaType,
+    BodyTooLarge { limit: usize },
+    BodyTimeout,
+    Invalid { field: String, message: String },
+    PayloadTooLarge { field: String },
+    MissingWorkerToken,
+    InvalidWorkerToken,
+    WorkerAuthNotConfigured,
+    WorkerMismatch,
+    MissingApiKey,
+    InvalidApiKey,
+    TenantForbidden,
+    Refused(Rejection),
+    NotFound { what: &'static str },
+    MethodNotAllowed,
+    Busy { retry_after: Duration },
+    StoreUnavailable { retry_after: Duration },
+    ShuttingDown,
+    Internal,
+}
+
+impl Fault {
+    pub fn invalid(field: impl Into<String>, message: &str) -> Self {
+        Self::Invalid { field: field.into(), message: message.to_owned() }
+    }
+
+    pub fn of_worker(error: AuthError) -> Self {
+        match error {
+            AuthError::Missing => Self::MissingWorkerToken,
+            AuthError::Invalid => Self::InvalidWorkerToken,
+            AuthError::NotConfigured => Self::WorkerAuthNotConfigured,
+        }
+    }
+
+    pub fn of_user(error: AuthError) -> Self {
+        match error {
+            AuthError::Missing => Self::MissingApiKey,
+            AuthError::Invalid | AuthError::NotConfigured => Self::InvalidApiKey,
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Malformed { .. } => StatusCode::BAD_REQUEST,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::MissingWorkerToken | Self::InvalidWorkerToken | Self::MissingApiKey | Self::InvalidApiKey => {
+                StatusCode::UNAUTHORIZED
+            }
+            Self::WorkerMismatch | Self::TenantForbidden => StatusCode::FORBIDDEN,
+            Self::NotFound { .. } | Self::Refused(Rejection::NotFound) => StatusCode::NOT_FOUND,
+            Self::Refused(_) => StatusCode::CONFLICT,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::WorkerAuthNotConfigured | Self::Busy { .. } | Self::StoreUnavailable { .. } | Self::ShuttingDown => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The stable word. Each has a page in `docs/errors/`.
+    fn code(&self, not_found: &'static str) -> &'static str {
+        match self {
+            Self::Malformed { .. } => "malformed_request",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => "payload_too_large",
+            Self::BodyTimeout => "request_timeout",
+            Self::Invalid { .. } => "invalid_argument",
+            Self::MissingWorkerToken => "missing_worker_token",
+            Self::InvalidWorkerToken => "invalid_worker_token",
+            Self::WorkerAuthNotConfigured => "worker_auth_not_configured",
+            Self::WorkerMismatch => "worker_mismatch",
+            Self::MissingApiKey => "missing_api_key",
+            Self::InvalidApiKey => "invalid_api_key",
+            Self::TenantForbidden => "tenant_forbidden",
+            Self::NotFound { what } => what,
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::Busy { .. } => "overloaded",
+            Self::StoreUnavailable { .. } => "store_unavailable",
+            Self::ShuttingDown => "shutting_down",
+            Self::Internal => "internal",
+            Self::Refused(rejection) => match rejection {
+                Rejection::NotFound => not_found,
+                Rejection::Conflict(conflict) => match conflict.kind {
+                    ConflictKind::StaleAttempt => "stale_attempt",
+                    ConflictKind::StaleLease => "stale_lease",
+                    ConflictKind::LeaseExpired => "lease_expired",
+                    ConflictKind::AttemptClosed => "attempt_closed",
+                    ConflictKind::ConflictingCompletion => "conflicting_completion",
+                },
+                Rejection::IdempotencyConflict { .. } => "idempotency_conflict",
+                Rejection::AlreadyTerminal { .. } => "task_already_terminal",
+                Rejection::NotRetryable { .. } => "task_not_retryable",
+                Rejection::StaleIncarnation => "stale_incarnation",
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Malformed { message } => message.clone(),
+            Self::Invalid { message, .. } => message.clone(),
+            Self::UnsupportedMediaType => "send the body as Content-Type: application/json".to_owned(),
+            Self::BodyTooLarge { limit } => format!("the body may have {limit} bytes at most"),
+            Self::PayloadTooLarge { field } => format!("{field} may have {} bytes at most", limits::PAYLOAD_BYTES),
+            Self::BodyTimeout => "the body did not arrive in time".to_owned(),
+            Self::MissingWorkerToken => {
+                "send the worker token in X-Worker-Token or as Authorization: Bearer".to_owned()
+            }
+            Self::InvalidWorkerToken => "the worker token is not valid for this worker".to_owned(),
+            Self::WorkerAuthNotConfigured => "this server has no worker credential: set auth.worker_token".to_owned(),
+            Self::WorkerMismatch => "worker_id differs from the worker that the credential names".to_owned(),
+            Self::MissingApiKey => "send the API key in X-API-Key".to_owned(),
+            Self::InvalidApiKey => "the API key is not valid".to_owned(),
+            Self::TenantForbidden => "this API key belongs to another tenant".to_owned(),
+            Self::NotFound { what } => match *what {
+                "task_not_found" => "no such task".to_owned(),
+                "queue_not_found" => "no such queue".to_owned(),
+                _ => "no such path; see /api/v1/openapi.json".to_owned(),
+            },
+            Self::MethodNotAllowed => "this path takes another method; see /api/v1/openapi.json".to_owned(),
+            Self::Busy { .. } => "too many requests are waiting; try again".to_owned(),
+            Self::StoreUnavailable { .. } => "the store cannot be reached; try again".to_owned(),
+            Self::ShuttingDown => "the control plane is shutting down; try again".to_owned(),
+            Self::Internal => "something failed inside; the log has it under this request id".to_owned(),
+            Self::Refused(rejection) => match rejection {
+                Rejection::NotFound => "no such task".to_owned(),
+                Rejection::Conflict(conflict) => conflict_message(conflict),
+                Rejection::IdempotencyConflict { index, existing } => {
+                    format!("the idempotency key of entry {index} belongs to task {existing}, which has other content")
+                }
+                Rejection::AlreadyTerminal { state } => format!("the task has ended: {}", state.as_str()),
+                Rejection::NotRetryable { past_deadline: true, .. } => "the deadline of the task has passed".to_owned(),
+                Rejection::NotRetryable { state, .. } => {
+                    format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
+                }
+                Rejection::StaleIncarnation => "a newer process runs under this worker_id; stop".to_owned(),
+            },
+        }
+    }
+
+    fn field(&self) -> Option<String> {
+        match self {
+            Self::Invalid { field, .. } | Self::PayloadTooLarge { field } => Some(field.clone()),
+            _ => None,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Busy { retry_after } | Self::StoreUnavailable { retry_after } => Some(*retry_after),
+            Self::ShuttingDown => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+
+    fn class(&self) -> ErrorClass {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => ErrorClass::Unauthorized,
+            StatusCode::FORBIDDEN => ErrorClass::Forbidden,
+            StatusCode::NOT_FOUND => ErrorClass::NotFound,
+            StatusCode::CONFLICT => ErrorClass::Conflict,
+            StatusCode::REQUEST_TIMEOUT => ErrorClass::Timeout,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS => ErrorClass::ResourceLimit,
+            StatusCode::SERVICE_UNAVAILABLE => ErrorClass::Unavailable,
+            StatusCode::INTERNAL_SERVER_ERROR => ErrorClass::InternalError,
+            _ => ErrorClass::BadRequest,
+        }
+    }
+
+    /// As the user API says it.
+    pub fn for_user(self, id: &RequestId) -> Response {
+        self.log(id);
+        let body = UserError {
+            code: self.class(),
+            error: self.code("task_not_found").to_owned(),
+            message: self.message(),
+            request_id: id.0.clone(),
+            field: self.field(),
+        };
+        self.respond(Json(body))
+    }
+
+    /// As the pull contract says it.
+    pub fn for_worker(self, id: &RequestId) -> Response {
+        self.log(id);
+        let conflict = self.conflict();
+        let body = WorkerError {
+            ok: false,
+            ack: conflict.map(|conflict| conflict.ack),
+            error: self.code("job_not_found").to_owned(),
+            message: self.message(),
+            status: conflict.map(|conflict| render::job_status(conflict.state, conflict.dead_lettered).to_owned()),
+            field: self.field(),
+            request_id: id.0.clone(),
+        };
+        self.respond(Json(body))
+    }
+
+    /// As one item of an exchange says it.
+    pub fn for_item(&self) -> ItemAnswer {
+        let conflict = self.conflict();
+        ItemAnswer {
+            ok: false,
+            ack: conflict.map(|conflict| conflict.ack),
+            error: Some(self.code("job_not_found").to_owned()),
+            message: Some(self.message()),
+            status: conflict.map(|conflict| render::job_status(conflict.state, conflict.dead_lettered).to_owned()),
+            field: self.field(),
+            http_status: Some(self.status().as_u16()),
+            ..ItemAnswer::default()
+        }
+    }
+
+    /// What went wrong inside was logged where it happened; this line ties it to the request.
+    fn log(&self, id: &RequestId) {
+        if *self == Self::Internal {
+            tracing::error!(request.id = id.0, "a request failed inside");
+        }
+    }
+
+    fn conflict(&self) -> Option<&Conflict> {
+        match self {
+            Self::Refused(Rejection::Conflict(conflict)) => Some(conflict),
+            _ => None,
+        }
+    }
+
+    fn respond(&self, body: impl IntoResponse) -> Response {
+        let mut response = (self.status(), body).into_response();
+        if let Some(after) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+        }
+        response
+    }
+}
+
+fn conflict_message(conflict: &Conflict) -> String {
+    match conflict.kind {
+        ConflictKind::StaleAttempt => {
+            format!("attempt {} is the current one; this one no longer counts", conflict.attempt)
+        }
+        ConflictKind::StaleLease => "the lease token is not that of the attempt".to_owned(),
+        ConflictKind::LeaseExpired => "the lease has expired; it is never extended".to_owned(),
+        ConflictKind::AttemptClosed => "the attempt has ended".to_owned(),
+        ConflictKind::ConflictingCompletion => "the attempt was already reported with other content".to_owned(),
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Busy { retry_after } => Self::Busy { retry_after },
+            EngineError::Unavailable { retry_after } => Self::StoreUnavailable { retry_after },
+            EngineError::Closed => Self::ShuttingDown,
+            EngineError::Internal => Self::Internal,
+        }
+    }
+}
+
+impl From<Rejection> for Fault {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection)
+    }
+}

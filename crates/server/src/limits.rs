@@ -1,0 +1,16 @@
+//! Limits of the HTTP side.
+
+use std::time::Duration;
+
+pub const MAX_CONNECTIONS_DEFAULT: usize = 10_000;
+/// From the first byte of a request, or from the end of the last one, to the end of its head.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A body must arrive at this pace on the whole, and within the time below at any size.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Watchers of events at a time.
+pub const EVENT_STREAMS: usize = 256;
+/// Between two signs of life on an event stream.
+pub const EVENT_KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// A request id longer than this is replaced.
+pub const REQUEST_ID_BYTES: usize = 128;

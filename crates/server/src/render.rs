@@ -1,0 +1,269 @@
+//! The core's types in the words of the wire.
+
+use tenure_contract::Json;
+use tenure_contract::pull::{Job, JobError};
+use tenure_contract::user::{self, Attempt, DeadLetter, LateReport, WhyReason};
+use tenure_core::attempt::{ClosedAttempt, Evidence, Failure};
+use tenure_core::batch::Counts;
+use tenure_core::command::claim::Grant;
+use tenure_core::id::ulid;
+use tenure_core::task::{FailReason, Place, State};
+use tenure_core::time::Timestamp;
+use tenure_core::why::Why;
+use tenure_engine::store::{AttemptView, QueueStats, RedriveView, TaskView};
+
+/// Where a job stands, in the words of the pull contract.
+pub const fn job_status(state: State, dead_lettered: bool) -> &'static str {
+    match state {
+        State::Scheduled | State::Ready => "QUEUED",
+        State::Running => "RUNNING",
+        State::Succeeded => "COMPLETED",
+        State::Failed if dead_lettered => "DLQ",
+        State::Failed => "FAILED",
+        State::Canceled => "CANCELLED",
+    }
+}
+
+/// `None` only if the store lost the body of a task that it granted.
+pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
+    let body = grant.body.as_ref()?;
+    Some(Job {
+        job_id: grant.task.to_string(),
+        attempt_id: grant.attempt_id.to_string(),
+        lease_token: grant.token.reveal_text(),
+        stream: stream.to_owned(),
+        message_id: grant.message.to_string(),
+        payload: Json::from_trusted(body.payload.clone()),
+        lease_ttl_seconds: whole_seconds(grant.lease_ttl_ms),
+        heartbeat_interval_seconds: whole_seconds(grant.heartbeat_ms),
+        attempt: grant.attempt,
+        fence: grant.fence.0,
+        operator: body.operator.to_string(),
+        deadline: grant.deadline.map(|at| at.to_string()),
+        traceparent: body.traceparent.as_deref().map(ToOwned::to_owned),
+        checkpoint: grant.checkpoint.clone().map(Json::from_trusted),
+    })
+}
+
+/// At least 1: a worker that was told 0 would never rest.
+fn whole_seconds(ms: i64) -> u64 {
+    (ms / 1000).max(1).unsigned_abs()
+}
+
+fn time(at: Timestamp) -> String {
+    at.to_string()
+}
+
+pub fn failure(failure: &Failure) -> JobError {
+    JobError {
+        code: failure.code.to_string(),
+        message: failure.message.to_string(),
+        stack: failure.stack.as_deref().map(ToOwned::to_owned),
+        retryable: failure.retryable,
+    }
+}
+
+pub fn task(view: &TaskView) -> user::Task {
+    let body = &view.body;
+    let place = &view.place;
+    let extra = match place {
+        Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.extra_attempts,
+        Place::Running(running) => running.carry.extra_attempts,
+        Place::Finished(finished) => finished.carry.extra_attempts,
+    };
+    let mut task = user::Task {
+        task_id: body.id.to_string(),
+        queue: view.queue.to_string(),
+        operator: body.operator.to_string(),
+        state: place.state().as_str().to_owned(),
+        priority: body.priority,
+        attempt: place.attempt(),
+        max_attempts: body.spec.max_attempts().saturating_add(extra),
+        fence: place.fence().0,
+        payload: Json::from_trusted(body.payload.clone()),
+        tags: body.tags.clone(),
+        tenant: body.tenant.to_string(),
+        workspace: body.workspace.to_string(),
+        cancel_requested: false,
+        created_at: time(body.created_at),
+        run_at: time(body.run_at),
+        started_at: place.last_attempt().map(|last| time(last.granted_at)),
+        finished_at: None,
+        result: None,
+        error: place.last_attempt().and_then(|last| last.failure.as_ref()).map(failure),
+        reason: None,
+        dead_lettered_at: None,
+        cancel_reason: None,
+        worker_id: place.last_attempt().map(|last| last.worker.to_string()),
+        lease_expires_at: None,
+        progress_pct: place.last_attempt().and_then(|last| last.progress.pct),
+        progress_message: place.last_attempt().and_then(|last| last.progress.message.as_deref().map(ToOwned::to_owned)),
+        idempotency_key: body.idempotency.as_ref().map(|idempotency| idempotency.key.to_string()),
+        deadline: body.spec.deadline.map(time),
+    };
+    match place {
+        Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
+        Place::Running(running) => {
+            task.started_at = Some(time(running.granted_at));
+            task.worker_id = Some(running.lease.holder.to_string());
+            task.lease_expires_at = Some(time(running.lease.expires_at));
+            task.cancel_requested = running.cancel.is_some();
+            task.cancel_reason = running.cancel.as_ref().map(|cancel| cancel.reason.to_string());
+            task.progress_pct = running.progress.pct;
+            task.progress_message = running.progress.message.as_deref().map(ToOwned::to_owned);
+        }
+        Place::Finished(finished) => {
+            task.finished_at = Some(time(finished.finished_at));
+            task.result = finished.result.clone().map(Json::from_trusted);
+            task.error = finished.failure.as_ref().map(failure);
+            task.reason = finished.reason.map(|reason| reason.as_str().to_owned());
+            task.dead_lettered_at = finished.dead_lettered_at.map(time);
+            task.cancel_reason = finished.cancel_reason.as_deref().map(ToOwned::to_owned);
+            task.cancel_requested = finished.cancel_reason.is_some();
+        }
+    }
+    task
+}
+
+pub fn attempt(view: &AttemptView) -> Attempt {
+    match view {
+        AttemptView::Closed(closed) => closed_attempt(closed),
+        AttemptView::Open(running) => Attempt {
+            attempt: running.attempt,
+            attempt_id: running.attempt_id.to_string(),
+            fence: running.lease.generation.0,
+            worker_id: running.lease.holder.to_string(),
+            state: State::Running.as_str().to_owned(),
+            reason: None,
+            granted_at: time(running.granted_at),
+            started_at: Some(time(running.granted_at)),
+            last_heartbeat_at: running.last_heartbeat_at.map(time),
+            ended_at: None,
+            error: None,
+            progress_pct: running.progress.pct,
+            progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
+            late_report: None,
+        },
+    }
+}
+
+fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
+    Attempt {
+        attempt: closed.number,
+        attempt_id: closed.id.to_string(),
+        fence: closed.fence.0,
+        worker_id: closed.worker.to_string(),
+        state: closed.state.as_str().to_owned(),
+        reason: Some(closed.reason.as_str().to_owned()),
+        granted_at: time(closed.granted_at),
+        started_at: Some(time(closed.granted_at)),
+        last_heartbeat_at: closed.last_heartbeat_at.map(time),
+        ended_at: Some(time(closed.ended_at)),
+        error: closed.failure.as_ref().map(failure),
+        progress_pct: closed.progress.pct,
+        progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
+        late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),
+    }
+}
+
+fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
+    LateReport {
+        received_at: time(evidence.received_at),
+        outcome: evidence.outcome().to_owned(),
+        worker_id: Some(worker.to_owned()),
+        result: evidence.result.clone().map(Json::from_trusted),
+        error: evidence.failure.as_ref().map(failure),
+        more: (evidence.more > 0).then_some(evidence.more),
+    }
+}
+
+pub fn why(why: &Why) -> WhyReason {
+    let (message, since, detail) = match why {
+        Why::WaitingUntil { at } => (format!("due at {at}"), None, Some(serde_json::json!({"until": time(*at)}))),
+        Why::RetryBackoff { at, after, attempt, since } => {
+            let cause = after.map_or("a failure", |reason| reason.as_str());
+            let detail = serde_json::json!({"until": time(*at), "after": cause, "attempt": attempt});
+            (format!("attempt {attempt} ended with {cause}; the next one may start at {at}"), *since, Some(detail))
+        }
+        Why::QueuePaused => ("the queue is paused; resume it to go on".to_owned(), None, None),
+        Why::QueueLimit { running, max_running, since } => {
+            let detail = serde_json::json!({"max_running": max_running, "running": running});
+            (format!("{running} of {max_running} slots in use"), Some(*since), Some(detail))
+        }
+        Why::RateLimit { per_second, next_at, since } => {
+            let detail = serde_json::json!({"per_second": per_second, "next_at": time(*next_at)});
+            (format!("the queue grants {per_second} tasks a second; the next at {next_at}"), Some(*since), Some(detail))
+        }
+        Why::NoWorker { last_seen_at, since } => {
+            let detail = last_seen_at.map(|at| serde_json::json!({"last_seen_at": time(at)}));
+            let message = match last_seen_at {
+                Some(at) => format!("no worker has asked for this queue since {at}"),
+                None => "no worker has ever asked for this queue".to_owned(),
+            };
+            (message, Some(*since), detail)
+        }
+        Why::NoFreeWorker { since } => {
+            ("workers ask for this queue, and are busy with what comes before".to_owned(), Some(*since), None)
+        }
+        Why::Running { since, cancel_requested: true } => {
+            ("running; it was asked to stop".to_owned(), Some(*since), None)
+        }
+        Why::Running { since, .. } => ("running".to_owned(), Some(*since), None),
+        Why::Ended { at, end } => (format!("ended: {end:?}"), Some(*at), None),
+    };
+    WhyReason { code: why.code().to_owned(), message, since: since.map(time), detail: detail.map(Json::from) }
+}
+
+pub fn queue(stats: &QueueStats) -> user::Queue {
+    let settings = &stats.queue.settings;
+    user::Queue {
+        name: stats.queue.name.to_string(),
+        paused: stats.queue.paused,
+        kind: "pull".to_owned(),
+        limits: user::QueueLimits {
+            max_running: settings.max_running.map(u64::from),
+            rate: settings.rate.map(|rate| user::Rate { per_second: rate.per_second, burst: Some(rate.burst) }),
+            fairness_key: settings.fairness_key.as_ref().map(ToString::to_string),
+        },
+        lease_ttl_seconds: settings.lease_ttl_ms.map(whole_seconds),
+        heartbeat_interval_seconds: settings.heartbeat_ms.map(whole_seconds),
+        dead_letter: !settings.no_dead_letter,
+        counts: counts(&stats.counts),
+        oldest_ready_at: stats.oldest_ready_at.map(time),
+    }
+}
+
+fn counts(counts: &Counts) -> user::QueueCounts {
+    let number = |count: i64| u64::try_from(count).unwrap_or(0);
+    user::QueueCounts {
+        scheduled: number(counts.scheduled),
+        ready: number(counts.ready),
+        running: number(counts.running),
+        dead_lettered: number(counts.dead_lettered),
+    }
+}
+
+/// `None` for a task that left the dead letters meanwhile.
+pub fn dead_letter(view: &TaskView) -> Option<DeadLetter> {
+    let Place::Finished(finished) = &view.place else { return None };
+    Some(DeadLetter {
+        task_id: view.body.id.to_string(),
+        queue: view.queue.to_string(),
+        operator: view.body.operator.to_string(),
+        reason: finished.reason.map_or("", FailReason::as_str).to_owned(),
+        last_error: finished.failure.as_ref().map(failure),
+        attempts: finished.attempt,
+        redrive_count: finished.carry.redrives,
+        dead_lettered_at: time(finished.dead_lettered_at?),
+    })
+}
+
+pub fn redrive(view: &RedriveView) -> user::Redrive {
+    user::Redrive {
+        redrive_id: Some(format!("rd_{}", ulid::encode(view.redrive_id))),
+        dry_run: false,
+        matched: view.matched,
+        released: view.released,
+        state: if view.finished { "done" } else { "running" }.to_owned(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Reading requests: their id, their body, and what is wrong with them.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use crate::error::Fault;
+use crate::limits;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names one request in answers and logs.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub String);
+
+/// Takes the caller's request id or makes one, and sends it back.
+pub async fn with_request_id(mut request: Request, next: Next) -> Response {
+    let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| is_plain(id));
+    let id = id.map_or_else(new_request_id, ToOwned::to_owned);
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = next.run(request).await;
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// Request ids go into logs: only what cannot break a line is taken.
+fn is_plain(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= limits::REQUEST_ID_BYTES
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte))
+}
+
+fn new_request_id() -> String {
+    format!("req_{:026x}", tenure_engine::random_bits() >> 24)
+}
+
+/// A body as it came.
+#[derive(Debug)]
+pub struct Raw {
+    pub bytes: Bytes,
+}
+
+/// Reads a JSON body of at most `limit` bytes.
+pub async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, Fault> {
+    let json = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"));
+    if !json {
+        return Err(Fault::UnsupportedMediaType);
+    }
+    read_any(headers, body, limit).await
+}
+
+/// Reads a body whatever its type. `Content-Length` alone refuses what is too large before a byte is read.
+pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, Fault> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Err(Fault::BodyTooLarge { limit });
+    }
+    let collect = Limited::new(body, limit).collect();
+    match tokio::time::timeout(limits::BODY_TIMEOUT, collect).await {
+        Err(_) => Err(Fault::BodyTimeout),
+        Ok(Ok(collected)) => Ok(Raw { bytes: collected.to_bytes() }),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Fault::BodyTooLarge { limit }),
+        Ok(Err(_)) => Err(Fault::Malformed { message: "the body ended early".to_owned() }),
+    }
+}
+
+impl Raw {
+    /// Decodes. What is no JSON is malformed; what is JSON of the wrong shape names its field.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            let inner = error.into_inner();
+            if inner.is_data() {
+                Fault::invalid(field_of(&path, &inner.to_string()), &plain(&inner))
+            } else {
+                Fault::Malformed { message: format!("not JSON: {}", plain(&inner)) }
+            }
+        })?;
+        reader.end().map_err(|error| Fault::Malformed { message: format!("not JSON: {}", plain(&error)) })?;
+        Ok(value)
+    }
+}
+
+fn plain(error: &serde_json::Error) -> String {
+    error.to_string()
+}
+
+/// The path of a field; for one that is missing, the path of where it should be.
+fn field_of(path: &str, message: &str) -> String {
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    match (path, missing) {
+        (".", Some(missing)) => missing.to_owned(),
+        (path, Some(missing)) => format!("{path}.{missing}"),
+        (".", None) => "body".to_owned(),
+        (path, None) => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[expect(dead_code, reason = "only decoded")]
+    struct Sample {
+        name: String,
+        items: Vec<u8>,
+    }
+
+    fn fault(text: &'static str) -> Fault {
+        Raw { bytes: Bytes::from_static(text.as_bytes()) }.decode::<Sample>().unwrap_err()
+    }
+
+    #[test]
+    fn the_field_at_fault_is_named() {
+        for (text, field) in [
+            (r#"{"items":[]}"#, "name"),
+            (r#"{"name":1,"items":[]}"#, "name"),
+            (r#"{"name":"a","items":[1,"x"]}"#, "items[1]"),
+            ("[]", "body"),
+        ] {
+            match fault(text) {
+                Fault::Invalid { field: found, .. } => assert_eq!(found, field, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_malformed() {
+        for text in ["", "{", "{\"name\":\"a\",\"items\":[]} x", "{'name':1}"] {
+            assert!(matches!(fault(text), Fault::Malformed { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn strange_request_ids_are_replaced() {
+        assert!(is_plain("req_7-a.b:c"));
+        assert!(!is_plain("a b"));
+        assert!(!is_plain(&"x".repeat(129)));
+        assert!(new_request_id().starts_with("req_"));
+    }
+}

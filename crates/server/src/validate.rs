@@ -1,0 +1,275 @@
+//! Checks what callers send and turns it into commands. Every refusal names its field.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tenure_auth::{DEFAULT_TENANT, User};
+use tenure_contract::user::{QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission};
+use tenure_core::command::submit::{NewTask, Start};
+use tenure_core::limits;
+use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
+use tenure_core::retry::{Jitter, RetryPolicy};
+use tenure_core::task::{Idempotency, Spec};
+use tenure_core::{TaskId, Timestamp};
+
+use crate::error::Fault;
+
+/// Where a field stands: alone, or in an entry of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct At(pub Option<usize>);
+
+impl At {
+    fn field(self, name: &str) -> String {
+        match self.0 {
+            None => name.to_owned(),
+            Some(index) => format!("tasks[{index}].{name}"),
+        }
+    }
+
+    fn fault(self, name: &str, message: &str) -> Fault {
+        Fault::invalid(self.field(name), message)
+    }
+}
+
+/// Names of queues, operators and tags: no white space, no control characters.
+pub fn name(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
+    text_of(text, field, limits::NAME_BYTES)
+}
+
+pub fn text_of(text: &str, field: impl Into<String>, max: usize) -> Result<Arc<str>, Fault> {
+    let plain = text.chars().all(|c| !c.is_control() && !c.is_whitespace());
+    if text.is_empty() || text.len() > max || !plain {
+        let message = format!("must have 1 to {max} bytes, without white space or control characters");
+        return Err(Fault::invalid(field, &message));
+    }
+    Ok(text.into())
+}
+
+/// Text for people: white space is fine, control characters are not.
+pub fn words(text: &str, field: impl Into<String>, max: usize) -> Result<Arc<str>, Fault> {
+    if text.is_empty() || text.len() > max || text.chars().any(char::is_control) {
+        let message = format!("must have 1 to {max} bytes, without control characters");
+        return Err(Fault::invalid(field, &message));
+    }
+    Ok(text.into())
+}
+
+/// Tenant and workspace: `[a-z0-9_-]{1,64}`.
+pub fn scope(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
+    let plain = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-');
+    if text.is_empty() || text.len() > limits::SCOPE_BYTES || !plain {
+        return Err(Fault::invalid(field, "must match [a-z0-9_-]{1,64}"));
+    }
+    Ok(text.into())
+}
+
+pub fn within(value: i64, min: i64, max: i64, field: impl Into<String>) -> Result<i64, Fault> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Fault::invalid(field, &format!("must be from {min} to {max}, not {value}")))
+    }
+}
+
+pub fn time(text: &str, field: impl Into<String>) -> Result<Timestamp, Fault> {
+    Timestamp::parse(text).map_err(|error| Fault::invalid(field, &error.to_string()))
+}
+
+/// Which tenant a new task belongs to.
+fn tenant(user: &User, asked: Option<&str>, at: At) -> Result<Arc<str>, Fault> {
+    match (user, asked) {
+        (User::Admin, None) => Ok(DEFAULT_TENANT.into()),
+        (User::Admin, Some(asked)) => scope(asked, at.field("tenant")),
+        (User::Tenant(own), None) => Ok(own.as_str().into()),
+        (User::Tenant(own), Some(asked)) if own == asked => Ok(own.as_str().into()),
+        (User::Tenant(_), Some(_)) => Err(Fault::TenantForbidden),
+    }
+}
+
+/// A submission as a task to be, under an id that was minted for it.
+pub fn submission(task: TaskSubmission, id: TaskId, user: &User, at: At) -> Result<NewTask, Fault> {
+    let key = match &task.idempotency_key {
+        None => None,
+        Some(key) => Some(words(key, at.field("idempotency_key"), limits::IDEMPOTENCY_KEY_BYTES)?),
+    };
+    let payload = task.payload.map_or_else(|| Arc::from("{}"), |payload| payload.text());
+    if payload.len() > limits::PAYLOAD_BYTES {
+        return Err(Fault::PayloadTooLarge { field: at.field("payload") });
+    }
+    let priority = task.priority.unwrap_or(i64::from(limits::PRIORITY_DEFAULT));
+    let priority = within(priority, 0, i64::from(limits::PRIORITY_MAX), at.field("priority"))?;
+    let mut new = NewTask {
+        id,
+        queue: name(&task.queue, at.field("queue"))?,
+        operator: name(&task.operator, at.field("operator"))?,
+        tenant: tenant(user, task.tenant.as_deref(), at)?,
+        workspace: scope(task.workspace.as_deref().unwrap_or("default"), at.field("workspace"))?,
+        priority: u8::try_from(priority).unwrap_or(limits::PRIORITY_DEFAULT),
+        payload,
+        start: start(task.delay_ms, task.run_at.as_deref(), at)?,
+        spec: Spec {
+            max_attempts: task
+                .max_attempts
+                .map(|n| within(n, 1, i64::from(limits::MAX_ATTEMPTS_MAX), at.field("max_attempts")))
+                .transpose()?
+                .and_then(|n| u32::try_from(n).ok()),
+            lease_ttl_ms: task.lease_ttl_seconds.map(|s| lease_ttl(s, at.field("lease_ttl_seconds"))).transpose()?,
+            heartbeat_ms: heartbeat(task.heartbeat_interval_seconds, task.lease_ttl_seconds, at)?,
+            timeout_ms: timeout(task.timeout_seconds, task.timeout_ms, at)?,
+            cancel_grace_ms: task
+                .cancel_grace_period_ms
+                .map(|ms| within(ms, 0, limits::CANCEL_GRACE_MS_MAX, at.field("cancel_grace_period_ms")))
+                .transpose()?,
+            deadline: task.deadline.as_deref().map(|text| time(text, at.field("deadline"))).transpose()?,
+            retry: task.retry.map(|policy| retry(&policy, at)).transpose()?,
+        },
+        tags: tags(task.tags.unwrap_or_default(), at)?,
+        idempotency: None,
+        traceparent: task
+            .traceparent
+            .map(|text| text_of(&text, at.field("traceparent"), limits::TRACEPARENT_BYTES))
+            .transpose()?,
+    };
+    new.idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint(&new) });
+    Ok(new)
+}
+
+fn start(delay_ms: Option<i64>, run_at: Option<&str>, at: At) -> Result<Start, Fault> {
+    match (delay_ms, run_at) {
+        (Some(_), Some(_)) => Err(at.fault("run_at", "give delay_ms or run_at, not both")),
+        (Some(ms), None) => Ok(Start::After(within(ms, 0, limits::DELAY_MS_MAX, at.field("delay_ms"))?)),
+        (None, Some(text)) => Ok(Start::At(time(text, at.field("run_at"))?)),
+        (None, None) => Ok(Start::Now),
+    }
+}
+
+fn lease_ttl(seconds: i64, field: String) -> Result<i64, Fault> {
+    Ok(within(seconds, limits::LEASE_TTL_MS_MIN / 1000, limits::LEASE_TTL_MS_MAX / 1000, field)? * 1000)
+}
+
+fn heartbeat(seconds: Option<i64>, ttl_seconds: Option<i64>, at: At) -> Result<Option<i64>, Fault> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    let ttl = ttl_seconds.unwrap_or(limits::LEASE_TTL_MS_DEFAULT / 1000);
+    if seconds < 1 || seconds >= ttl.max(2) {
+        return Err(at.fault("heartbeat_interval_seconds", "must be at least 1 and below lease_ttl_seconds"));
+    }
+    Ok(Some(seconds * 1000))
+}
+
+fn timeout(seconds: Option<i64>, ms: Option<i64>, at: At) -> Result<Option<i64>, Fault> {
+    match (seconds, ms) {
+        (Some(_), Some(_)) => Err(at.fault("timeout_ms", "give timeout_seconds or timeout_ms, not both")),
+        (Some(s), None) => Ok(Some(within(s, 1, limits::TIMEOUT_MS_MAX / 1000, at.field("timeout_seconds"))? * 1000)),
+        (None, Some(ms)) => Ok(Some(within(ms, 1, limits::TIMEOUT_MS_MAX, at.field("timeout_ms"))?)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn retry(policy: &WireRetry, at: At) -> Result<RetryPolicy, Fault> {
+    let defaults = RetryPolicy::default();
+    let backoff = |ms: Option<i64>, name: &str, default| match ms {
+        None => Ok(default),
+        Some(ms) => within(ms, 0, limits::BACKOFF_MS_MAX, at.field(name)),
+    };
+    let factor = policy.factor.unwrap_or(defaults.factor);
+    if !(1.0..=limits::BACKOFF_FACTOR_MAX).contains(&factor) {
+        return Err(at.fault("retry.factor", "must be from 1 to 100"));
+    }
+    let jitter = match policy.jitter.as_deref() {
+        None | Some("full") => Jitter::Full,
+        Some("none") => Jitter::None,
+        Some(_) => return Err(at.fault("retry.jitter", "must be full or none")),
+    };
+    Ok(RetryPolicy {
+        initial_backoff_ms: backoff(
+            policy.initial_backoff_ms,
+            "retry.initial_backoff_ms",
+            defaults.initial_backoff_ms,
+        )?,
+        factor,
+        max_backoff_ms: backoff(policy.max_backoff_ms, "retry.max_backoff_ms", defaults.max_backoff_ms)?,
+        jitter,
+    })
+}
+
+fn tags(tags: BTreeMap<String, String>, at: At) -> Result<BTreeMap<String, String>, Fault> {
+    if tags.len() > limits::TAGS {
+        return Err(at.fault("tags", &format!("at most {} tags", limits::TAGS)));
+    }
+    for (key, value) in &tags {
+        let fits = |text: &str| text.len() <= limits::TAG_BYTES && !text.chars().any(char::is_control);
+        if key.is_empty() || key.contains(':') || !fits(key) || !fits(value) {
+            let message = "names without ':' and values of up to 256 bytes, without control characters";
+            return Err(at.fault("tags", message));
+        }
+    }
+    Ok(tags)
+}
+
+/// Digest of what was submitted, with defaults filled in: a field that is left out and its default are the same.
+fn fingerprint(task: &NewTask) -> [u8; 32] {
+    // serde_json keeps the keys of a `Value` sorted, so equal payloads give equal texts. A payload that is nested too
+    // deeply for a `Value` counts as it was written.
+    let payload = serde_json::from_str::<serde_json::Value>(&task.payload)
+        .map_or_else(|_| task.payload.to_string(), |value| value.to_string());
+    let start = match task.start {
+        Start::Now => serde_json::json!(0),
+        Start::After(ms) => serde_json::json!(ms),
+        Start::At(at) => serde_json::json!(at.to_string()),
+    };
+    let spec = &task.spec;
+    let content = serde_json::json!({
+        "queue": task.queue, "operator": task.operator, "tenant": task.tenant, "workspace": task.workspace,
+        "priority": task.priority, "payload": payload, "start": start, "tags": task.tags,
+        "max_attempts": spec.max_attempts(), "timeout_ms": spec.timeout_ms(), "retry": spec.retry(),
+        "cancel_grace_ms": spec.cancel_grace_ms(), "lease_ttl_ms": spec.lease_ttl_ms, "heartbeat_ms": spec.heartbeat_ms,
+        "deadline": spec.deadline,
+    });
+    Sha256::digest(content.to_string().as_bytes()).into()
+}
+
+pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
+    let rate = match &wire.rate {
+        None => None,
+        Some(rate) => {
+            let burst = rate.burst.unwrap_or(rate.per_second.max(1.0));
+            let sane = |value: f64, min: f64| value.is_finite() && value >= min && value <= 1e6;
+            if !sane(rate.per_second, 1e-3) {
+                return Err(Fault::invalid("rate.per_second", "must be from 0.001 to 1000000"));
+            }
+            if !sane(burst, 1.0) {
+                return Err(Fault::invalid("rate.burst", "must be from 1 to 1000000"));
+            }
+            Some(Rate { per_second: rate.per_second, burst })
+        }
+    };
+    let fairness_key = match wire.fairness_key.as_deref() {
+        None => None,
+        Some(text) => Some(
+            FairnessKey::parse(text)
+                .ok_or_else(|| Fault::invalid("fairness_key", "must be tenant, workspace or tag:<name>"))?,
+        ),
+    };
+    let max_running = wire.max_running.map(|n| within(n, 0, i64::from(i32::MAX), "max_running")).transpose()?;
+    Ok(QueueSettings {
+        max_running: max_running.and_then(|n| u32::try_from(n).ok()),
+        rate,
+        fairness_key,
+        lease_ttl_ms: wire.lease_ttl_seconds.map(|s| lease_ttl(s, "lease_ttl_seconds".to_owned())).transpose()?,
+        heartbeat_ms: heartbeat(wire.heartbeat_interval_seconds, wire.lease_ttl_seconds, At(None))?,
+        no_dead_letter: wire.dead_letter == Some(false),
+    })
+}
+
+/// `limit` of a list.
+pub fn page_limit(limit: Option<i64>) -> Result<usize, Fault> {
+    let limit = limit.unwrap_or(limits::LIST_LIMIT_DEFAULT as i64);
+    let limit = within(limit, 1, limits::LIST_LIMIT_MAX as i64, "limit")?;
+    Ok(usize::try_from(limit).unwrap_or(limits::LIST_LIMIT_DEFAULT))
+}
+
+/// A task id in a path or a body.
+pub fn task_id(text: &str, field: &str) -> Result<TaskId, Fault> {
+    TaskId::parse(text).map_err(|error| Fault::invalid(field, &error.to_string()))
+}
