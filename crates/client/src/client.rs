@@ -177,8 +177,8 @@ impl Client {
                 }
                 Ok(answer) => {
                     // 429 and 503 say that nothing was done; the other temporary answers leave it open.
-                    let again = matches!(answer.status, 429 | 503)
-                        || (call.repeatable && matches!(answer.status, 502 | 504));
+                    let again =
+                        matches!(answer.status, 429 | 503) || (call.repeatable && matches!(answer.status, 502 | 504));
                     let error = ClientError::from_answer(&call.operation(), answer.status, &answer.body);
                     (error, again, answer.retry_after)
                 }

@@ -45,5 +45,6 @@ pub use filter::{DeadLetterFilter, TaskFilter};
 pub use tenure_contract::{Json, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
 pub use watch::Watch;
 pub use worker::{
-    CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext, TaskError, TestLease, Worker, WorkerError,
+    CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError, TestLease,
+    Worker, WorkerError,
 };

@@ -100,7 +100,7 @@ impl fmt::Display for TaskError {
 
 impl<E: StdError> From<E> for TaskError {
     fn from(error: E) -> Self {
-        let sources: Vec<_> = std::iter::successors(error.source(), |error| error.source())
+        let sources: Vec<_> = std::iter::successors(error.source(), |source| (*source).source())
             .map(|source| format!("caused by: {source}"))
             .collect();
         let failed = Self::user_code(error.to_string());

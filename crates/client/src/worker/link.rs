@@ -70,7 +70,7 @@ impl Link {
         match self.identity.token.header().await {
             Ok(Some(token)) => post = post.header("x-worker-token", token),
             Ok(None) => {}
-            Err(error) if self.admitted.load(Ordering::Relaxed) => return Err(again(chain(&error))),
+            Err(error) if self.is_admitted() => return Err(again(chain(&error))),
             Err(error) => return Err(error.into()),
         }
         let response = post.json(request).send().await.map_err(unanswered)?;
@@ -93,12 +93,16 @@ impl Link {
         if error == STALE_INCARNATION {
             return self.superseded().into();
         }
-        let rotating = matches!(status, 401 | 403) && self.admitted.load(Ordering::Relaxed);
+        let rotating = matches!(status, 401 | 403) && self.is_admitted();
         if rotating || is_temporary(status) {
             let reason = format!("the server answered {status} {error}: {message}");
             return ExchangeError::Again { reason, retry_after };
         }
         WorkerError::Refused { status, error, message }.into()
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn superseded(&self) -> WorkerError {

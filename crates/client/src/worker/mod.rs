@@ -5,6 +5,7 @@
 //! its own, so that a handler that blocks every thread of the caller's runtime stops neither heartbeats nor the
 //! killing of what has lost its lease.
 
+mod beat;
 mod builder;
 mod context;
 mod error;
@@ -18,8 +19,9 @@ mod runtime;
 mod supervisor;
 mod testing;
 mod token;
+mod turn;
 
-pub use builder::Worker;
+pub use builder::{OUTAGE_TOLERANCE, Worker};
 pub use context::{FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext};
 pub use error::{TaskError, WorkerError};
 pub use lease::CancelReason;

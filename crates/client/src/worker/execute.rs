@@ -1,0 +1,106 @@
+//! Running one handler for one lease.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tenure_contract::Json;
+
+use super::RESULT_BYTES;
+use super::context::TaskContext;
+use super::error::TaskError;
+use super::lease::{CancelReason, Lease, Phase};
+use super::registry::Registry;
+use super::report::{Outcome, Report};
+
+/// How long a failure is held back for the checkpoint that belongs before it.
+const FLUSH_WAIT: Duration = Duration::from_secs(5);
+
+pub(crate) type Handler = Arc<dyn Fn(TaskContext) -> BoxFuture<'static, Result<Json, TaskError>> + Send + Sync>;
+
+/// Runs the handler and says what to report: nothing, if the lease was lost.
+pub(crate) async fn execute(lease: Arc<Lease>, registry: Arc<Registry>, handler: Option<Handler>) -> Option<Report> {
+    let mut held = Held { lease: &lease, registry: &registry, reported: false };
+    lease.confirmed().await;
+    let context = TaskContext::new(Arc::clone(&lease), Arc::clone(&registry));
+    let outcome = run(&lease, context, handler).await;
+    if outcome.is_err() && lease.begin_flush() {
+        registry.wake_by(Instant::now());
+        let _ = tokio::time::timeout(FLUSH_WAIT, lease.flushed()).await;
+    }
+    let outcome = match lease.end() {
+        Phase::Lost => return None,
+        Phase::Abandoned => Err(shut_down(None)),
+        Phase::Held | Phase::Ended => outcome.map_err(|error| blame(error, lease.reason())),
+    };
+    held.reported = true;
+    let outcome = match outcome {
+        Ok(result) => Outcome::Complete(result),
+        Err(error) => Outcome::Fail(error.into_wire()),
+    };
+    Some(Report { lease: Arc::clone(&lease), outcome })
+}
+
+/// Lets a lease go that will have no report: it must not be renewed for ever.
+struct Held<'a> {
+    lease: &'a Lease,
+    registry: &'a Registry,
+    reported: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.reported {
+            self.registry.remove(self.lease);
+        }
+    }
+}
+
+async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> Result<Json, TaskError> {
+    let Some(handler) = handler else {
+        // Another worker of the queue may know the operator, as during a roll-out.
+        let message = format!("this worker has no operator `{}`", context.operator());
+        return Err(TaskError::retryable("UNKNOWN_OPERATOR", message));
+    };
+    // The handler's future is also dropped in here, so that a panic in its drop is caught too.
+    let guarded = AssertUnwindSafe(async {
+        tokio::select! {
+            biased;
+            () = lease.stop.cancelled() => Err(shut_down(None)),
+            result = handler(context) => result,
+        }
+    });
+    let result = guarded.catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+    if result.len() > RESULT_BYTES {
+        let message = format!("the result has {} bytes, the limit is {RESULT_BYTES}", result.len());
+        return Err(TaskError::permanent("RESULT_TOO_LARGE", message));
+    }
+    Ok(result)
+}
+
+/// A failure after a request to stop is the answer to that request.
+fn blame(error: TaskError, reason: Option<CancelReason>) -> TaskError {
+    match reason {
+        Some(CancelReason::Requested(reason)) => {
+            TaskError::cancelled(format!("stopped after cancel ({reason}): {error}"))
+        }
+        Some(CancelReason::Shutdown) => shut_down(Some(error)),
+        Some(CancelReason::LeaseLost(_)) | None => error,
+    }
+}
+
+fn shut_down(error: Option<TaskError>) -> TaskError {
+    let message = match error {
+        Some(error) => format!("the worker was shut down: {error}"),
+        None => "the worker was shut down".to_owned(),
+    };
+    TaskError::retryable("WORKER_SHUTDOWN", message)
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> TaskError {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    TaskError::retryable("PANIC", format!("the handler panicked: {}", text.unwrap_or("no message")))
+}

@@ -1,0 +1,319 @@
+//! The claim loop.
+//!
+//! Two lanes lead to the server. The first carries a turn: all reports that are ready and a claim for all free slots,
+//! in one request. Without reports the claim waits at the server for work; reports that become ready meanwhile take
+//! the second lane, so that no outcome waits for a poll. While a turn is on its way, what ends gathers for the next: the
+//! busier the worker, the fuller its requests.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tenure_contract::pull::{ExchangeClaim, ExchangeResponse, ItemAnswer, Job};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::EXCHANGE_ITEMS;
+use super::error::WorkerError;
+use super::execute::{Handler, execute};
+use super::id;
+use super::lease::{CancelReason, Lease};
+use super::link::{Identity, Link, STALE_INCARNATION, is_temporary};
+use super::registry::Registry;
+use super::report::{Batch, Report};
+use super::supervisor::Supervisor;
+use super::turn::{Turn, TurnEnd};
+
+/// After an answer that says "not now", or a poll that did not wait.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// On shutdown, how long the last reports may take.
+const LAST_REPORTS: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) queues: Vec<String>,
+    pub(crate) concurrency: usize,
+    pub(crate) poll_wait: Duration,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) stop_grace: Duration,
+    pub(crate) outage_tolerance: Duration,
+    pub(crate) handlers: HashMap<String, Handler>,
+}
+
+pub(crate) struct Runtime {
+    options: Options,
+    link: Arc<Link>,
+    registry: Arc<Registry>,
+    supervisor: Supervisor,
+    running: JoinSet<Option<Report>>,
+    ready: VecDeque<Report>,
+    /// Reports that are ready or under way.
+    unreported: usize,
+    turn: Lane,
+    /// The turn under way is a claim that waits at the server.
+    polling: bool,
+    flush: Lane,
+    /// No request starts before.
+    not_before: Instant,
+    stage: Stage,
+    draining: CancellationToken,
+}
+
+type Lane = Option<BoxFuture<'static, TurnEnd>>;
+
+/// How far the worker is; the times are the ends of the stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Working,
+    /// Nothing is claimed any more, tasks and reports go on.
+    Draining(Instant),
+    /// Tasks were told to stop.
+    Stopping(Instant),
+    /// Tasks were given up; the last reports are on their way.
+    Reporting(Instant),
+}
+
+impl Runtime {
+    pub(crate) fn start(identity: Identity, options: Options) -> Result<Self, WorkerError> {
+        tracing::info!(worker.id = identity.worker_id, queues = ?options.queues, "worker starts");
+        let link = Arc::new(Link::new(identity.clone())?);
+        let registry = Arc::<Registry>::default();
+        let supervisor = Supervisor::start(identity, Arc::clone(&registry))?;
+        Ok(Self {
+            options,
+            link,
+            registry,
+            supervisor,
+            running: JoinSet::new(),
+            ready: VecDeque::new(),
+            unreported: 0,
+            turn: None,
+            polling: false,
+            flush: None,
+            not_before: Instant::now(),
+            stage: Stage::Working,
+            draining: CancellationToken::new(),
+        })
+    }
+
+    pub(crate) async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            self.start_requests();
+            if self.stage != Stage::Working && self.running.is_empty() && self.unreported == 0 {
+                return Ok(());
+            }
+            let paused = self.not_before > Instant::now();
+            tokio::select! {
+                biased;
+                error = self.supervisor.failed() => return Err(error),
+                () = &mut shutdown, if self.stage == Stage::Working => self.begin_drain(),
+                () = sleep_until(self.stage.end()) => self.end_stage()?,
+                end = finished(&mut self.turn) => self.settle(end)?,
+                end = finished(&mut self.flush) => self.settle(end)?,
+                Some(done) = self.running.join_next() => {
+                    self.collect(done.ok().flatten());
+                    while let Some(done) = self.running.try_join_next() {
+                        self.collect(done.ok().flatten());
+                    }
+                }
+                () = sleep_until(Some(self.not_before)), if paused => {}
+            }
+        }
+    }
+
+    fn collect(&mut self, report: Option<Report>) {
+        self.unreported += usize::from(report.is_some());
+        self.ready.extend(report);
+    }
+
+    fn start_requests(&mut self) {
+        if Instant::now() < self.not_before {
+            return;
+        }
+        if self.turn.is_none() {
+            let reports = Batch::take(&mut self.ready);
+            let claim = self.next_claim(reports.is_empty());
+            self.polling = reports.is_empty();
+            if !reports.is_empty() || claim.is_some() {
+                self.turn = Some(self.send(reports, claim));
+            }
+        }
+        if self.polling && self.flush.is_none() && !self.ready.is_empty() {
+            let reports = Batch::take(&mut self.ready);
+            self.flush = Some(self.send(reports, None));
+        }
+    }
+
+    fn next_claim(&self, may_wait: bool) -> Option<ExchangeClaim> {
+        let free = self.options.concurrency.saturating_sub(self.running.len()).min(EXCHANGE_ITEMS);
+        // More reports than fit into a request: they go first.
+        if self.stage != Stage::Working || free == 0 || !self.ready.is_empty() {
+            return None;
+        }
+        let wait = if may_wait { self.options.poll_wait } else { Duration::ZERO };
+        Some(ExchangeClaim {
+            streams: self.options.queues.clone(),
+            max_jobs: i64::try_from(free).ok(),
+            max_wait_ms: i64::try_from(wait.as_millis()).ok(),
+            claim_id: Some(id::claim_id()),
+        })
+    }
+
+    fn send(&self, reports: Batch, claim: Option<ExchangeClaim>) -> BoxFuture<'static, TurnEnd> {
+        Turn { link: Arc::clone(&self.link), reports, claim, draining: self.draining.clone() }.run().boxed()
+    }
+
+    fn settle(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
+        let mut response = match end.response {
+            Ok(response) => response,
+            // The reports are at fault, or else the next claim finds out. Their leases run out.
+            Err(error @ WorkerError::Refused { .. }) if !end.reports.is_empty() && self.link.is_admitted() => {
+                tracing::error!(%error, reports = end.reports.len(), "outcomes refused");
+                self.unreported -= end.reports.len();
+                end.reports.leases().for_each(|lease| self.registry.remove(lease));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for (report, answer) in end.reports.answered(&mut response) {
+            self.settle_report(report, answer)?;
+        }
+        self.settle_claim(response, end.claimed, end.sent_at)
+    }
+
+    fn settle_report(&mut self, report: Report, answer: Option<ItemAnswer>) -> Result<(), WorkerError> {
+        let Some(answer) = answer.filter(|answer| answer.ok || !answer.http_status.is_some_and(is_temporary)) else {
+            self.ready.push_back(report);
+            self.pause();
+            return Ok(());
+        };
+        self.unreported -= 1;
+        self.registry.remove(&report.lease);
+        if !answer.ok {
+            let error = answer.error.unwrap_or_default();
+            if error == STALE_INCARNATION {
+                return Err(self.link.superseded());
+            }
+            let Job { job_id, fence, .. } = &report.lease.job;
+            tracing::warn!(task.id = %job_id, lease.fence = fence, error, "the server refused an outcome");
+        }
+        Ok(())
+    }
+
+    fn settle_claim(
+        &mut self,
+        response: ExchangeResponse,
+        claimed: Option<ExchangeClaim>,
+        sent_at: Instant,
+    ) -> Result<(), WorkerError> {
+        let jobs = response.jobs.unwrap_or_default();
+        if let Some(refused) = response.claim_error {
+            return self.settle_refused_claim(refused);
+        }
+        let wait_ms = claimed.and_then(|claim| claim.max_wait_ms).unwrap_or_default();
+        if jobs.is_empty() && sent_at.elapsed().as_millis() < (wait_ms / 2) as u128 {
+            // A server that ends polls early is shutting down, say: do not hammer it.
+            self.pause();
+        }
+        self.begin(jobs, sent_at);
+        Ok(())
+    }
+
+    fn settle_refused_claim(&mut self, refused: ItemAnswer) -> Result<(), WorkerError> {
+        let (status, error) = (refused.http_status.unwrap_or(500), refused.error.unwrap_or_default());
+        if error == STALE_INCARNATION {
+            return Err(self.link.superseded());
+        }
+        if !is_temporary(status) {
+            return Err(WorkerError::Refused { status, error, message: refused.message.unwrap_or_default() });
+        }
+        self.pause();
+        Ok(())
+    }
+
+    fn pause(&mut self) {
+        self.not_before = Instant::now() + crate::http::jittered(BUSY_PAUSE);
+    }
+
+    fn begin(&mut self, jobs: Vec<Job>, sent_at: Instant) {
+        let tolerance = self.options.outage_tolerance;
+        let leases: Vec<_> = jobs.into_iter().map(|job| Arc::new(Lease::new(job, sent_at, tolerance))).collect();
+        self.registry.add(&leases);
+        for lease in leases {
+            // The answer to a claim that was under way when the worker was told to stop.
+            match self.stage {
+                Stage::Working | Stage::Draining(_) => {}
+                Stage::Stopping(_) => lease.request_cancel(CancelReason::Shutdown),
+                Stage::Reporting(_) => lease.abandon(),
+            }
+            let handler = self.options.handlers.get(&lease.job.operator).cloned();
+            let span = tracing::info_span!("task", task.id = %lease.job.job_id, lease.fence = lease.job.fence);
+            self.running.spawn(execute(lease, Arc::clone(&self.registry), handler).instrument(span));
+        }
+    }
+
+    /// Stops claiming. A poll under way is given up; the server gives no work to a connection that is gone.
+    fn begin_drain(&mut self) {
+        tracing::info!(running = self.running.len(), "worker drains");
+        self.draining.cancel();
+        if self.polling {
+            self.turn = None;
+            self.polling = false;
+        }
+        self.stage = Stage::Draining(Instant::now() + self.options.drain_timeout);
+    }
+
+    fn end_stage(&mut self) -> Result<(), WorkerError> {
+        let now = Instant::now();
+        match self.stage {
+            Stage::Working => {}
+            Stage::Draining(_) => {
+                tracing::warn!(running = self.running.len(), "drain time-out: telling tasks to stop");
+                self.registry.all().iter().for_each(|lease| lease.request_cancel(CancelReason::Shutdown));
+                self.stage = Stage::Stopping(now + self.options.stop_grace);
+            }
+            Stage::Stopping(_) => {
+                tracing::warn!(running = self.running.len(), "tasks did not stop: giving them up");
+                self.registry.all().iter().for_each(|lease| lease.abandon());
+                self.stage = Stage::Reporting(now + LAST_REPORTS);
+            }
+            Stage::Reporting(_) => return Err(WorkerError::Unreported { count: self.unreported }),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Runtime {
+    /// Whatever ended the worker, what it still holds is not its to go on with.
+    fn drop(&mut self) {
+        self.registry.lose_all("the worker ended");
+    }
+}
+
+impl Stage {
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::Working => None,
+            Self::Draining(end) | Self::Stopping(end) | Self::Reporting(end) => Some(end),
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the request of a lane, if it has one, and clears the lane.
+async fn finished(lane: &mut Lane) -> TurnEnd {
+    let Some(request) = lane else { return std::future::pending().await };
+    let end = request.await;
+    *lane = None;
+    end
+}

@@ -1,0 +1,74 @@
+//! One request of the claim loop, sent until it has an answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_contract::pull::{ExchangeClaim, ExchangeResponse};
+use tokio_util::sync::CancellationToken;
+
+use super::error::WorkerError;
+use super::link::{ExchangeError, Link};
+use super::report::Batch;
+use crate::http::Backoff;
+
+/// For the answer, beyond what the claim waits.
+const ANSWER_WAIT: Duration = Duration::from_secs(15);
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Turn {
+    pub(crate) link: Arc<Link>,
+    pub(crate) reports: Batch,
+    pub(crate) claim: Option<ExchangeClaim>,
+    pub(crate) draining: CancellationToken,
+}
+
+pub(crate) struct TurnEnd {
+    pub(crate) reports: Batch,
+    /// The claim that was answered.
+    pub(crate) claimed: Option<ExchangeClaim>,
+    /// When the request was sent for the first time.
+    pub(crate) sent_at: Instant,
+    /// The error ends the worker.
+    pub(crate) response: Result<ExchangeResponse, WorkerError>,
+}
+
+impl Turn {
+    /// Sends the same reports and the same claim, under the same `claim_id`, until there is an answer: an answer that
+    /// got lost is then repeated by the server, and no granted job is left without a holder that knows of it. When the
+    /// worker drains, the claim is taken out before the request is sent again.
+    pub(crate) async fn run(mut self) -> TurnEnd {
+        let sent_at = Instant::now();
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+        let response = loop {
+            if self.draining.is_cancelled() {
+                self.claim = None;
+            }
+            if self.claim.is_none() && self.reports.is_empty() {
+                break Ok(ExchangeResponse::default());
+            }
+            match self.send().await {
+                Ok(response) => break Ok(response),
+                Err(ExchangeError::Fatal(error)) => break Err(error),
+                Err(ExchangeError::Again { reason, retry_after }) => {
+                    let wait = backoff.next(retry_after);
+                    tracing::warn!(reports = self.reports.len(), ?wait, reason, "the server did not answer");
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.draining.cancelled(), if self.claim.is_some() => {}
+                    }
+                }
+            }
+        };
+        TurnEnd { reports: self.reports, claimed: self.claim, sent_at, response }
+    }
+
+    async fn send(&self) -> Result<ExchangeResponse, ExchangeError> {
+        let mut request = self.link.request();
+        self.reports.write(&mut request);
+        request.claim = self.claim.clone();
+        let claim_wait_ms = self.claim.as_ref().and_then(|claim| claim.max_wait_ms).unwrap_or_default();
+        let claim_wait = Duration::from_millis(u64::try_from(claim_wait_ms).unwrap_or_default());
+        self.link.exchange(&request, ANSWER_WAIT + claim_wait).await
+    }
+}

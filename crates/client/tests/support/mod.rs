@@ -1,0 +1,218 @@
+//! A server that speaks the exchange, scripted by the test.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::routing::post;
+use tenure_client::Json;
+use tenure_client::pull::{ExchangeRequest, ExchangeResponse, ItemAnswer, Job};
+use tokio::sync::watch;
+
+/// What the server does with one part of a request.
+#[derive(Debug, Clone, Default)]
+pub enum Reply {
+    #[default]
+    Accept,
+    /// Accept the heartbeat and ask for a cancel, with this reason.
+    Cancel(&'static str),
+    /// Refuse the item.
+    Refuse(u16, &'static str),
+    /// Refuse the whole request.
+    RefuseAll(u16, &'static str),
+    /// Take the request and never answer.
+    Hang,
+}
+
+#[derive(Default)]
+pub struct Script {
+    pub jobs: VecDeque<Job>,
+    pub heartbeat: Reply,
+    pub report: Reply,
+    pub claim: Reply,
+    /// So many answers with jobs break off in the middle.
+    pub cut_answers: usize,
+    pub granted: Vec<(String, Vec<Job>)>,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub headers: HeaderMap,
+    pub body: ExchangeRequest,
+}
+
+#[derive(Clone)]
+pub struct FakeServer {
+    pub url: String,
+    script: Arc<Mutex<Script>>,
+    seen: watch::Sender<Vec<Seen>>,
+    changed: watch::Sender<u64>,
+}
+
+impl FakeServer {
+    pub async fn start(script: Script) -> Self {
+        let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let server = Self {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            script: Arc::new(Mutex::new(script)),
+            seen: watch::Sender::default(),
+            changed: watch::Sender::default(),
+        };
+        let app = Router::new().route("/internal/worker/exchange", post(exchange)).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        server
+    }
+
+    pub fn script(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.script.lock().unwrap());
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Waits until the requests so far satisfy `done`, and returns them.
+    pub async fn until(&self, done: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
+        let mut seen = self.seen.subscribe();
+        let wait = seen.wait_for(|seen| done(seen));
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the condition never came").unwrap().clone()
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.borrow().clone()
+    }
+
+    async fn answer(&self, request: &ExchangeRequest) -> Result<ExchangeResponse, Reply> {
+        let (heartbeat, report, claim) = {
+            let script = self.script.lock().unwrap();
+            (script.heartbeat.clone(), script.report.clone(), script.claim.clone())
+        };
+        let items = |count: Option<usize>, reply: &Reply| count.map(|count| vec![item(reply); count]);
+        let part = [(request.heartbeat.is_some(), &heartbeat), (request.claim.is_some(), &claim)];
+        if let Some((_, reply)) = part.into_iter().find(|(there, reply)| *there && whole(reply)) {
+            return Err(reply.clone());
+        }
+        let mut response = ExchangeResponse {
+            heartbeat: items(request.heartbeat.as_ref().map(Vec::len), &heartbeat),
+            complete: items(request.complete.as_ref().map(Vec::len), &report),
+            fail: items(request.fail.as_ref().map(Vec::len), &report),
+            ..ExchangeResponse::default()
+        };
+        if request.claim.is_some() {
+            response.jobs = Some(self.claim(request).await);
+        }
+        Ok(response)
+    }
+
+    async fn claim(&self, request: &ExchangeRequest) -> Vec<Job> {
+        let claim = request.claim.as_ref().unwrap();
+        let (id, max) = (claim.claim_id.clone().unwrap(), claim.max_jobs.unwrap() as usize);
+        let reported = request.complete.is_some() || request.fail.is_some();
+        let wait = if reported { 0 } else { claim.max_wait_ms.unwrap() as u64 };
+        let until = tokio::time::Instant::now() + Duration::from_millis(wait);
+        let mut changed = self.changed.subscribe();
+        loop {
+            {
+                let mut script = self.script.lock().unwrap();
+                if let Some((_, jobs)) = script.granted.iter().find(|(granted, _)| *granted == id) {
+                    return jobs.clone();
+                }
+                let count = script.jobs.len().min(max);
+                let jobs: Vec<_> = script.jobs.drain(..count).collect();
+                if !jobs.is_empty() {
+                    script.granted.push((id, jobs.clone()));
+                    return jobs;
+                }
+            }
+            if tokio::time::timeout_at(until, changed.changed()).await.is_err() {
+                return Vec::new();
+            }
+        }
+    }
+}
+
+fn whole(reply: &Reply) -> bool {
+    matches!(reply, Reply::RefuseAll(..) | Reply::Hang)
+}
+
+fn item(reply: &Reply) -> ItemAnswer {
+    match *reply {
+        Reply::Cancel(reason) => ItemAnswer {
+            ok: true,
+            should_cancel: Some(true),
+            cancel_reason: Some(reason.into()),
+            ..ItemAnswer::default()
+        },
+        Reply::Refuse(status, error) => {
+            ItemAnswer { error: Some(error.into()), http_status: Some(status), ..ItemAnswer::default() }
+        }
+        _ => ItemAnswer { ok: true, ack: Some(true), should_cancel: Some(false), ..ItemAnswer::default() },
+    }
+}
+
+async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let body: ExchangeRequest = serde_json::from_slice(&body).unwrap();
+    server.seen.send_modify(|seen| seen.push(Seen { headers, body: body.clone() }));
+    let (status, text) = match server.answer(&body).await {
+        Ok(answer) => (StatusCode::OK, serde_json::to_string(&answer).unwrap()),
+        Err(Reply::RefuseAll(status, error)) => {
+            let text = format!(r#"{{"ok":false,"error":"{error}","message":"as scripted","request_id":"req_1"}}"#);
+            (StatusCode::from_u16(status).unwrap(), text)
+        }
+        Err(_) => std::future::pending().await,
+    };
+    let cut = body.claim.is_some() && text.contains("job_id") && {
+        let mut script = server.script.lock().unwrap();
+        let cut = script.cut_answers > 0;
+        script.cut_answers = script.cut_answers.saturating_sub(1);
+        cut
+    };
+    let mut response = Response::builder().status(status).header("content-type", "application/json");
+    if cut {
+        // More is promised than comes: the connection ends with the answer half said.
+        response = response.header("content-length", text.len());
+        let half = text.len() / 2;
+        let pieces = [Ok(Bytes::from(text[..half].to_owned())), Err(std::io::Error::other("cut"))];
+        return response.body(Body::from_stream(futures_util::stream::iter(pieces))).unwrap();
+    }
+    response.body(text.into()).unwrap()
+}
+
+/// A job with a lease of `ttl` seconds.
+pub fn job(id: &str, operator: &str, ttl: u64) -> Job {
+    Job {
+        job_id: id.into(),
+        attempt_id: format!("att_{id}"),
+        lease_token: format!("lt_{id}"),
+        stream: "q".into(),
+        message_id: "1".into(),
+        payload: Json::from(serde_json::json!({"id": id})),
+        lease_ttl_seconds: ttl,
+        heartbeat_interval_seconds: ttl / 3,
+        attempt: 1,
+        fence: 7,
+        operator: operator.into(),
+        deadline: None,
+        traceparent: None,
+        checkpoint: None,
+    }
+}
+
+pub fn heartbeats(seen: &[Seen]) -> usize {
+    seen.iter().filter_map(|seen| seen.body.heartbeat.as_ref()).map(Vec::len).sum()
+}
+
+/// The ids of completed jobs.
+pub fn completed(seen: &[Seen]) -> Vec<String> {
+    let completes = seen.iter().filter_map(|seen| seen.body.complete.as_ref()).flatten();
+    completes.map(|item| item.job_id.clone()).collect()
+}
+
+/// The ids and codes of failed jobs.
+pub fn failed(seen: &[Seen]) -> Vec<(String, String)> {
+    let fails = seen.iter().filter_map(|seen| seen.body.fail.as_ref()).flatten();
+    fails.map(|item| (item.job_id.clone(), item.error.code.clone())).collect()
+}
