@@ -1,1 +1,16 @@
-//! The worker runtime behind tenure worker: supervisor, command operators, built-ins.
+//! What `tenure worker` runs: tasks as commands and a few built-in operators, on top of the SDK's [`Worker`].
+//!
+//! Claiming, heartbeats, cancellation and reports are the SDK's. This crate adds what happens in a task: processes and
+//! their end, their results and exit codes, and HTTP calls.
+//!
+//! [`Worker`]: tenure_client::Worker
+
+mod builtin;
+mod command;
+mod config;
+mod operators;
+mod run;
+
+pub use config::{TokenSource, WorkerConfig};
+pub use operators::{OperatorError, Operators};
+pub use run::{RunError, run};

@@ -1,0 +1,61 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::operators::Operators;
+
+/// Settings of a worker.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// `http://` or `https://` address of the control plane.
+    pub server: String,
+    /// Absent where the server lets workers in without one.
+    pub token: Option<TokenSource>,
+    /// A fixed worker id; absent: one of its own for every run.
+    pub name: Option<String>,
+    /// In order of preference.
+    pub queues: Vec<String>,
+    /// Tasks at a time.
+    pub concurrency: usize,
+    pub operators: Operators,
+    /// Between the polite and the other signal to a command that has to stop.
+    pub kill_grace: Duration,
+    /// On shutdown, how long tasks may go on before they are told to stop.
+    pub drain_timeout: Duration,
+    /// See [`tenure_client::Worker::outage_tolerance`].
+    pub outage_tolerance: Duration,
+}
+
+impl WorkerConfig {
+    /// The defaults: one task at a time from the queue `default`, no operators, 10 s to stop, 30 s to drain.
+    pub fn new(server: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            token: None,
+            name: None,
+            queues: vec!["default".into()],
+            concurrency: 1,
+            operators: Operators::new(),
+            kill_grace: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(30),
+            outage_tolerance: tenure_client::OUTAGE_TOLERANCE,
+        }
+    }
+}
+
+/// Where the worker's token comes from.
+#[derive(Clone)]
+pub enum TokenSource {
+    Text(String),
+    /// Read again for every request.
+    File(PathBuf),
+}
+
+impl fmt::Debug for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(hidden)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}

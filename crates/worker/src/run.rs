@@ -1,0 +1,75 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_client::{Worker, WorkerError};
+use tokio::sync::OnceCell;
+
+use crate::command::OrphanGuard;
+use crate::config::{TokenSource, WorkerConfig};
+
+/// Between the end of a killed command and its report.
+const AFTER_KILL: Duration = Duration::from_secs(2);
+
+/// What operators need beside the task.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) http: reqwest::Client,
+    pub(crate) kill_grace: Duration,
+    orphans: OnceCell<OrphanGuard>,
+}
+
+/// Why a worker ended, or could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    #[error("the HTTP client could not be set up")]
+    Http(#[from] reqwest::Error),
+    /// Commands need `sh`.
+    #[error("`sh` could not be started")]
+    Shell(#[from] io::Error),
+}
+
+impl Tools {
+    pub(crate) fn new(kill_grace: Duration) -> Result<Self, RunError> {
+        Ok(Self { http: crate::builtin::http_client()?, kill_grace, orphans: OnceCell::new() })
+    }
+
+    /// Started when first asked for: a worker without commands needs no shell.
+    pub(crate) async fn orphans(&self) -> io::Result<&OrphanGuard> {
+        self.orphans.get_or_try_init(|| async { OrphanGuard::start() }).await
+    }
+}
+
+/// Works until `shutdown` ends, then drains.
+pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    let tools = Arc::new(Tools::new(config.kill_grace)?);
+    if config.operators.have_commands() {
+        // Better now than with the first task.
+        tools.orphans().await?;
+    }
+    let mut worker = Worker::new(config.server)
+        .queues(config.queues)
+        .concurrency(config.concurrency)
+        .drain_timeout(config.drain_timeout)
+        .stop_grace(config.kill_grace + AFTER_KILL)
+        .outage_tolerance(config.outage_tolerance);
+    worker = match config.token {
+        None => worker,
+        Some(TokenSource::Text(token)) => worker.token(token),
+        Some(TokenSource::File(path)) => worker.token_file(path),
+    };
+    if let Some(name) = config.name {
+        worker = worker.name(name);
+    }
+    for (name, operator) in config.operators.into_iter() {
+        let tools = Arc::clone(&tools);
+        worker = worker.operator(name, move |task| {
+            let (operator, tools) = (operator.clone(), Arc::clone(&tools));
+            async move { operator.run(&tools, &task).await }
+        });
+    }
+    Ok(worker.run_until(shutdown).await?)
+}
