@@ -1,2 +1,37 @@
-//! The tenure command.
-fn main() {}
+//! The tenure command: control plane, worker, and everything people do with them.
+
+#![allow(clippy::print_stderr, reason = "a command talks to people; what scripts read goes through `output`")]
+
+mod cli;
+mod cmd;
+mod config;
+mod exit;
+mod logging;
+mod output;
+mod signals;
+mod times;
+mod token;
+
+use std::process::ExitCode;
+
+use exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = cli::parse();
+    let exit = match run(cli) {
+        Ok(exit) => exit,
+        Err(error) => {
+            exit::report(&error);
+            exit::code_of(&error)
+        }
+    };
+    ExitCode::from(exit as u8)
+}
+
+fn run(cli: cli::Cli) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(cmd::run(cli.command));
+    // Whatever still waits for something has no say in the end.
+    runtime.shutdown_background();
+    result
+}

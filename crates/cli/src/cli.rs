@@ -1,0 +1,97 @@
+//! The command line.
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::cmd::{dead_letter, demo, doctor, queue, serve, task, up, worker};
+use crate::exit::CODES;
+
+/// A control plane for leased work: tasks survive the workers that run them.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watch 200 tasks survive a killed worker
+    Demo(demo::Args),
+    /// Start a server and a worker in one process
+    Up(up::Args),
+    /// Start a server
+    Serve(serve::Args),
+    /// Start a worker: take tasks from queues and run them
+    Worker(worker::Args),
+    /// Submit, list, watch, cancel and retry tasks
+    Task(task::Args),
+    /// List queues, set their limits, pause and resume them
+    Queue(queue::Args),
+    /// List tasks that failed for good, and run them again
+    DeadLetter(dead_letter::Args),
+    /// Check configuration, store, server and clock
+    Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions { shell: Shell },
+}
+
+/// The groups of the overview.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Try it", &["demo"]),
+    ("Run it", &["up", "serve", "worker"]),
+    ("Use it", &["task", "queue", "dead-letter"]),
+    ("Look after it", &["doctor", "completions"]),
+];
+
+/// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.
+pub fn parse() -> Cli {
+    let matches = command().get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let commands = overview(&command);
+    command.help_template(format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{commands}\
+         \n`tenure COMMAND --help` says more. Configuration: --config, TENURE_CONFIG, ./tenure.yaml,\n\
+         ~/.tenure/config.yaml or /etc/tenure/tenure.yaml, whichever is found first.\n\n{CODES}\n"
+    ))
+}
+
+fn overview(command: &clap::Command) -> String {
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        text += &format!("{header}{title}:{header:#}\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            text += &format!("  {literal}{name:11}{literal:#}  {about}\n");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_overview_has_every_command_with_one_line() {
+        let mut command = command();
+        let help = command.render_long_help().to_string();
+        for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
+            let (name, about) = (subcommand.get_name(), subcommand.get_about().unwrap().to_string());
+            let line = help.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
+            assert!(line.is_some_and(|line| line.ends_with(&about)), "{name} is missing in\n{help}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Where the server of a client command is, and who calls.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tenure_client::{Client, ClientError};
+
+use crate::exit::Stop;
+
+pub const SERVER_DEFAULT: &str = "http://127.0.0.1:7423";
+
+/// Flags of every command that talks to a server.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct ClientArgs {
+    /// Address of the server
+    #[arg(long, global = true, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
+    pub server: String,
+    /// API key; others can see a flag, so prefer the variable or a file [env: TENURE_API_KEY]
+    #[arg(long, global = true, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+    /// File that holds the API key [env: TENURE_API_KEY_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Print the JSON of the API
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl std::fmt::Debug for ClientArgs {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientArgs").field("server", &self.server).field("json", &self.json).finish_non_exhaustive()
+    }
+}
+
+impl ClientArgs {
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let mut builder = Client::builder(&self.server);
+        if let Some(key) = self.api_key()? {
+            builder = builder.api_key(key);
+        }
+        builder.build().map_err(|error| match error {
+            ClientError::Setup(message) => {
+                Stop::usage(message).hint(format!("say --server like {SERVER_DEFAULT}")).into()
+            }
+            other => other.into(),
+        })
+    }
+
+    /// A flag wins over a variable, and each over nothing.
+    pub fn api_key(&self) -> anyhow::Result<Option<String>> {
+        let variable = |name| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
+        match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => Ok(Some(key.clone())),
+            (None, Some(path)) => read_key(path).map(Some),
+            (None, None) => match (variable("TENURE_API_KEY"), variable("TENURE_API_KEY_FILE")) {
+                (Some(key), _) => Ok(Some(key)),
+                (None, Some(path)) => read_key(Path::new(&path)).map(Some),
+                (None, None) => Ok(None),
+            },
+        }
+    }
+}
+
+fn read_key(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Stop::usage(format!("the key file {} could not be read: {error}", path.display())))?;
+    let key = text.trim();
+    if key.is_empty() {
+        return Err(Stop::usage(format!("the key file {} is empty", path.display())).into());
+    }
+    Ok(key.to_owned())
+}
+
+/// Reads a text that is given directly, as `@file`, or as `-` for standard input.
+pub fn text_or_file(argument: &str) -> anyhow::Result<String> {
+    match argument {
+        "-" => std::io::read_to_string(std::io::stdin()).context("standard input could not be read"),
+        _ => match argument.strip_prefix('@') {
+            None => Ok(argument.to_owned()),
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| Stop::usage(format!("{path} could not be read: {error}")).into()),
+        },
+    }
+}

@@ -1,0 +1,227 @@
+//! A control plane in this process: what `serve` and `up` have in common.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tenure_engine::store::StoreError;
+use tenure_engine::{Engine, EngineConfig};
+use tenure_server::ServerConfig;
+use tokio::net::TcpListener;
+
+use crate::config::{Auth, Config, Flags, StoreUrl};
+use crate::exit::Stop;
+use crate::token;
+
+/// How long a Postgres may take to come up.
+const STORE_WAIT: Duration = Duration::from_secs(30);
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where the configuration and the store are.
+#[derive(Debug, clap::Args)]
+pub struct PlaceArgs {
+    /// Configuration file [env: TENURE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder for the store and the worker token [default: ~/.tenure]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Store: sqlite:PATH or postgres://… [default: tenure.db in the data folder]
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreUrl::parse)]
+    store: Option<StoreUrl>,
+}
+
+/// Where to listen.
+#[derive(Debug, clap::Args)]
+pub struct ListenArgs {
+    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7423]
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    listen: Option<(String, u16)>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+impl PlaceArgs {
+    pub fn load(self) -> anyhow::Result<Config> {
+        let flags = Flags { config: self.config, data: self.data, store: self.store, listen: None };
+        Ok(Config::load(flags)?)
+    }
+}
+
+impl ListenArgs {
+    pub fn load(self) -> anyhow::Result<Config> {
+        let PlaceArgs { config, data, store } = self.place;
+        Ok(Config::load(Flags { config, data, store, listen: self.listen })?)
+    }
+}
+
+/// `HOST:PORT`, with brackets around an IPv6 address.
+fn listen_address(text: &str) -> Result<(String, u16), String> {
+    let wrong = || "say it like 127.0.0.1:7423, localhost:0 or [::1]:7423".to_owned();
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let host = match host.strip_prefix('[') {
+        Some(host) => host.strip_suffix(']').ok_or_else(wrong)?,
+        None if host.contains(':') => return Err(wrong()),
+        None => host,
+    };
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    Ok((host.to_owned(), port.parse().map_err(|_| wrong())?))
+}
+
+/// A control plane that is ready to run.
+#[derive(Debug)]
+pub struct ControlPlane {
+    pub listener: TcpListener,
+    pub engine: Engine,
+    pub server: ServerConfig,
+}
+
+impl ControlPlane {
+    /// Checks who would be let in, opens the store, then the listener.
+    pub async fn prepare(config: &Config) -> anyhow::Result<Self> {
+        let addresses = resolve(&config.host, config.port).await?;
+        let mut auth = config.auth()?;
+        check_exposure(&auth, &addresses)?;
+        if config.has_idle_keys() {
+            tracing::warn!("API keys are set but auth.enabled is false: calls without a key are let in");
+        }
+        // With a Postgres and a token of its own a server needs no folder.
+        if !auth.worker.is_configured() || config.store.path().is_some_and(|path| path.starts_with(&config.data)) {
+            token::make_data_folder(&config.data)?;
+        }
+        if !auth.worker.is_configured() {
+            auth.worker.shared = Some(own_token(config)?);
+        }
+        let engine_config = EngineConfig { retention: config.retention.clone(), ..EngineConfig::default() };
+        let engine = open_store(&config.store, engine_config).await?;
+        let listener = match TcpListener::bind(&addresses[..]).await {
+            Ok(listener) => listener,
+            Err(error) => {
+                engine.shutdown().await;
+                let place = format!("{}:{}", config.host, config.port);
+                let hint = "another process may listen there; --listen names another address";
+                return Err(Stop::new(crate::exit::Exit::Failure, format!("cannot listen on {place}: {error}"))
+                    .hint(hint)
+                    .into());
+            }
+        };
+        let server = ServerConfig { worker_auth: auth.worker, user_auth: auth.user, ..ServerConfig::default() };
+        Ok(Self { listener, engine, server })
+    }
+
+    /// Where it listens, as `http://ADDR:PORT`.
+    pub fn url(&self) -> anyhow::Result<String> {
+        Ok(format!("http://{}", self.listener.local_addr()?))
+    }
+
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
+        tenure_server::run(self.listener, self.engine, self.server, shutdown).await.context("the server failed")
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    let wrong = |why: &str| Stop::usage(format!("server.host: `{host}` {why}"));
+    let found = tokio::net::lookup_host((host, port)).await;
+    let addresses: Vec<_> = found.map_err(|error| wrong(&format!("is no address: {error}")))?.collect();
+    if addresses.is_empty() { Err(wrong("has no address").into()) } else { Ok(addresses) }
+}
+
+/// A server that others can reach must know who they are.
+fn check_exposure(auth: &Auth, addresses: &[SocketAddr]) -> Result<(), Stop> {
+    let Some(address) = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) else {
+        return Ok(());
+    };
+    let refuse = |what: &str, key: &str, value: &str| {
+        Err(Stop::usage(format!("will not listen on {address}: {what}"))
+            .hint(format!("set {}={value}, or listen on 127.0.0.1", Config::how_to_set(key))))
+    };
+    if !auth.user.enabled {
+        return refuse("without auth.enabled anybody could use the API as an admin", "auth.enabled", "true");
+    }
+    if auth.worker.anonymous {
+        return refuse("with auth.anonymous_workers anybody could take tasks", "auth.anonymous_workers", "false");
+    }
+    if !auth.worker.is_configured() {
+        return refuse("no worker credential is set", "auth.worker_token_file", "FILE");
+    }
+    Ok(())
+}
+
+/// The token of the data folder, made at the first start. Its path is said, its content never.
+fn own_token(config: &Config) -> anyhow::Result<tenure_auth::Secret> {
+    let (secret, new) = token::read_or_make(&config.data)?;
+    let path = token::path_in(&config.data);
+    let path_shown = path.display();
+    if new {
+        tracing::warn!("no worker credential is configured: a token was made in {path_shown}");
+    } else {
+        tracing::info!("workers need the token in {path_shown}");
+        if token::is_exposed(&path)? {
+            tracing::warn!("others can read {path_shown}: `chmod 600` it, or remove it for a new one");
+        }
+    }
+    Ok(secret)
+}
+
+async fn open_store(store: &StoreUrl, config: EngineConfig) -> anyhow::Result<Engine> {
+    let started = Instant::now();
+    loop {
+        let error = match Engine::open_with(store.reveal(), config.clone()).await {
+            Ok(engine) => return Ok(engine),
+            Err(error) => error,
+        };
+        let may_come_up = store.is_postgres() && error.is_transient();
+        let left = STORE_WAIT.saturating_sub(started.elapsed());
+        if !may_come_up || left.is_zero() {
+            return Err(explain(error, store));
+        }
+        tracing::warn!("{}; trying again for {} s", error.chain(), left.as_secs() + 1);
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
+}
+
+fn explain(error: StoreError, store: &StoreUrl) -> anyhow::Error {
+    match &error {
+        // These say what to do.
+        StoreError::NewerSchema { .. } | StoreError::Address { .. } | StoreError::InUse { .. } => error.into(),
+        _ => anyhow::Error::new(error).context(format!("the store {store} could not be opened")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_auth::{Secret, UserAuth, WorkerAuth};
+
+    use super::*;
+
+    #[test]
+    fn listen_addresses_are_read() {
+        assert_eq!(listen_address("127.0.0.1:0"), Ok(("127.0.0.1".into(), 0)));
+        assert_eq!(listen_address("[::1]:7423"), Ok(("::1".into(), 7423)));
+        assert_eq!(listen_address("localhost:80"), Ok(("localhost".into(), 80)));
+        for text in ["", "7423", ":7423", "host:", "host:x", "::1:7423", "[::1:7423", "host:70000"] {
+            assert!(listen_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_server_that_knows_everybody_listens_to_the_network() {
+        let exposed: SocketAddr = "0.0.0.0:1".parse().unwrap();
+        let check = |user_enabled, shared, anonymous, address: SocketAddr| {
+            let user = UserAuth { enabled: user_enabled, api_key: Secret::new("k"), admin_api_key: None };
+            let shared = if shared { Secret::new("t") } else { None };
+            let worker = WorkerAuth { shared, anonymous, ..WorkerAuth::default() };
+            check_exposure(&Auth { user, worker }, &[address]).map_err(|stop| stop.to_string())
+        };
+        assert!(check(false, true, false, exposed).unwrap_err().contains("auth.enabled"));
+        assert!(check(true, false, false, exposed).unwrap_err().contains("no worker credential"));
+        assert!(check(true, true, true, exposed).unwrap_err().contains("auth.anonymous_workers"));
+        assert_eq!(check(true, true, false, exposed), Ok(()));
+        for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(check(false, false, true, loopback.parse().unwrap()), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! `tenure dead-letter`
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use tenure_client::{Client, DeadLetterFilter};
+use tenure_contract::user::{DeadLetter, Page, Redrive, RedriveFilter, RedriveRequest};
+
+use super::connect::ClientArgs;
+use crate::exit::{CODES, Exit, Stop};
+use crate::output::{self, cell, cell_or_dash, number};
+use crate::times;
+
+/// The largest page of the API.
+const PAGE_MAX: u32 = 1000;
+const ERROR_LENGTH: usize = 60;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List dead letters, oldest first
+    List(ListArgs),
+    /// Put dead letters back into their queues
+    Redrive(RedriveArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// Only tasks of this queue
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Only tasks of this operator
+    #[arg(long, value_name = "NAME")]
+    operator: Option<String>,
+    /// Only tasks that ended for this reason: max_attempts, non_retryable or deadline_exceeded
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// Only tasks of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    which: Which,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// All of them, however many
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
+}
+
+const REDRIVE_DETAILS: &str = "\
+Says how many there are and asks first. Tasks get a new budget of attempts. A redrive that has started \
+goes on by itself, also over a restart of the server.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = REDRIVE_DETAILS)]
+struct RedriveArgs {
+    /// Only these tasks
+    #[arg(value_name = "TASK")]
+    tasks: Vec<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Only tasks whose last error has this code
+    #[arg(long, value_name = "CODE")]
+    error_code: Option<String>,
+    /// Only tasks dead-lettered at or after this point in time
+    #[arg(long, value_name = "WHEN", value_parser = times::point)]
+    after: Option<String>,
+    /// Only tasks dead-lettered before this point in time
+    #[arg(long, value_name = "WHEN", value_parser = times::point)]
+    before: Option<String>,
+    /// Count them and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Tasks a second [default: as fast as it goes]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Idempotency key: the same call again shows how far it is
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let (client, json) = (args.client.client()?, args.client.json);
+    match args.command {
+        Command::List(args) => list(&client, args, json).await,
+        Command::Redrive(args) => redrive(&client, args, json).await,
+    }
+}
+
+async fn list(client: &Client, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
+    let limit = if args.all { usize::MAX } else { args.limit as usize };
+    let Which { queue, operator, reason, tenant } = args.which;
+    let mut filter = DeadLetterFilter { queue, operator, reason, tenant, ..DeadLetterFilter::default() };
+    let mut items: Vec<DeadLetter> = Vec::new();
+    let next_cursor = loop {
+        let missing = u32::try_from(limit - items.len()).unwrap_or(PAGE_MAX);
+        filter.limit = Some(missing.min(PAGE_MAX));
+        let page = client.dead_letters(&filter).await?;
+        items.extend(page.items);
+        if page.next_cursor.is_none() || items.len() >= limit {
+            break page.next_cursor;
+        }
+        filter.cursor = page.next_cursor;
+    };
+    if json {
+        output::json(&Page { items, next_cursor })?;
+    } else if items.is_empty() {
+        output::line("No dead letters.")?;
+    } else {
+        output::line(table(&items, Timestamp::now()))?;
+        if next_cursor.is_some() {
+            eprintln!("There are more: --all, or a larger --limit, shows them.");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn table(letters: &[DeadLetter], now: Timestamp) -> String {
+    let rows = letters.iter().map(|letter| {
+        let error = letter.last_error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+        vec![
+            cell(&letter.task_id),
+            cell(&letter.queue),
+            cell(&letter.operator),
+            cell(&letter.reason),
+            number(letter.attempts),
+            number(letter.redrive_count),
+            cell(times::age(&letter.dead_lettered_at, now)),
+            cell_or_dash(error.map(|error| output::shortened(&error, ERROR_LENGTH))),
+        ]
+    });
+    output::table(&["TASK", "QUEUE", "OPERATOR", "REASON", "ATTEMPTS", "REDRIVES", "AGE", "LAST ERROR"], rows)
+}
+
+async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Result<Exit> {
+    let Which { queue, operator, reason, tenant } = args.which;
+    let filter = RedriveFilter {
+        queue,
+        operator,
+        reason,
+        error_code: args.error_code,
+        tenant,
+        after: args.after,
+        before: args.before,
+        task_ids: (!args.tasks.is_empty()).then_some(args.tasks),
+    };
+    if filter == RedriveFilter::default() {
+        return Err(Stop::usage("nothing says which dead letters are meant").hint("name tasks, or a --queue").into());
+    }
+    let mut request = RedriveRequest { filter, dry_run: true, rate: args.rate, idempotency_key: args.key };
+    if args.dry_run {
+        let counted = client.redrive(&request).await.context("the dead letters were not counted")?;
+        if json {
+            output::json(&counted)?
+        } else {
+            output::line(format!("{} would be released.", letters(counted.matched)))?
+        }
+        return Ok(Exit::Ok);
+    }
+    if !args.yes && !confirmed(client, &request).await? {
+        return Err(Stop::new(Exit::Failure, "nothing was changed").into());
+    }
+    request.dry_run = false;
+    let redrive = client.redrive(&request).await.context("the dead letters were not released")?;
+    if json {
+        output::json(&redrive)?
+    } else {
+        output::line(sentence(&redrive))?
+    }
+    Ok(Exit::Ok)
+}
+
+async fn confirmed(client: &Client, request: &RedriveRequest) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(Stop::usage("nobody can be asked here").hint("say --yes, or --dry-run to count them").into());
+    }
+    let counted = client.redrive(request).await.context("the dead letters were not counted")?;
+    eprint!("Release {}? [y/N] ", letters(counted.matched));
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+fn letters(count: u64) -> String {
+    if count == 1 { "1 dead letter".to_owned() } else { format!("{count} dead letters") }
+}
+
+fn sentence(redrive: &Redrive) -> String {
+    let id = redrive.redrive_id.as_deref().map(output::clean).unwrap_or_default();
+    match redrive.state.as_str() {
+        "done" => format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched)),
+        _ => format!("Redrive {id} runs: {} of {} released so far.", redrive.released, letters(redrive.matched)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redrive_says_how_far_it_is() {
+        let redrive = Redrive {
+            redrive_id: Some("rd_1".into()),
+            dry_run: false,
+            matched: 42,
+            released: 0,
+            state: "running".into(),
+        };
+        assert_eq!(sentence(&redrive), "Redrive rd_1 runs: 0 of 42 dead letters released so far.");
+        let redrive = Redrive { matched: 1, released: 1, state: "done".into(), ..redrive };
+        assert_eq!(sentence(&redrive), "Redrive rd_1 is done: 1 of 1 dead letter released.");
+    }
+
+    #[test]
+    fn dead_letters_show_why_they_died() {
+        console::set_colors_enabled(false);
+        let letter = r#"{"task_id":"018c","queue":"etl","operator":"extract","reason":"max_attempts",
+            "last_error":{"code":"HTTP_503","message":"busy"},"attempts":3,"redrive_count":0,"dead_lettered_at":"2025-01-15T10:00:00Z"}"#;
+        let text = table(&[serde_json::from_str(letter).unwrap()], "2025-01-15T10:01:00Z".parse().unwrap());
+        assert!(text.ends_with("60s  HTTP_503: busy"), "{text}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The commands, one module each.
+
+pub mod connect;
+pub mod control_plane;
+pub mod dead_letter;
+pub mod demo;
+pub mod doctor;
+pub mod queue;
+pub mod serve;
+pub mod task;
+pub mod up;
+pub mod worker;
+
+use crate::cli::{self, Command};
+use crate::exit::Exit;
+use crate::output;
+
+pub async fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Demo(args) => demo::run(args).await,
+        Command::Up(args) => up::run(args).await,
+        Command::Serve(args) => serve::run(args).await,
+        Command::Worker(args) => worker::run(args).await,
+        Command::Task(args) => task::run(args).await,
+        Command::Queue(args) => queue::run(args).await,
+        Command::DeadLetter(args) => dead_letter::run(args).await,
+        Command::Doctor(args) => doctor::run(args).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut cli::command(), "tenure", &mut script);
+            output::line(String::from_utf8_lossy(&script))?;
+            Ok(Exit::Ok)
+        }
+    }
+}

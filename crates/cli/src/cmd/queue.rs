@@ -1,0 +1,199 @@
+//! `tenure queue`
+
+use anyhow::Context;
+use jiff::Timestamp;
+use tenure_client::Client;
+use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings, Rate};
+
+use super::connect::ClientArgs;
+use crate::exit::{CODES, Exit};
+use crate::output::{self, cell, cell_or_dash, number};
+use crate::times;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List queues and what is in them
+    List,
+    /// Replace all settings of a queue
+    Set(SetArgs),
+    /// Grant nothing more from a queue; running tasks go on
+    Pause(One),
+    /// Grant again
+    Resume(One),
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// Name of the queue
+    #[arg(value_name = "QUEUE")]
+    name: String,
+}
+
+const SET_DETAILS: &str = "\
+The whole setting is replaced: a limit that is not named here is lifted. A queue that does not exist is \
+made.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = SET_DETAILS)]
+struct SetArgs {
+    /// Name of the queue
+    #[arg(value_name = "QUEUE")]
+    name: String,
+    /// At most so many tasks at a time
+    #[arg(long, value_name = "N")]
+    max_running: Option<i64>,
+    /// At most so many grants a second, with a burst if given: 50 or 50/100
+    #[arg(long, value_name = "N[/BURST]", value_parser = rate)]
+    rate: Option<Rate>,
+    /// Take turns over the values of this: tenant, workspace or tag:NAME
+    #[arg(long, value_name = "KEY")]
+    fairness: Option<String>,
+    /// How long a worker may be silent [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = times::seconds)]
+    lease_ttl: Option<i64>,
+    /// How often workers send a sign of life [default: a third of the lease]
+    #[arg(long, value_name = "TIME", value_parser = times::seconds)]
+    heartbeat: Option<i64>,
+    /// Tasks that fail for good do not go to the dead letters
+    #[arg(long)]
+    no_dead_letter: bool,
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let number = |text: &str| text.parse::<f64>().map_err(|_| "say it like 50, or 50/100 with a burst".to_owned());
+    Ok(match text.split_once('/') {
+        None => Rate { per_second: number(text)?, burst: None },
+        Some((per_second, burst)) => Rate { per_second: number(per_second)?, burst: Some(number(burst)?) },
+    })
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let (client, json) = (args.client.client()?, args.client.json);
+    match args.command {
+        Command::List => list(&client, json).await?,
+        Command::Set(args) => set(&client, args, json).await?,
+        Command::Pause(one) => {
+            let paused = client.pause_queue(&one.name).await.context("the queue was not paused")?;
+            say_paused(&paused, json)?;
+        }
+        Command::Resume(one) => {
+            let resumed = client.resume_queue(&one.name).await.context("the queue was not resumed")?;
+            say_paused(&resumed, json)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    let mut items = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = client.queues(cursor).await?;
+        items.extend(page.items);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if json {
+        output::json(&Page { items, next_cursor: None })
+    } else if items.is_empty() {
+        output::line("No queues. The first task makes its queue.")
+    } else {
+        output::line(table(&items, Timestamp::now()))
+    }
+}
+
+async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
+    let settings = QueueSettings {
+        max_running: args.max_running,
+        rate: args.rate,
+        fairness_key: args.fairness,
+        lease_ttl_seconds: args.lease_ttl,
+        heartbeat_interval_seconds: args.heartbeat,
+        dead_letter: args.no_dead_letter.then_some(false),
+    };
+    let queue = client.set_queue(&args.name, &settings).await.context("the queue was not changed")?;
+    if json { output::json(&queue) } else { output::line(table(&[queue], Timestamp::now())) }
+}
+
+fn say_paused(queue: &QueuePaused, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(queue);
+    }
+    let state = if queue.paused { "paused; running tasks go on" } else { "open" };
+    output::line(format!("Queue {} is {state}.", output::clean(&queue.name)))
+}
+
+fn table(queues: &[Queue], now: Timestamp) -> String {
+    let rows = queues.iter().map(|queue| {
+        let counts = &queue.counts;
+        let state = if queue.paused { cell("paused").fg(comfy_table::Color::Yellow) } else { cell("open") };
+        vec![
+            cell(&queue.name),
+            state,
+            number(counts.scheduled),
+            number(counts.ready),
+            number(counts.running),
+            number(counts.dead_lettered),
+            cell_or_dash(queue.oldest_ready_at.as_ref().map(|at| times::age(at, now))),
+            cell_or_dash(limits(queue)),
+        ]
+    });
+    output::table(&["QUEUE", "STATE", "SCHEDULED", "READY", "RUNNING", "DEAD", "OLDEST", "LIMITS"], rows)
+}
+
+/// Everything that is not the default.
+fn limits(queue: &Queue) -> Option<String> {
+    let limits = &queue.limits;
+    let rate = limits.rate.as_ref().map(|rate| match rate.burst {
+        Some(burst) => format!("{}/s, burst {burst}", rate.per_second),
+        None => format!("{}/s", rate.per_second),
+    });
+    let parts = [
+        limits.max_running.map(|max| format!("{max} running")),
+        rate,
+        limits.fairness_key.as_ref().map(|key| format!("fair by {key}")),
+        queue.lease_ttl_seconds.map(|ttl| format!("lease {ttl}s")),
+        queue.heartbeat_interval_seconds.map(|interval| format!("heartbeat {interval}s")),
+        (!queue.dead_letter).then(|| "no dead letters".to_owned()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_with_and_without_a_burst() {
+        assert_eq!(rate("50"), Ok(Rate { per_second: 50.0, burst: None }));
+        assert_eq!(rate("0.5/10"), Ok(Rate { per_second: 0.5, burst: Some(10.0) }));
+        for text in ["", "fast", "50/", "/5"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_queue_shows_what_is_in_it_and_what_bounds_it() {
+        console::set_colors_enabled(false);
+        let queue = r#"{"name":"etl","paused":true,"kind":"pull",
+            "limits":{"max_running":100,"rate":{"per_second":50,"burst":100},"fairness_key":"tenant"},"dead_letter":false,
+            "counts":{"scheduled":4,"ready":10,"running":100,"dead_lettered":1},"oldest_ready_at":"2025-01-15T10:00:00Z"}"#;
+        let now: Timestamp = "2025-01-15T10:01:00Z".parse().unwrap();
+        let text = table(&[serde_json::from_str(queue).unwrap()], now);
+        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().take(7).collect();
+        assert_eq!(row, ["etl", "paused", "4", "10", "100", "1", "60s"]);
+        assert!(text.ends_with("100 running; 50/s, burst 100; fair by tenant; no dead letters"), "{text}");
+    }
+}

@@ -1,0 +1,33 @@
+//! `tenure serve`
+
+use super::control_plane::{ControlPlane, ListenArgs};
+use crate::exit::Exit;
+use crate::{logging, output, signals};
+
+const DETAILS: &str = "\
+Prints `tenure listening on URL` on stdout when it is ready; everything else goes to stderr.
+
+Without a worker credential in the configuration it makes one at the first start, worker-token in the \
+data folder. That, and an API without keys, is for loopback addresses only.
+
+SIGTERM and SIGINT let open requests finish and end with code 0; a second signal ends at once.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    #[command(flatten)]
+    listen: ListenArgs,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let config = args.listen.load()?;
+    logging::start(config.logging)?;
+    let stop = signals::stop_on_signal()?;
+    let control_plane = tokio::select! {
+        ready = ControlPlane::prepare(&config) => ready?,
+        () = stop.cancelled() => return Ok(Exit::Ok),
+    };
+    output::line(format!("tenure listening on {}", control_plane.url()?))?;
+    control_plane.run(stop.cancelled_owned()).await?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,77 @@
+//! `tenure task`
+
+mod card;
+mod list;
+mod steer;
+mod submit;
+mod watch;
+
+use tenure_contract::user::Task;
+
+use super::connect::ClientArgs;
+use crate::exit::{CODES, Exit};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Submit one task, or many from a file
+    Submit(Box<submit::Args>),
+    /// List tasks, newest first
+    List(list::Args),
+    /// Show one task
+    Show(One),
+    /// Follow a task until it ends
+    #[command(after_help = CODES)]
+    Watch(One),
+    /// Show every attempt of a task, with reports that came too late
+    Attempts(One),
+    /// Say why a task is not running, or what it does instead
+    Why(One),
+    /// Cancel a task
+    Cancel(steer::CancelArgs),
+    /// Run a task again that failed or was canceled
+    Retry(One),
+}
+
+/// One task by its id.
+#[derive(Debug, clap::Args)]
+struct One {
+    /// Id of the task: a UUID, or a ULID with or without `task_`
+    #[arg(value_name = "TASK")]
+    id: String,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let (client, json) = (args.client.client()?, args.client.json);
+    match args.command {
+        Command::Submit(args) => submit::run(&client, *args, json).await,
+        Command::List(args) => list::run(&client, args, json).await,
+        Command::Show(one) => card::show(&client, &one.id, json).await,
+        Command::Watch(one) => watch::run(&client, &one.id, json).await,
+        Command::Attempts(one) => card::attempts(&client, &one.id, json).await,
+        Command::Why(one) => card::why(&client, &one.id, json).await,
+        Command::Cancel(args) => steer::cancel(&client, args, json).await,
+        Command::Retry(one) => steer::retry(&client, &one.id, json).await,
+    }
+}
+
+/// What the end of a task means for the caller.
+fn exit_of(task: &Task) -> Exit {
+    match task.state.as_str() {
+        "Failed" => Exit::TaskFailed,
+        "Canceled" | "Skipped" => Exit::TaskCanceled,
+        _ => Exit::Ok,
+    }
+}
+
+fn is_final(task: &Task) -> bool {
+    matches!(task.state.as_str(), "Succeeded" | "Failed" | "Canceled" | "Skipped")
+}

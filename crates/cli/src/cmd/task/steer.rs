@@ -1,0 +1,54 @@
+use anyhow::Context;
+use tenure_client::Client;
+use tenure_contract::user::CancelRequest;
+
+use crate::exit::Exit;
+use crate::output;
+
+const DETAILS: &str = "\
+A task that waits ends at once. A worker that runs it is told with its next heartbeat and has a grace \
+period to stop.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct CancelArgs {
+    /// Id of the task
+    #[arg(value_name = "TASK")]
+    id: String,
+    /// Why, for those who look at it later [default: user_requested]
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// End it now: the worker's lease is void, whatever it still does
+    #[arg(long)]
+    immediate: bool,
+}
+
+pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Result<Exit> {
+    let mode = args.immediate.then(|| "immediate".to_owned());
+    let request = CancelRequest { reason: args.reason, mode };
+    let cancelled = client.cancel(&args.id, &request).await.context("the task was not canceled")?;
+    if json {
+        output::json(&cancelled)?;
+    } else if cancelled.state == "Canceled" {
+        output::line(format!("Task {} is canceled.", cancelled.task_id))?;
+    } else {
+        output::line(format!(
+            "Task {} is {}; its worker was asked to stop. `tenure task watch` follows it.",
+            cancelled.task_id, cancelled.state
+        ))?;
+    }
+    Ok(Exit::Ok)
+}
+
+pub async fn retry(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
+    let retried = client.retry(id).await.context("the task was not retried")?;
+    if json {
+        output::json(&retried)?;
+    } else {
+        output::line(format!(
+            "Task {} is {} again: {} attempts so far, up to {}.",
+            retried.task_id, retried.state, retried.attempt, retried.max_attempts
+        ))?;
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,197 @@
+//! Following one task, live.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use tenure_client::Client;
+use tenure_contract::user::Task;
+
+use super::card::error_text;
+use super::{exit_of, is_final};
+use crate::exit::Exit;
+use crate::output::{self, clean, dim, state_styled};
+use crate::times;
+
+/// How long a server may be away before a watcher gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at how far a task is.
+const LOOK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(100);
+
+pub async fn run(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
+    follow(client, id, |task, screen| if json { output::json(task) } else { screen.show(task) }, json).await
+}
+
+/// As `watch`, but with `json` only the last word is printed.
+pub async fn until_end(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
+    let show = |task: &Task, screen: &mut Screen| match json {
+        true if is_final(task) => output::json(task),
+        true => Ok(()),
+        false => screen.show(task),
+    };
+    follow(client, id, show, json).await
+}
+
+async fn follow(
+    client: &Client,
+    id: &str,
+    mut show: impl FnMut(&Task, &mut Screen) -> anyhow::Result<()>,
+    quiet: bool,
+) -> anyhow::Result<Exit> {
+    let mut screen = Screen::new(quiet);
+    let mut watch = client.watch(id);
+    let mut seen = None;
+    let mut silent_since = None;
+    loop {
+        let next = {
+            let looks = screen.follow_progress(client, id);
+            tokio::select! {
+                next = watch.next() => next,
+                never = looks => match never {},
+            }
+        };
+        let Some(next) = next else { break };
+        match next {
+            Ok(task) => {
+                silent_since = None;
+                show(&task, &mut screen)?;
+                seen = Some(task);
+            }
+            // A server that was never there is not waited for.
+            Err(error) if seen.is_some() && error.is_temporary() => {
+                let since = *silent_since.get_or_insert_with(|| {
+                    screen.say("the server does not answer; trying again");
+                    Instant::now()
+                });
+                if since.elapsed() > PATIENCE {
+                    return Err(error.into());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    screen.clear();
+    Ok(seen.as_ref().map_or(Exit::Failure, exit_of))
+}
+
+/// A bar while the task runs, if somebody looks; lines otherwise.
+struct Screen {
+    quiet: bool,
+    bar: Option<ProgressBar>,
+    last: Option<String>,
+    progress: Option<String>,
+}
+
+impl Screen {
+    fn new(quiet: bool) -> Self {
+        let live = !quiet && output::is_terminal();
+        Self { quiet, bar: live.then(new_bar), last: None, progress: None }
+    }
+
+    fn show(&mut self, task: &Task) -> anyhow::Result<()> {
+        let line = line(task);
+        if self.last.as_ref() != Some(&line) {
+            self.print(&format!("{}  {line}", dim(times::clock(Timestamp::now()))))?;
+            self.last = Some(line);
+        }
+        if task.state == "Running" {
+            self.show_progress(task);
+        }
+        if is_final(task) {
+            self.clear();
+            if let Some(result) = &task.result {
+                output::line(result.as_str())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes of state come by themselves; how far a task is has to be asked for. Does not end.
+    async fn follow_progress(&mut self, client: &Client, id: &str) -> Infallible {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.quiet {
+                continue;
+            }
+            // The watch itself deals with a server that is away.
+            if let Ok(task) = client.get(id).await
+                && task.state == "Running"
+            {
+                self.show_progress(&task);
+            }
+        }
+    }
+
+    fn show_progress(&mut self, task: &Task) {
+        let Some(progress) = super::card::progress(task) else { return };
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(u64::from(task.progress_pct.unwrap_or(0)));
+                bar.set_message(task.progress_message.as_deref().map(clean).unwrap_or_default());
+            }
+            None if self.progress.as_ref() != Some(&progress) => {
+                // A reader that is gone is noticed with the next change of state.
+                let _ = output::line(format!("{}  {progress}", dim(times::clock(Timestamp::now()))));
+            }
+            None => {}
+        }
+        self.progress = Some(progress);
+    }
+
+    fn print(&self, text: &str) -> anyhow::Result<()> {
+        match &self.bar {
+            Some(bar) => {
+                bar.suspend(|| output::line(text))?;
+                Ok(())
+            }
+            None => output::line(text),
+        }
+    }
+
+    fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn new_bar() -> ProgressBar {
+    let template = "{spinner:.cyan} [{bar:30.cyan/dim}] {pos:>3} %  {wide_msg}";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(100).with_style(style.progress_chars("=> "));
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// What changed, in one line.
+fn line(task: &Task) -> String {
+    let state = state_styled(&task.state);
+    match task.state.as_str() {
+        "Running" => {
+            let worker = task.worker_id.as_deref().map(clean).unwrap_or_default();
+            let cancel = if task.cancel_requested { ", cancel requested" } else { "" };
+            format!("{state}  attempt {} of {} on {worker}{cancel}", task.attempt, task.max_attempts)
+        }
+        "Scheduled" if task.attempt > 0 => {
+            let error = task.error.as_ref().map_or_else(String::new, |error| format!(" ({})", error_text(error)));
+            format!("{state}  attempt {} failed{error}; next try at {}", task.attempt, clean(&task.run_at))
+        }
+        "Scheduled" => format!("{state}  due at {}", clean(&task.run_at)),
+        "Failed" => {
+            let error = task.error.as_ref().map(error_text).unwrap_or_default();
+            let dead = if task.dead_lettered_at.is_some() { "  (in the dead letters)" } else { "" };
+            format!("{state}  after {} attempts: {error}{dead}", task.attempt)
+        }
+        "Canceled" => format!("{state}  {}", task.cancel_reason.as_deref().map(clean).unwrap_or_default()),
+        _ => state.to_string(),
+    }
+}

@@ -1,0 +1,132 @@
+//! `tenure up`
+
+use console::style;
+use tenure_auth::Secret;
+use tenure_worker::TokenSource;
+use tokio_util::sync::CancellationToken;
+
+use super::connect::SERVER_DEFAULT;
+use super::control_plane::{ControlPlane, ListenArgs};
+use super::worker::WorkArgs;
+use crate::config::StoreUrl;
+use crate::exit::Exit;
+use crate::{logging, output, signals};
+
+const DETAILS: &str = "\
+All that is needed to try things, and enough for one machine.
+
+SIGTERM and SIGINT stop the worker first, then the server; a second signal ends at once.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    #[command(flatten)]
+    listen: ListenArgs,
+    #[command(flatten, next_help_heading = "Worker")]
+    work: WorkArgs,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let config = args.listen.load()?;
+    logging::start(config.logging)?;
+    let stop = signals::stop_on_signal()?;
+    let mut control_plane = tokio::select! {
+        ready = ControlPlane::prepare(&config) => ready?,
+        () = stop.cancelled() => return Ok(Exit::Ok),
+    };
+    let url = control_plane.url()?;
+    let mut worker = args.work.config(own_address(&control_plane)?, &config)?;
+
+    // The worker inside has a name and a token that nobody else knows. The name is the same after a restart, so that
+    // the new process voids at once what the old one held.
+    let host = nix::unistd::gethostname().map_or_else(|_| "host".into(), |name| name.to_string_lossy().into_owned());
+    let name = format!("up-{host}-{}", control_plane.listener.local_addr()?.port());
+    let token = Secret::random();
+    worker.token = Some(TokenSource::Text(token.reveal().to_owned()));
+    worker.name = Some(name.clone());
+    control_plane.server.worker_auth.per_worker.insert(name, token);
+
+    output::line(format!("tenure listening on {url}"))?;
+    output::line(welcome(&url, &worker.queues, &config.store))?;
+
+    let (worker_stop, server_stop) = (stop.child_token(), CancellationToken::new());
+    let server = async {
+        let ended = control_plane.run(server_stop.clone().cancelled_owned()).await;
+        worker_stop.cancel();
+        ended
+    };
+    let worker = async {
+        let ended = tenure_worker::run(worker, worker_stop.clone().cancelled_owned()).await;
+        server_stop.cancel();
+        ended
+    };
+    let told = async {
+        stop.cancelled().await;
+        tracing::info!("stopping: running tasks may finish; Ctrl-C again ends at once");
+        std::future::pending::<()>().await;
+    };
+    let (server, worker) = tokio::select! {
+        both = async { tokio::join!(server, worker) } => both,
+        () = told => unreachable!("being told does not end"),
+    };
+    server?;
+    worker?;
+    Ok(Exit::Ok)
+}
+
+/// Where the worker inside reaches the server. An unspecified address is no place to go to.
+fn own_address(control_plane: &ControlPlane) -> anyhow::Result<String> {
+    let mut address = control_plane.listener.local_addr()?;
+    if address.ip().is_unspecified() {
+        let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
+        address.set_ip(loopback);
+    }
+    Ok(format!("http://{address}"))
+}
+
+fn welcome(url: &str, queues: &[String], store: &StoreUrl) -> String {
+    let queue = queues.first().map_or("default", String::as_str);
+    let bold = |text: String| style(text).bold().to_string();
+    let mut lines = vec![
+        String::new(),
+        format!("  store    {store}"),
+        format!("  worker   takes tasks from {}", queues.join(", ")),
+        format!("  API      {url}/api/v1/openapi.json"),
+        format!("  metrics  {url}/metrics"),
+        String::new(),
+        "Try, in another terminal:".to_owned(),
+    ];
+    if url != SERVER_DEFAULT {
+        lines.push(bold(format!("  export TENURE_SERVER={url}")));
+    }
+    lines.extend([
+        bold(format!("  tenure task submit {queue} echo --payload '{{\"hello\":\"world\"}}' --wait")),
+        bold(format!("  tenure task submit {queue} sleep --payload '{{\"ms\":20000}}' --lease-ttl 3s --wait")),
+        bold("  tenure task list".to_owned()),
+        String::new(),
+        "Ctrl-C stops it.".to_owned(),
+    ]);
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_welcome_names_what_to_open_and_what_to_try() {
+        console::set_colors_enabled(false);
+        let store = StoreUrl::parse("postgres://u:hunter2@h/d").unwrap();
+        let text = welcome("http://127.0.0.1:1", &["etl".into(), "mail".into()], &store);
+        for part in [
+            "http://127.0.0.1:1/api/v1/openapi.json",
+            "task submit etl echo",
+            "TENURE_SERVER=http://127.0.0.1:1\n",
+            "etl, mail",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!text.contains("hunter2"));
+        assert!(!welcome(SERVER_DEFAULT, &[], &store).contains("TENURE_SERVER"));
+    }
+}

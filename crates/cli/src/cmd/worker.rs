@@ -1,0 +1,177 @@
+//! `tenure worker`
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use tenure_worker::{Operators, TokenSource, WorkerConfig};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::SERVER_DEFAULT;
+use crate::config::{Config, Flags};
+use crate::exit::{Exit, Stop};
+use crate::{logging, signals, times, token};
+
+const DETAILS: &str = "\
+Operators that are always there, with their payloads:
+  echo   anything; it is the result
+  sleep  {\"ms\": 500}
+  fail   {\"code\": \"X\", \"message\": \"why\", \"retryable\": true, \"times\": 2}, each optional
+  http   {\"url\": \"https://…\", \"method\": \"POST\", \"body\": {}, \"headers\": {}, \"timeout_ms\": 30000}
+
+A command gets the payload on stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its \
+environment. The last line that it prints is the result, as JSON if it is some.
+
+SIGTERM and SIGINT stop it: it takes nothing more, lets tasks finish for as long as --drain says, and \
+reports. A second signal ends at once.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    /// Address of the server
+    #[arg(long, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
+    server: String,
+    #[command(flatten)]
+    work: WorkArgs,
+    /// Worker id; without it each process gets its own. A new process takes over from an old one of the same name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// File that holds the worker token [env: TENURE_WORKER_TOKEN, TENURE_WORKER_TOKEN_FILE]
+    /// [default: worker-token in the data folder]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Configuration file, for `logging`, `auth.worker_token` and `worker.operators` [env: TENURE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder with the worker token [default: ~/.tenure]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Stop also when standard input ends: a worker that a program starts does not outlive it
+    #[arg(long)]
+    until_eof: bool,
+}
+
+/// What a worker does, wherever it runs.
+#[derive(Debug, clap::Args)]
+pub struct WorkArgs {
+    /// Queue to take tasks from; of several, the first has precedence
+    #[arg(long = "queue", value_name = "NAME", default_value = "default")]
+    pub queues: Vec<String>,
+    /// Tasks at a time [default: number of CPUs]
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<usize>,
+    /// Run tasks of an operator with a shell command; can be given more than once. `worker.operators` in the
+    /// configuration file does the same
+    #[arg(long = "operator", value_name = "NAME=COMMAND")]
+    pub operators: Vec<String>,
+    /// Between SIGTERM and SIGKILL for a command that has to stop
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
+    pub grace: Duration,
+    /// How long tasks may go on when the worker is told to stop
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::duration)]
+    pub drain: Duration,
+}
+
+impl WorkArgs {
+    /// Operators of the configuration file first, then those of the flags: a flag wins.
+    pub fn config(self, server: String, config: &Config) -> anyhow::Result<WorkerConfig> {
+        let mut operators = Operators::new().with_built_ins();
+        for (name, command) in config.operators() {
+            operators
+                .add_command(name, command)
+                .map_err(|error| config.wrong_operator(format!("is wrong: {error}")))?;
+        }
+        for text in &self.operators {
+            operators.add(text).map_err(|error| {
+                Stop::usage(format!("--operator: {error}")).hint("say it like --operator extract='./extract.sh --fast'")
+            })?;
+        }
+        let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(WorkerConfig {
+            queues: self.queues,
+            concurrency: self.concurrency.unwrap_or_else(cpus),
+            operators,
+            kill_grace: self.grace,
+            drain_timeout: self.drain,
+            ..WorkerConfig::new(server)
+        })
+    }
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
+    logging::start(config.logging)?;
+    let mut worker = args.work.config(args.server, &config)?;
+    worker.name = args.name;
+    worker.token = token_source(args.token_file, &config)?;
+    let with_token = worker.token.is_some();
+    let stop = signals::stop_on_signal()?;
+    if args.until_eof {
+        stop_at_end_of_input(stop.clone());
+    }
+    describe(&worker);
+    let ended = tenure_worker::run(worker, stop.cancelled_owned()).await;
+    ended.map_err(|error| refusal_explained(error, with_token, &config.data))?;
+    Ok(Exit::Ok)
+}
+
+fn describe(worker: &WorkerConfig) {
+    tracing::info!(
+        "worker: {} at a time from {}; operators {}; server {}",
+        worker.concurrency,
+        worker.queues.join(", "),
+        worker.operators.names().collect::<Vec<_>>().join(", "),
+        worker.server
+    );
+}
+
+/// A flag, a variable, the configuration, the token that a server on this machine made; the first that is there.
+fn token_source(flag: Option<PathBuf>, config: &Config) -> anyhow::Result<Option<TokenSource>> {
+    if let Some(path) = flag {
+        return Ok(Some(TokenSource::File(path)));
+    }
+    let variable = |name| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
+    match (variable("TENURE_WORKER_TOKEN"), variable("TENURE_WORKER_TOKEN_FILE")) {
+        (Some(_), Some(_)) => {
+            return Err(Stop::usage("TENURE_WORKER_TOKEN and TENURE_WORKER_TOKEN_FILE are both set: keep one").into());
+        }
+        (Some(token), None) => return Ok(Some(TokenSource::Text(token))),
+        (None, Some(path)) => return Ok(Some(TokenSource::File(path.into()))),
+        (None, None) => {}
+    }
+    if let Some(secret) = config.worker_token()? {
+        return Ok(Some(TokenSource::Text(secret.reveal().to_owned())));
+    }
+    let path = token::path_in(&config.data);
+    Ok(path.is_file().then_some(TokenSource::File(path)))
+}
+
+fn refusal_explained(error: tenure_worker::RunError, with_token: bool, data: &Path) -> anyhow::Error {
+    use tenure_client::WorkerError::{Refused, Superseded};
+    use tenure_worker::RunError::Worker;
+    let hint = match &error {
+        Worker(Refused { status: 401, .. }) if with_token => {
+            "the token is not the server's; --token-file names another"
+        }
+        Worker(Refused { status: 401, .. }) => {
+            let path = token::path_in(data);
+            return Stop::new(Exit::Refused, error.to_string())
+                .hint(format!("there is no {}; --token-file names the server's token", path.display()))
+                .into();
+        }
+        Worker(Superseded { .. }) => "give each worker a name of its own, or leave --name out",
+        _ => return anyhow::Error::new(error).context("the worker failed"),
+    };
+    Stop::new(Exit::Refused, error.to_string()).hint(hint).into()
+}
+
+/// A thread of its own: reading standard input cannot be called off.
+fn stop_at_end_of_input(stop: CancellationToken) {
+    std::thread::spawn(move || {
+        let read = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        if let Err(error) = read.context("standard input could not be read") {
+            tracing::warn!("{error:#}: taken as its end");
+        }
+        stop.cancel();
+    });
+}

@@ -1,0 +1,84 @@
+//! Settings in environment variables: `TENURE_` and the path in upper case, with `__` between levels.
+
+use std::ffi::OsString;
+
+use super::error::{ConfigError, Origin};
+use super::keys::{self, Place};
+use super::settings::{Given, Value};
+
+const PREFIX: &str = "TENURE_";
+const LEVEL: &str = "__";
+
+/// Reads the variables that set keys. Those without `__`, such as `TENURE_SERVER`, belong to single commands.
+pub(super) fn parse(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<Given>, ConfigError> {
+    let named = variables.into_iter().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    named.filter_map(|(name, value)| path_of(&name).map(|path| given(name, &path, value))).collect()
+}
+
+fn path_of(name: &str) -> Option<String> {
+    let path = name.strip_prefix(PREFIX)?;
+    path.contains(LEVEL).then(|| path.replace(LEVEL, ".").to_ascii_lowercase())
+}
+
+/// The variable that sets a key.
+pub(super) fn name_of(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', LEVEL).to_ascii_uppercase())
+}
+
+fn given(name: String, path: &str, value: OsString) -> Result<Given, ConfigError> {
+    let origin = Origin::Env(name);
+    let wrong = |key: &str, origin: &Origin, problem: &str| ConfigError::Value {
+        key: key.to_owned(),
+        origin: origin.clone(),
+        problem: problem.to_owned(),
+    };
+    let text = |origin: &Origin| value.into_string().map_err(|_| wrong(path, origin, "is no UTF-8"));
+    match keys::place(path) {
+        Place::Text(key) => Ok(Given { key, value: Value::Text(text(&origin)?), origin }),
+        Place::Map(key) => {
+            let map = serde_json::from_str(&text(&origin)?)
+                .map_err(|_| wrong(key, &origin, "must be a JSON object of texts, such as {\"w-1\":\"token\"}"))?;
+            Ok(Given { key, value: Value::Map(map), origin })
+        }
+        Place::Section | Place::Nowhere => {
+            // Suggest the variable, which is what has to be corrected.
+            let nearest = keys::nearest(path);
+            Err(ConfigError::UnknownKey { key: path.to_owned(), origin, nearest })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: &str) -> Result<Vec<Given>, String> {
+        parse([(name.into(), value.into())]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_lead_to_keys() {
+        let given = read("TENURE_AUTH__WORKER_TOKEN", "t").unwrap();
+        assert_eq!(given[0].key, "auth.worker_token");
+        assert_eq!(name_of("auth.worker_token"), "TENURE_AUTH__WORKER_TOKEN");
+        assert!(matches!(&given[0].value, Value::Text(text) if text == "t"));
+    }
+
+    #[test]
+    fn maps_are_json() {
+        let given = read("TENURE_AUTH__WORKER_TOKENS", r#"{"w-1":"t"}"#).unwrap();
+        assert!(matches!(&given[0].value, Value::Map(map) if map["w-1"] == "t"));
+        let message = read("TENURE_AUTH__WORKER_TOKENS", "hunter2").unwrap_err();
+        assert!(message.contains("must be a JSON object") && !message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn other_variables_are_left_alone_and_unknown_keys_are_not() {
+        assert!(read("TENURE_SERVER", "http://x").unwrap().is_empty());
+        assert!(read("PATH", "/bin").unwrap().is_empty());
+        assert_eq!(
+            read("TENURE_SERVER__PROT", "1").unwrap_err(),
+            "the variable TENURE_SERVER__PROT: unknown key `server.prot`; did you mean `server.port`?"
+        );
+    }
+}

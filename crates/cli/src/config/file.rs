@@ -1,0 +1,172 @@
+//! A configuration file as a list of keys with their lines.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::error::{ConfigError, Origin};
+use super::keys::{self, Place};
+use super::settings::{Given, Value};
+
+/// Reads YAML. Scalars stay the text they are written as, so that a token of digits keeps its zeros.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> {
+    let mut reading = Reading { path, given: Vec::new(), unknown: None };
+    // Lines of the file are never quoted in messages: they may hold secrets.
+    let options = serde_saphyr::options! { with_snippet: false };
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
+        Section { prefix: "", reading: &mut reading }.deserialize(deserializer)
+    });
+    match (read, reading.unknown) {
+        (Ok(()), _) => Ok(reading.given),
+        (Err(_), Some(unknown)) => Err(unknown),
+        (Err(error), None) => {
+            let line = error.location().map_or(0, |location| location.line());
+            let origin = Origin::File { path: path.to_owned(), line };
+            Err(ConfigError::Syntax { origin, message: plain(&error) })
+        }
+    }
+}
+
+/// The message without the place, which is named anyway.
+fn plain(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().to_string();
+    let text = text.lines().next().unwrap_or_default();
+    match text.rsplit_once(" at line ") {
+        Some((message, place)) if place.starts_with(|c: char| c.is_ascii_digit()) => message.to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+struct Reading<'a> {
+    path: &'a Path,
+    given: Vec<Given>,
+    unknown: Option<ConfigError>,
+}
+
+/// A section of the file, or the whole of it. One without content counts as absent.
+struct Section<'a, 'b> {
+    prefix: &'a str,
+    reading: &'a mut Reading<'b>,
+}
+
+impl<'de> DeserializeSeed<'de> for Section<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Section<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("keys with values")
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<Spanned<String>>()? {
+            let path = if self.prefix.is_empty() { name.value } else { format!("{}.{}", self.prefix, name.value) };
+            let origin = Origin::File { path: self.reading.path.to_owned(), line: name.referenced.line() };
+            let value = match keys::place(&path) {
+                Place::Text(key) => map.next_value::<Option<String>>()?.map(|text| (key, Value::Text(text))),
+                Place::Map(key) => {
+                    map.next_value::<Option<BTreeMap<String, String>>>()?.map(|map| (key, Value::Map(map)))
+                }
+                Place::Section => {
+                    map.next_value_seed(Section { prefix: &path, reading: self.reading })?;
+                    None
+                }
+                Place::Nowhere => {
+                    let nearest = keys::nearest(&path);
+                    self.reading.unknown = Some(ConfigError::UnknownKey { key: path, origin, nearest });
+                    return Err(A::Error::custom("unknown key"));
+                }
+            };
+            if let Some((key, value)) = value {
+                self.reading.given.push(Given { key, value, origin });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<(String, u64)>, String> {
+        let given = parse(Path::new("t.yaml"), text).map_err(|error| error.to_string())?;
+        let line = |origin: &Origin| match origin {
+            Origin::File { line, .. } => *line,
+            _ => 0,
+        };
+        let show = |given: &Given| match &given.value {
+            Value::Text(text) => format!("{}={text}", given.key),
+            Value::Map(map) => format!("{}={map:?}", given.key),
+        };
+        Ok(given.iter().map(|given| (show(given), line(&given.origin))).collect())
+    }
+
+    #[test]
+    fn keys_are_read_with_their_lines_and_their_text() {
+        let text =
+            "# first\nserver:\n  host: ::1\n  port: 0123\nauth:\n  enabled: true\n  worker_tokens:\n    w-1: 007\n";
+        let found = read(text).unwrap();
+        let expected = [
+            ("server.host=::1", 3),
+            ("server.port=0123", 4),
+            ("auth.enabled=true", 6),
+            ("auth.worker_tokens={\"w-1\": \"007\"}", 7),
+        ];
+        assert_eq!(found, expected.map(|(text, line)| (text.to_owned(), line)));
+    }
+
+    #[test]
+    fn empty_files_sections_and_values_say_nothing() {
+        for text in ["", "# only a comment\n", "server:\n", "server:\n  host:\n", "---\n"] {
+            assert_eq!(read(text).unwrap(), [], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_one_that_was_meant() {
+        assert_eq!(
+            read("auth:\n  api_kye: x\n").unwrap_err(),
+            "t.yaml line 2: unknown key `auth.api_kye`; did you mean `auth.api_key`?"
+        );
+        assert_eq!(
+            read("\nsevrer:\n  port: 1\n").unwrap_err(),
+            "t.yaml line 2: unknown key `sevrer`; did you mean `server`?"
+        );
+        assert_eq!(read("qqq: 1\n").unwrap_err(), "t.yaml line 1: unknown key `qqq`");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_file_is_said_without_quoting_it() {
+        for text in [
+            "auth: [hunter2\n",
+            "auth:\n  api_key: {a: hunter2}\n",
+            "auth: hunter2\n",
+            "auth:\n  api_key: a\n  api_key: hunter2\n",
+        ] {
+            let message = read(text).unwrap_err();
+            assert!(message.starts_with("t.yaml line ") && !message.contains("hunter2"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! How the process ends: exit codes that scripts can rely on, and what is said on the way.
+
+use console::style;
+use tenure_client::{ClientError, WorkerError};
+use tenure_worker::RunError;
+
+use crate::config::ConfigError;
+use crate::output::{self, ReaderGone};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Ok = 0,
+    Failure = 1,
+    /// Wrong flags, values or configuration.
+    Usage = 2,
+    NotFound = 3,
+    /// The server understood and said no.
+    Refused = 4,
+    /// The server cannot be reached or cannot work now.
+    Unavailable = 5,
+    TaskFailed = 10,
+    TaskCanceled = 11,
+    /// As a shell reports SIGINT.
+    Interrupted = 130,
+}
+
+/// Shown below the help of commands that talk to a server.
+pub const CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  wrong flags, values or configuration
+  3  not found
+  4  refused by the server: conflict, bad or missing key
+  5  server unreachable or unavailable
+  10, 11  the task failed, was canceled (task watch, task submit --wait)";
+
+/// An end with a reason, and what can be done about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Stop {
+    exit: Exit,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Stop {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), hint: None }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The exit code of an error: that of the first cause that has one.
+pub fn code_of(error: &anyhow::Error) -> Exit {
+    error
+        .chain()
+        .find_map(|cause| {
+            if let Some(stop) = cause.downcast_ref::<Stop>() {
+                return Some(stop.exit);
+            }
+            if cause.is::<ConfigError>() {
+                return Some(Exit::Usage);
+            }
+            if cause.is::<ReaderGone>() {
+                return Some(Exit::Ok);
+            }
+            if let Some(error) = cause.downcast_ref::<ClientError>() {
+                return Some(of_client(error));
+            }
+            let worker = match cause.downcast_ref::<RunError>() {
+                Some(RunError::Worker(worker)) => Some(worker),
+                _ => cause.downcast_ref::<WorkerError>(),
+            };
+            worker.map(of_worker)
+        })
+        .unwrap_or(Exit::Failure)
+}
+
+fn of_client(error: &ClientError) -> Exit {
+    match error {
+        ClientError::Setup(_) => Exit::Usage,
+        ClientError::Network { .. } => Exit::Unavailable,
+        ClientError::Api { status, .. } => of_status(*status),
+        _ => Exit::Failure,
+    }
+}
+
+fn of_status(status: u16) -> Exit {
+    match status {
+        400 | 413 | 415 | 422 => Exit::Usage,
+        401 | 403 | 409 => Exit::Refused,
+        404 | 410 => Exit::NotFound,
+        429 | 502 | 503 | 504 => Exit::Unavailable,
+        _ => Exit::Failure,
+    }
+}
+
+fn of_worker(error: &WorkerError) -> Exit {
+    match error {
+        WorkerError::Setup(_) | WorkerError::TokenFile { .. } => Exit::Usage,
+        WorkerError::Refused { .. } | WorkerError::Superseded { .. } => Exit::Refused,
+        WorkerError::Unreported { .. } => Exit::Unavailable,
+        _ => Exit::Failure,
+    }
+}
+
+/// Says what happened, why, and what to do. That a reader went away is no failure, and nothing to speak of.
+pub fn report(error: &anyhow::Error) {
+    if error.is::<ReaderGone>() {
+        return;
+    }
+    eprintln!("{} {}", style("error:").red().bold().for_stderr(), output::clean(&sentence(error)));
+    for (name, value) in facts(error) {
+        eprintln!("  {name}: {}", output::clean(&value));
+    }
+    if let Some(hint) = hint(error) {
+        eprintln!("  {} {hint}", style("hint:").cyan().for_stderr());
+    }
+}
+
+/// The message and its causes, each once.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+fn facts(error: &anyhow::Error) -> Vec<(&'static str, String)> {
+    let Some(ClientError::Api { field, request_id, .. }) = error.chain().find_map(|cause| cause.downcast_ref()) else {
+        return Vec::new();
+    };
+    let field = field.clone().map(|field| ("field", field));
+    field.into_iter().chain(request_id.clone().map(|id| ("request", id))).collect()
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(stop) = cause.downcast_ref::<Stop>() {
+            return stop.hint.clone();
+        }
+        match cause.downcast_ref::<ClientError>()? {
+            ClientError::Network { .. } => {
+                Some("is a server running there? `tenure up` starts one, --server URL names another".to_owned())
+            }
+            ClientError::Api { status: 401, .. } => Some("give a key with --api-key-file or TENURE_API_KEY".to_owned()),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use tenure_client::ErrorClass;
+
+    use super::*;
+
+    fn api(status: u16) -> ClientError {
+        ClientError::Api {
+            status,
+            code: ErrorClass::Conflict,
+            error: "word".into(),
+            message: "said so".into(),
+            field: Some("queue".into()),
+            request_id: Some("req_7".into()),
+        }
+    }
+
+    #[test]
+    fn answers_of_the_server_have_their_codes() {
+        for (status, exit) in [
+            (400, Exit::Usage),
+            (401, Exit::Refused),
+            (403, Exit::Refused),
+            (404, Exit::NotFound),
+            (409, Exit::Refused),
+            (413, Exit::Usage),
+            (422, Exit::Usage),
+            (429, Exit::Unavailable),
+            (500, Exit::Failure),
+            (503, Exit::Unavailable),
+        ] {
+            assert_eq!(code_of(&api(status).into()), exit, "{status}");
+        }
+    }
+
+    #[test]
+    fn other_errors_have_their_codes_also_inside_of_others() {
+        let network = ClientError::Network { operation: "GET /".into(), source: "refused".into() };
+        let wrapped = Err::<(), _>(network).context("listing tasks").unwrap_err();
+        assert_eq!(code_of(&wrapped), Exit::Unavailable);
+        assert_eq!(code_of(&ConfigError::Rule("no".into()).into()), Exit::Usage);
+        assert_eq!(code_of(&Stop::new(Exit::TaskFailed, "x").into()), Exit::TaskFailed);
+        assert_eq!(code_of(&anyhow::anyhow!("x")), Exit::Failure);
+        let refused = WorkerError::Refused { status: 401, error: "e".into(), message: "m".into() };
+        assert_eq!(code_of(&RunError::Worker(refused).into()), Exit::Refused);
+    }
+
+    #[test]
+    fn an_error_is_one_sentence_with_its_facts_and_a_way_out() {
+        let error = Err::<(), _>(api(401)).context("the task was not submitted").unwrap_err();
+        assert_eq!(sentence(&error), "the task was not submitted: said so (word, HTTP 401)");
+        assert_eq!(facts(&error), [("field", "queue".to_owned()), ("request", "req_7".to_owned())]);
+        assert!(hint(&error).unwrap().contains("TENURE_API_KEY"));
+        assert_eq!(hint(&Stop::usage("x").hint("do y").into()).unwrap(), "do y");
+    }
+}

@@ -1,0 +1,34 @@
+//! Logs go to stderr; stdout belongs to scripts.
+
+use std::io::{IsTerminal, stderr};
+
+use anyhow::Context;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogFormat, Logging};
+use crate::exit::Stop;
+
+/// The variables that replace `logging.level`, the first that is set.
+const FILTERS: [&str; 2] = ["TENURE_LOG", "RUST_LOG"];
+
+/// Starts to log. Call once.
+pub fn start(logging: Logging) -> anyhow::Result<()> {
+    let terminal = stderr().is_terminal();
+    let format = logging.format.unwrap_or(if terminal { LogFormat::Pretty } else { LogFormat::Json });
+    let subscriber = tracing_subscriber::fmt().with_writer(stderr).with_env_filter(filter(logging.level)?);
+    let started = match format {
+        LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
+        LogFormat::Pretty => subscriber.with_ansi(terminal && console::colors_enabled_stderr()).try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!(error)).context("logging could not be started")
+}
+
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let set = FILTERS.iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
+    match set {
+        None => Ok(EnvFilter::new(level)),
+        Some((name, text)) => EnvFilter::try_new(&text).map_err(|error| {
+            Stop::usage(format!("{name} cannot be read: {error}")).hint("say it like info,tenure=debug").into()
+        }),
+    }
+}

@@ -1,0 +1,183 @@
+//! What people and scripts read: tables, cards, JSON.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use console::{Style, StyledObject, style};
+use serde::Serialize;
+
+/// Whoever read stdout, such as `head`, has had enough.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the output any more")]
+pub struct ReaderGone;
+
+/// Writes a line to stdout.
+pub fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let text = text.as_ref();
+    let newline = if text.ends_with('\n') { "" } else { "\n" };
+    match write!(stdout, "{text}{newline}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        written => written.context("standard output could not be written"),
+    }
+}
+
+/// Writes the JSON of the API, one value on one line.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string(value)?)
+}
+
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Text of others, safe for a terminal: control characters could move the cursor or recolour what follows.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' | '\r' | '\t' => ' ',
+            c if c.is_control() => '\u{fffd}',
+            c => c,
+        })
+        .collect()
+}
+
+/// At most `length` characters of it.
+pub fn shortened(text: &str, length: usize) -> String {
+    let text = clean(text);
+    match text.char_indices().nth(length) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// What the last column must have at least for its lines to be broken.
+const LAST_COLUMN_MIN: u16 = 16;
+/// Between columns.
+const GAP: u16 = 2;
+
+/// A table without lines, as narrow as it can be. On a terminal the last column is broken where it does not fit.
+pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let header = header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold));
+    table.set_header(Row::from(header.collect::<Vec<_>>()));
+    table.add_rows(rows);
+    fit(&mut table);
+    table.trim_fmt()
+}
+
+/// Gaps and colours as wanted, lines broken only for somebody who looks.
+pub fn fit(table: &mut Table) {
+    if console::colors_enabled() {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    let widths = table.column_max_content_widths();
+    for column in table.column_iter_mut() {
+        column.set_padding((0, GAP));
+    }
+    let Some((_, others)) = widths.split_last() else { return };
+    let fixed: u16 = others.iter().map(|width| width + GAP).sum();
+    if is_terminal() && fixed + LAST_COLUMN_MIN <= console::Term::stdout().size().1 {
+        table.set_width(console::Term::stdout().size().1);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        for column in table.column_iter_mut().take(others.len()) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+}
+
+pub fn cell(text: impl AsRef<str>) -> Cell {
+    Cell::new(clean(text.as_ref()))
+}
+
+/// Stands for what is not there.
+pub fn cell_or_dash(text: Option<impl AsRef<str>>) -> Cell {
+    text.map_or_else(|| Cell::new("-").fg(Color::DarkGrey), cell)
+}
+
+pub fn number(number: impl ToString) -> Cell {
+    Cell::new(number.to_string()).set_alignment(comfy_table::CellAlignment::Right)
+}
+
+pub fn state_cell(state: &str) -> Cell {
+    let cell = cell(state);
+    match state {
+        "Succeeded" => cell.fg(Color::Green),
+        "Failed" => cell.fg(Color::Red),
+        "Running" => cell.fg(Color::Cyan),
+        "Canceled" | "Skipped" => cell.fg(Color::Yellow),
+        _ => cell,
+    }
+}
+
+pub fn state_styled(state: &str) -> StyledObject<String> {
+    let colours = match state {
+        "Succeeded" => Style::new().green(),
+        "Failed" => Style::new().red(),
+        "Running" => Style::new().cyan(),
+        "Canceled" | "Skipped" => Style::new().yellow(),
+        _ => Style::new(),
+    };
+    colours.bold().apply_to(clean(state))
+}
+
+pub fn dim(text: impl Into<String>) -> StyledObject<String> {
+    style(text.into()).dim()
+}
+
+/// Names and values below each other.
+#[derive(Debug, Default)]
+pub struct Card(Vec<(&'static str, String)>);
+
+impl Card {
+    pub fn row(&mut self, name: &'static str, value: impl Into<String>) -> &mut Self {
+        self.0.push((name, value.into()));
+        self
+    }
+
+    pub fn row_if(&mut self, name: &'static str, value: Option<impl Into<String>>) -> &mut Self {
+        if let Some(value) = value {
+            self.row(name, value);
+        }
+        self
+    }
+
+    pub fn render(&self) -> String {
+        let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        self.0.iter().map(|(name, value)| format!("  {}  {value}\n", dim(format!("{name:width$}")))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_no_colours_and_no_blanks_at_the_end_of_lines_off_a_terminal() {
+        console::set_colors_enabled(false);
+        let text = table(
+            &["TASK", "STATE"],
+            [vec![cell("a"), state_cell("Succeeded")], vec![cell("bcdefg"), state_cell("Ready")]],
+        );
+        assert_eq!(text, "TASK    STATE\na       Succeeded\nbcdefg  Ready");
+    }
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        assert_eq!(clean("a\x1b[31mb\nc\td\u{9b}"), "a\u{fffd}[31mb c d\u{fffd}");
+        assert_eq!(shortened("äöüß", 3), "äöü…");
+        assert_eq!(shortened("äöü", 3), "äöü");
+    }
+
+    #[test]
+    fn a_card_aligns_its_values() {
+        console::set_colors_enabled(false);
+        let mut card = Card::default();
+        card.row("state", "Ready").row_if("worker", None::<String>).row("attempts", "1 of 3");
+        assert_eq!(card.render(), "  state     Ready\n  attempts  1 of 3\n");
+    }
+}

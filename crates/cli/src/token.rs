@@ -1,0 +1,96 @@
+//! The worker token that a server on this machine makes for itself.
+
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tenure_auth::Secret;
+
+/// Where a server keeps the token it made.
+pub fn path_in(data: &Path) -> PathBuf {
+    data.join("worker-token")
+}
+
+/// Makes the data folder, for its owner only, unless it is there.
+pub fn make_data_folder(data: &Path) -> anyhow::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data)
+        .with_context(|| format!("the data folder {} could not be made", data.display()))
+}
+
+/// The token of the data folder; a new one if there is none yet. The flag says that it is new.
+///
+/// The file appears whole or not at all, and only its owner can read it. Of two servers that start together one makes
+/// it, and both use it.
+pub fn read_or_make(data: &Path) -> anyhow::Result<(Secret, bool)> {
+    let path = path_in(data);
+    if let Some(secret) = read(&path)? {
+        return Ok((secret, false));
+    }
+    let secret = Secret::random();
+    let write = || -> io::Result<()> {
+        // Temporary files are made with mode 0600.
+        let mut file = tempfile::NamedTempFile::new_in(data)?;
+        writeln!(file, "{}", secret.reveal())?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(&path)?;
+        std::fs::File::open(data)?.sync_all()
+    };
+    match write() {
+        Ok(()) => Ok((secret, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let secret = read(&path)?.with_context(|| format!("{} went away again", path.display()))?;
+            Ok((secret, false))
+        }
+        Err(error) => Err(error).with_context(|| format!("the worker token {} could not be made", path.display())),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Option<Secret>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => match Secret::new(&text) {
+            Some(secret) => Ok(Some(secret)),
+            None => anyhow::bail!(
+                "the worker token {} is empty: remove it, and the next start makes a new one",
+                path.display()
+            ),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("the worker token {} could not be read", path.display())),
+    }
+}
+
+/// Whether others than the owner can read it.
+pub fn is_exposed(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_made_once_and_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("a/b");
+        make_data_folder(&data).unwrap();
+        assert_eq!(std::fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
+        let (first, new) = read_or_make(&data).unwrap();
+        assert!(new);
+        assert_eq!(std::fs::metadata(path_in(&data)).unwrap().permissions().mode() & 0o777, 0o600);
+        let (second, new) = read_or_make(&data).unwrap();
+        assert!(!new && second.matches(first.reveal()));
+        assert!(!is_exposed(&path_in(&data)).unwrap());
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_empty_token_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(path_in(folder.path()), "\n").unwrap();
+        assert!(read_or_make(folder.path()).unwrap_err().to_string().contains("is empty"));
+    }
+}

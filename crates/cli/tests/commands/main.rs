@@ -1,0 +1,11 @@
+//! The commands as people and scripts use them: the real binary, real servers, real workers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod demo;
+mod doctor;
+mod kit;
+mod operate;
+mod serve;
+mod tasks;
+mod worker;

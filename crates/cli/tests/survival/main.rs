@@ -1,0 +1,9 @@
+//! Real processes, killed and stopped: what was acknowledged stays, and what lost its lease changes nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod disk;
+mod kit;
+mod postgres;
+mod server;
+mod worker;
