@@ -170,25 +170,25 @@ fn with_attempts_that_run_too_long() {
     check(Config { timeout: 3, backoff: 0, ticks: 6, failing: ANY_FAILURE, examples, ..small() }, 3_500);
 }
 
-/// All at once, and for longer.
+/// All at once, and for longer: hundreds of thousands of states, for an optimised build.
+#[cfg(feature = "wide-model")]
 #[test]
-#[ignore = "hundreds of thousands of states: for an optimised build"]
 fn wide_through_outages_crashes_and_cancels() {
     let examples = &[SPARED, SUCCEEDS_AFTER_CRASH, NOT_STOPPED, REVOKED_REFUSED, OFF_THE_DEAD_LETTERS];
     let cancel = &[Mode::Cooperative, Mode::Immediate];
     check(Config { outages: 1, crashes: 1, cancel, ticks: 6, backoff: 0, examples, ..small() }, 180_000);
 }
 
+#[cfg(feature = "wide-model")]
 #[test]
-#[ignore = "hundreds of thousands of states: for an optimised build"]
 fn wide_with_processes_that_take_over_the_name_of_another() {
     let examples = &[SUCCEEDS_AFTER_CRASH, VOIDED, RELEASED, STALE_REFUSED];
     let crashing = Config { crashes: 1, claims: 2, hello: true, releases: 1, ..small() };
     check(Config { ticks: 3, examples, ..crashing }, 120_000);
 }
 
+#[cfg(feature = "wide-model")]
 #[test]
-#[ignore = "hundreds of thousands of states: for an optimised build"]
 fn wide_with_three_workers_two_tasks_and_one_slot() {
     let examples = &[ALL_DONE, LATE_ACCEPTED, STALE_REFUSED, DEAD];
     let slots = Config { workers: 3, tasks: 2, max_running: Some(1), ..small() };

@@ -134,10 +134,10 @@ impl Store {
         for (index, row) in self.rows.iter().enumerate() {
             self.load_row(&mut world, row, &config.bodies[index], command, config);
         }
-        if let Command::Hello(hello) = command {
-            if let Some(boot) = self.boots[worker_index(&hello.worker)] {
-                world.incarnations.insert(Arc::clone(&hello.worker), boot_name(boot));
-            }
+        if let Command::Hello(hello) = command
+            && let Some(boot) = self.boots[worker_index(&hello.worker)]
+        {
+            world.incarnations.insert(Arc::clone(&hello.worker), boot_name(boot));
         }
         world
     }
