@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use tenure_core::attempt::{AttemptState, Progress, Reason, Receipt};
+use tenure_core::batch::Outcome;
 use tenure_core::command::claim::NotGrantedReason;
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Answer, Command, ConflictKind, Rejection};
+use tenure_core::queue::QueueSettings;
 use tenure_core::task::{Place, Spec, State};
 use tenure_core::{Fence, TaskId};
 use tenure_store::{AttemptView, Batch, Lane};
@@ -23,9 +25,11 @@ crate::on_both_stores!(
     heartbeats_have_a_lane_of_their_own,
     an_undelivered_grant_is_taken_back_without_cost,
     a_new_process_of_a_worker_voids_what_the_old_one_held,
+    the_settings_of_its_queue_hold_for_what_a_new_process_voids,
     a_claim_by_id_gets_that_task_or_a_reason,
     a_guessed_id_names_nothing,
     commands_of_one_batch_are_judged_in_order,
+    a_report_behind_a_grant_of_the_same_batch_is_one_of_an_earlier_attempt,
     numbers_are_given_once,
     a_batch_may_change_more_queues_than_fit_one_flight,
 );
@@ -225,6 +229,19 @@ async fn a_new_process_of_a_worker_voids_what_the_old_one_held(t: &Fixture) {
     assert_eq!(t.run(make::hello("w", "01-old")).await, Err(Rejection::StaleIncarnation));
 }
 
+/// No command of the batch names the queue; the leases that it voids stand in it.
+async fn the_settings_of_its_queue_hold_for_what_a_new_process_voids(t: &Fixture) {
+    t.set_queue("q", QueueSettings { no_dead_letter: true, ..QueueSettings::default() }).await;
+    let id = t.put(NewTask { spec: make::attempts(1), ..t.task("q").await }).await;
+    let mut claim = make::claim("w", &["q"], 1);
+    claim.claimer.incarnation = Some("01-old".into());
+    t.claimed(claim).await;
+    let done = t.execute(t.batch(vec![make::hello("w", "02-new")]).await).await;
+    assert_eq!((done.outcomes, done.freed), (vec![Ok(Answer::Done(true))], vec!["q".into()]));
+    assert_eq!(t.state(id).await, State::Failed);
+    assert_eq!(t.queue("q").await.counts.dead_lettered, 0);
+}
+
 async fn a_claim_by_id_gets_that_task_or_a_reason(t: &Fixture) {
     let ids = t.put_many("q", 2).await;
     let later = t.put(NewTask { start: Start::After(1_000), ..t.task("q").await }).await;
@@ -277,6 +294,31 @@ async fn commands_of_one_batch_are_judged_in_order(t: &Fixture) {
     let Err(Rejection::Conflict(conflict)) = &outcomes[3] else { panic!("{:?}", outcomes[3]) };
     assert_eq!(conflict.kind, ConflictKind::ConflictingCompletion);
     assert_eq!(outcomes[4], outcomes[1], "the receipt is known inside the batch that made it");
+}
+
+/// When the batch is loaded the report is one of the last attempt; when it is judged, another was granted.
+async fn a_report_behind_a_grant_of_the_same_batch_is_one_of_an_earlier_attempt(t: &Fixture) {
+    t.put(NewTask { spec: make::attempts(3), ..t.task("q").await }).await;
+    let first = t.claim_one("q").await;
+    let failed = t.run(make::fail(&first, "X", None)).await;
+    let outcomes = t
+        .run_all(vec![
+            Command::Claim(make::claim("w", &["q"], 1)),
+            make::fail(&first, "X", None),
+            make::heartbeat(&first),
+            make::complete(&first, "1"),
+        ])
+        .await;
+    assert!(matches!(&outcomes[0], Ok(Answer::Claimed(claimed)) if claimed.grants[0].attempt == 2));
+    assert_eq!(outcomes[1], failed, "the same receipt");
+    let kind = |outcome: &Outcome| match outcome {
+        Err(Rejection::Conflict(conflict)) => conflict.kind,
+        other => panic!("not refused: {other:?}"),
+    };
+    assert_eq!(kind(&outcomes[2]), ConflictKind::StaleAttempt);
+    assert_eq!(kind(&outcomes[3]), ConflictKind::ConflictingCompletion);
+    let AttemptView::Closed(closed) = &t.attempts(first.task).await[0] else { panic!("it has ended") };
+    assert!(closed.evidence.is_some(), "kept with the attempt that it is about");
 }
 
 async fn numbers_are_given_once(t: &Fixture) {

@@ -8,10 +8,12 @@ mod common;
 mod scenario;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::Seq;
 use tenure_core::task::Place;
 use tenure_store::{Batch, Fault, NewRedrive, RedriveFilter, Retention, StoreError};
+use tenure_testkit::wait_until;
 
 use common::{Fixture, Kind, make};
 use scenario::Scenario;
@@ -55,6 +57,15 @@ async fn every_step(kind: Kind, scenario: Scenario) {
     assert_eq!(fail_each(&t, scenario, Fault::LostAnswer, steps - 1).await, steps);
 }
 
+/// A transaction that nobody ends would hold its locks, and end up in the next batch of its connection.
+async fn nothing_is_left_open(t: &Fixture) {
+    if t.kind == Kind::Postgres {
+        let open = "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'";
+        wait_until("no transaction is open", Duration::from_secs(20), async || t.raw.number(open).await == 0).await;
+    }
+}
+
 /// Fails step `first`, then the next, until a run gets through. Gives how many steps there are.
 async fn fail_each(t: &Fixture, scenario: Scenario, fault: Fault, first: u64) -> u64 {
     let mut lost = 0;
@@ -93,6 +104,7 @@ async fn fail_each(t: &Fixture, scenario: Scenario, fault: Fault, first: u64) ->
             }
         };
         assert!(!passed, "{what}: an error that nobody injected");
+        nothing_is_left_open(t).await;
         let after = snapshot(t, scenario).await;
         if unknown {
             t.check().await;
