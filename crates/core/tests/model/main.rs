@@ -4,8 +4,8 @@
 //! [`audit`] for what must not follow. Every bound is part of the model, so that a run ends because there is no further
 //! state; no run has a time limit. Every rule has a [`Mutant`] that breaks it, to show that the checker would notice.
 //!
-//! The tests that are ignored here visit many more states and want an optimised build:
-//! `cargo test --release -p tenure-core --test model -- --ignored`.
+//! The tests behind the feature `wide-model` visit many more states and want an optimised build:
+//! `cargo test --release -p tenure-core --features wide-model --test model wide`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
