@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-use crate::wait::Pauses;
+use tenure_localpg::Pauses;
 
 /// How long a process may take to end after SIGTERM.
 const TERMINATE: Duration = Duration::from_secs(30);

@@ -1,17 +1,16 @@
 //! Real Postgres servers: one that all tests share, and private ones that a test may kill.
 
-mod cluster;
 mod database;
-mod postmaster;
 mod private;
-mod programs;
 mod shared;
-mod sql;
 
 use tokio::sync::OnceCell;
 
 pub use database::Database;
 pub use private::PrivatePostgres;
+
+/// What differs from Postgres's defaults. What it promises about committed data does not.
+const SETTINGS: [&str; 2] = ["shared_buffers=64MB", "max_connections=200"];
 
 /// A Postgres server in which a test makes databases of its own.
 #[derive(Debug)]
@@ -107,9 +106,9 @@ mod tests {
         let _open = connect(&database).await;
         let name = database.name().to_owned();
         let there = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
-        assert_eq!(sql::run(server.port, &there).await.unwrap(), "1");
+        assert_eq!(tenure_localpg::run(server.port, &there).await.unwrap(), "1");
         drop(database);
-        assert_eq!(sql::run(server.port, &there).await.unwrap(), "0");
+        assert_eq!(tenure_localpg::run(server.port, &there).await.unwrap(), "0");
     }
 
     #[test]

@@ -3,12 +3,10 @@
 //! A fixed sleep is either too short on a busy machine or wastes time on an idle one. Asking until
 //! the answer is yes is right on both, and the deadline only decides how long a failure takes.
 
-use std::ops::ControlFlow;
 use std::panic::Location;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+use tenure_localpg::Pauses;
 
 /// What a question asked by [`wait_until`] may answer: `bool`, or `Option` to hand out a value.
 pub trait Condition {
@@ -85,47 +83,6 @@ fn give_up(what: &str, deadline: Duration, caller: &Location<'_>) -> ! {
     panic!("did not happen within {deadline:?}: {what} (waited for at {caller})")
 }
 
-/// The pauses between two questions: short at first, for what is nearly there, then longer, to
-/// leave the processor to whatever is waited for.
-///
-/// The other helpers wait in loops with this instead of [`wait_until`]: they have more to say about
-/// a failure, and a future that holds an async closure cannot be given to `tokio::spawn`.
-pub(crate) struct Pauses {
-    end: Instant,
-    next: Duration,
-}
-
-impl Pauses {
-    pub(crate) fn until(deadline: Duration) -> Self {
-        Self { end: Instant::now() + deadline, next: FIRST_PAUSE }
-    }
-
-    /// Pauses, unless the deadline has passed.
-    pub(crate) async fn pause(&mut self) -> ControlFlow<()> {
-        let Some(pause) = self.next() else {
-            return ControlFlow::Break(());
-        };
-        tokio::time::sleep(pause).await;
-        ControlFlow::Continue(())
-    }
-
-    /// [`pause`](Self::pause) for code that runs outside of an async runtime.
-    pub(crate) fn pause_blocking(&mut self) -> ControlFlow<()> {
-        let Some(pause) = self.next() else {
-            return ControlFlow::Break(());
-        };
-        std::thread::sleep(pause);
-        ControlFlow::Continue(())
-    }
-
-    fn next(&mut self) -> Option<Duration> {
-        let left = self.end.checked_duration_since(Instant::now())?;
-        let pause = self.next;
-        self.next = (pause * 3 / 2).min(LONGEST_PAUSE);
-        Some(pause.min(left))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,14 +118,5 @@ mod tests {
     #[should_panic(expected = "wait.rs")]
     fn blocking_panics_with_the_place_that_waited() {
         wait_until_blocking("the impossible", Duration::from_millis(30), || None::<()>);
-    }
-
-    #[test]
-    fn pauses_grow_to_a_limit() {
-        let mut pauses = Pauses::until(Duration::from_secs(60));
-        let pauses: Vec<_> = (0..20).filter_map(|_| pauses.next()).collect();
-        assert_eq!(pauses.first(), Some(&FIRST_PAUSE));
-        assert_eq!(pauses.last(), Some(&LONGEST_PAUSE));
-        assert!(pauses.is_sorted());
     }
 }

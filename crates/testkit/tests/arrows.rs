@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate, and the crates of ours that it may use. Tests may use more.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("core", &[]),
     ("contract", &[]),
     ("auth", &[]),
@@ -14,8 +14,10 @@ const ALLOWED: [(&str, &[&str]); 10] = [
     ("server", &["core", "contract", "auth", "engine"]),
     ("client", &["contract"]),
     ("worker", &["contract", "client"]),
-    ("cli", &["core", "contract", "auth", "engine", "server", "client", "worker"]),
-    ("testkit", &[]),
+    ("cli", &["core", "contract", "auth", "engine", "server", "client", "worker", "bench"]),
+    ("localpg", &[]),
+    ("bench", &["contract", "localpg"]),
+    ("testkit", &["localpg"]),
 ];
 
 #[test]

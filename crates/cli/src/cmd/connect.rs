@@ -63,7 +63,7 @@ impl ClientArgs {
     }
 }
 
-fn read_key(path: &Path) -> anyhow::Result<String> {
+pub fn read_key(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Stop::usage(format!("the key file {} could not be read: {error}", path.display())))?;
     let key = text.trim();

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod bench;
 pub mod connect;
 pub mod control_plane;
 pub mod dead_letter;
@@ -25,6 +26,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Doctor(args) => doctor::run(args).await,
+        Command::Bench(args) => bench::run(args).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut cli::command(), "tenure", &mut script);

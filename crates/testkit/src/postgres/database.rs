@@ -2,10 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tenure_localpg::USER;
 use tokio::runtime;
 use tokio::time::timeout;
-
-use super::sql::{self, USER};
 
 /// How long deleting a database may hold up the end of a test.
 const DROP: Duration = Duration::from_secs(20);
@@ -22,7 +21,7 @@ impl Database {
     pub(super) async fn create(port: u16) -> Self {
         let name = unique_name();
         // Nobody can connect to template0, and so nobody is in the way of copying it.
-        sql::run(port, &format!("CREATE DATABASE {name} TEMPLATE template0"))
+        tenure_localpg::run(port, &format!("CREATE DATABASE {name} TEMPLATE template0"))
             .await
             .unwrap_or_else(|error| panic!("cannot make the database {name}: {error:?}"));
         let url = format!("postgres://{USER}@127.0.0.1:{port}/{name}");
@@ -50,7 +49,7 @@ impl Drop for Database {
         let thread = std::thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             if let Ok(runtime) = runtime {
-                let _ = runtime.block_on(async { timeout(DROP, sql::run(port, &statement)).await });
+                let _ = runtime.block_on(async { timeout(DROP, tenure_localpg::run(port, &statement)).await });
             }
         });
         let _ = thread.join();

@@ -5,13 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use tempfile::TempDir;
+use tenure_localpg::{Cluster, Pauses, Postmaster, Programs, START};
 
-use super::Postgres;
-use super::cluster::{Cluster, START};
-use super::postmaster::Postmaster;
-use super::programs::Programs;
+use super::{Postgres, SETTINGS};
 use crate::ports::Port;
-use crate::wait::Pauses;
 
 /// A server of the test's own. Everything a [`Postgres`] can do, it can do too.
 #[derive(Debug)]
@@ -33,7 +30,7 @@ impl PrivatePostgres {
         let folder = TempDir::with_prefix("tenure-pg-")?;
         let cluster = Cluster::create(&programs, folder.path()).await?;
         let port = Port::try_reserve()?;
-        let running = Postmaster::start(&cluster, &programs, port.number()).await?;
+        let running = Postmaster::start(&cluster, &programs, port.number(), &SETTINGS).await?;
         Ok(Self {
             server: Postgres { port: port.number() },
             running: Mutex::new(Some(running)),
@@ -73,7 +70,7 @@ impl PrivatePostgres {
         assert!(self.running().is_none(), "the server is up");
         let mut pauses = Pauses::until(START);
         let running = loop {
-            match Postmaster::start(&self.cluster, &self.programs, self.port()).await {
+            match Postmaster::start(&self.cluster, &self.programs, self.port(), &SETTINGS).await {
                 Ok(running) => break running,
                 // A server does not start while a process of the one before is on its way out.
                 Err(error) => {

@@ -12,13 +12,12 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tenure_localpg::{Cluster, Pauses, Programs};
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, SETTINGS};
-use super::programs::Programs;
+use super::SETTINGS;
 use crate::ports::Port;
 use crate::scratch;
-use crate::wait::Pauses;
 
 const SUPERVISE: &str = include_str!("supervise.sh");
 
@@ -133,7 +132,7 @@ fn supervise(programs: &Programs, cluster: &Cluster, folder: &Path, port: u16, i
         .arg(script)
         .arg(folder)
         .arg(idle.as_secs().to_string())
-        .args(cluster.server(programs, port))
+        .args(cluster.server(programs, port, &SETTINGS))
         .stdout(out)
         .stderr(err)
         .process_group(0)

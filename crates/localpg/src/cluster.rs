@@ -9,25 +9,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::programs::Programs;
-use super::sql::{self, USER};
-use crate::wait::Pauses;
+use crate::pauses::Pauses;
+use crate::programs::Programs;
+use crate::sql::{self, USER};
 
 /// How long a server may take until it accepts connections. After a crash it has to recover first.
-pub(super) const START: Duration = Duration::from_secs(60);
-
-/// What differs from Postgres's defaults. What it promises about committed data does not.
-pub(super) const SETTINGS: [&str; 3] = ["listen_addresses=127.0.0.1", "shared_buffers=64MB", "max_connections=200"];
+pub const START: Duration = Duration::from_secs(60);
 
 /// The folder of one server. Belongs to the user that the server runs as.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub struct Cluster {
     folder: PathBuf,
 }
 
 impl Cluster {
     /// Sets up the files in an empty folder.
-    pub(super) async fn create(programs: &Programs, folder: &Path) -> Result<Self> {
+    pub async fn create(programs: &Programs, folder: &Path) -> Result<Self> {
         programs.hand_over(folder)?;
         let cluster = Self::at(fs::canonicalize(folder)?);
         let mut initdb = programs.command(programs.path("initdb"), folder);
@@ -44,7 +41,7 @@ impl Cluster {
     }
 
     /// The files that [`create`](Self::create) has set up in the folder.
-    pub(super) fn at(folder: PathBuf) -> Self {
+    pub fn at(folder: PathBuf) -> Self {
         Self { folder }
     }
 
@@ -52,8 +49,8 @@ impl Cluster {
         self.folder.join("data")
     }
 
-    /// The command line of a server on these files.
-    pub(super) fn server(&self, programs: &Programs, port: u16) -> Vec<OsString> {
+    /// The command line of a server on these files. `settings` are those that differ from Postgres's defaults.
+    pub fn server(&self, programs: &Programs, port: u16, settings: &[&str]) -> Vec<OsString> {
         let mut line = vec![
             programs.path("postgres").into(),
             "-D".into(),
@@ -64,14 +61,14 @@ impl Cluster {
             "-k".into(),
             self.folder.clone().into(),
         ];
-        for setting in SETTINGS {
-            line.extend(["-c".into(), setting.into()]);
+        for setting in ["listen_addresses=127.0.0.1"].iter().chain(settings) {
+            line.extend(["-c".into(), (*setting).into()]);
         }
         line
     }
 
     /// Where a server's messages go: a file, since a server may outlive the test that started it.
-    pub(super) fn log(&self) -> io::Result<(Stdio, Stdio)> {
+    pub fn log(&self) -> io::Result<(Stdio, Stdio)> {
         let file = File::options().append(true).create(true).open(self.log_path())?;
         Ok((file.try_clone()?.into(), file.into()))
     }
@@ -81,7 +78,7 @@ impl Cluster {
     }
 
     /// Waits until the server that `process` runs accepts connections.
-    pub(super) async fn wait_until_ready(&self, process: &mut Child, port: u16) -> Result<()> {
+    pub async fn wait_until_ready(&self, process: &mut Child, port: u16) -> Result<()> {
         let mut pauses = Pauses::until(START);
         let why = loop {
             match process.try_wait() {
@@ -102,7 +99,7 @@ impl Cluster {
 
     /// Whether the server on this port is the one that runs on these files, and not one that came
     /// later and took the port.
-    pub(super) async fn answers(&self, port: u16) -> Result<bool, tokio_postgres::Error> {
+    pub async fn answers(&self, port: u16) -> Result<bool, tokio_postgres::Error> {
         let data = sql::run(port, "SHOW data_directory").await?;
         Ok(Path::new(&data) == self.data())
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio_postgres::{Config, Error, NoTls, SimpleQueryMessage};
 
 /// The name of the superuser, which needs no password.
-pub(super) const USER: &str = "postgres";
+pub const USER: &str = "postgres";
 
 /// Runs a statement over a connection of its own and returns the first value of the first row,
 /// empty when there is none.
-pub(super) async fn run(port: u16, statement: &str) -> Result<String, Error> {
+pub async fn run(port: u16, statement: &str) -> Result<String, Error> {
     let (client, connection) = Config::new()
         .host("127.0.0.1")
         .port(port)

@@ -8,16 +8,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use super::cluster::Cluster;
-use super::programs::Programs;
-use crate::wait::Pauses;
+use crate::cluster::Cluster;
+use crate::pauses::Pauses;
+use crate::programs::Programs;
 
 /// How long a server may take to shut down.
 const STOP: Duration = Duration::from_secs(30);
 
 /// A running server: its first process, which has a process for each connection, and a few more.
 #[derive(Debug)]
-pub(super) struct Postmaster {
+pub struct Postmaster {
     process: Child,
 }
 
@@ -26,8 +26,8 @@ impl Postmaster {
     ///
     /// It stays in the test's process group: when a test runs out of time, nextest ends the group,
     /// and the server with it.
-    pub(super) async fn start(cluster: &Cluster, programs: &Programs, port: u16) -> Result<Self> {
-        let line = cluster.server(programs, port);
+    pub async fn start(cluster: &Cluster, programs: &Programs, port: u16, settings: &[&str]) -> Result<Self> {
+        let line = cluster.server(programs, port, settings);
         let (out, err) = cluster.log()?;
         let process = programs
             .command(&line[0], &std::env::temp_dir())
@@ -41,8 +41,13 @@ impl Postmaster {
         Ok(server)
     }
 
+    /// The number of its first process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Shuts the server down in order, ending its connections.
-    pub(super) async fn stop(mut self) {
+    pub async fn stop(mut self) {
         // The "fast" shutdown of Postgres; SIGTERM would wait for the clients to leave.
         self.signal(Signal::SIGINT);
         let mut pauses = Pauses::until(STOP);
@@ -58,7 +63,7 @@ impl Postmaster {
     /// Killing only the first would let a statement that another is working on run to its commit,
     /// after the test believes the server dead. The first one is halted meanwhile: so it starts no
     /// others, and the ids of those that were killed stay theirs.
-    pub(super) fn crash(mut self) {
+    pub fn crash(mut self) {
         self.signal(Signal::SIGSTOP);
         waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).expect("own children can be waited for");
         for child in children(self.pid()) {

@@ -15,7 +15,7 @@ const VERSIONS: &str = "/usr/lib/postgresql";
 
 /// Postgres's programs, ready to be run.
 #[derive(Debug)]
-pub(super) struct Programs {
+pub struct Programs {
     folder: PathBuf,
     /// Set when this process is root, as which Postgres refuses to run.
     user: Option<User>,
@@ -23,7 +23,7 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Looks in PATH first, so that a developer can choose, and then for the newest version.
-    pub(super) fn find() -> Result<Self> {
+    pub fn find() -> Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folder = std::env::split_paths(&path)
             .filter_map(|folder| installation(&folder))
@@ -35,12 +35,12 @@ impl Programs {
     }
 
     /// The path of one of Postgres's own programs.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// A command that runs in `folder`, as the user that Postgres may run as.
-    pub(super) fn command(&self, program: impl AsRef<Path>, folder: &Path) -> Command {
+    pub fn command(&self, program: impl AsRef<Path>, folder: &Path) -> Command {
         let mut command = Command::new(program.as_ref());
         command.current_dir(folder).env("LC_ALL", "C").stdin(Stdio::null());
         if let Some(user) = &self.user {
@@ -51,7 +51,7 @@ impl Programs {
     }
 
     /// Hands a file or folder to the user that Postgres may run as.
-    pub(super) fn hand_over(&self, path: &Path) -> io::Result<()> {
+    pub fn hand_over(&self, path: &Path) -> io::Result<()> {
         match &self.user {
             Some(user) => chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())),
             None => Ok(()),

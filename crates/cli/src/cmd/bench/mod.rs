@@ -1,0 +1,375 @@
+//! `tenure bench`
+
+mod screen;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+use comfy_table::Cell;
+use tenure_bench::picture::Picture;
+use tenure_bench::progress::Watch;
+use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
+use tenure_bench::{backlog, heartbeat, latency, raw, soak, throughput};
+
+use super::connect;
+use crate::exit::{Exit, Stop};
+use crate::{output, signals};
+use screen::Screen;
+
+const DETAILS: &str = "\
+Without --server a bench starts a store and a server of its own in a temporary folder and leaves nothing behind. \
+--store postgres needs Postgres installed; postgres://… needs an empty database. The server is a process of its own, \
+spoken to over HTTP, and answers only after a durable commit. The load runs on the same machine and is part of what \
+is measured. Figures differ between machines and runs: compare the ratios of one run.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DETAILS)]
+pub struct Args {
+    #[command(subcommand)]
+    question: Question,
+}
+
+#[derive(Debug, Subcommand)]
+enum Question {
+    /// Tasks a second: submit, then claim and complete to empty, beside the raw limit of the store
+    Throughput(ThroughputArgs),
+    /// Submit to start at a light, fixed rate
+    Latency(LatencyArgs),
+    /// Time of a claim with more and more ready tasks, and after they are finished
+    Backlog(BacklogArgs),
+    /// Cost of held leases and time of a heartbeat, also in a flood of claims
+    Heartbeat(HeartbeatArgs),
+    /// The raw limit of the store alone: hand-written claim and complete
+    Raw(RawArgs),
+    /// Memory, store and latency over time at a steady rate
+    Soak(SoakArgs),
+    /// Draw a picture from a description in JSON
+    Draw(DrawArgs),
+}
+
+/// What is measured, and where the figures go.
+#[derive(Debug, clap::Args)]
+struct Common {
+    #[command(flatten)]
+    store: StoreArg,
+    /// Measure this server instead of one of its own: http://HOST:PORT
+    #[arg(long, value_name = "URL", conflicts_with = "store", help_heading = "What is measured")]
+    server: Option<String>,
+    /// File with the worker token of that server [env: TENURE_WORKER_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = "What is measured")]
+    token_file: Option<PathBuf>,
+    /// File with an API key of that server [env: TENURE_API_KEY_FILE]
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = "What is measured")]
+    api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    to: Destination,
+}
+
+#[derive(Debug, clap::Args)]
+struct StoreArg {
+    /// sqlite, postgres, or postgres://… for an empty database
+    #[arg(long, value_name = "STORE", default_value = "sqlite", value_parser = StoreChoice::parse, help_heading = "What is measured")]
+    store: StoreChoice,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+struct Destination {
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw a picture into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    Exchange,
+    Single,
+}
+
+#[derive(Debug, clap::Args)]
+struct ThroughputArgs {
+    /// How many tasks [default: 100000, 20000 with --mode single]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    tasks: Option<usize>,
+    /// exchange: one request completes and claims; single: one request claims a task, one completes it
+    #[arg(long, value_enum, default_value = "exchange")]
+    mode: Mode,
+    /// How many workers, each with a connection [default: 8, 64 with --mode single]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    workers: Option<usize>,
+    /// Tasks in one exchange
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = batch_size)]
+    batch: usize,
+    /// Tasks in one submit request
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = submit_size)]
+    submit_batch: usize,
+    /// Leave the raw limit of the store out
+    #[arg(long)]
+    no_raw: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct LatencyArgs {
+    /// Tasks submitted a second
+    #[arg(long, value_name = "N", default_value_t = 100.0, value_parser = above_zero)]
+    rate: f64,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
+    seconds: f64,
+    /// Long-polling workers
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    workers: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct BacklogArgs {
+    /// Numbers of ready tasks, growing [default: 1000,10000,100000,1000000]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = at_least_one)]
+    levels: Vec<usize>,
+    /// Up to 10 million ready tasks; takes some minutes and some gigabytes
+    #[arg(long, conflicts_with = "levels")]
+    full: bool,
+    /// Claims timed at each level
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = at_least_one)]
+    claims: usize,
+    /// Do not leave the store alone between filling and timing
+    #[arg(long)]
+    no_settle: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct HeartbeatArgs {
+    /// Leases held
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = at_least_one)]
+    leases: usize,
+    /// Seconds between two heartbeats of a lease
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = above_zero)]
+    interval: f64,
+    /// Leases renewed by one request; with 1 each has a request of its own
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = batch_size)]
+    batch: usize,
+    /// Connections that heartbeats come from [default: 20]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
+    workers: usize,
+    /// Intervals that each of the two phases lasts
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = above_zero)]
+    rounds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct RawArgs {
+    /// Rows of the batch figure
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = at_least_one)]
+    tasks: usize,
+    #[command(flatten)]
+    store: StoreArg,
+    #[command(flatten)]
+    to: Destination,
+}
+
+#[derive(Debug, clap::Args)]
+struct SoakArgs {
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
+    minutes: f64,
+    /// Tasks submitted a second
+    #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = above_zero)]
+    rate: f64,
+    /// Workers
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
+    workers: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct DrawArgs {
+    /// The description
+    file: PathBuf,
+    /// Where the picture goes
+    #[arg(long, value_name = "FILE")]
+    svg: PathBuf,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    within(text, 1, usize::MAX)
+}
+
+fn batch_size(text: &str) -> Result<usize, String> {
+    within(text, 1, tenure_bench::EXCHANGE_MAX)
+}
+
+fn submit_size(text: &str) -> Result<usize, String> {
+    within(text, 1, tenure_bench::SUBMIT_MAX)
+}
+
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.replace('_', "").parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| match most {
+        usize::MAX => format!("a number of at least {least}"),
+        most => format!("a number from {least} to {most}"),
+    })
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "a number above 0".to_owned())
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let stop = signals::stop_on_signal()?;
+    tokio::select! {
+        done = answer(args.question) => done.map(|()| Exit::Ok),
+        // Whatever was started ends with what is dropped here.
+        () = stop.cancelled() => Err(Stop::new(Exit::Interrupted, "interrupted").into()),
+    }
+}
+
+async fn answer(question: Question) -> anyhow::Result<()> {
+    let screen = Arc::new(Screen::new());
+    let watch: Watch = Arc::clone(&screen) as Watch;
+    let (report, to): (Box<dyn Report>, Destination) = match question {
+        Question::Throughput(args) => {
+            let (options, common) = args.split();
+            let (place, stand) = common.prepare("").await?;
+            (Box::new(throughput::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Latency(LatencyArgs { rate, seconds, workers, common }) => {
+            let (place, stand) = common.prepare("").await?;
+            let options = latency::Options { per_second: rate, seconds, workers };
+            (Box::new(latency::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Backlog(args) => {
+            let (options, common) = args.split()?;
+            let (place, stand) = common.prepare("").await?;
+            (Box::new(backlog::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Heartbeat(HeartbeatArgs { leases, interval, batch, workers, rounds, common }) => {
+            let (place, stand) = common.prepare("").await?;
+            let workers = workers.min(leases);
+            let options = heartbeat::Options { leases, interval_seconds: interval, batch, workers, rounds };
+            (Box::new(heartbeat::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Raw(RawArgs { tasks, store, to }) => {
+            let place = Place::prepare(store.store).await?;
+            let options = raw::Options { tasks, single: tasks.min(20_000) };
+            (Box::new(raw::run_alone(&place, options, &watch).await?), to)
+        }
+        Question::Soak(SoakArgs { minutes, rate, workers, common }) => {
+            let (place, stand) = common.prepare(soak::SETTINGS).await?;
+            let options = soak::Options { minutes, per_second: rate, workers };
+            (Box::new(soak::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Draw(args) => return draw(&args),
+    };
+    screen.clear();
+    show(&*report)?;
+    to.write(&*report)
+}
+
+impl ThroughputArgs {
+    fn split(self) -> (throughput::Options, Common) {
+        let single = matches!(self.mode, Mode::Single);
+        let options = throughput::Options {
+            tasks: self.tasks.unwrap_or(if single { 20_000 } else { 100_000 }),
+            mode: if single { tenure_bench::Mode::Single } else { tenure_bench::Mode::Exchange },
+            workers: self.workers.unwrap_or(if single { 64 } else { 8 }),
+            batch: self.batch,
+            submit_batch: self.submit_batch,
+            raw: !self.no_raw,
+        };
+        (options, self.common)
+    }
+}
+
+impl BacklogArgs {
+    fn split(self) -> anyhow::Result<(backlog::Options, Common)> {
+        let mut levels = self.levels;
+        if levels.is_empty() {
+            levels = vec![1_000, 10_000, 100_000, 1_000_000];
+        }
+        if self.full {
+            levels.push(10_000_000);
+        }
+        if levels.len() < 2 || !levels.is_sorted() {
+            return Err(Stop::usage("--levels wants at least two numbers in growing order").into());
+        }
+        if levels[0] < self.claims {
+            return Err(Stop::usage(format!(
+                "--claims {} is more than the {} tasks of the first level",
+                self.claims, levels[0]
+            ))
+            .hint("the claims of a level are taken from the tasks that are ready then")
+            .into());
+        }
+        Ok((backlog::Options { levels, claims: self.claims, settle: !self.no_settle }, self.common))
+    }
+}
+
+impl Common {
+    /// Starts what is measured, or finds it. Nothing is known of the store of a server that was given.
+    async fn prepare(&self, settings: &str) -> anyhow::Result<(Option<Place>, Stand)> {
+        if let Some(url) = &self.server {
+            let file =
+                |flag: &Option<PathBuf>, variable| flag.clone().or_else(|| std::env::var_os(variable).map(Into::into));
+            let secret = |path: Option<PathBuf>| path.map(|path| connect::read_key(&path)).transpose();
+            let token = secret(file(&self.token_file, "TENURE_WORKER_TOKEN_FILE"))?;
+            let key = secret(file(&self.api_key_file, "TENURE_API_KEY_FILE"))?;
+            let target = Target::new(url, token.as_deref(), key.as_deref())
+                .map_err(|error| Stop::usage(format!("{error:#}")))?;
+            return Ok((None, Stand::given(target)));
+        }
+        let place = Place::prepare(self.store.store.clone()).await?;
+        let tenure = std::env::current_exe().context("this program cannot find itself")?;
+        let stand = Stand::start(&tenure, &place, settings)?;
+        Ok((Some(place), stand))
+    }
+}
+
+fn show(report: &dyn Report) -> anyhow::Result<()> {
+    let table = report.table();
+    let rows = table.rows.iter().map(|row| row.iter().map(Cell::new).collect());
+    output::line(output::table(&table.header, rows))?;
+    for note in &table.notes {
+        output::line(format!("  {note}"))?;
+    }
+    Ok(())
+}
+
+impl Destination {
+    fn write(&self, report: &dyn Report) -> anyhow::Result<()> {
+        if let Some(path) = &self.json {
+            write(path, &(report.json()? + "\n"))?;
+        }
+        if let Some(path) = &self.svg {
+            write(path, &report.picture().svg())?;
+        }
+        Ok(())
+    }
+}
+
+fn draw(args: &DrawArgs) -> anyhow::Result<()> {
+    let name = args.file.display();
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|error| Stop::usage(format!("{name} could not be read: {error}")))?;
+    let picture: Picture =
+        serde_json::from_str(&text).map_err(|error| Stop::usage(format!("{name} describes no picture: {error}")))?;
+    write(&args.svg, &picture.svg())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("{} could not be written", path.display()))
+}
