@@ -16,6 +16,10 @@ use std::process::ExitCode;
 
 use exit::Exit;
 
+/// Requests and batches allocate much that is small and lives short: see docs/PERFORMANCE.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = cli::parse();
     let exit = match run(cli) {

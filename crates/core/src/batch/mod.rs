@@ -72,13 +72,22 @@ struct Made {
 #[derive(Debug)]
 pub struct Cell {
     pub task: Task,
-    /// Where it stood when it was loaded; `None` for a new one.
-    original: Option<Place>,
+    original: Original,
+}
+
+/// Where a task stood when it was loaded.
+#[derive(Debug)]
+enum Original {
+    /// The batch has made it.
+    New,
+    /// Where it stands now.
+    Here,
+    Elsewhere(Place),
 }
 
 impl Cell {
     pub fn loaded(task: Task) -> Self {
-        Self { original: Some(task.place.clone()), task }
+        Self { original: Original::Here, task }
     }
 }
 
@@ -231,6 +240,9 @@ impl World {
         {
             queue.running = if is_running { queue.running + 1 } else { queue.running.saturating_sub(1) };
         }
+        if let Original::Here = cell.original {
+            cell.original = Original::Elsewhere(before);
+        }
         for attempt in change.attempts {
             let number = match &attempt {
                 AttemptChange::Put(closed) => closed.number,
@@ -298,7 +310,7 @@ impl World {
         let body = Arc::new(body);
         let state = change.place.state();
         let new = Task { id: task.id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
-        self.tasks.insert(task.id.seq(), Cell { task: new, original: None });
+        self.tasks.insert(task.id.seq(), Cell { task: new, original: Original::New });
         self.made.bodies.push(body);
         self.apply(task.id.seq(), change);
         submit::Submitted { id: task.id, state, created: true }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{QueueCell, World};
+use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
 use crate::event::Fact;
@@ -91,7 +91,7 @@ impl Writes {
 }
 
 impl World {
-    /// Compares where every task stands with where it stood.
+    /// Compares where every task stands with where it stood. Ends the batch: what has changed moves into the writes.
     pub fn writes(&mut self) -> Writes {
         let made = std::mem::take(&mut self.made);
         let mut writes = Writes {
@@ -109,29 +109,37 @@ impl World {
             }
         }
         // Rows are written in their order, so that two batches on two connections never wait for each other in a ring.
-        let mut rows: Vec<Seq> = self
-            .tasks
-            .iter()
-            .filter(|(_, cell)| cell.original.as_ref() != Some(&cell.task.place))
-            .map(|(row, _)| *row)
-            .collect();
-        rows.sort_unstable();
-        for row in rows {
-            let Some(cell) = self.tasks.get_mut(&row) else { continue };
-            let original = cell.original.take();
-            let place = cell.task.place.clone();
+        let mut changed: Vec<Seq> =
+            self.tasks.iter().filter(|(_, cell)| cell.has_changed()).map(|(row, _)| *row).collect();
+        changed.sort_unstable();
+        for row in changed {
+            let Some(Cell { task, original }) = self.tasks.remove(&row) else { continue };
+            let original = match original {
+                Original::Elsewhere(place) => Some(place),
+                Original::New | Original::Here => None,
+            };
             if let Some(original) = &original {
                 writes.counts.entry(original.queue()).or_default().add(original, -1);
             }
-            writes.counts.entry(place.queue()).or_default().add(&place, 1);
-            writes.leave(row, original.as_ref(), &place);
-            writes.enter(cell.task.id, original.as_ref(), place);
+            writes.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
+            writes.leave(row, original.as_ref(), &task.place);
+            writes.enter(task.id, original.as_ref(), task.place);
         }
         writes.counts.retain(|_, counts| *counts != Counts::default());
         writes.queues =
             self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
         writes.queues.sort_unstable_by_key(|queue| queue.id);
         writes
+    }
+}
+
+impl Cell {
+    fn has_changed(&self) -> bool {
+        match &self.original {
+            Original::New => true,
+            Original::Here => false,
+            Original::Elsewhere(place) => *place != self.task.place,
+        }
     }
 }
 

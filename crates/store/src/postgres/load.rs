@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::{try_join, try_join4};
+use futures_util::future::{try_join_all, try_join4, try_join5};
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
 use tenure_core::command::{Command, Task};
@@ -38,7 +38,7 @@ fn numbers<'a>(seqs: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
     seqs.into_iter().map(|seq| seq.0).collect()
 }
 
-/// Begins the transaction and loads. The first statements travel together.
+/// Begins the transaction and loads.
 pub async fn world(
     store: &Postgres,
     conn: &Conn,
@@ -47,8 +47,7 @@ pub async fn world(
 ) -> std::result::Result<World, StoreError> {
     let fail = |error| failed("load a batch", error);
     store.faults.before("begin")?;
-    let marks = conn.prepare_cached(sql::MARKS).await.map_err(fail)?;
-    let (_, marks) = try_join(conn.batch_execute("BEGIN"), conn.query_one(&marks, &[])).await.map_err(fail)?;
+    let FirstTrip { marks, running, queues: named, mut heads } = first_trip(store, conn, needs).await.map_err(fail)?;
     store.faults.after("begin")?;
     let reading = store.clock.read_from(rows::time(&marks, 0).map_err(fail)?);
     let silent_ms = reading.alive.since(rows::time(&marks, 1).map_err(fail)?);
@@ -56,7 +55,8 @@ pub async fn world(
     let mut world = World::new(reading.now, grace, batch.numbers);
 
     store.faults.before("load")?;
-    for task in tasks(conn, &needs.rows, true).await.map_err(fail)?.ok_or(StoreError::Contention)? {
+    let found = tasks(conn, &needs.rows, true, Some(running)).await.map_err(fail)?;
+    for task in found.ok_or(StoreError::Contention)? {
         world.add_task(task);
     }
     with_bodies(conn, needs, &mut world).await.map_err(fail)?;
@@ -64,31 +64,79 @@ pub async fn world(
     keys(conn, needs, &mut world).await.map_err(fail)?;
     repeats(conn, batch, needs, &mut world).await.map_err(fail)?;
     hellos(conn, needs, &mut world).await.map_err(fail)?;
-    queues(store, conn, batch, needs, &mut world).await.map_err(fail)?;
-    candidates(conn, needs, &mut world).await.map_err(fail)?;
+    queues(store, conn, batch, needs, named, &mut world).await.map_err(fail)?;
+    candidates(conn, needs, &mut heads, &mut world).await.map_err(fail)?;
     redrives(conn, batch).await.map_err(fail)?;
     store.faults.after("load")?;
     Ok(world)
 }
 
-/// The tasks of these rows, wherever they stand; with `lock`, until the transaction ends.
+/// What needs nothing else to be known travels together with the beginning of the transaction.
+struct FirstTrip {
+    marks: Row,
+    /// Of the rows that the batch names, those that run.
+    running: Vec<Row>,
+    /// The queues that the batch names.
+    queues: Vec<Row>,
+    heads: Heads,
+}
+
+/// Ready rows from the heads of queues, with how many were asked for. They were taken on the guess that the queue still
+/// has no limits; what is not needed stays locked until the batch ends, and others skip it.
+type Heads = HashMap<QueueId, (usize, Vec<Row>)>;
+
+async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<FirstTrip> {
+    let names: Vec<&str> = needs.make_queues.iter().chain(&needs.queues).map(|name| &***name).collect();
+    let named = numbers(&needs.rows);
+    let guessed = store.unlimited_heads(needs);
+    let statements = (
+        conn.prepare_cached(sql::MARKS).await?,
+        conn.prepare_cached(sql::RUNNING_LOCK).await?,
+        conn.prepare_cached(sql::QUEUES_OF_NAMES).await?,
+        conn.prepare_cached(sql::READY_CANDIDATES).await?,
+    );
+    // Polled in order, so sent in order.
+    let ((), marks, running, queues, heads) = try_join5(
+        conn.batch_execute("BEGIN"),
+        conn.query_one(&statements.0, &[]),
+        async { if named.is_empty() { Ok(Vec::new()) } else { conn.query(&statements.1, &[&named]).await } },
+        async { if names.is_empty() { Ok(Vec::new()) } else { conn.query(&statements.2, &[&names]).await } },
+        try_join_all(guessed.into_iter().map(async |(id, limit)| {
+            let rows = conn.query(&statements.3, &[&id.0, &(limit as i64)]).await?;
+            Ok::<_, tokio_postgres::Error>((id, (limit, rows)))
+        })),
+    )
+    .await?;
+    Ok(FirstTrip { marks, running, queues, heads: heads.into_iter().collect() })
+}
+
+/// The tasks of these rows, wherever they stand; with `lock`, until the transaction ends. `running` are those that run,
+/// if that was asked before.
 ///
 /// A task that another transaction moves meanwhile can be missed by every single look, but it has a body, and then the
 /// next look finds it. `None` if it still was not found after many.
-pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, lock: bool) -> Result<Option<Vec<Task>>> {
+pub async fn tasks(
+    conn: &Conn,
+    wanted: &BTreeSet<Seq>,
+    lock: bool,
+    mut running: Option<Vec<Row>>,
+) -> Result<Option<Vec<Task>>> {
     let mut found = Vec::with_capacity(wanted.len());
     let mut missing: BTreeSet<Seq> = wanted.clone();
     for _ in 0..SEARCHES {
         if missing.is_empty() {
             return Ok(Some(found));
         }
-        let (running, ready, scheduled, finished) = if lock {
+        let (running_again, ready, scheduled, finished) = if lock {
             (sql::RUNNING_LOCK, sql::READY_LOCK, sql::SCHEDULED_LOCK, sql::FINISHED_LOCK)
         } else {
             (sql::RUNNING_GET, sql::READY_GET, sql::SCHEDULED_GET, sql::FINISHED_GET)
         };
-        for row in query(conn, running, &[&numbers(&missing)]).await? {
-            let (id, running) = rows::running(&row)?;
+        let run = match running.take() {
+            Some(run) => run,
+            None => query(conn, running_again, &[&numbers(&missing)]).await?,
+        };
+        for (id, running) in all(run, rows::running)? {
             missing.remove(&id.seq());
             found.push(Task { id, place: Place::Running(running), body: None });
         }
@@ -178,7 +226,7 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     let (tenants, workspaces, names) = (column(|s| &s.0), column(|s| &s.1), column(|s| &s.2));
     let found = all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)?;
     let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).collect();
-    let Some(owners) = tasks(conn, &wanted, false).await? else { return Ok(()) };
+    let Some(owners) = tasks(conn, &wanted, false, None).await? else { return Ok(()) };
     let states: HashMap<Seq, _> = owners.iter().map(|task| (task.id.seq(), task.place.state())).collect();
     for body in found {
         if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {
@@ -244,13 +292,17 @@ async fn hellos(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()>
 
 /// Loads the queues that the batch names and those in which its tasks stand. Queues whose limits a grant must respect,
 /// and queues that are to be changed, are locked: grants of such a queue happen one batch at a time.
-async fn queues(store: &Postgres, conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    let names: Vec<&str> = needs.make_queues.iter().chain(&needs.queues).map(|name| &***name).collect();
-    let mut found: HashMap<QueueId, Queue> = HashMap::new();
-    if !names.is_empty() {
-        let named = all(query(conn, sql::QUEUES_OF_NAMES, &[&names]).await?, rows::queue)?;
-        found.extend(named.into_iter().map(|queue| (queue.id, queue)));
-    }
+async fn queues(
+    store: &Postgres,
+    conn: &Conn,
+    batch: &Batch,
+    needs: &Needs<'_>,
+    named: Vec<Row>,
+    world: &mut World,
+) -> Result<()> {
+    let named = all(named, rows::queue)?;
+    store.remember_queues(&named);
+    let mut found: HashMap<QueueId, Queue> = named.into_iter().map(|queue| (queue.id, queue)).collect();
     let standing: BTreeSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
     let unknown = standing.into_iter().filter(|id| !found.contains_key(id));
     // A grant respects the limits that hold now, and what is put back waits under the key that holds now.
@@ -299,7 +351,7 @@ fn queues_of(world: &World, batch: &Batch, wanted: impl Fn(&Command) -> bool) ->
     rows.filter_map(|row| Some(world.tasks.get(&row)?.task.place.queue())).collect()
 }
 
-async fn candidates(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+async fn candidates(conn: &Conn, needs: &Needs<'_>, heads: &mut Heads, world: &mut World) -> Result<()> {
     if needs.claims.is_empty() {
         return Ok(());
     }
@@ -308,9 +360,13 @@ async fn candidates(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result
     while let Some(round) = plan.next_round() {
         for (id, limit) in round {
             let fair = world.queues.get(&id).map(|cell| &cell.queue).filter(|q| q.settings.fairness_key.is_some());
-            let found = match fair {
-                Some(queue) => fair_candidates(conn, queue, limit).await?,
-                None => all(conn.query(&plain, &[&id.0, &(limit as i64)]).await?, rows::waiting)?,
+            let found = match (fair, heads.remove(&id)) {
+                (Some(queue), _) => fair_candidates(conn, queue, limit).await?,
+                (None, Some((asked, mut rows))) if asked >= limit => {
+                    rows.truncate(limit);
+                    all(rows, rows::waiting)?
+                }
+                (None, _) => all(conn.query(&plain, &[&id.0, &(limit as i64)]).await?, rows::waiting)?,
             };
             plan.loaded(id, &found, limit, world);
             world.candidates.insert(id, found.iter().map(|(id, _)| id.seq()).collect());

@@ -38,7 +38,7 @@ use conn::{Conn, failed};
 use load::query;
 use rows::Time;
 
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_tasks.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("migrations/0001_tasks.sql"), include_str!("migrations/0002_speed.sql")];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
@@ -59,8 +59,9 @@ pub struct Postgres {
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// Queues are never removed: a name that was seen exists.
-    names: HashSet<Arc<str>>,
+    /// Queues are never removed: a name that was made exists.
+    made: HashSet<Arc<str>>,
+    ids: HashMap<Arc<str>, QueueId>,
     queues: HashMap<QueueId, (Instant, Queue)>,
 }
 
@@ -119,7 +120,7 @@ impl Postgres {
     async fn make_queues(&self, conn: &Conn, needs: &Needs<'_>) -> Result<(), StoreError> {
         let missing: Vec<&str> = {
             let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            needs.make_queues.iter().filter(|name| !cache.names.contains(&***name)).map(|name| &***name).collect()
+            needs.make_queues.iter().filter(|name| !cache.made.contains(&***name)).map(|name| &***name).collect()
         };
         if missing.is_empty() {
             return Ok(());
@@ -127,8 +128,35 @@ impl Postgres {
         self.faults.before("make queues")?;
         query(conn, sql::QUEUES_MAKE, &[&missing]).await.map_err(|error| failed("make queues", error))?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.names.extend(missing.into_iter().map(Arc::from));
+        cache.made.extend(missing.into_iter().map(Arc::from));
         Ok(())
+    }
+
+    fn remember_queues(&self, found: &[Queue]) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in found {
+            if !cache.ids.contains_key(&queue.name) {
+                cache.ids.insert(Arc::clone(&queue.name), queue.id);
+            }
+            cache.queues.insert(queue.id, (Instant::now(), queue.clone()));
+        }
+    }
+
+    /// The queues that claims ask first and that had no limits a moment ago, with how many rows they want of each.
+    fn unlimited_heads(&self, needs: &Needs<'_>) -> HashMap<QueueId, usize> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = HashMap::new();
+        for (_, claim) in &needs.claims {
+            let known = claim.queues.first().and_then(|name| cache.ids.get(name)).and_then(|id| cache.queues.get(id));
+            if let Some((at, queue)) = known
+                && at.elapsed() < QUEUE_CACHE
+                && !queue.is_limited()
+                && !queue.paused
+            {
+                *heads.entry(queue.id).or_default() += claim.max_jobs;
+            }
+        }
+        heads
     }
 
     async fn cached_queues(&self, conn: &Conn, ids: &[QueueId]) -> rows::Result<HashMap<QueueId, Queue>> {
@@ -147,11 +175,8 @@ impl Postgres {
         if !missing.is_empty() {
             let loaded = query(conn, sql::QUEUES_OF_IDS, &[&missing]).await?;
             let loaded = loaded.iter().map(rows::queue).collect::<rows::Result<Vec<_>>>()?;
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            for queue in loaded {
-                cache.queues.insert(queue.id, (Instant::now(), queue.clone()));
-                found.insert(queue.id, queue);
-            }
+            self.remember_queues(&loaded);
+            found.extend(loaded.into_iter().map(|queue| (queue.id, queue)));
         }
         Ok(found)
     }

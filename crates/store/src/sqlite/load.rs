@@ -1,9 +1,9 @@
 //! Brings what a batch needs into memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use tenure_core::Seq;
 use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
 use tenure_core::command::Task;
@@ -22,18 +22,19 @@ type Result<T> = rusqlite::Result<T>;
 pub fn world(tx: &Connection, cache: &mut Cache, batch: &Batch, needs: &Needs<'_>, reading: Reading) -> Result<World> {
     let mut world = World::new(reading.now, grace(tx, reading)?, batch.numbers);
     queues(tx, cache, needs, &mut world)?;
+    let mut finder = Finder::new(tx)?;
     for row in &needs.rows {
-        if let Some(task) = task(tx, *row)? {
+        if let Some(task) = finder.task(*row)? {
             world.add_task(task);
         }
     }
-    for row in &needs.bodies {
-        if let (Some(cell), Some(body)) = (world.tasks.get_mut(row), body(tx, *row)?) {
-            cell.task.body = Some(Arc::new(body));
+    for (row, body) in bodies(tx, &needs.bodies)? {
+        if let Some(cell) = world.tasks.get_mut(&row) {
+            cell.task.body = Some(body);
         }
     }
     histories(tx, batch, needs, &mut world)?;
-    keys(tx, needs, &mut world)?;
+    keys(tx, &mut finder, needs, &mut world)?;
     repeats(tx, batch, needs, &mut world)?;
     hellos(tx, needs, &mut world)?;
     queues_of_tasks(tx, cache, &mut world)?;
@@ -51,19 +52,38 @@ pub fn marks(tx: &Connection) -> Result<(Timestamp, Timestamp)> {
         .query_row([], |row| Ok((Timestamp::from_millis(row.get(0)?), Timestamp::from_millis(row.get(1)?))))
 }
 
-/// The task of a row, wherever it stands.
-pub fn task(tx: &Connection, seq: Seq) -> Result<Option<Task>> {
-    if let Some((id, running)) = tx.prepare_cached(sql::RUNNING_GET)?.query_row([seq.0], rows::running).optional()? {
-        return Ok(Some(Task { id, place: Place::Running(running), body: None }));
+/// Finds tasks by their rows. The statements are looked up once for all of them.
+pub struct Finder<'c> {
+    running: CachedStatement<'c>,
+    ready: CachedStatement<'c>,
+    scheduled: CachedStatement<'c>,
+    finished: CachedStatement<'c>,
+}
+
+impl<'c> Finder<'c> {
+    pub fn new(tx: &'c Connection) -> Result<Self> {
+        Ok(Self {
+            running: tx.prepare_cached(sql::RUNNING_GET)?,
+            ready: tx.prepare_cached(sql::READY_GET)?,
+            scheduled: tx.prepare_cached(sql::SCHEDULED_GET)?,
+            finished: tx.prepare_cached(sql::FINISHED_GET)?,
+        })
     }
-    if let Some((id, waiting)) = tx.prepare_cached(sql::READY_GET)?.query_row([seq.0], rows::waiting).optional()? {
-        return Ok(Some(Task { id, place: Place::Ready(waiting), body: None }));
+
+    /// The task of a row, wherever it stands.
+    pub fn task(&mut self, seq: Seq) -> Result<Option<Task>> {
+        if let Some((id, running)) = self.running.query_row([seq.0], rows::running).optional()? {
+            return Ok(Some(Task { id, place: Place::Running(running), body: None }));
+        }
+        if let Some((id, waiting)) = self.ready.query_row([seq.0], rows::waiting).optional()? {
+            return Ok(Some(Task { id, place: Place::Ready(waiting), body: None }));
+        }
+        if let Some((id, waiting)) = self.scheduled.query_row([seq.0], rows::waiting).optional()? {
+            return Ok(Some(Task { id, place: Place::Scheduled(waiting), body: None }));
+        }
+        let finished = self.finished.query_row([seq.0], rows::finished).optional()?;
+        Ok(finished.map(|(id, finished)| Task { id, place: Place::Finished(finished), body: None }))
     }
-    if let Some((id, waiting)) = tx.prepare_cached(sql::SCHEDULED_GET)?.query_row([seq.0], rows::waiting).optional()? {
-        return Ok(Some(Task { id, place: Place::Scheduled(waiting), body: None }));
-    }
-    let finished = tx.prepare_cached(sql::FINISHED_GET)?.query_row([seq.0], rows::finished).optional()?;
-    Ok(finished.map(|(id, finished)| Task { id, place: Place::Finished(finished), body: None }))
 }
 
 pub fn body(tx: &Connection, seq: Seq) -> Result<Option<Body>> {
@@ -101,7 +121,7 @@ fn add_queue(tx: &Connection, queue: Queue, changed: bool, world: &mut World) ->
 
 /// Settings of the queues in which the named tasks stand.
 fn queues_of_tasks(tx: &Connection, cache: &mut Cache, world: &mut World) -> Result<()> {
-    let ids: Vec<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
+    let ids: HashSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
     for id in ids {
         if let Some(queue) = cache.by_id(tx, id)? {
             add_queue(tx, queue, false, world)?;
@@ -125,14 +145,14 @@ pub fn attempts(tx: &Connection, seq: Seq) -> Result<Vec<tenure_core::attempt::C
     tx.prepare_cached(sql::ATTEMPTS_GET)?.query_map([seq.0], rows::attempt)?.collect()
 }
 
-fn keys(tx: &Connection, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+fn keys(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for scope in &needs.keys {
         let (tenant, workspace, key) = scope;
         let owner = tx.prepare_cached(sql::BODY_OF_KEY)?.query_row([tenant, workspace, key], rows::body).optional()?;
         let Some(body) = owner else { continue };
         let Some(idempotency) = &body.idempotency else { continue };
         let fingerprint = idempotency.fingerprint;
-        if let Some(task) = task(tx, body.seq())? {
+        if let Some(task) = finder.task(body.seq())? {
             let owner = KeyOwner { id: body.id, fingerprint, state: task.place.state() };
             world.keys.insert(scope.clone(), owner);
         }
@@ -271,9 +291,10 @@ fn fair_candidates(
 
 /// Bodies of what was granted.
 pub fn bodies(tx: &Connection, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
+    let mut statement = tx.prepare_cached(sql::BODY_GET)?;
     let mut bodies = HashMap::with_capacity(seqs.len());
     for seq in seqs {
-        if let Some(body) = body(tx, *seq)? {
+        if let Some(body) = statement.query_row([seq.0], rows::body).optional()? {
             bodies.insert(*seq, Arc::new(body));
         }
     }

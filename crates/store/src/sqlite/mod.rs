@@ -34,7 +34,7 @@ use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_tasks.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("migrations/0001_tasks.sql"), include_str!("migrations/0002_speed.sql")];
 const READERS: usize = 4;
 
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::model::{
 type Result<T> = rusqlite::Result<T>;
 
 fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
-    let (Some(body), Some(task)) = (load::body(tx, seq)?, load::task(tx, seq)?) else { return Ok(None) };
+    let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx)?.task(seq)?) else { return Ok(None) };
     let queue = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([body.queue.0], rows::queue)?;
     Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue: queue.name }))
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use rusqlite::types::ToSql;
+use rusqlite::types::{FromSql, ToSql};
 use rusqlite::{Row, Statement, params};
-use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
+use serde::de::DeserializeOwned;
+use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate};
 use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
@@ -14,51 +15,73 @@ use crate::codec::{self, FinalAttempt, Prunable};
 
 type Result<T> = rusqlite::Result<T>;
 
-fn time(row: &Row<'_>, column: &str) -> Result<Timestamp> {
-    row.get(column).map(Timestamp::from_millis)
+/// The cells of a row, read in the order in which the statements name their columns. Looking a column up by its name
+/// costs more than reading it.
+struct Cells<'a, 's> {
+    row: &'a Row<'s>,
+    next: usize,
 }
 
-fn time_if(row: &Row<'_>, column: &str) -> Result<Option<Timestamp>> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_millis))
-}
+impl<'a, 's> Cells<'a, 's> {
+    fn of(row: &'a Row<'s>) -> Self {
+        Self { row, next: 0 }
+    }
 
-fn bits(row: &Row<'_>, column: &str) -> Result<u128> {
-    row.get::<_, [u8; 16]>(column).map(u128::from_be_bytes)
-}
+    fn get<T: FromSql>(&mut self) -> Result<T> {
+        let column = self.next;
+        self.next += 1;
+        self.row.get(column)
+    }
 
-fn text_if(row: &Row<'_>, column: &str) -> Result<Option<Arc<str>>> {
-    row.get(column)
-}
+    fn time(&mut self) -> Result<Timestamp> {
+        self.get().map(Timestamp::from_millis)
+    }
 
-fn fence(row: &Row<'_>) -> Result<Fence> {
-    row.get::<_, i64>("fence").map(|fence| Fence(fence.unsigned_abs()))
-}
+    fn time_if(&mut self) -> Result<Option<Timestamp>> {
+        Ok(self.get::<Option<i64>>()?.map(Timestamp::from_millis))
+    }
 
-fn queue_id(row: &Row<'_>) -> Result<QueueId> {
-    row.get("queue_id").map(QueueId)
-}
+    fn bits(&mut self) -> Result<u128> {
+        self.get::<[u8; 16]>().map(u128::from_be_bytes)
+    }
 
-fn carry(row: &Row<'_>) -> Result<Carry> {
-    let text: Option<String> = row.get("carry")?;
-    Ok(codec::decode(text.as_deref(), "carry", row.get("seq")?))
-}
+    fn bits_if(&mut self) -> Result<Option<u128>> {
+        Ok(self.get::<Option<[u8; 16]>>()?.map(u128::from_be_bytes))
+    }
 
-fn progress(row: &Row<'_>) -> Result<Progress> {
-    Ok(Progress { pct: row.get("progress_pct")?, message: text_if(row, "progress_message")? })
+    fn id(&mut self) -> Result<TaskId> {
+        self.bits().map(TaskId::from_u128)
+    }
+
+    fn queue(&mut self) -> Result<QueueId> {
+        self.get().map(QueueId)
+    }
+
+    fn fence(&mut self) -> Result<Fence> {
+        self.get::<i64>().map(|fence| Fence(fence.unsigned_abs()))
+    }
+
+    fn receipt(&mut self) -> Result<Option<Receipt>> {
+        Ok(self.get::<Option<i16>>()?.map(codec::receipt_from))
+    }
+
+    /// JSON of what is rare; mostly there is none.
+    fn decoded<T: DeserializeOwned + Default>(&mut self, what: &'static str, seq: i64) -> Result<T> {
+        let column = self.next;
+        self.next += 1;
+        let text = self.row.get_ref(column)?.as_str_or_null()?;
+        Ok(codec::decode(text, what, seq))
+    }
 }
 
 pub fn waiting(row: &Row<'_>) -> Result<(TaskId, Waiting)> {
-    let waiting = Waiting {
-        queue: queue_id(row)?,
-        priority: row.get("priority")?,
-        at: time(row, "at")?,
-        fair: text_if(row, "fair")?,
-        message: row.get("message")?,
-        attempt: row.get("attempt")?,
-        fence: fence(row)?,
-        carry: carry(row)?,
-    };
-    Ok((TaskId::from_u128(bits(row, "id")?), waiting))
+    let mut cells = Cells::of(row);
+    let (seq, id) = (cells.get()?, cells.id()?);
+    let (queue, priority, at, fair, message, attempt, fence) =
+        (cells.queue()?, cells.get()?, cells.time()?, cells.get()?, cells.get()?, cells.get()?, cells.fence()?);
+    let _deadline = cells.time_if()?;
+    let carry = cells.decoded("carry", seq)?;
+    Ok((id, Waiting { queue, priority, at, fair, message, attempt, fence, carry }))
 }
 
 pub fn insert_waiting(statement: &mut Statement<'_>, id: TaskId, waiting: &Waiting) -> Result<()> {
@@ -79,38 +102,37 @@ pub fn insert_waiting(statement: &mut Statement<'_>, id: TaskId, waiting: &Waiti
 }
 
 pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
-    let cancel = match text_if(row, "cancel_reason")? {
-        None => None,
-        Some(reason) => Some(CancelRequest {
-            reason,
-            requested_at: time(row, "cancel_requested_at")?,
-            signaled_at: time_if(row, "cancel_signaled_at")?,
-        }),
-    };
-    let running = Running {
-        queue: queue_id(row)?,
-        priority: row.get("priority")?,
-        fair: text_if(row, "fair")?,
-        message: row.get("message")?,
+    let mut cells = Cells::of(row);
+    let (seq, id) = (cells.get()?, cells.id()?);
+    // The fields of a struct are evaluated in the order in which they are written here.
+    let mut running = Running {
+        queue: cells.queue()?,
+        priority: cells.get()?,
+        fair: cells.get()?,
+        message: cells.get()?,
         lease: Lease {
-            holder: row.get("worker_id")?,
-            token: LeaseToken::from_u128(bits(row, "token")?),
-            generation: fence(row)?,
-            expires_at: time(row, "expires_at")?,
+            holder: cells.get()?,
+            token: LeaseToken::from_u128(cells.bits()?),
+            generation: cells.fence()?,
+            expires_at: cells.time()?,
         },
-        attempt: row.get("attempt")?,
-        attempt_id: AttemptId::from_u128(bits(row, "attempt_id")?),
-        claim_id: text_if(row, "claim_id")?,
-        incarnation: text_if(row, "incarnation")?,
-        granted_at: time(row, "granted_at")?,
-        last_heartbeat_at: time_if(row, "last_heartbeat_at")?,
-        progress: progress(row)?,
-        lease_ttl_ms: row.get("lease_ttl_ms")?,
-        heartbeat_ms: row.get("heartbeat_ms")?,
-        cancel,
-        carry: carry(row)?,
+        attempt: cells.get()?,
+        attempt_id: AttemptId::from_u128(cells.bits()?),
+        claim_id: cells.get()?,
+        incarnation: cells.get()?,
+        granted_at: cells.time()?,
+        last_heartbeat_at: cells.time_if()?,
+        progress: Progress { pct: cells.get()?, message: cells.get()? },
+        lease_ttl_ms: cells.get()?,
+        heartbeat_ms: cells.get()?,
+        cancel: None,
+        carry: Carry::default(),
     };
-    Ok((TaskId::from_u128(bits(row, "id")?), running))
+    let (reason, requested_at, signaled_at) = (cells.get::<Option<Arc<str>>>()?, cells.time_if()?, cells.time_if()?);
+    running.cancel =
+        reason.zip(requested_at).map(|(reason, requested_at)| CancelRequest { reason, requested_at, signaled_at });
+    running.carry = cells.decoded("carry", seq)?;
+    Ok((id, running))
 }
 
 pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Running) -> Result<()> {
@@ -162,40 +184,46 @@ pub fn renew_running(statement: &mut Statement<'_>, seq: i64, running: &Running)
 }
 
 pub fn finished(row: &Row<'_>) -> Result<(TaskId, Finished)> {
-    let seq: i64 = row.get("seq")?;
-    let failure: Option<String> = row.get("failure")?;
-    let reason: Option<String> = row.get("reason")?;
+    let mut cells = Cells::of(row);
+    let seq: i64 = cells.get()?;
+    let (queue, end, finished_at, result) =
+        (cells.queue()?, codec::end_from(cells.get()?), cells.time()?, cells.get()?);
+    let failure = cells.decoded::<Option<Failure>>("finished.failure", seq)?;
+    let _error_code = cells.get::<Option<Arc<str>>>()?;
+    let reason = cells.get::<Option<String>>()?.as_deref().and_then(FailReason::parse);
     let mut finished = Finished {
-        queue: queue_id(row)?,
-        end: codec::end_from(row.get("ended")?),
-        finished_at: time(row, "finished_at")?,
-        result: text_if(row, "result")?,
-        failure: codec::decode::<Option<Failure>>(failure.as_deref(), "finished.failure", seq),
-        reason: reason.as_deref().and_then(FailReason::parse),
-        dead_lettered_at: time_if(row, "dead_lettered_at")?,
-        cancel_reason: text_if(row, "cancel_reason")?,
-        attempt: row.get("attempt")?,
-        fence: fence(row)?,
+        queue,
+        end,
+        finished_at,
+        result,
+        failure,
+        reason,
+        dead_lettered_at: cells.time_if()?,
+        cancel_reason: cells.get()?,
+        attempt: cells.get()?,
+        fence: cells.fence()?,
         carry: Carry::default(),
     };
-    let attempt = match row.get::<_, Option<[u8; 16]>>("attempt_id")? {
-        None => None,
-        Some(id) => Some(FinalAttempt {
-            id: AttemptId::from_u128(u128::from_be_bytes(id)),
-            token: LeaseToken::from_u128(bits(row, "token")?),
-            worker: row.get("worker_id")?,
-            granted_at: time(row, "granted_at")?,
-            last_heartbeat_at: time_if(row, "last_heartbeat_at")?,
-            ended_at: time_if(row, "ended_at")?.unwrap_or(finished.finished_at),
-            state: codec::state_from(row.get("attempt_state")?),
-            reason: codec::reason_from(row.get("attempt_reason")?),
-            receipt: row.get::<_, Option<i16>>("receipt")?.map(codec::receipt_from),
+    let (id, token, worker) = (cells.bits_if()?, cells.bits_if()?, cells.get::<Option<Arc<str>>>()?);
+    let (granted_at, last_heartbeat_at, ended_at) = (cells.time_if()?, cells.time_if()?, cells.time_if()?);
+    let (state, reason, receipt) = (cells.get::<Option<i16>>()?, cells.get::<Option<i16>>()?, cells.receipt()?);
+    let attempt = match (id, token, worker, granted_at, state, reason) {
+        (Some(id), Some(token), Some(worker), Some(granted_at), Some(state), Some(reason)) => Some(FinalAttempt {
+            id: AttemptId::from_u128(id),
+            token: LeaseToken::from_u128(token),
+            worker,
+            granted_at,
+            last_heartbeat_at,
+            ended_at: ended_at.unwrap_or(finished.finished_at),
+            state: codec::state_from(state),
+            reason: codec::reason_from(reason),
+            receipt,
         }),
+        _ => None,
     };
-    let more: Option<String> = row.get("more")?;
-    let spec: Option<String> = row.get("spec")?;
+    let (more, task, spec) = (cells.get::<Option<String>>()?, cells.id()?, cells.get::<Option<String>>()?);
     codec::join_finished(&mut finished, attempt, more.as_deref(), spec.as_deref(), seq);
-    Ok((TaskId::from_u128(bits(row, "id")?), finished))
+    Ok((task, finished))
 }
 
 pub fn insert_finished(statement: &mut Statement<'_>, id: TaskId, finished: &Finished) -> Result<()> {
@@ -231,24 +259,23 @@ pub fn insert_finished(statement: &mut Statement<'_>, id: TaskId, finished: &Fin
 }
 
 pub fn attempt(row: &Row<'_>) -> Result<ClosedAttempt> {
-    let seq: i64 = row.get("seq")?;
-    let failure: Option<String> = row.get("failure")?;
-    let evidence: Option<String> = row.get("evidence")?;
+    let mut cells = Cells::of(row);
+    let seq: i64 = cells.get()?;
     Ok(ClosedAttempt {
-        number: row.get("attempt")?,
-        id: AttemptId::from_u128(bits(row, "attempt_id")?),
-        token: LeaseToken::from_u128(bits(row, "token")?),
-        fence: fence(row)?,
-        worker: row.get("worker_id")?,
-        granted_at: time(row, "granted_at")?,
-        last_heartbeat_at: time_if(row, "last_heartbeat_at")?,
-        ended_at: time(row, "ended_at")?,
-        state: codec::state_from(row.get("attempt_state")?),
-        reason: codec::reason_from(row.get("attempt_reason")?),
-        failure: codec::decode::<Option<Failure>>(failure.as_deref(), "attempts.failure", seq),
-        progress: progress(row)?,
-        receipt: row.get::<_, Option<i16>>("receipt")?.map(codec::receipt_from),
-        evidence: codec::decode(evidence.as_deref(), "attempts.evidence", seq),
+        number: cells.get()?,
+        id: AttemptId::from_u128(cells.bits()?),
+        token: LeaseToken::from_u128(cells.bits()?),
+        fence: cells.fence()?,
+        worker: cells.get()?,
+        granted_at: cells.time()?,
+        last_heartbeat_at: cells.time_if()?,
+        ended_at: cells.time()?,
+        state: codec::state_from(cells.get()?),
+        reason: codec::reason_from(cells.get()?),
+        failure: cells.decoded::<Option<Failure>>("attempts.failure", seq)?,
+        progress: Progress { pct: cells.get()?, message: cells.get()? },
+        receipt: cells.receipt()?,
+        evidence: cells.decoded("attempts.evidence", seq)?,
     })
 }
 
@@ -276,26 +303,27 @@ pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAtte
 }
 
 pub fn body(row: &Row<'_>) -> Result<Body> {
-    let seq: i64 = row.get("seq")?;
-    let spec: Option<String> = row.get("spec")?;
-    let tags: Option<String> = row.get("tags")?;
-    let key: Option<Arc<str>> = row.get("idempotency_key")?;
-    let fingerprint: Option<[u8; 32]> = row.get("fingerprint")?;
-    Ok(Body {
-        id: TaskId::from_u128(bits(row, "id")?),
-        queue: queue_id(row)?,
-        operator: row.get("operator")?,
-        tenant: row.get("tenant")?,
-        workspace: row.get("workspace")?,
-        priority: row.get("priority")?,
-        payload: row.get("payload")?,
-        spec: codec::decode(spec.as_deref(), "bodies.spec", seq),
-        tags: codec::decode(tags.as_deref(), "bodies.tags", seq),
-        idempotency: key.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint }),
-        traceparent: text_if(row, "traceparent")?,
-        created_at: time(row, "created_at")?,
-        run_at: time(row, "run_at")?,
-    })
+    let mut cells = Cells::of(row);
+    let seq: i64 = cells.get()?;
+    let mut body = Body {
+        id: cells.id()?,
+        queue: cells.queue()?,
+        operator: cells.get()?,
+        tenant: cells.get()?,
+        workspace: cells.get()?,
+        priority: cells.get()?,
+        payload: cells.get()?,
+        spec: cells.decoded("bodies.spec", seq)?,
+        tags: cells.decoded("bodies.tags", seq)?,
+        idempotency: None,
+        traceparent: None,
+        created_at: Timestamp::MIN,
+        run_at: Timestamp::MIN,
+    };
+    let (key, fingerprint) = (cells.get::<Option<Arc<str>>>()?, cells.get::<Option<[u8; 32]>>()?);
+    body.idempotency = key.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint });
+    (body.traceparent, body.created_at, body.run_at) = (cells.get()?, cells.time()?, cells.time()?);
+    Ok(body)
 }
 
 pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
@@ -320,25 +348,20 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
 }
 
 pub fn queue(row: &Row<'_>) -> Result<Queue> {
-    let rate: Option<f64> = row.get("rate")?;
-    let burst: Option<f64> = row.get("burst")?;
-    let tokens: Option<f64> = row.get("bucket_tokens")?;
-    let fairness: Option<String> = row.get("fairness_key")?;
-    Ok(Queue {
-        id: queue_id(row)?,
-        name: row.get("name")?,
-        paused: row.get("paused")?,
-        settings: QueueSettings {
-            max_running: row.get("max_running")?,
-            rate: rate.zip(burst).map(|(per_second, burst)| Rate { per_second, burst }),
-            fairness_key: fairness.as_deref().and_then(FairnessKey::parse),
-            lease_ttl_ms: row.get("lease_ttl_ms")?,
-            heartbeat_ms: row.get("heartbeat_ms")?,
-            no_dead_letter: row.get("no_dead_letter")?,
-        },
-        bucket: Bucket { level: tokens.zip(time_if(row, "bucket_at")?) },
-        fair_cursor: text_if(row, "fair_cursor")?,
-    })
+    let mut cells = Cells::of(row);
+    let (id, name, paused, max_running) = (cells.queue()?, cells.get()?, cells.get()?, cells.get()?);
+    let (rate, burst) = (cells.get::<Option<f64>>()?, cells.get::<Option<f64>>()?);
+    let fairness: Option<String> = cells.get()?;
+    let settings = QueueSettings {
+        max_running,
+        rate: rate.zip(burst).map(|(per_second, burst)| Rate { per_second, burst }),
+        fairness_key: fairness.as_deref().and_then(FairnessKey::parse),
+        lease_ttl_ms: cells.get()?,
+        heartbeat_ms: cells.get()?,
+        no_dead_letter: cells.get()?,
+    };
+    let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
+    Ok(Queue { id, name, paused, settings, bucket: Bucket { level }, fair_cursor: cells.get()? })
 }
 
 pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
@@ -361,12 +384,13 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
 }
 
 pub fn prunable(row: &Row<'_>) -> Result<Prunable> {
+    let mut cells = Cells::of(row);
     Ok(Prunable {
-        seq: row.get("seq")?,
-        finished_at: time(row, "finished_at")?,
-        dead_lettered_at: time_if(row, "dead_lettered_at")?,
-        queue: queue_id(row)?,
-        created_at: time(row, "created_at")?,
-        has_key: row.get("has_key")?,
+        seq: cells.get()?,
+        finished_at: cells.time()?,
+        dead_lettered_at: cells.time_if()?,
+        queue: cells.queue()?,
+        created_at: cells.time()?,
+        has_key: cells.get()?,
     })
 }

@@ -122,6 +122,8 @@ impl Reference {
         for wake in world.wakes() {
             *wakes.entry(name(&wake.queue)).or_default() += 1;
         }
+        // Where the decisions put the tasks, not what was made of that for a store to write.
+        let places: Vec<_> = world.tasks.iter().map(|(seq, cell)| (*seq, cell.task.place.clone())).collect();
         let writes = world.writes();
         let freed = writes.counts.iter().filter(|(_, counts)| counts.running < 0).map(|(id, _)| name(id)).collect();
         let next_due = writes.schedule.iter().map(|(_, waiting)| waiting.at).min();
@@ -129,7 +131,7 @@ impl Reference {
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
         }
-        self.apply(&world, writes);
+        self.apply(places, writes);
         for outcome in &mut outcomes {
             if let Ok(Answer::Claimed(claimed)) = outcome {
                 for grant in &mut claimed.grants {
@@ -218,9 +220,9 @@ impl Reference {
         held.into_iter().map(|(seq, _)| seq).collect()
     }
 
-    fn apply(&mut self, world: &World, writes: Writes) {
+    fn apply(&mut self, places: Vec<(Seq, Place)>, writes: Writes) {
         self.bodies.extend(writes.bodies.into_iter().map(|body| (body.seq(), body)));
-        self.places.extend(world.tasks.iter().map(|(seq, cell)| (*seq, cell.task.place.clone())));
+        self.places.extend(places);
         for (seq, number) in writes.drop_attempts {
             self.attempts.remove(&(seq, number));
         }

@@ -1,0 +1,1 @@
+-- Nothing to change here: numbers are the same in both dialects.
