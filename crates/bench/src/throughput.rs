@@ -1,6 +1,6 @@
 //! How many tasks a second: submitted, then claimed and completed until the queue is empty.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::load::{self, Drain, Mode, Pace};
@@ -24,6 +24,8 @@ pub struct Options {
     pub submit_batch: usize,
     /// Whether the raw limit of the store is measured in the same run.
     pub raw: bool,
+    /// How often everything is measured, the raw limit and the control plane in turn.
+    pub rounds: usize,
 }
 
 /// `tenure bench throughput`
@@ -33,9 +35,17 @@ pub struct ThroughputReport {
     pub store: String,
     pub machine: Machine,
     pub settings: Options,
+    /// The round in the middle: by its ratio to the raw limit or, without one, by its pace.
+    #[serde(flatten)]
+    pub median: Round,
+    pub rounds: Vec<Round>,
+}
+
+/// Everything once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Round {
     pub submit: Pace,
     pub drain: Drained,
-    /// The mean of two measurements, one before and one after.
     pub raw: Option<Limits>,
     /// What the control plane did of what the raw store can do.
     pub ratio: Option<Ratio>,
@@ -59,10 +69,34 @@ pub struct Ratio {
 }
 
 pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<ThroughputReport> {
-    let limit = raw::Options { tasks: options.tasks, single: options.tasks.min(20_000) };
-    let measured = place.filter(|_| options.raw);
-    let before = match measured {
-        Some(place) => Some(raw::measure(place, limit, progress).await?),
+    let mut rounds = Vec::new();
+    for number in 1..=options.rounds {
+        if options.rounds > 1 {
+            progress.note(&format!("round {number} of {}", options.rounds));
+        }
+        rounds.push(round(stand, place, &options, progress).await?);
+    }
+    let mut order: Vec<&Round> = rounds.iter().collect();
+    order.sort_by(|a, b| a.rank(options.mode).total_cmp(&b.rank(options.mode)));
+    let Some(median) = order.get(order.len() / 2).map(|round| (*round).clone()) else {
+        bail!("at least one round is needed");
+    };
+    Ok(ThroughputReport {
+        bench: "throughput".to_owned(),
+        store: place.map_or("given", |place| place.choice.name()).to_owned(),
+        machine: Machine::look(place).await?,
+        settings: options,
+        median,
+        rounds,
+    })
+}
+
+async fn round(stand: &Stand, place: Option<&Place>, options: &Options, progress: &Watch) -> Result<Round> {
+    let raw = match place.filter(|_| options.raw) {
+        Some(place) => {
+            let limit = raw::Options { tasks: options.tasks, single: options.tasks.min(20_000) };
+            Some(raw::measure(place, limit, progress).await?)
+        }
         None => None,
     };
     let submit = load::submit(&stand.target, QUEUE, options.tasks, options.submit_batch, progress).await?;
@@ -77,15 +111,8 @@ pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progres
     );
     let left = load::left_over(&stand.target, QUEUE).await?;
     ensure!(left == 0, "{left} tasks are left in the queue");
-    let raw = match (before, measured) {
-        (Some(before), Some(place)) => Some(mean(&before, &raw::measure(place, limit, progress).await?)),
-        _ => None,
-    };
     let per_second = drained.pace.per_second;
-    Ok(ThroughputReport {
-        bench: "throughput".to_owned(),
-        store: place.map_or("given", |place| place.choice.name()).to_owned(),
-        machine: Machine::look(place).await?,
+    Ok(Round {
         submit,
         drain: Drained {
             tasks: options.tasks,
@@ -100,18 +127,23 @@ pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progres
             to_raw_batch: per_second / raw.batch.per_second,
         }),
         raw,
-        settings: options,
     })
 }
 
-/// The machine may be slower in one of the two: their mean is fairer than either.
-fn mean(before: &Limits, after: &Limits) -> Limits {
-    let pace = |a: &Pace, b: &Pace| Pace {
-        tasks: a.tasks + b.tasks,
-        seconds: a.seconds + b.seconds,
-        per_second: f64::midpoint(a.per_second, b.per_second),
-    };
-    Limits { single: pace(&before.single, &after.single), batch: pace(&before.batch, &after.batch) }
+impl Ratio {
+    /// To the figure that is done in the same way.
+    fn of(self, mode: Mode) -> f64 {
+        match mode {
+            Mode::Exchange => self.to_raw_batch,
+            Mode::Single => self.to_raw_single,
+        }
+    }
+}
+
+impl Round {
+    fn rank(&self, mode: Mode) -> f64 {
+        self.ratio.map_or(self.drain.per_second, |ratio| ratio.of(mode))
+    }
 }
 
 impl ThroughputReport {
@@ -130,29 +162,37 @@ impl Report for ThroughputReport {
         let row = |what: String, tasks: &str, pace: f64, ratio: Option<f64>| {
             vec![what, tasks.to_owned(), count(pace), ratio.map(percent).unwrap_or_default()]
         };
+        let Round { submit, drain, raw, ratio } = &self.median;
         let mut rows = vec![
-            row(format!("submit, batches of {}", self.settings.submit_batch), &tasks, self.submit.per_second, None),
+            row(format!("submit, batches of {}", self.settings.submit_batch), &tasks, submit.per_second, None),
             row(
                 format!("claim and complete, {}", self.how()),
                 &tasks,
-                self.drain.per_second,
-                self.ratio.map(|ratio| match self.settings.mode {
-                    Mode::Exchange => ratio.to_raw_batch,
-                    Mode::Single => ratio.to_raw_single,
-                }),
+                drain.per_second,
+                ratio.map(|ratio| ratio.of(self.settings.mode)),
             ),
         ];
-        if let Some(raw) = &self.raw {
+        if let Some(raw) = raw {
             rows.push(row("raw store, 100 rows a transaction".into(), "", raw.batch.per_second, None));
             rows.push(row("raw store, single rows".into(), "", raw.single.per_second, None));
         }
-        let found = report::cells(&self.drain.request_ms);
+        let found = report::cells(&drain.request_ms);
         let mut notes = vec![format!("request p50 {}, p90 {}, p99 {}, max {}", found[0], found[1], found[2], found[3])];
-        if self.ratio.is_some() {
+        if ratio.is_some() {
             notes.push(match self.settings.mode {
                 Mode::Exchange => "OF RAW: compared with 100 rows a transaction".into(),
                 Mode::Single => "OF RAW: compared with single rows".into(),
             });
+        }
+        if self.rounds.len() > 1 {
+            let pace = |rounds: &mut dyn Iterator<Item = String>| rounds.collect::<Vec<_>>().join(", ");
+            let mut paces = self.rounds.iter().map(|round| count(round.drain.per_second));
+            notes.push(format!("the median of {} rounds; tasks/s of each: {}", self.rounds.len(), pace(&mut paces)));
+            let mut ratios = self.rounds.iter().filter_map(|round| Some(percent(round.ratio?.of(self.settings.mode))));
+            let ratios = pace(&mut ratios);
+            if !ratios.is_empty() {
+                notes.push(format!("of raw, in each round: {ratios}"));
+            }
         }
         notes.push("every task was completed exactly once".into());
         Table { header: vec!["WHAT", "TASKS", "TASKS/S", "OF RAW"], rows, notes }
@@ -165,15 +205,16 @@ impl Report for ThroughputReport {
             kind,
             note,
         };
-        let mut bars = vec![bar(&self.how(), self.drain.per_second, BarKind::Ours, None)];
-        if let (Some(raw), Some(ratio)) = (&self.raw, &self.ratio) {
+        let Round { submit, drain, raw, ratio } = &self.median;
+        let mut bars = vec![bar(&self.how(), drain.per_second, BarKind::Ours, None)];
+        if let (Some(raw), Some(ratio)) = (raw, ratio) {
             let limit = |label: &str, pace: &Pace, ratio: f64| {
                 bar(label, pace.per_second, BarKind::Limit, Some(format!("tenure: {}", percent(ratio))))
             };
             bars.push(limit("raw store, 100 rows a transaction", &raw.batch, ratio.to_raw_batch));
             bars.push(limit("raw store, single rows", &raw.single, ratio.to_raw_single));
         }
-        let found = &self.drain.request_ms;
+        let found = &drain.request_ms;
         let times = [("p50", found.p50), ("p90", found.p90), ("p99", found.p99), ("max", found.max)];
         Picture {
             title: format!("Throughput on {}", self.store),
@@ -185,7 +226,7 @@ impl Report for ThroughputReport {
                     unit: "tasks/s".into(),
                     bars: vec![bar(
                         &format!("batches of {}", self.settings.submit_batch),
-                        self.submit.per_second,
+                        submit.per_second,
                         BarKind::Ours,
                         None,
                     )],

@@ -2,9 +2,11 @@
 //!
 //! There is no artificial delay. A batch is whatever arrived while the last commit ran.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tenure_core::batch::Outcome;
 use tenure_core::command::{Answer, Command, release::Release};
 use tenure_store::{Batch, Done, Lane, StoreError};
@@ -215,10 +217,9 @@ async fn once(
     let numbers = shared.numbers.take(&*shared.store, wanted).await?;
     let batch = Batch { commands: Arc::clone(commands), numbers, lane, retrying };
     // A panic inside the store must not end the lane.
-    let store = Arc::clone(&shared.store);
-    match tokio::spawn(async move { store.execute(batch).await }).await {
+    match AssertUnwindSafe(shared.store.execute(batch)).catch_unwind().await {
         Ok(outcome) => outcome,
-        Err(error) => Err(StoreError::Failed { operation: "run a batch", source: error.into() }),
+        Err(_) => Err(StoreError::Failed { operation: "run a batch", source: "the store panicked".into() }),
     }
 }
 

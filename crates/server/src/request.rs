@@ -78,6 +78,14 @@ pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<R
 impl Raw {
     /// Decodes. What is no JSON is malformed; what is JSON of the wrong shape names its field.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        match serde_json::from_slice(&self.bytes) {
+            Ok(value) => Ok(value),
+            // Keeping track of where one is costs more than decoding: that is for what is wrong.
+            Err(_) => self.decode_with_path(),
+        }
+    }
+
+    fn decode_with_path<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
         let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();

@@ -17,6 +17,8 @@ use crate::store::Batch;
 pub struct Needs<'a> {
     /// Rows to load and lock, in order.
     pub rows: BTreeSet<Seq>,
+    /// Those among them that only reports name: if they are held, they will most likely not be held any more.
+    pub reported: BTreeSet<Seq>,
     /// Those among them whose bodies are needed.
     pub bodies: Vec<Seq>,
     /// Queues that must exist.
@@ -36,10 +38,15 @@ pub struct Needs<'a> {
 impl<'a> Needs<'a> {
     pub fn of(batch: &'a Batch) -> Self {
         let mut needs = Self::default();
+        let mut otherwise: HashSet<Seq> = HashSet::new();
         for (index, command) in batch.commands.iter().enumerate() {
             let named = command.task().map(|id| id.seq());
             needs.rows.extend(named);
             needs.rows.extend(command.rows());
+            match command {
+                Command::Complete(_) | Command::Fail(_) => needs.reported.extend(named),
+                _ => otherwise.extend(named.iter().chain(command.rows())),
+            }
             if command.needs_body() {
                 needs.bodies.extend(named);
                 needs.bodies.extend(command.rows());
@@ -75,7 +82,13 @@ impl<'a> Needs<'a> {
                 _ => {}
             }
         }
+        needs.reported.retain(|row| !otherwise.contains(row));
         needs
+    }
+
+    /// How many tasks the batch will look at, at the most.
+    pub fn tasks(&self) -> usize {
+        self.rows.len() + self.claims.iter().map(|(_, claim)| claim.max_jobs).sum::<usize>()
     }
 }
 

@@ -22,7 +22,7 @@ pub const BATCH: usize = 100;
 /// Clients of the Postgres figures.
 pub const CLIENTS: usize = 8;
 /// How long single rows are claimed and completed.
-const SINGLE_TIME: Duration = Duration::from_secs(3);
+const SINGLE_TIME: Duration = Duration::from_secs(2);
 
 /// How much is done.
 #[derive(Debug, Clone, Copy)]

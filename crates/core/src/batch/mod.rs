@@ -73,6 +73,8 @@ struct Made {
 pub struct Cell {
     pub task: Task,
     original: Original,
+    /// Its row was taken out of its table when it was loaded.
+    taken: bool,
 }
 
 /// Where a task stood when it was loaded.
@@ -82,12 +84,12 @@ enum Original {
     New,
     /// Where it stands now.
     Here,
-    Elsewhere(Place),
+    Elsewhere(Box<Place>),
 }
 
 impl Cell {
     pub fn loaded(task: Task) -> Self {
-        Self { original: Original::Here, task }
+        Self { original: Original::Here, task, taken: false }
     }
 }
 
@@ -158,8 +160,19 @@ impl World {
         self.queues.insert(queue.id, QueueCell::loaded(queue, running));
     }
 
+    /// Room for so many more tasks: they are large, and moving them when the table grows costs.
+    pub fn expect_tasks(&mut self, count: usize) {
+        self.tasks.reserve(count);
+    }
+
     pub fn add_task(&mut self, task: Task) {
         self.tasks.insert(task.id.seq(), Cell::loaded(task));
+    }
+
+    /// Adds a held task whose row the store has taken out of its table already. Wherever the task stands in the end, it
+    /// is written anew.
+    pub fn add_taken(&mut self, task: Task) {
+        self.tasks.insert(task.id.seq(), Cell { taken: true, ..Cell::loaded(task) });
     }
 
     /// Decides every command in order. `retrying` says that an earlier try of the same batch may have been committed.
@@ -241,7 +254,7 @@ impl World {
             queue.running = if is_running { queue.running + 1 } else { queue.running.saturating_sub(1) };
         }
         if let Original::Here = cell.original {
-            cell.original = Original::Elsewhere(before);
+            cell.original = Original::Elsewhere(Box::new(before));
         }
         for attempt in change.attempts {
             let number = match &attempt {
@@ -310,7 +323,7 @@ impl World {
         let body = Arc::new(body);
         let state = change.place.state();
         let new = Task { id: task.id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
-        self.tasks.insert(task.id.seq(), Cell { task: new, original: Original::New });
+        self.tasks.insert(task.id.seq(), Cell { task: new, original: Original::New, taken: false });
         self.made.bodies.push(body);
         self.apply(task.id.seq(), change);
         submit::Submitted { id: task.id, state, created: true }

@@ -80,6 +80,7 @@ impl Writes {
             && self.unready.is_empty()
             && self.unrun.is_empty()
             && self.unfinish.is_empty()
+            && self.run.is_empty()
             && self.renew.is_empty()
             && self.attempts.is_empty()
             && self.drop_attempts.is_empty()
@@ -113,15 +114,19 @@ impl World {
             self.tasks.iter().filter(|(_, cell)| cell.has_changed()).map(|(row, _)| *row).collect();
         changed.sort_unstable();
         for row in changed {
-            let Some(Cell { task, original }) = self.tasks.remove(&row) else { continue };
-            let original = match original {
-                Original::Elsewhere(place) => Some(place),
-                Original::New | Original::Here => None,
+            let Some(Cell { task, original, taken }) = self.tasks.remove(&row) else { continue };
+            let mut original = match original {
+                Original::Elsewhere(place) => Some(*place),
+                Original::Here => Some(task.place.clone()),
+                Original::New => None,
             };
             if let Some(original) = &original {
                 writes.counts.entry(original.queue()).or_default().add(original, -1);
             }
             writes.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
+            if taken {
+                original = None;
+            }
             writes.leave(row, original.as_ref(), &task.place);
             writes.enter(task.id, original.as_ref(), task.place);
         }
@@ -137,8 +142,8 @@ impl Cell {
     fn has_changed(&self) -> bool {
         match &self.original {
             Original::New => true,
-            Original::Here => false,
-            Original::Elsewhere(place) => *place != self.task.place,
+            Original::Here => self.taken,
+            Original::Elsewhere(place) => self.taken || **place != self.task.place,
         }
     }
 }

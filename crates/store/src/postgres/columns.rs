@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::rows::Time;
-use crate::codec;
+use crate::codec::{self, FinalAttempt};
 
 /// The arrays of one statement.
 pub type Columns<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
@@ -69,6 +69,38 @@ pub fn running(rows: &[(TaskId, Running)]) -> Columns<'_> {
     )
 }
 
+/// Whether nothing has happened to these leases yet.
+pub fn are_fresh(rows: &[(TaskId, Running)]) -> bool {
+    rows.iter().all(|(_, r)| {
+        let progress = &r.progress;
+        r.last_heartbeat_at.is_none() && progress.pct.is_none() && progress.message.is_none() && r.cancel.is_none()
+    })
+}
+
+/// Leases that [`are_fresh`].
+pub fn fresh(rows: &[(TaskId, Running)]) -> Columns<'_> {
+    columns!(rows, (id, r) =>
+        id.seq().0,
+        Uuid::from_u128(id.as_u128()),
+        r.queue.0,
+        i16::from(r.priority),
+        r.fair.as_deref(),
+        r.message,
+        &*r.lease.holder,
+        Uuid::from_u128(r.lease.token.reveal()),
+        r.lease.generation.0.cast_signed(),
+        Time(r.lease.expires_at),
+        r.attempt.cast_signed(),
+        Uuid::from_u128(r.attempt_id.as_u128()),
+        r.claim_id.as_deref(),
+        r.incarnation.as_deref(),
+        Time(r.granted_at),
+        r.lease_ttl_ms,
+        r.heartbeat_ms,
+        codec::encode_carry(&r.carry),
+    )
+}
+
 pub fn renewed(rows: &[(Seq, Running)]) -> Columns<'_> {
     columns!(rows, (seq, r) =>
         seq.0,
@@ -83,31 +115,66 @@ pub fn renewed(rows: &[(Seq, Running)]) -> Columns<'_> {
     )
 }
 
-pub fn finished(rows: &[(TaskId, Finished)]) -> Columns<'_> {
-    let rows: Vec<_> = rows.iter().map(|(id, f)| (id.seq().0, f, codec::split_finished(f))).collect();
+/// A row of `finished` with its final attempt taken out of what it carries.
+pub type Split<'a> = (i64, &'a Finished, (Option<FinalAttempt>, Option<String>));
+
+pub fn split(rows: &[(TaskId, Finished)]) -> Vec<Split<'_>> {
+    rows.iter().map(|(id, f)| (id.seq().0, f, codec::split_finished(f))).collect()
+}
+
+/// Whether all ended as most do: with success, and nothing to say beside it.
+pub fn are_plain(rows: &[Split<'_>]) -> bool {
+    rows.iter().all(|(_, f, (attempt, more))| {
+        let usual = |a: &FinalAttempt| a.last_heartbeat_at.is_none() && a.ended_at == f.finished_at;
+        let good = f.failure.is_none() && f.reason.is_none() && f.dead_lettered_at.is_none();
+        good && f.cancel_reason.is_none() && more.is_none() && attempt.as_ref().is_none_or(usual)
+    })
+}
+
+/// Rows that [`are_plain`].
+pub fn plain<'a>(rows: &'a [Split<'_>]) -> Columns<'a> {
+    columns!(rows, (seq, f, (attempt, _)) =>
+        *seq,
+        f.queue.0,
+        codec::end_code(f.end),
+        Time(f.finished_at),
+        f.result.as_deref(),
+        f.attempt.cast_signed(),
+        f.fence.0.cast_signed(),
+        attempt.as_ref().map(|a| Uuid::from_u128(a.id.as_u128())),
+        attempt.as_ref().map(|a| Uuid::from_u128(a.token.reveal())),
+        attempt.as_ref().map(|a| &*a.worker),
+        attempt.as_ref().map(|a| Time(a.granted_at)),
+        attempt.as_ref().map(|a| codec::state_code(a.state)),
+        attempt.as_ref().map(|a| codec::reason_code(a.reason)),
+        attempt.as_ref().and_then(|a| a.receipt).map(codec::receipt_code),
+    )
+}
+
+pub fn finished<'a>(rows: &'a [Split<'_>]) -> Columns<'a> {
     columns!(rows, (seq, f, (attempt, more)) =>
         *seq,
         f.queue.0,
         codec::end_code(f.end),
         Time(f.finished_at),
-        f.result.as_deref().map(ToOwned::to_owned),
+        f.result.as_deref(),
         codec::encode_unless(&f.failure, f.failure.is_none()),
-        f.failure.as_ref().map(|failure| failure.code.to_string()),
+        f.failure.as_ref().map(|failure| &*failure.code),
         f.reason.map(FailReason::as_str),
         times(f.dead_lettered_at),
-        f.cancel_reason.as_deref().map(ToOwned::to_owned),
+        f.cancel_reason.as_deref(),
         f.attempt.cast_signed(),
         f.fence.0.cast_signed(),
         attempt.as_ref().map(|a| Uuid::from_u128(a.id.as_u128())),
         attempt.as_ref().map(|a| Uuid::from_u128(a.token.reveal())),
-        attempt.as_ref().map(|a| a.worker.to_string()),
+        attempt.as_ref().map(|a| &*a.worker),
         attempt.as_ref().map(|a| Time(a.granted_at)),
         attempt.as_ref().and_then(|a| times(a.last_heartbeat_at)),
         attempt.as_ref().filter(|a| a.ended_at != f.finished_at).map(|a| Time(a.ended_at)),
         attempt.as_ref().map(|a| codec::state_code(a.state)),
         attempt.as_ref().map(|a| codec::reason_code(a.reason)),
         attempt.as_ref().and_then(|a| a.receipt).map(codec::receipt_code),
-        more.clone(),
+        more.as_deref(),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::{try_join_all, try_join4, try_join5};
+use futures_util::future::{try_join, try_join_all, try_join4, try_join5};
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
 use tenure_core::command::{Command, Task};
@@ -16,7 +16,8 @@ use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use super::conn::{Conn, failed};
-use super::rows::{self, Result};
+use super::cursors::{Position, Search};
+use super::rows::{self, Result, Time};
 use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
@@ -44,18 +45,26 @@ pub async fn world(
     conn: &Conn,
     batch: &Batch,
     needs: &Needs<'_>,
-) -> std::result::Result<World, StoreError> {
+) -> std::result::Result<(World, Searches), StoreError> {
     let fail = |error| failed("load a batch", error);
     store.faults.before("begin")?;
-    let FirstTrip { marks, running, queues: named, mut heads } = first_trip(store, conn, needs).await.map_err(fail)?;
+    let FirstTrip { marks, taken, running, queues: named, mut heads } =
+        first_trip(store, conn, needs).await.map_err(fail)?;
     store.faults.after("begin")?;
     let reading = store.clock.read_from(rows::time(&marks, 0).map_err(fail)?);
     let silent_ms = reading.alive.since(rows::time(&marks, 1).map_err(fail)?);
     let grace = Grace::from_marks(reading.now, silent_ms, rows::time(&marks, 2).map_err(fail)?);
     let mut world = World::new(reading.now, grace, batch.numbers);
 
+    world.expect_tasks(needs.tasks());
+
     store.faults.before("load")?;
-    let found = tasks(conn, &needs.rows, true, Some(running)).await.map_err(fail)?;
+    let mut rows = needs.rows.clone();
+    for (id, running) in all(taken, rows::running).map_err(fail)? {
+        rows.remove(&id.seq());
+        world.add_taken(Task { id, place: Place::Running(running), body: None });
+    }
+    let found = tasks(conn, &rows, true, Some(running)).await.map_err(fail)?;
     for task in found.ok_or(StoreError::Contention)? {
         world.add_task(task);
     }
@@ -65,49 +74,94 @@ pub async fn world(
     repeats(conn, batch, needs, &mut world).await.map_err(fail)?;
     hellos(conn, needs, &mut world).await.map_err(fail)?;
     queues(store, conn, batch, needs, named, &mut world).await.map_err(fail)?;
-    candidates(conn, needs, &mut heads, &mut world).await.map_err(fail)?;
+    let searches = candidates(store, conn, needs, &mut heads, &mut world).await.map_err(fail)?;
     redrives(conn, batch).await.map_err(fail)?;
     store.faults.after("load")?;
-    Ok(world)
+    Ok((world, searches))
 }
 
 /// What needs nothing else to be known travels together with the beginning of the transaction.
 struct FirstTrip {
     marks: Row,
-    /// Of the rows that the batch names, those that run.
+    /// Of the rows that only reports name, those that were held: taken out, in one step instead of two.
+    taken: Vec<Row>,
+    /// Of the other rows that the batch names, those that are held.
     running: Vec<Row>,
     /// The queues that the batch names.
     queues: Vec<Row>,
     heads: Heads,
 }
 
-/// Ready rows from the heads of queues, with how many were asked for. They were taken on the guess that the queue still
-/// has no limits; what is not needed stays locked until the batch ends, and others skip it.
-type Heads = HashMap<QueueId, (usize, Vec<Row>)>;
+/// Ready rows from the heads of queues. They were taken on the guess that the queue still has no limits; what is not
+/// needed stays locked until the batch ends, and others skip it.
+type Heads = HashMap<QueueId, Head>;
+
+struct Head {
+    asked: usize,
+    search: Search,
+    rows: Vec<Row>,
+}
+
+impl Head {
+    async fn take(store: &Postgres, conn: &Conn, statement: &Statement, id: QueueId, asked: usize) -> Result<Self> {
+        let search = store.cursors.begin(id);
+        let rows = Self::rows(conn, statement, id, asked, search.from).await?;
+        Ok(Self { asked, search, rows })
+    }
+
+    async fn rows(conn: &Conn, statement: &Statement, id: QueueId, asked: usize, from: Position) -> Result<Vec<Row>> {
+        let (priority, at) = (i16::from(from.priority), Time(from.at));
+        conn.query(statement, &[&id.0, &(asked as i64), &priority, &at, &from.seq.0]).await
+    }
+
+    /// The first `limit` rows. A search behind the start that found too few looks at the start as well.
+    async fn waiting(mut self, conn: &Conn, statement: &Statement, id: QueueId, limit: usize) -> Result<Candidates> {
+        if self.rows.len() < limit && (self.asked < limit || self.search.from > Position::START) {
+            self.rows = Self::rows(conn, statement, id, limit, Position::START).await?;
+        }
+        self.rows.truncate(limit);
+        all(self.rows, rows::waiting)
+    }
+}
+
+type Candidates = Vec<(TaskId, Waiting)>;
+
+/// Searches for ready rows, and where each row stands that they found. A search that found fewer than it asked for has
+/// seen all there is: there is no backlog.
+pub type Searches = HashMap<QueueId, (Search, Option<Vec<Position>>)>;
+
+/// Asks about these, unless there are none.
+async fn ask<T>(conn: &Conn, statement: &Statement, about: &Vec<T>) -> Result<Vec<Row>>
+where
+    Vec<T>: ToSql + Sync,
+{
+    if about.is_empty() { Ok(Vec::new()) } else { conn.query(statement, &[about]).await }
+}
 
 async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<FirstTrip> {
     let names: Vec<&str> = needs.make_queues.iter().chain(&needs.queues).map(|name| &***name).collect();
-    let named = numbers(&needs.rows);
+    let reported = numbers(&needs.reported);
+    let named = numbers(needs.rows.difference(&needs.reported));
     let guessed = store.unlimited_heads(needs);
     let statements = (
         conn.prepare_cached(sql::MARKS).await?,
         conn.prepare_cached(sql::RUNNING_LOCK).await?,
         conn.prepare_cached(sql::QUEUES_OF_NAMES).await?,
         conn.prepare_cached(sql::READY_CANDIDATES).await?,
+        conn.prepare_cached(sql::RUNNING_TAKE).await?,
     );
     // Polled in order, so sent in order.
-    let ((), marks, running, queues, heads) = try_join5(
+    let ((), marks, (taken, running), queues, heads) = try_join5(
         conn.batch_execute("BEGIN"),
         conn.query_one(&statements.0, &[]),
-        async { if named.is_empty() { Ok(Vec::new()) } else { conn.query(&statements.1, &[&named]).await } },
-        async { if names.is_empty() { Ok(Vec::new()) } else { conn.query(&statements.2, &[&names]).await } },
+        try_join(ask(conn, &statements.4, &reported), ask(conn, &statements.1, &named)),
+        ask(conn, &statements.2, &names),
         try_join_all(guessed.into_iter().map(async |(id, limit)| {
-            let rows = conn.query(&statements.3, &[&id.0, &(limit as i64)]).await?;
-            Ok::<_, tokio_postgres::Error>((id, (limit, rows)))
+            Ok::<_, tokio_postgres::Error>((id, Head::take(store, conn, &statements.3, id, limit).await?))
         })),
     )
     .await?;
-    Ok(FirstTrip { marks, running, queues, heads: heads.into_iter().collect() })
+    Ok(FirstTrip { marks, taken, running, queues, heads: heads.into_iter().collect() })
 }
 
 /// The tasks of these rows, wherever they stand; with `lock`, until the transaction ends. `running` are those that run,
@@ -351,22 +405,35 @@ fn queues_of(world: &World, batch: &Batch, wanted: impl Fn(&Command) -> bool) ->
     rows.filter_map(|row| Some(world.tasks.get(&row)?.task.place.queue())).collect()
 }
 
-async fn candidates(conn: &Conn, needs: &Needs<'_>, heads: &mut Heads, world: &mut World) -> Result<()> {
+async fn candidates(
+    store: &Postgres,
+    conn: &Conn,
+    needs: &Needs<'_>,
+    heads: &mut Heads,
+    world: &mut World,
+) -> Result<Searches> {
+    let mut searches = Searches::new();
     if needs.claims.is_empty() {
-        return Ok(());
+        return Ok(searches);
     }
     let plain: Statement = conn.prepare_cached(sql::READY_CANDIDATES).await?;
     let mut plan = ClaimPlan::new(needs, world);
     while let Some(round) = plan.next_round() {
         for (id, limit) in round {
             let fair = world.queues.get(&id).map(|cell| &cell.queue).filter(|q| q.settings.fairness_key.is_some());
-            let found = match (fair, heads.remove(&id)) {
-                (Some(queue), _) => fair_candidates(conn, queue, limit).await?,
-                (None, Some((asked, mut rows))) if asked >= limit => {
-                    rows.truncate(limit);
-                    all(rows, rows::waiting)?
-                }
-                (None, _) => all(conn.query(&plain, &[&id.0, &(limit as i64)]).await?, rows::waiting)?,
+            let found = if let Some(queue) = fair {
+                fair_candidates(conn, queue, limit).await?
+            } else {
+                let head = match heads.remove(&id) {
+                    Some(head) => head,
+                    None => Head::take(store, conn, &plain, id, limit).await?,
+                };
+                let search = head.search;
+                let found = head.waiting(conn, &plain, id, limit).await?;
+                let backlog = found.len() == limit;
+                let positions = backlog.then(|| found.iter().map(|(id, waiting)| Position::of(*id, waiting)).collect());
+                searches.insert(id, (search, positions));
+                found
             };
             plan.loaded(id, &found, limit, world);
             world.candidates.insert(id, found.iter().map(|(id, _)| id.seq()).collect());
@@ -377,11 +444,11 @@ async fn candidates(conn: &Conn, needs: &Needs<'_>, heads: &mut Heads, world: &m
             }
         }
     }
-    Ok(())
+    Ok(searches)
 }
 
 /// The heads of the fairness values that come next, in the order in which grants rotate over them.
-async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Vec<(TaskId, Waiting)>> {
+async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Candidates> {
     let cursor = queue.fair_cursor.as_deref();
     let mut values: Vec<String> = Vec::new();
     for from in [cursor, None] {

@@ -5,18 +5,20 @@
 
 mod columns;
 mod conn;
+mod cursors;
 mod load;
 mod read;
 mod rows;
 mod save;
 mod sql;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
+use tenure_core::batch::World;
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId};
 use tenure_core::time::Timestamp;
@@ -35,7 +37,8 @@ use crate::model::{
 use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use conn::{Conn, failed};
-use load::query;
+use cursors::Cursors;
+use load::{Searches, query};
 use rows::Time;
 
 const MIGRATIONS: [&str; 2] = [include_str!("migrations/0001_tasks.sql"), include_str!("migrations/0002_speed.sql")];
@@ -55,6 +58,7 @@ pub struct Postgres {
     heartbeat: Pool,
     read: Pool,
     cache: Mutex<Cache>,
+    cursors: Cursors,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +91,7 @@ impl Postgres {
             heartbeat: conn::pool(&config, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             read: conn::pool(&config, READ_CONNECTIONS, &[sql::SESSION])?,
             cache: Mutex::default(),
+            cursors: Cursors::default(),
         };
         store.migrate().await?;
         Ok(store)
@@ -159,6 +164,19 @@ impl Postgres {
         heads
     }
 
+    /// After the commit: what the claims took need not be passed again.
+    fn move_cursors(&self, searches: Searches, world: &World) {
+        for (queue, (search, positions)) in searches {
+            // What the claims left over comes first.
+            let left = world.candidates.get(&queue).map_or(0, VecDeque::len);
+            let to = positions.and_then(|positions| {
+                let next = positions.len().checked_sub(left)?.min(positions.len() - 1);
+                positions.get(next).copied()
+            });
+            self.cursors.found(queue, search, to);
+        }
+    }
+
     async fn cached_queues(&self, conn: &Conn, ids: &[QueueId]) -> rows::Result<HashMap<QueueId, Queue>> {
         let mut found = HashMap::new();
         {
@@ -228,7 +246,7 @@ impl Store for Postgres {
             Lane::Heartbeat => Conn::get(&self.heartbeat).await?,
         };
         self.make_queues(&conn, &needs).await?;
-        let mut world = load::world(self, &conn, &batch, &needs).await?;
+        let (mut world, searches) = load::world(self, &conn, &batch, &needs).await?;
         let now = world.now;
         let mut outcomes = world.decide(&batch.commands);
         let wakes = crate::store::wakes(&world);
@@ -237,6 +255,8 @@ impl Store for Postgres {
         let bodies = save::writes(self, &conn, &writes, &granted, now).await?;
         conn.give_back();
         self.forget_queues(&writes.queues);
+        self.move_cursors(searches, &world);
+        self.cursors.inserted(&writes.ready);
         needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
         Ok(Done::new(outcomes, wakes, &world, &writes))
     }

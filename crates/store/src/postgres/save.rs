@@ -12,7 +12,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::columns::{self, Columns};
+use super::columns::{self, Columns, Split};
 use super::conn::{Conn, commit_failed, failed};
 use super::rows::{self, Time};
 use super::{Postgres, sql};
@@ -34,7 +34,8 @@ pub async fn writes(
     granted: &[Seq],
     now: Timestamp,
 ) -> Result<HashMap<Seq, Arc<Body>>, StoreError> {
-    let steps = steps(conn, writes, now).await.map_err(|error| failed("prepare a batch", error))?;
+    let finish = columns::split(&writes.finish);
+    let steps = steps(conn, writes, &finish, now).await.map_err(|error| failed("prepare a batch", error))?;
     let bodies = conn.prepare_cached(sql::BODIES_GET).await.map_err(|error| failed("prepare a batch", error))?;
     for step in &steps {
         store.faults.before(step.name)?;
@@ -65,7 +66,12 @@ pub async fn writes(
     Ok(found.into_iter().map(|body| (body.seq(), Arc::new(body))).collect())
 }
 
-async fn steps<'a>(conn: &Conn, w: &'a Writes, now: Timestamp) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
+async fn steps<'a>(
+    conn: &Conn,
+    w: &'a Writes,
+    finish: &'a [Split<'a>],
+    now: Timestamp,
+) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
     let mut plan: Vec<(&'static str, &'static str, Columns<'a>)> = Vec::new();
     for (name, sql, seqs) in [
         ("delete scheduled", sql::SCHEDULED_DELETE, &w.unschedule),
@@ -85,9 +91,17 @@ async fn steps<'a>(conn: &Conn, w: &'a Writes, now: Timestamp) -> Result<Vec<Ste
     rows("insert bodies", sql::BODIES_INSERT, !w.bodies.is_empty(), &|| columns::bodies(&w.bodies));
     rows("insert scheduled", sql::SCHEDULED_INSERT, !w.schedule.is_empty(), &|| columns::waiting(&w.schedule));
     rows("insert ready", sql::READY_INSERT, !w.ready.is_empty(), &|| columns::waiting(&w.ready));
-    rows("insert running", sql::RUNNING_INSERT, !w.run.is_empty(), &|| columns::running(&w.run));
+    if columns::are_fresh(&w.run) {
+        rows("insert running", sql::RUNNING_INSERT_FRESH, !w.run.is_empty(), &|| columns::fresh(&w.run));
+    } else {
+        rows("insert running", sql::RUNNING_INSERT, true, &|| columns::running(&w.run));
+    }
     rows("renew running", sql::RUNNING_RENEW, !w.renew.is_empty(), &|| columns::renewed(&w.renew));
-    rows("insert finished", sql::FINISHED_INSERT, !w.finish.is_empty(), &|| columns::finished(&w.finish));
+    if columns::are_plain(finish) {
+        rows("insert finished", sql::FINISHED_INSERT_PLAIN, !finish.is_empty(), &|| columns::plain(finish));
+    } else {
+        rows("insert finished", sql::FINISHED_INSERT, true, &|| columns::finished(finish));
+    }
     rows("drop attempts", sql::ATTEMPTS_DROP, !w.drop_attempts.is_empty(), &|| {
         vec![
             Box::new(w.drop_attempts.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),

@@ -21,6 +21,7 @@ type Result<T> = rusqlite::Result<T>;
 
 pub fn world(tx: &Connection, cache: &mut Cache, batch: &Batch, needs: &Needs<'_>, reading: Reading) -> Result<World> {
     let mut world = World::new(reading.now, grace(tx, reading)?, batch.numbers);
+    world.expect_tasks(needs.tasks());
     queues(tx, cache, needs, &mut world)?;
     let mut finder = Finder::new(tx)?;
     for row in &needs.rows {

@@ -108,6 +108,9 @@ struct ThroughputArgs {
     /// Tasks in one submit request
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = submit_size)]
     submit_batch: usize,
+    /// How often the raw limit and the server are measured in turn; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    rounds: usize,
     /// Leave the raw limit of the store out
     #[arg(long)]
     no_raw: bool,
@@ -290,6 +293,7 @@ impl ThroughputArgs {
             batch: self.batch,
             submit_batch: self.submit_batch,
             raw: !self.no_raw,
+            rounds: self.rounds,
         };
         (options, self.common)
     }

@@ -1,2 +1,3 @@
 SELECT seq, id, queue_id, priority, at, fair, message, attempt, fence, deadline, carry
-FROM ready WHERE queue_id = $1 ORDER BY priority, at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+FROM ready WHERE queue_id = $1 AND (priority, at, seq + 0) >= ($3, $4, $5)
+ORDER BY priority, at, seq + 0 LIMIT $2 FOR UPDATE SKIP LOCKED

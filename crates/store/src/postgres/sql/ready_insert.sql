@@ -1,3 +1,4 @@
 INSERT INTO ready (seq, id, queue_id, priority, at, fair, message, attempt, fence, deadline, carry)
-SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::int[], $4::smallint[], $5::timestamptz[], $6::text[], $7::bigint[],
-    $8::int[], $9::bigint[], $10::timestamptz[], $11::text[])
+SELECT unnest($1::bigint[]), unnest($2::uuid[]), unnest($3::int[]), unnest($4::smallint[]),
+    unnest($5::timestamptz[]), unnest($6::text[]), unnest($7::bigint[]), unnest($8::int[]), unnest($9::bigint[]),
+    unnest($10::timestamptz[]), unnest($11::text[])

@@ -1,1 +1,1 @@
-SELECT count(*) FROM running WHERE queue_id = ?
+SELECT coalesce(sum(running), 0) FROM queue_counts WHERE queue_id = ?
