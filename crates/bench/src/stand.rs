@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use tenure_localpg::{Cluster, Postmaster, Programs, USER};
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
 use crate::http::Target;
 use crate::process;
@@ -84,9 +84,13 @@ impl OwnPostgres {
 
 impl Place {
     pub async fn prepare(choice: StoreChoice) -> Result<Self> {
-        let own_postgres = match choice {
+        let own_postgres = match &choice {
             StoreChoice::Postgres => Some(OwnPostgres::start().await?),
-            StoreChoice::Sqlite | StoreChoice::PostgresAt(_) => None,
+            StoreChoice::Sqlite => None,
+            StoreChoice::PostgresAt(url) => {
+                connect(url).await?;
+                None
+            }
         };
         let folder = TempDir::with_prefix("tenure-bench-").context("no temporary folder could be made")?;
         Ok(Self { choice, own_postgres, folder })
@@ -130,8 +134,7 @@ impl Place {
             };
             return Ok(size("") + size("-wal"));
         };
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        tokio::spawn(connection);
+        let client = connect(url).await?;
         let size: i64 = client.query_one("SELECT pg_database_size(current_database())", &[]).await?.get(0);
         Ok(size.unsigned_abs())
     }
@@ -139,11 +142,17 @@ impl Place {
     /// What runs the store: the version of SQLite, or of the Postgres server.
     pub async fn store_version(&self) -> Result<String> {
         let Some(url) = self.postgres_url() else { return Ok(format!("SQLite {}", rusqlite::version())) };
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("no connection to Postgres")?;
-        tokio::spawn(connection);
+        let client = connect(url).await?;
         let version: String = client.query_one("SHOW server_version", &[]).await?.get(0);
         Ok(format!("Postgres {version}"))
     }
+}
+
+/// A connection to a Postgres store. Errors do not repeat its address, which may hold a password.
+pub async fn connect(url: &str) -> Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("no connection to Postgres")?;
+    tokio::spawn(connection);
+    Ok(client)
 }
 
 /// A control plane under test.

@@ -19,6 +19,9 @@ pub struct Needs<'a> {
     pub rows: BTreeSet<Seq>,
     /// Those among them that only reports name: if they are held, they will most likely not be held any more.
     pub reported: BTreeSet<Seq>,
+    /// Those among them that only timers name, which have found them by a scan. A task that has moved on since does not
+    /// concern them.
+    pub scanned: BTreeSet<Seq>,
     /// Those among them whose bodies are needed.
     pub bodies: Vec<Seq>,
     /// Queues that must exist.
@@ -38,14 +41,25 @@ pub struct Needs<'a> {
 impl<'a> Needs<'a> {
     pub fn of(batch: &'a Batch) -> Self {
         let mut needs = Self::default();
-        let mut otherwise: HashSet<Seq> = HashSet::new();
+        let (mut not_reported, mut not_scanned) = (HashSet::new(), HashSet::new());
         for (index, command) in batch.commands.iter().enumerate() {
             let named = command.task().map(|id| id.seq());
             needs.rows.extend(named);
             needs.rows.extend(command.rows());
+            let rows = named.iter().chain(command.rows()).copied();
             match command {
-                Command::Complete(_) | Command::Fail(_) => needs.reported.extend(named),
-                _ => otherwise.extend(named.iter().chain(command.rows())),
+                Command::Complete(_) | Command::Fail(_) => {
+                    needs.reported.extend(rows.clone());
+                    not_scanned.extend(rows);
+                }
+                Command::Expire(_) | Command::Promote(_) => {
+                    needs.scanned.extend(rows.clone());
+                    not_reported.extend(rows);
+                }
+                _ => {
+                    not_reported.extend(rows.clone());
+                    not_scanned.extend(rows);
+                }
             }
             if command.needs_body() {
                 needs.bodies.extend(named);
@@ -82,7 +96,8 @@ impl<'a> Needs<'a> {
                 _ => {}
             }
         }
-        needs.reported.retain(|row| !otherwise.contains(row));
+        needs.reported.retain(|row| !not_reported.contains(row));
+        needs.scanned.retain(|row| !not_scanned.contains(row));
         needs
     }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use super::CLIENTS;
 use crate::load::{self, Pace};
 use crate::progress::Watch;
+use crate::stand::connect;
 
 const TABLE: &str = "\
 DROP TABLE IF EXISTS tenure_bench_raw;
@@ -73,10 +74,4 @@ async fn work(client: &Client, batch: usize, started: Instant, done: &AtomicUsiz
         progress.advance(rows.len() as u64);
     }
     Ok(())
-}
-
-async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("no connection to Postgres")?;
-    tokio::spawn(connection);
-    Ok(client)
 }

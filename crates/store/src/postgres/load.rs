@@ -64,7 +64,8 @@ pub async fn world(
         rows.remove(&id.seq());
         world.add_taken(Task { id, place: Place::Running(running), body: None });
     }
-    let found = tasks(conn, &rows, true, Some(running)).await.map_err(fail)?;
+    let how = Look::Lock { scanned: &needs.scanned, running };
+    let found = tasks(conn, &rows, how).await.map_err(fail)?;
     for task in found.ok_or(StoreError::Contention)? {
         world.add_task(task);
     }
@@ -164,28 +165,35 @@ async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<
     Ok(FirstTrip { marks, taken, running, queues, heads: heads.into_iter().collect() })
 }
 
-/// The tasks of these rows, wherever they stand; with `lock`, until the transaction ends. `running` are those that run,
-/// if that was asked before.
+/// How tasks are looked for.
+pub enum Look<'a> {
+    /// Without a lock: they may move on.
+    Read,
+    /// Locked until the transaction ends. `running` are those that are held, which was asked before.
+    Lock { scanned: &'a BTreeSet<Seq>, running: Vec<Row> },
+}
+
+/// The tasks of these rows, wherever they stand.
 ///
 /// A task that another transaction moves meanwhile can be missed by every single look, but it has a body, and then the
 /// next look finds it. `None` if it still was not found after many.
-pub async fn tasks(
-    conn: &Conn,
-    wanted: &BTreeSet<Seq>,
-    lock: bool,
-    mut running: Option<Vec<Row>>,
-) -> Result<Option<Vec<Task>>> {
+pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, how: Look<'_>) -> Result<Option<Vec<Task>>> {
     let mut found = Vec::with_capacity(wanted.len());
     let mut missing: BTreeSet<Seq> = wanted.clone();
+    let nobody = BTreeSet::new();
+    let (lock, scanned, mut running) = match how {
+        Look::Read => (false, &nobody, None),
+        Look::Lock { scanned, running } => (true, scanned, Some(running)),
+    };
+    let (running_again, scheduled, finished) = if lock {
+        (sql::RUNNING_LOCK, sql::SCHEDULED_LOCK, sql::FINISHED_LOCK)
+    } else {
+        (sql::RUNNING_GET, sql::SCHEDULED_GET, sql::FINISHED_GET)
+    };
     for _ in 0..SEARCHES {
         if missing.is_empty() {
             return Ok(Some(found));
         }
-        let (running_again, ready, scheduled, finished) = if lock {
-            (sql::RUNNING_LOCK, sql::READY_LOCK, sql::SCHEDULED_LOCK, sql::FINISHED_LOCK)
-        } else {
-            (sql::RUNNING_GET, sql::READY_GET, sql::SCHEDULED_GET, sql::FINISHED_GET)
-        };
         let run = match running.take() {
             Some(run) => run,
             None => query(conn, running_again, &[&numbers(&missing)]).await?,
@@ -198,7 +206,11 @@ pub async fn tasks(
             return Ok(Some(found));
         }
         let left = numbers(&missing);
+        let scanned_rows = numbers(missing.intersection(scanned));
         let params: [&(dyn ToSql + Sync); 1] = [&left];
+        let with_scanned: [&(dyn ToSql + Sync); 2] = [&left, &scanned_rows];
+        let (ready, ready_params) =
+            if lock { (sql::READY_LOCK, &with_scanned[..]) } else { (sql::READY_GET, &params[..]) };
         let statements = (
             conn.prepare_cached(ready).await?,
             conn.prepare_cached(scheduled).await?,
@@ -206,7 +218,7 @@ pub async fn tasks(
             conn.prepare_cached(sql::BODIES_GET).await?,
         );
         let (ready, scheduled, finished, bodies) = try_join4(
-            conn.query(&statements.0, &params),
+            conn.query(&statements.0, ready_params),
             conn.query(&statements.1, &params),
             conn.query(&statements.2, &params),
             conn.query(&statements.3, &params),
@@ -225,7 +237,7 @@ pub async fn tasks(
             found.push(Task { id, place: Place::Finished(finished), body: None });
         }
         let exist: HashSet<Seq> = all(bodies, rows::seq)?.into_iter().collect();
-        missing.retain(|seq| exist.contains(seq));
+        missing.retain(|seq| exist.contains(seq) && !scanned.contains(seq));
     }
     Ok(None)
 }
@@ -280,7 +292,7 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     let (tenants, workspaces, names) = (column(|s| &s.0), column(|s| &s.1), column(|s| &s.2));
     let found = all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)?;
     let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).collect();
-    let Some(owners) = tasks(conn, &wanted, false, None).await? else { return Ok(()) };
+    let Some(owners) = tasks(conn, &wanted, Look::Read).await? else { return Ok(()) };
     let states: HashMap<Seq, _> = owners.iter().map(|task| (task.id.seq(), task.place.state())).collect();
     for body in found {
         if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {

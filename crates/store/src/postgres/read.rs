@@ -26,7 +26,7 @@ use crate::model::{
 async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
     let wanted: BTreeSet<Seq> = seqs.iter().copied().collect();
     let mut bodies = load::bodies(conn, seqs).await?;
-    let tasks = load::tasks(conn, &wanted, false, None).await?.unwrap_or_default();
+    let tasks = load::tasks(conn, &wanted, load::Look::Read).await?.unwrap_or_default();
     let mut places: HashMap<Seq, Place> = tasks.into_iter().map(|task| (task.id.seq(), task.place)).collect();
     let ids: Vec<i32> = bodies.values().map(|body| body.queue.0).collect::<BTreeSet<_>>().into_iter().collect();
     let queues = query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?;

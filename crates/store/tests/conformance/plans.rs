@@ -15,7 +15,7 @@ const HOT: [(&str, &str, &str); 10] = [
         include_str!("../../src/postgres/sql/ready_candidates_of_values.sql"),
         "1, '{acme,other}', 50",
     ),
-    ("ready_lock", include_str!("../../src/postgres/sql/ready_lock.sql"), "'{7,8,9}'"),
+    ("ready_lock", include_str!("../../src/postgres/sql/ready_lock.sql"), "'{7,8,9}', '{8}'"),
     ("ready_delete", include_str!("../../src/postgres/sql/ready_delete.sql"), "'{7,8,9}'"),
     ("running_lock", include_str!("../../src/postgres/sql/running_lock.sql"), "'{7,8,9}'"),
     ("running_get", include_str!("../../src/postgres/sql/running_get.sql"), "'{7,8,9}'"),
