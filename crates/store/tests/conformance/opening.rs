@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use tenure_core::TaskId;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::task::State;
 use tenure_store::{Clock, StoreError};
@@ -64,6 +65,67 @@ async fn a_newer_schema_is_refused(kind: Kind) {
     assert!(!error.is_transient());
 }
 
+/// A store that the first version left behind: an ended task and one that waits.
+async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
+    let home = Home::new(kind).await;
+    let raw = home.raw().await;
+    let (schema, version, id, time) = match kind {
+        Kind::Sqlite => (
+            include_str!("../../src/sqlite/migrations/0001_tasks.sql"),
+            "PRAGMA user_version = 1",
+            "X'01a1e20772bd7d6d800000000000000N'",
+            "1700000000000",
+        ),
+        Kind::Postgres => (
+            include_str!("../../src/postgres/migrations/0001_tasks.sql"),
+            "CREATE TABLE schema_version (version bigint NOT NULL); INSERT INTO schema_version VALUES (1)",
+            "'01a1e207-72bd-7d6d-8000-00000000000N'",
+            "now()",
+        ),
+    };
+    raw.execute(schema).await;
+    raw.execute(version).await;
+    raw.execute("INSERT INTO queues (name) VALUES ('q')").await;
+    let shard = if kind == Kind::Postgres { "shard, " } else { "" };
+    let of_shard = if kind == Kind::Postgres { "0, " } else { "" };
+    raw.execute(&format!("INSERT INTO queue_counts (queue_id, {shard}ready, finished) VALUES (1, {of_shard}1, 1)"))
+        .await;
+    raw.execute("UPDATE meta SET next_number = 1000").await;
+    for seq in ["1", "2"] {
+        let id = id.replace('N', seq);
+        raw.execute(&format!(
+            "INSERT INTO bodies (seq, id, queue_id, operator, tenant, workspace, priority, payload, created_at, run_at)
+             VALUES ({seq}, {id}, 1, 'op', 'default', 'default', 5, '{{}}', {time}, {time})"
+        ))
+        .await;
+    }
+    let (ended, waits) = (id.replace('N', "1"), id.replace('N', "2"));
+    raw.execute(&format!(
+        "INSERT INTO finished (seq, queue_id, ended, finished_at, result, attempt, fence, attempt_id, token, worker_id,
+             granted_at, attempt_state, attempt_reason, receipt)
+         VALUES (1, 1, 1, {time}, '42', 1, 1, {ended}, {ended}, 'w', {time}, 0, 0, 1)"
+    ))
+    .await;
+    raw.execute(&format!(
+        "INSERT INTO ready (seq, id, queue_id, priority, at, message, attempt, fence)
+         VALUES (2, {waits}, 1, 5, {time}, 7, 0, 0)"
+    ))
+    .await;
+    let client = open(&home).await;
+    let id = |seq| TaskId::from_u128(0x01a1_e207_72bd_7d6d_8000_0000_0000_0000 + seq);
+    assert_eq!(client.state(id(1)).await, State::Succeeded);
+    assert_eq!(client.attempts(id(1)).await.len(), 1);
+    let limited = QueueSettings { max_running: Some(1), ..QueueSettings::default() };
+    client.set_queue("q", limited).await;
+    assert_eq!(client.claim_ids(&["q"], 9).await, [id(2)]);
+    let counts = client.queue("q").await.counts;
+    assert_eq!((counts.ready, counts.running, counts.finished), (0, 1, 1));
+    // The views are as they were.
+    assert_eq!(raw.number("SELECT count(*) FROM tasks").await, 2);
+    assert_eq!(raw.number("SELECT count(*) FROM attempt_history").await, 2);
+    invariants::check_rows(&*client.store, &raw).await;
+}
+
 /// A key that only a newer version knows, or that something has damaged.
 async fn a_queue_with_an_unknown_fairness_key_is_served_in_order(kind: Kind) {
     let home = Home::new(kind).await;
@@ -92,6 +154,11 @@ mod sqlite {
     #[tokio::test]
     async fn a_newer_schema_is_refused() {
         super::a_newer_schema_is_refused(Kind::Sqlite).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_the_first_schema_is_brought_up_to_date() {
+        super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Sqlite).await;
     }
 
     #[tokio::test]
@@ -145,6 +212,11 @@ mod postgres {
     #[tokio::test]
     async fn a_newer_schema_is_refused() {
         super::a_newer_schema_is_refused(Kind::Postgres).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_the_first_schema_is_brought_up_to_date() {
+        super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Postgres).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
