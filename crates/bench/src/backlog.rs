@@ -13,7 +13,7 @@ use crate::samples::{Percentiles, Samples};
 use crate::stand::{Place, Stand};
 
 const QUEUE: &str = "bench-backlog";
-/// After so many rows were written, the store has to write back, and to vacuum: it is left alone for a moment.
+/// After so many rows were written, the store has to write back: it is left alone for a moment.
 const SETTLE: Duration = Duration::from_secs(5);
 const FILL: Drain = Drain { mode: Mode::Exchange, workers: 8, batch: 100 };
 
@@ -56,6 +56,7 @@ pub struct BacklogReport {
 /// What stands in the store.
 struct State<'a> {
     stand: &'a Stand,
+    place: Option<&'a Place>,
     options: &'a Options,
     progress: &'a Watch,
     ready: usize,
@@ -70,7 +71,7 @@ pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progres
         options.levels[0],
         options.claims
     );
-    let mut state = State { stand, options: &options, progress, ready: 0, finished: 0 };
+    let mut state = State { stand, place, options: &options, progress, ready: 0, finished: 0 };
     let mut levels = Vec::new();
     for ready in &options.levels {
         levels.push(state.measure(*ready).await?);
@@ -100,6 +101,9 @@ impl State<'_> {
         load::submit(target, QUEUE, missing, SUBMIT_BATCH, self.progress).await?;
         self.ready += missing;
         if self.options.settle {
+            if let Some(place) = self.place {
+                place.tidy().await?;
+            }
             self.progress.note(&format!(
                 "{} ready, {} finished",
                 count(self.ready as f64),

@@ -151,7 +151,11 @@ async fn sweeper(shared: Arc<Shared>) {
             continue;
         }
         match shared.store.ready_in(&queues, SWEEP_TASKS).await {
-            Ok(found) => found.iter().for_each(|(queue, tasks)| shared.waiters.wake(queue, *tasks)),
+            Ok(found) => {
+                for (queue, tasks) in found {
+                    shared.waiters.wake(&queue, tasks);
+                }
+            }
             Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks"),
         }
     }

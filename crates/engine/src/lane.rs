@@ -2,18 +2,21 @@
 //!
 //! There is no artificial delay. A batch is whatever arrived while the last commit ran.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tenure_core::batch::Outcome;
+use tenure_core::command::submit::Start;
 use tenure_core::command::{Answer, Command, release::Release};
 use tenure_store::{Batch, Done, Lane, StoreError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::engine::Shared;
 use crate::error::EngineError;
+use crate::waiters::Waiters;
 
 /// The answer to one command: by the rules, or none at all.
 pub type Reply = Result<Outcome, EngineError>;
@@ -24,6 +27,8 @@ const WAITING_REQUESTS: usize = 20_000;
 const WAITING_KIB: usize = 256 << 10;
 /// How many tasks a batch may touch.
 const BATCH_WEIGHT: usize = 2_000;
+/// How often claims that were called in get a turn before the batch goes without them.
+const TURNS_FOR_CALLED: usize = 3;
 /// How often a batch that met another transaction is tried again as a whole.
 const CONTENTION_TRIES: u32 = 5;
 /// How long the fate of a commit is looked for.
@@ -104,24 +109,52 @@ impl LaneQueue {
     }
 
     /// Takes what has arrived, up to a batch full. `None` once the lane is closed and empty.
-    async fn next(&self) -> Option<Vec<Request>> {
+    ///
+    /// Claims that wait for what a submit brings are called in: one commit then serves both. Should they come too late,
+    /// the commit of the submit wakes others, as ever.
+    async fn next(&self, waiters: &Waiters) -> Option<Vec<Request>> {
         let mut receiver = self.receiver.lock().await;
         let mut requests = vec![receiver.recv().await?];
         let mut weight = requests[0].weight();
-        while weight < BATCH_WEIGHT
-            && let Ok(request) = receiver.try_recv()
-        {
-            weight += request.weight();
-            requests.push(request);
+        weight = take(&mut receiver, &mut requests, weight);
+        if weight < BATCH_WEIGHT && call_in(waiters, &requests) {
+            for _ in 0..TURNS_FOR_CALLED {
+                tokio::task::yield_now().await;
+                weight = take(&mut receiver, &mut requests, weight);
+            }
         }
         Some(requests)
     }
 }
 
+/// Moves what has arrived into the batch until it is full. Gives what the batch weighs.
+fn take(receiver: &mut mpsc::Receiver<Request>, requests: &mut Vec<Request>, mut weight: usize) -> usize {
+    while weight < BATCH_WEIGHT
+        && let Ok(request) = receiver.try_recv()
+    {
+        weight += request.weight();
+        requests.push(request);
+    }
+    weight
+}
+
+/// Wakes claims that wait for the queues of tasks about to be submitted. Says whether there were any.
+fn call_in(waiters: &Waiters, requests: &[Request]) -> bool {
+    let mut tasks: HashMap<&str, usize> = HashMap::new();
+    for command in requests.iter().flat_map(|request| &request.commands) {
+        if let Command::Submit(submit) = command {
+            for task in submit.tasks.iter().filter(|task| task.start == Start::Now) {
+                *tasks.entry(&task.queue).or_default() += 1;
+            }
+        }
+    }
+    tasks.into_iter().fold(false, |called, (queue, tasks)| waiters.wake(queue, tasks) > 0 || called)
+}
+
 /// Commits batches of a lane until it is closed and empty. Several may serve one lane.
 pub async fn commit(shared: Arc<Shared>, lane: Lane) {
     let queue = shared.lane(lane);
-    while let Some(mut requests) = queue.next().await {
+    while let Some(mut requests) = queue.next(&shared.waiters).await {
         requests.retain(|request| !request.is_abandoned());
         if !requests.is_empty() {
             serve(&shared, lane, requests).await;

@@ -43,9 +43,9 @@ impl Waiters {
         Waiter { lines: Arc::clone(&self.0), queues: queues.to_vec(), bell }
     }
 
-    /// Wakes as many as there is work for.
-    pub fn wake(&self, queue: &str, tasks: usize) {
-        self.lock().wake(queue, tasks);
+    /// Wakes as many as there is work for. Gives how many.
+    pub fn wake(&self, queue: &str, tasks: usize) -> usize {
+        self.lock().wake(queue, tasks)
     }
 
     /// Wakes everybody, because what held the queue back may be gone.
@@ -78,12 +78,10 @@ impl Waiters {
 }
 
 impl Lines {
-    fn wake(&mut self, queue: &str, tasks: usize) {
-        let Some(line) = self.by_queue.get(queue) else { return };
+    fn wake(&mut self, queue: &str, tasks: usize) -> usize {
+        let Some(line) = self.by_queue.get(queue) else { return 0 };
         let idle = line.iter().filter(|bell| !bell.rung.swap(true, Ordering::SeqCst));
-        for bell in idle.take(tasks) {
-            bell.ring.notify_one();
-        }
+        idle.take(tasks).map(|bell| bell.ring.notify_one()).count()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease::Grace;
 use crate::queue::{Queue, QueueId, QueueSettings};
-use crate::task::{Body, Place, State};
+use crate::task::{Body, Place, Running, State};
 use crate::time::Timestamp;
 
 /// How many leases of an older process one hello can void.
@@ -43,6 +43,8 @@ pub struct World {
     pub tasks: HashMap<Seq, Cell>,
     /// Ready rows per queue, in the order of grants.
     pub candidates: HashMap<QueueId, VecDeque<Seq>>,
+    /// Queues that had no ready row when they were loaded: what the batch makes ready in them is first in line.
+    pub empty: HashSet<QueueId>,
     /// Earlier attempts of the tasks for which [`needs_history`] holds.
     pub history: HashMap<Seq, Vec<ClosedAttempt>>,
     pub keys: HashMap<IdempotencyScope, KeyOwner>,
@@ -146,6 +148,7 @@ impl World {
             names: HashMap::new(),
             tasks: HashMap::new(),
             candidates: HashMap::new(),
+            empty: HashSet::new(),
             history: HashMap::new(),
             keys: HashMap::new(),
             repeats: HashMap::new(),
@@ -173,6 +176,14 @@ impl World {
     /// is written anew.
     pub fn add_taken(&mut self, task: Task) {
         self.tasks.insert(task.id.seq(), Cell { taken: true, ..Cell::loaded(task) });
+    }
+
+    /// Held tasks whose rows were taken: a look into the table does not find them any more.
+    pub fn taken(&self) -> impl Iterator<Item = (TaskId, &Running)> {
+        self.tasks.values().filter(|cell| cell.taken).filter_map(|cell| match &cell.task.place {
+            Place::Running(running) => Some((cell.task.id, running)),
+            _ => None,
+        })
     }
 
     /// Decides every command in order. `retrying` says that an earlier try of the same batch may have been committed.
@@ -326,7 +337,24 @@ impl World {
         self.tasks.insert(task.id.seq(), Cell { task: new, original: Original::New, taken: false });
         self.made.bodies.push(body);
         self.apply(task.id.seq(), change);
+        self.offer(task.id.seq());
         submit::Submitted { id: task.id, state, created: true }
+    }
+
+    /// A new task can be granted by the batch that made it, where nothing that is not loaded can come before it: the
+    /// claim that waits for it need not wait for a commit in between.
+    fn offer(&mut self, row: Seq) {
+        let order = |tasks: &HashMap<Seq, Cell>, row: Seq| match tasks.get(&row).map(|cell| &cell.task.place) {
+            Some(Place::Ready(waiting)) => Some((waiting.queue, waiting.priority, waiting.at, row)),
+            _ => None,
+        };
+        let Some(new) = order(&self.tasks, row) else { return };
+        let plain = self.queues.get(&new.0).is_some_and(|cell| cell.queue.settings.fairness_key.is_none());
+        if plain && self.empty.contains(&new.0) {
+            let line = self.candidates.entry(new.0).or_default();
+            let behind = line.iter().rev().take_while(|other| order(&self.tasks, **other) > Some(new)).count();
+            line.insert(line.len() - behind, row);
+        }
     }
 
     fn hello(&mut self, command: &hello::Hello) -> Outcome {
@@ -379,8 +407,11 @@ impl World {
         Ok(Answer::Queue(changed))
     }
 
-    /// The wake-ups to send once the batch is committed.
-    pub fn wakes(&self) -> &[Wake] {
-        &self.made.wakes
+    /// The wake-ups to send once the batch is committed: for what it made ready and did not grant itself.
+    pub fn wakes(&self) -> impl Iterator<Item = &Wake> {
+        self.made.wakes.iter().filter(|wake| {
+            let place = self.tasks.get(&wake.task.seq()).map(|cell| &cell.task.place);
+            matches!(place, Some(Place::Ready(waiting)) if waiting.message == wake.message)
+        })
     }
 }

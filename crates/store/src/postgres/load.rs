@@ -9,7 +9,7 @@ use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
 use tenure_core::command::{Command, Task};
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId, rotate};
-use tenure_core::task::{Body, Place, Waiting};
+use tenure_core::task::{Body, Place, Running, Waiting};
 use tenure_core::{Seq, TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -291,9 +291,10 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     };
     let (tenants, workspaces, names) = (column(|s| &s.0), column(|s| &s.1), column(|s| &s.2));
     let found = all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)?;
-    let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).collect();
+    let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).filter(|seq| !world.tasks.contains_key(seq)).collect();
     let Some(owners) = tasks(conn, &wanted, Look::Read).await? else { return Ok(()) };
-    let states: HashMap<Seq, _> = owners.iter().map(|task| (task.id.seq(), task.place.state())).collect();
+    let loaded = world.tasks.values().map(|cell| &cell.task);
+    let states: HashMap<Seq, _> = owners.iter().chain(loaded).map(|task| (task.id.seq(), task.place.state())).collect();
     for body in found {
         if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {
             let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
@@ -304,13 +305,19 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-fn add_running(world: &mut World, found: &[(TaskId, tenure_core::task::Running)]) -> Vec<Seq> {
+fn add_running(world: &mut World, found: &[(TaskId, Running)]) -> Vec<Seq> {
     for (id, running) in found {
         if !world.tasks.contains_key(&id.seq()) {
             world.add_task(Task { id: *id, place: Place::Running(running.clone()), body: None });
         }
     }
     found.iter().map(|(id, _)| id.seq()).collect()
+}
+
+/// Leases that the batch itself has taken out of the table already.
+fn taken(world: &World, wanted: impl Fn(&Running) -> bool) -> Vec<(TaskId, Running)> {
+    let taken = world.taken().filter(|(_, running)| wanted(running));
+    taken.map(|(id, running)| (id, running.clone())).collect()
 }
 
 async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
@@ -325,7 +332,10 @@ async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut Worl
         } else {
             continue;
         };
-        let held = add_running(world, &in_grant_order(claim, all(found, rows::running)?));
+        let mut found = all(found, rows::running)?;
+        found.extend(taken(world, |running| claimer.was_granted(running, claim.max_jobs)));
+        found.sort_by_key(|(id, _)| id.seq());
+        let held = add_running(world, &in_grant_order(claim, found));
         if !held.is_empty() {
             world.repeats.insert(*index, held);
         }
@@ -349,7 +359,12 @@ async fn hellos(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()>
             continue;
         }
         let params: [&(dyn ToSql + Sync); 3] = [&&*hello.worker, &&*hello.incarnation, &limit];
-        let found = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
+        let mut found = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
+        found.extend(taken(world, |running| {
+            let older = running.incarnation.as_ref().is_some_and(|incarnation| *incarnation < hello.incarnation);
+            running.lease.holder == hello.worker && older
+        }));
+        found.sort_by_key(|(id, _)| id.seq());
         let held = add_running(world, &found);
         world.held.entry(Arc::clone(&hello.worker)).or_default().extend(held);
     }
@@ -448,6 +463,9 @@ async fn candidates(
                 found
             };
             plan.loaded(id, &found, limit, world);
+            if found.is_empty() {
+                world.empty.insert(id);
+            }
             world.candidates.insert(id, found.iter().map(|(id, _)| id.seq()).collect());
             for (id, waiting) in found {
                 if !world.tasks.contains_key(&id.seq()) {

@@ -226,6 +226,9 @@ fn candidates(tx: &Connection, needs: &Needs<'_>, world: &mut World) -> Result<(
                     .collect::<Result<_>>()?,
             };
             plan.loaded(queue, &found, limit, world);
+            if found.is_empty() {
+                world.empty.insert(queue);
+            }
             world.candidates.insert(queue, found.iter().map(|(id, _)| id.seq()).collect());
             for (id, waiting) in found {
                 if !world.tasks.contains_key(&id.seq()) {

@@ -83,7 +83,10 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
             "now()",
         ),
     };
-    raw.execute(schema).await;
+    match kind {
+        Kind::Sqlite => rusqlite::Connection::open(home.path()).unwrap().execute_batch(schema).unwrap(),
+        Kind::Postgres => raw.execute(schema).await,
+    }
     raw.execute(version).await;
     raw.execute("INSERT INTO queues (name) VALUES ('q')").await;
     let shard = if kind == Kind::Postgres { "shard, " } else { "" };
@@ -112,7 +115,7 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
     ))
     .await;
     let client = open(&home).await;
-    let id = |seq| TaskId::from_u128(0x01a1_e207_72bd_7d6d_8000_0000_0000_0000 + seq);
+    let id = |seq: u128| TaskId::from_u128(0x01a1_e207_72bd_7d6d_8000_0000_0000_0000 + seq);
     assert_eq!(client.state(id(1)).await, State::Succeeded);
     assert_eq!(client.attempts(id(1)).await.len(), 1);
     let limited = QueueSettings { max_running: Some(1), ..QueueSettings::default() };

@@ -300,12 +300,12 @@ fn tell(cases: u32, per_batch: usize) {
 
 #[test]
 fn one_command_at_a_time() {
-    tell(20, 1);
+    tell(40, 1);
 }
 
 #[test]
 fn batches_of_commands() {
-    tell(20, 4);
+    tell(60, 4);
 }
 
 /// Grants of one story name tasks of that story only; what a store answers must not come from the one before.

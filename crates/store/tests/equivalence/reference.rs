@@ -148,7 +148,11 @@ impl Reference {
         for queue in self.queues.values() {
             let running = self.running().filter(|(_, running)| running.queue == queue.id).count();
             world.add_queue(queue.clone(), u32::try_from(running).unwrap());
-            world.candidates.insert(queue.id, self.candidates(queue).into());
+            let candidates = self.candidates(queue);
+            if candidates.is_empty() {
+                world.empty.insert(queue.id);
+            }
+            world.candidates.insert(queue.id, candidates.into());
         }
         for (seq, place) in &self.places {
             let body = &self.bodies[seq];
