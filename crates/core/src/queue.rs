@@ -155,7 +155,10 @@ impl Bucket {
     }
 
     fn spend(&mut self, rate: Rate, now: Timestamp) {
-        self.level = Some((self.tokens(rate, now) - 1.0, now));
+        // A transaction that read its time before another one committed comes with an earlier one: what was refilled up
+        // to the later time must not be refilled again.
+        let at = self.level.map_or(now, |(_, at)| at.max(now));
+        self.level = Some((self.tokens(rate, now) - 1.0, at));
     }
 
     fn next_token_at(self, rate: Rate, now: Timestamp) -> Timestamp {
@@ -207,6 +210,16 @@ mod tests {
         assert_eq!(queue.room(1, at(0)).grants, 2);
         assert_eq!(queue.room(3, at(0)), Room { grants: 0, held_by: Some(Limit::Slots) });
         assert_eq!(queue.room(9, at(0)).grants, 0);
+    }
+
+    #[test]
+    fn a_grant_that_looks_back_in_time_refills_nothing_twice() {
+        let rate = Rate { per_second: 1.0, burst: 2.0 };
+        let mut queue = queue(QueueSettings { rate: Some(rate), ..Default::default() });
+        queue.spend(at(10_000));
+        queue.spend(at(9_000));
+        assert_eq!(queue.room(0, at(10_000)).grants, 0);
+        assert_eq!(queue.room(0, at(11_000)).grants, 1);
     }
 
     #[test]
