@@ -76,3 +76,35 @@ fn a_submission_decided_again_finds_what_its_first_try_made() {
     assert_eq!(again.decide(&commands), outcomes);
     assert!(again.writes().is_empty());
 }
+
+fn granted(outcome: &Outcome) -> Vec<Seq> {
+    match outcome {
+        Ok(Answer::Claimed(claimed)) => claimed.grants.iter().map(Grant::seq).collect(),
+        other => panic!("no claim: {other:?}"),
+    }
+}
+
+/// The claim that waits for a task need not wait for the commit of its submit.
+#[test]
+fn a_new_task_of_an_empty_queue_is_granted_by_its_own_batch_in_order() {
+    let urgent = submit::NewTask { priority: 0, ..new_task(3, None) };
+    let commands = [submit(vec![new_task(2, None), urgent]), claim(1), claim(2), claim(3)];
+    let mut world = world_for(0, &commands);
+    world.empty.insert(QueueId(1));
+    let outcomes = world.decide(&commands);
+    let found: Vec<_> = outcomes[1..].iter().map(granted).collect();
+    assert_eq!(found, [vec![Seq(3)], vec![Seq(2)], vec![]]);
+    assert_eq!(world.wakes().count(), 0, "nobody else need come for them");
+    let writes = world.writes();
+    assert_eq!((writes.ready.len(), writes.run.len()), (0, 2));
+}
+
+/// Rows that were not loaded may come before it.
+#[test]
+fn a_new_task_of_a_queue_that_may_hold_others_waits_for_its_commit() {
+    let commands = [submit(vec![new_task(2, None)]), claim(1)];
+    let mut world = world_for(0, &commands);
+    let outcomes = world.decide(&commands);
+    assert_eq!(granted(&outcomes[1]), []);
+    assert_eq!(world.wakes().count(), 1);
+}

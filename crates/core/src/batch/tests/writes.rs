@@ -124,3 +124,23 @@ fn a_new_task_that_is_granted_and_completed_in_one_batch_is_a_body_and_a_finishe
     let kinds: Vec<_> = writes.facts.iter().map(|fact| fact.kind).collect();
     assert_eq!(kinds, [FactKind::Submitted, FactKind::Started, FactKind::Succeeded]);
 }
+
+/// A store may take the row of a held task out when it loads it. A report that is refused must leave the lease behind.
+#[test]
+fn a_row_that_was_taken_is_put_back_unless_the_task_moved_on() {
+    let decide = |command: Command| {
+        let commands = [command];
+        let mut world = world_for(1_000, &commands);
+        world.add_taken(Task { id: id(), place: Place::Running(running()), body: None });
+        world.decide(&commands);
+        world.writes()
+    };
+    let refused = decide(complete(9));
+    assert_eq!(refused.run, [(id(), running())]);
+    assert!(refused.unrun.is_empty() && refused.counts.is_empty() && !refused.is_empty());
+    let renewed = decide(heartbeat(1));
+    assert_eq!((renewed.run.len(), renewed.renew.len(), renewed.unrun.len()), (1, 0, 0));
+    let accepted = decide(complete(1));
+    assert_eq!((accepted.run.len(), accepted.unrun.len(), accepted.finish.len()), (0, 0, 1));
+    assert_eq!(counts(&accepted), Counts { running: -1, finished: 1, ..Counts::default() });
+}
