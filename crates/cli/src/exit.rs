@@ -4,8 +4,8 @@ use console::style;
 use tenure_client::{ClientError, WorkerError};
 use tenure_worker::RunError;
 
-use crate::config::ConfigError;
 use crate::output::{self, ReaderGone};
+use tenure_config::ConfigError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -5,8 +5,8 @@ use std::io::{IsTerminal, stderr};
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{LogFormat, Logging};
 use crate::exit::Stop;
+use tenure_config::{LogFormat, Logging};
 
 /// The variables that replace `logging.level`, the first that is set.
 const FILTERS: [&str; 2] = ["TENURE_LOG", "RUST_LOG"];

@@ -4,7 +4,6 @@
 
 mod cli;
 mod cmd;
-mod config;
 mod exit;
 mod logging;
 mod output;

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tenure_engine::store::StoreError;
+use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
 use tenure_server::ServerConfig;
 use tokio::net::TcpListener;
 
-use crate::config::{Auth, Config, Flags, StoreUrl};
 use crate::exit::Stop;
 use crate::token;
+use tenure_config::{Auth, Config, Flags, StoreUrl};
 
 /// How long a Postgres may take to come up.
 const STORE_WAIT: Duration = Duration::from_secs(30);
@@ -95,7 +95,7 @@ impl ControlPlane {
         if !auth.worker.is_configured() {
             auth.worker.shared = Some(own_token(config)?);
         }
-        let engine_config = EngineConfig { retention: config.retention.clone(), ..EngineConfig::default() };
+        let engine_config = EngineConfig { retention: retention(config.retention), ..EngineConfig::default() };
         let engine = open_store(&config.store, engine_config).await?;
         let listener = match TcpListener::bind(&addresses[..]).await {
             Ok(listener) => listener,
@@ -119,6 +119,16 @@ impl ControlPlane {
 
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
         tenure_server::run(self.listener, self.engine, self.server, shutdown).await.context("the server failed")
+    }
+}
+
+fn retention(asked: tenure_config::Retention) -> Retention {
+    let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    Retention {
+        finished_ms: millis(asked.finished),
+        dead_letter_ms: millis(asked.dead_letters),
+        finished_count: asked.max_finished,
+        events_ms: millis(asked.events),
     }
 }
 

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::connect::SERVER_DEFAULT;
 use super::control_plane::{ControlPlane, ListenArgs};
 use super::worker::WorkArgs;
-use crate::config::StoreUrl;
 use crate::exit::Exit;
 use crate::{logging, output, signals};
+use tenure_config::StoreUrl;
 
 const DETAILS: &str = "\
 All that is needed to try things, and enough for one machine.

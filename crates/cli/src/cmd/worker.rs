@@ -8,9 +8,9 @@ use tenure_worker::{Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::SERVER_DEFAULT;
-use crate::config::{Config, Flags};
 use crate::exit::{Exit, Stop};
 use crate::{logging, signals, times, token};
+use tenure_config::{Config, Flags};
 
 const DETAILS: &str = "\
 Operators that are always there, with their payloads:

@@ -15,12 +15,12 @@ use console::style;
 use tenure_client::{Client, TaskFilter};
 use tenure_contract::user::{CancelRequest, Task};
 
-use crate::config::StoreUrl;
 use crate::exit::{Exit, Stop};
 use crate::{output, signals};
 use plan::{Kind, Planned, Queues};
 use screen::{Counts, Screen};
 use stage::{Stage, Worker};
+use tenure_config::StoreUrl;
 use verify::Verdict;
 
 const POLL: Duration = Duration::from_millis(150);

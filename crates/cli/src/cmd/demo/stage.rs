@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::StoreUrl;
+use tenure_config::StoreUrl;
 
 /// Tasks that a worker runs at a time.
 pub const CONCURRENCY: usize = 6;

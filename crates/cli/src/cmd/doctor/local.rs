@@ -5,8 +5,8 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 
 use super::Finding;
-use crate::config::Config;
 use crate::token;
+use tenure_config::Config;
 
 const MIB: u64 = 1 << 20;
 const SPACE_WARN: u64 = 1024 * MIB;

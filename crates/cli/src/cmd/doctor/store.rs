@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use tenure_engine::store;
 
 use super::{Finding, postgres};
-use crate::config::StoreUrl;
+use tenure_config::StoreUrl;
 
 const CHECK: &str = "store";
 

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure_auth::{Secret, UserAuth, WorkerAuth};
-use tenure_engine::store::Retention;
 
 pub use error::{ConfigError, Origin};
 use settings::{Given, Settings, Value};
@@ -48,6 +47,23 @@ pub struct Config {
     pub logging: Logging,
     pub retention: Retention,
     settings: Settings,
+}
+
+/// How long what has ended is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    pub finished: Duration,
+    pub dead_letters: Duration,
+    pub events: Duration,
+    /// At most so many ended tasks, whatever their age.
+    pub max_finished: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        Self { finished: 7 * DAY, dead_letters: 30 * DAY, events: Duration::from_secs(3600), max_finished: 10_000_000 }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -319,11 +335,10 @@ fn logging(settings: &Settings) -> Result<Logging, ConfigError> {
 
 fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
     let default = Retention::default();
-    let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     Ok(Retention {
-        finished_ms: settings.duration("retention.finished")?.map_or(default.finished_ms, millis),
-        dead_letter_ms: settings.duration("retention.dead_letters")?.map_or(default.dead_letter_ms, millis),
-        finished_count: settings.number("retention.max_finished", "a number")?.unwrap_or(default.finished_count),
-        events_ms: settings.duration("retention.events")?.map_or(default.events_ms, millis),
+        finished: settings.duration("retention.finished")?.unwrap_or(default.finished),
+        dead_letters: settings.duration("retention.dead_letters")?.unwrap_or(default.dead_letters),
+        events: settings.duration("retention.events")?.unwrap_or(default.events),
+        max_finished: settings.number("retention.max_finished", "a number")?.unwrap_or(default.max_finished),
     })
 }

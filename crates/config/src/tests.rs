@@ -16,7 +16,7 @@ fn defaults_hold_when_nothing_is_set() {
     assert_eq!((config.host.as_str(), config.port), ("127.0.0.1", 7423));
     assert_eq!(config.store.reveal(), "sqlite:/data/tenure.db");
     assert_eq!(config.logging, Logging { level: "info", format: None });
-    assert_eq!(config.retention.finished_ms, Retention::default().finished_ms);
+    assert_eq!(config.retention, Retention::default());
     let auth = config.auth().unwrap();
     assert!(!auth.user.enabled && !auth.worker.is_configured());
 }
