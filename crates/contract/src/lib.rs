@@ -3,6 +3,8 @@
 //! A field is spelled here exactly as it stands on the wire. `null` on input means absent, absent options are left
 //! out on output, unknown fields are ignored. JSON that Tenure only carries (payloads, results) stays raw text.
 
+pub mod admin;
+pub mod duration;
 pub mod error;
 pub mod events;
 pub mod pull;

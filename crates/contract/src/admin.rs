@@ -1,0 +1,200 @@
+//! What admins do: keys, worker tokens, tenants, audit.
+
+use serde::{Deserialize, Serialize};
+
+/// Body of `POST /api/v1/admin/api-keys`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewApiKey {
+    /// For people.
+    #[serde(default)]
+    pub name: String,
+    /// viewer, api, operator, tenant_admin or admin; default api.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Default: that of the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Binds the key to one owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// A duration such as `720h`; absent: until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<String>,
+}
+
+/// An API key, without the key itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ApiKey {
+    pub id: String,
+    pub name: String,
+    pub role: String,
+    pub tenant: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    pub created_at: String,
+    pub created_by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<String>,
+}
+
+/// A key that was just made. `key` is shown here and never again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreatedApiKey {
+    pub key: String,
+    #[serde(flatten)]
+    pub info: ApiKey,
+}
+
+/// Body of `POST /api/v1/admin/worker-tokens`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerTokenRequest {
+    #[serde(default)]
+    pub worker_id: String,
+    /// At most `15m`, default `5m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<String>,
+    /// Absent: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<Vec<String>>,
+    /// worker:control-plane, the default, or worker:rpc.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+}
+
+/// Body of `POST /api/v1/worker/{id}/token`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BootstrapRequest {
+    /// At most `15m`, default `5m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerToken {
+    pub token: String,
+    pub worker_id: String,
+    pub expires_at: String,
+}
+
+/// Body of `POST /api/v1/admin/worker-tokens/revocations`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Revocation {
+    /// The `jti` of the token; `tenure worker token inspect` shows it.
+    #[serde(default)]
+    pub token_id: String,
+}
+
+/// Ids of worker tokens that are revoked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Revocations {
+    pub items: Vec<String>,
+}
+
+/// Whom a credential stands for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WhoAmI {
+    /// As the audit names it.
+    pub actor: String,
+    pub role: String,
+    /// Absent: every tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+/// What a tenant has, and what it may have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tenant {
+    pub name: String,
+    /// Its own limits; what is absent is as the configuration says.
+    pub limits: TenantLimits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TenantUsage>,
+}
+
+/// Zero is no limit; absent is what the configuration says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TenantLimits {
+    /// Tasks that wait: ready, or scheduled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ready: Option<u64>,
+    /// Tasks that run. At the limit nothing more is taken in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u64>,
+    /// Tasks submitted a second; bursts of ten seconds' worth pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submits_per_second: Option<f64>,
+    /// Bytes of all payloads that wait or run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_payload_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantUsage {
+    pub ready: u64,
+    pub scheduled: u64,
+    pub running: u64,
+    pub payload_bytes: u64,
+}
+
+/// One tenant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantBody {
+    pub tenant: Tenant,
+}
+
+/// Tenants that have limits of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantsBody {
+    pub tenants: Vec<Tenant>,
+}
+
+/// A request of an admin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AdminAuditRow {
+    pub id: i64,
+    pub actor: String,
+    pub method: String,
+    pub path: String,
+    pub status: u16,
+    pub duration_ms: i64,
+    pub request_id: String,
+    pub remote_addr: String,
+    pub user_agent: String,
+    pub tenant_id: String,
+    pub created_at: String,
+}
+
+/// Something that a user changed, or tried to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OperationAuditRow {
+    pub id: i64,
+    pub actor: String,
+    pub action: String,
+    pub resource: String,
+    pub status: String,
+    pub detail: String,
+    pub tenant_id: String,
+    pub request_id: String,
+    pub created_at: String,
+}
