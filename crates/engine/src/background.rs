@@ -12,7 +12,7 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command};
-use tenure_store::RedriveView;
+use tenure_store::{RedriveView, StoreError};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::Shared;
@@ -25,6 +25,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const NOTE_WORKERS_EVERY: Duration = Duration::from_secs(5);
 const REDRIVE_EVERY: Duration = Duration::from_secs(1);
 const PRUNE_EVERY: Duration = Duration::from_secs(10);
+const PRUNE_IDENTITY_EVERY: Duration = Duration::from_secs(60);
 /// Between two bites of pruning others get their turn.
 const PRUNE_PAUSE: Duration = Duration::from_millis(20);
 /// A row that could not be ended is left alone for a while.
@@ -42,6 +43,7 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(note_workers(Arc::clone(shared)));
     tasks.spawn(redriver(Arc::clone(shared)));
     tasks.spawn(retention(Arc::clone(shared)));
+    tasks.spawn(identity(Arc::clone(shared)));
 }
 
 /// Sleeps, less if the clock is moved. Gives false when the engine stops.
@@ -261,4 +263,35 @@ async fn retention(shared: Arc<Shared>) {
             }
         }
     }
+}
+
+/// Audit rows, revocations and task keys that nobody needs any more.
+async fn identity(shared: Arc<Shared>) {
+    while pause(&shared, PRUNE_IDENTITY_EVERY).await {
+        loop {
+            match prune_identity(&shared).await {
+                Ok(removed) if removed < PRUNE_ROWS => break,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "cannot prune audit rows and old keys");
+                    break;
+                }
+            }
+            tokio::time::sleep(PRUNE_PAUSE).await;
+            if shared.stopping.is_cancelled() {
+                return;
+            }
+        }
+    }
+}
+
+async fn prune_identity(shared: &Shared) -> Result<usize, StoreError> {
+    let audit_before = match shared.config.audit_retention {
+        None => None,
+        Some(kept) => {
+            let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+            Some(shared.store.now().await?.plus(kept_ms.saturating_neg()))
+        }
+    };
+    shared.store.prune_identity(audit_before, PRUNE_ROWS).await
 }

@@ -1,5 +1,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tenure_core::batch::Outcome;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
@@ -29,6 +30,8 @@ use crate::waiters::Waiters;
 #[derive(Debug, Clone, Default)]
 pub struct EngineConfig {
     pub retention: Retention,
+    /// How long audit rows are kept; `None` is for good.
+    pub audit_retention: Option<Duration>,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,
 }

@@ -8,6 +8,7 @@ mod clock;
 mod codec;
 mod error;
 mod faults;
+mod identity;
 mod model;
 mod needs;
 pub mod postgres;
@@ -17,6 +18,10 @@ mod store;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use faults::{Fault, Faults};
+pub use identity::{
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, IdentityStore, NewApiKey, OperationAudit,
+    OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TenantUsage,
+};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView,

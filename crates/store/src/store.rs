@@ -11,6 +11,7 @@ use tenure_core::{Seq, TaskId};
 
 use crate::error::StoreError;
 use crate::faults::Faults;
+use crate::identity::IdentityStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView,
@@ -96,7 +97,7 @@ pub struct Pruned {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: Send + Sync + std::fmt::Debug {
+pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

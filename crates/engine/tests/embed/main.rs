@@ -4,5 +4,6 @@
 
 mod harness;
 mod pressure;
+mod pruning;
 mod restart;
 mod run;

@@ -151,7 +151,8 @@ impl Server {
     }
 
     async fn start_at(home: Arc<Home>, config: ServerConfig, retention: Retention, clock: Arc<Clock>) -> Self {
-        let engine_config = EngineConfig { retention: retention.clone(), clock: Arc::clone(&clock) };
+        let engine_config =
+            EngineConfig { retention: retention.clone(), clock: Arc::clone(&clock), ..EngineConfig::default() };
         let engine = Engine::open_with(&home.url(), engine_config).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

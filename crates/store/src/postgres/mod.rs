@@ -6,6 +6,7 @@
 mod columns;
 mod conn;
 mod cursors;
+mod identity;
 mod load;
 mod read;
 mod rows;
@@ -41,7 +42,11 @@ use cursors::Cursors;
 use load::{Searches, query};
 use rows::Time;
 
-const MIGRATIONS: [&str; 2] = [include_str!("migrations/0001_tasks.sql"), include_str!("migrations/0002_speed.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("migrations/0001_tasks.sql"),
+    include_str!("migrations/0002_speed.sql"),
+    include_str!("migrations/0003_identity.sql"),
+];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;

@@ -2,6 +2,7 @@
 //!
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
+mod identity;
 mod load;
 mod read;
 mod rows;
@@ -34,7 +35,11 @@ use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 2] = [include_str!("migrations/0001_tasks.sql"), include_str!("migrations/0002_speed.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("migrations/0001_tasks.sql"),
+    include_str!("migrations/0002_speed.sql"),
+    include_str!("migrations/0003_identity.sql"),
+];
 const READERS: usize = 4;
 
 #[derive(Debug)]

@@ -5,12 +5,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod audit;
 mod cancel;
 mod concurrency;
 mod damage;
 mod dead;
 mod events;
 mod expiry;
+mod identity;
 mod keys;
 mod lifecycle;
 mod limits;

@@ -65,29 +65,45 @@ async fn a_newer_schema_is_refused(kind: Kind) {
     assert!(!error.is_transient());
 }
 
-/// A store that the first version left behind: an ended task and one that waits.
 async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
+    a_store_of_an_older_schema_is_brought_up_to_date(kind, 1).await;
+}
+
+async fn a_store_of_the_second_schema_is_brought_up_to_date(kind: Kind) {
+    a_store_of_an_older_schema_is_brought_up_to_date(kind, 2).await;
+}
+
+/// A store that an older version left behind: an ended task and one that waits.
+async fn a_store_of_an_older_schema_is_brought_up_to_date(kind: Kind, version: usize) {
     let home = Home::new(kind).await;
     let raw = home.raw().await;
-    let (schema, version, id, time) = match kind {
+    let (schemas, is_version, id, time) = match kind {
         Kind::Sqlite => (
-            include_str!("../../src/sqlite/migrations/0001_tasks.sql"),
-            "PRAGMA user_version = 1",
+            [
+                include_str!("../../src/sqlite/migrations/0001_tasks.sql"),
+                include_str!("../../src/sqlite/migrations/0002_speed.sql"),
+            ],
+            "PRAGMA user_version = {}",
             "X'01a1e20772bd7d6d800000000000000N'",
             "1700000000000",
         ),
         Kind::Postgres => (
-            include_str!("../../src/postgres/migrations/0001_tasks.sql"),
-            "CREATE TABLE schema_version (version bigint NOT NULL); INSERT INTO schema_version VALUES (1)",
+            [
+                include_str!("../../src/postgres/migrations/0001_tasks.sql"),
+                include_str!("../../src/postgres/migrations/0002_speed.sql"),
+            ],
+            "CREATE TABLE schema_version (version bigint NOT NULL); INSERT INTO schema_version VALUES ({})",
             "'01a1e207-72bd-7d6d-8000-00000000000N'",
             "now()",
         ),
     };
-    match kind {
-        Kind::Sqlite => rusqlite::Connection::open(home.path()).unwrap().execute_batch(schema).unwrap(),
-        Kind::Postgres => raw.execute(schema).await,
+    for schema in &schemas[..version] {
+        match kind {
+            Kind::Sqlite => rusqlite::Connection::open(home.path()).unwrap().execute_batch(schema).unwrap(),
+            Kind::Postgres => raw.execute(schema).await,
+        }
     }
-    raw.execute(version).await;
+    raw.execute(&is_version.replace("{}", &version.to_string())).await;
     raw.execute("INSERT INTO queues (name) VALUES ('q')").await;
     let shard = if kind == Kind::Postgres { "shard, " } else { "" };
     let of_shard = if kind == Kind::Postgres { "0, " } else { "" };
@@ -123,9 +139,12 @@ async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
     assert_eq!(client.claim_ids(&["q"], 9).await, [id(2)]);
     let counts = client.queue("q").await.counts;
     assert_eq!((counts.ready, counts.running, counts.finished), (0, 1, 1));
-    // The views are as they were.
-    assert_eq!(raw.number("SELECT count(*) FROM tasks").await, 2);
+    // The views are as they were, and nobody owns what was there before owners were.
+    assert_eq!(raw.number("SELECT count(*) FROM tasks WHERE owner IS NULL").await, 2);
     assert_eq!(raw.number("SELECT count(*) FROM attempt_history").await, 2);
+    assert_eq!(raw.number("SELECT count(*) FROM queues WHERE tenant IS NULL").await, 1);
+    client.store.register_task_key("kid", "{}").await.unwrap();
+    assert_eq!(client.store.task_keys().await.unwrap().len(), 1);
     invariants::check_rows(&*client.store, &raw).await;
 }
 
@@ -162,6 +181,11 @@ mod sqlite {
     #[tokio::test]
     async fn a_store_of_the_first_schema_is_brought_up_to_date() {
         super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Sqlite).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_the_second_schema_is_brought_up_to_date() {
+        super::a_store_of_the_second_schema_is_brought_up_to_date(Kind::Sqlite).await;
     }
 
     #[tokio::test]
@@ -220,6 +244,11 @@ mod postgres {
     #[tokio::test]
     async fn a_store_of_the_first_schema_is_brought_up_to_date() {
         super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Postgres).await;
+    }
+
+    #[tokio::test]
+    async fn a_store_of_the_second_schema_is_brought_up_to_date() {
+        super::a_store_of_the_second_schema_is_brought_up_to_date(Kind::Postgres).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,202 @@
+//! What a store keeps about callers: their keys, what was revoked, what they did, and the limits of their tenants.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::time::{DurationMs, Timestamp};
+
+use crate::error::StoreError;
+use crate::model::Page;
+
+/// How long the public half of a task key is offered after the control plane that has the other half was last seen. No
+/// token lives as long.
+pub const TASK_KEY_KEPT: Duration = Duration::from_secs(48 * 3_600);
+
+/// An API key that is about to be stored. The key itself is never: only its hash.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    pub key_id: String,
+    pub hash: [u8; 32],
+    pub name: String,
+    pub role: String,
+    pub tenant: String,
+    pub owner: Option<String>,
+    pub created_by: String,
+    pub expires_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    pub key_id: String,
+    pub name: String,
+    pub role: String,
+    pub tenant: String,
+    /// The key reaches what this owner submitted, and no more.
+    pub owner: Option<String>,
+    pub created_at: Timestamp,
+    pub created_by: String,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// A request to an admin endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminAudit {
+    pub actor: String,
+    pub method: String,
+    pub path: String,
+    pub status: u16,
+    pub duration_ms: DurationMs,
+    pub request_id: String,
+    pub remote_addr: String,
+    pub user_agent: Option<String>,
+    pub tenant: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminAuditRow {
+    pub id: i64,
+    pub at: Timestamp,
+    pub entry: AdminAudit,
+}
+
+/// Joined by AND.
+#[derive(Debug, Clone, Default)]
+pub struct AdminAuditFilter {
+    pub actor: Option<String>,
+    pub method: Option<String>,
+    pub status: Option<u16>,
+    /// How the path begins.
+    pub path: Option<String>,
+    pub tenant: Option<String>,
+    /// Newest first; only rows older than this one.
+    pub before: Option<i64>,
+    pub limit: usize,
+}
+
+/// Something that was done to a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationAudit {
+    pub actor: String,
+    pub action: String,
+    pub resource: String,
+    pub status: String,
+    pub detail: Option<String>,
+    pub tenant: Option<String>,
+    /// `None` for what happened without a request.
+    pub request_id: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationAuditRow {
+    pub id: i64,
+    pub at: Timestamp,
+    pub entry: OperationAudit,
+}
+
+/// Joined by AND.
+#[derive(Debug, Clone, Default)]
+pub struct OperationAuditFilter {
+    pub action: Option<String>,
+    pub actor: Option<String>,
+    pub tenant: Option<String>,
+    /// Newest first; only rows older than this one.
+    pub before: Option<i64>,
+    pub limit: usize,
+}
+
+/// What the tasks of a tenant that have not ended amount to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TenantUsage {
+    pub ready: u64,
+    pub scheduled: u64,
+    pub running: u64,
+    pub payload_bytes: u64,
+}
+
+/// What a store keeps about callers. Every method either happens whole or not at all, and rows carry the store's time.
+#[async_trait]
+pub trait IdentityStore: Send + Sync {
+    /// Stores a key. The same key stored again, because the first answer was lost, is the key that stands there. An id
+    /// or a hash that belongs to another key is an error.
+    async fn create_api_key(&self, key: &NewApiKey) -> Result<ApiKey, StoreError>;
+
+    /// Keys behind `after`, by their ids; of one tenant, or of all.
+    async fn api_keys(
+        &self,
+        tenant: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<ApiKey>, StoreError>;
+
+    /// The key with this hash. Those that are revoked or have expired come back too: the caller judges.
+    async fn api_key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<ApiKey>, StoreError>;
+
+    /// Revokes a key for good. A key that is revoked keeps the time at which it was first. `None` if there is none, or
+    /// none of this tenant.
+    async fn revoke_api_key(&self, key_id: &str, tenant: Option<&str>) -> Result<Option<ApiKey>, StoreError>;
+
+    /// Refuses a worker token until it would have expired by itself. Revoked again, the later end counts.
+    async fn revoke_worker_token(&self, token_id: &str, until: Timestamp, by: &str) -> Result<(), StoreError>;
+
+    /// Ids of worker tokens to be refused now.
+    async fn revoked_worker_tokens(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Offers the public half of a task key to all control planes, or says that its owner is still there. What was
+    /// offered under a `kid` first stays: nobody can put another key in its place.
+    async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<(), StoreError>;
+
+    /// `kid` and `jwk` of the task keys whose owners were seen within [`TASK_KEY_KEPT`].
+    async fn task_keys(&self) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Records requests of admins, in order. A crash after it leaves rows that nobody was told of; sending them again
+    /// records them twice.
+    async fn audit_admin(&self, entries: &[AdminAudit]) -> Result<(), StoreError>;
+    async fn admin_audit(&self, filter: &AdminAuditFilter) -> Result<Page<AdminAuditRow>, StoreError>;
+
+    /// Records operations, as [`Self::audit_admin`] does requests.
+    async fn audit_operations(&self, entries: &[OperationAudit]) -> Result<(), StoreError>;
+    async fn operation_audit(&self, filter: &OperationAuditFilter) -> Result<Page<OperationAuditRow>, StoreError>;
+
+    /// Removes what nobody needs any more: audit rows older than `audit_before`, revocations of tokens that have
+    /// expired, task keys whose owners are gone. At most `limit` of each; gives how many in all, so that fewer than
+    /// `limit` means that nothing is left.
+    async fn prune_identity(&self, audit_before: Option<Timestamp>, limit: usize) -> Result<usize, StoreError>;
+
+    /// Sets the limits of a tenant, or removes them. The store does not look into the text.
+    async fn set_tenant_limits(&self, tenant: &str, limits: Option<&str>) -> Result<(), StoreError>;
+
+    /// Every tenant that has limits, by name.
+    async fn tenant_limits(&self) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Counts the tasks of a tenant that have not ended. It reads all that waits: ask rarely.
+    async fn tenant_usage(&self, tenant: &str) -> Result<TenantUsage, StoreError>;
+}
+
+/// What was asked for is one more than `limit`: the one too many says that there is a next page.
+pub(crate) fn page<T>(mut items: Vec<T>, limit: usize, place: impl Fn(&T) -> String) -> Page<T> {
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().filter(|_| more).map(place);
+    Page { items, next }
+}
+
+/// Postgres has no NUL in a text. One bad entry must not cost the others of its batch their place in the audit.
+pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+pub(crate) fn without_nul_if(text: Option<&String>) -> Option<Cow<'_, str>> {
+    text.map(|text| without_nul(text))
+}
+
+/// A task key that was seen before this is not offered any more.
+pub(crate) fn task_keys_since(now: Timestamp) -> Timestamp {
+    now.plus(-i64::try_from(TASK_KEY_KEPT.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// The id or the hash of a new key belongs to another one.
+pub(crate) fn key_is_taken() -> StoreError {
+    StoreError::Failed { operation: "create an API key", source: "its id or its hash is that of another key".into() }
+}

@@ -1,0 +1,291 @@
+//! What is kept about callers.
+
+use async_trait::async_trait;
+use tenure_core::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::conn::{Conn, failed};
+use super::load::query;
+use super::rows::{self, Time};
+use super::{Postgres, sql};
+use crate::error::StoreError;
+use crate::identity::{
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, IdentityStore, NewApiKey, OperationAudit,
+    OperationAuditFilter, OperationAuditRow, TenantUsage, key_is_taken, page, task_keys_since, without_nul,
+    without_nul_if,
+};
+use crate::model::Page;
+
+type Result<T> = std::result::Result<T, StoreError>;
+type Params<'a> = [&'a (dyn ToSql + Sync)];
+
+fn api_key(row: &Row) -> rows::Result<ApiKey> {
+    Ok(ApiKey {
+        key_id: row.try_get(0)?,
+        name: row.try_get(1)?,
+        role: row.try_get(2)?,
+        tenant: row.try_get(3)?,
+        owner: row.try_get(4)?,
+        created_at: rows::time(row, 5)?,
+        created_by: row.try_get(6)?,
+        expires_at: rows::time_if(row, 7)?,
+        revoked_at: rows::time_if(row, 8)?,
+    })
+}
+
+fn admin_row(row: &Row) -> rows::Result<AdminAuditRow> {
+    let status: i32 = row.try_get(5)?;
+    let entry = AdminAudit {
+        actor: row.try_get(2)?,
+        method: row.try_get(3)?,
+        path: row.try_get(4)?,
+        status: u16::try_from(status).unwrap_or(0),
+        duration_ms: row.try_get(6)?,
+        request_id: row.try_get(7)?,
+        remote_addr: row.try_get(8)?,
+        user_agent: row.try_get(9)?,
+        tenant: row.try_get(10)?,
+    };
+    Ok(AdminAuditRow { id: row.try_get(0)?, at: rows::time(row, 1)?, entry })
+}
+
+fn operation_row(row: &Row) -> rows::Result<OperationAuditRow> {
+    let entry = OperationAudit {
+        actor: row.try_get(2)?,
+        action: row.try_get(3)?,
+        resource: row.try_get(4)?,
+        status: row.try_get(5)?,
+        detail: row.try_get(6)?,
+        tenant: row.try_get(7)?,
+        request_id: row.try_get(8)?,
+    };
+    Ok(OperationAuditRow { id: row.try_get(0)?, at: rows::time(row, 1)?, entry })
+}
+
+fn pair(row: &Row) -> rows::Result<(String, String)> {
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+impl Postgres {
+    /// One statement that writes, by itself a transaction.
+    async fn write_one(&self, operation: &'static str, conn: Conn, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
+        self.faults.before(operation)?;
+        let found = query(&conn, sql, params).await.map_err(|error| failed(operation, error))?;
+        conn.give_back();
+        self.faults.after(operation)?;
+        Ok(found)
+    }
+
+    /// One statement that reads.
+    async fn read_all<T>(
+        &self,
+        operation: &'static str,
+        conn: Conn,
+        sql: &str,
+        params: &Params<'_>,
+        read: impl Fn(&Row) -> rows::Result<T>,
+    ) -> Result<Vec<T>> {
+        let fail = |error| failed(operation, error);
+        let found = query(&conn, sql, params).await.map_err(fail)?;
+        conn.give_back();
+        found.iter().map(read).collect::<rows::Result<_>>().map_err(fail)
+    }
+}
+
+#[async_trait]
+impl IdentityStore for Postgres {
+    async fn create_api_key(&self, key: &NewApiKey) -> Result<ApiKey> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let hash = key.hash.as_slice();
+        let expires_at = key.expires_at.map(Time);
+        let params: [&(dyn ToSql + Sync); 9] =
+            [&key.key_id, &hash, &key.name, &key.role, &key.tenant, &key.owner, &now, &key.created_by, &expires_at];
+        self.write_one("create an API key", conn, sql::API_KEY_INSERT, &params).await?;
+        let stored = self.api_key_by_hash(&key.hash).await?;
+        stored.filter(|stored| stored.key_id == key.key_id).ok_or_else(key_is_taken)
+    }
+
+    async fn api_keys(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Result<Page<ApiKey>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 3] = [&after.unwrap_or_default(), &tenant, &(limit as i64 + 1)];
+        let found = self.read_all("list API keys", conn, sql::API_KEYS_LIST, &params, api_key).await?;
+        Ok(page(found, limit, |key| key.key_id.clone()))
+    }
+
+    async fn api_key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<ApiKey>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 1] = [&hash.as_slice()];
+        let mut found = self.read_all("read an API key", conn, sql::API_KEY_OF_HASH, &params, api_key).await?;
+        Ok(found.pop())
+    }
+
+    async fn revoke_api_key(&self, key_id: &str, tenant: Option<&str>) -> Result<Option<ApiKey>> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let operation = "revoke an API key";
+        let found = self.write_one(operation, conn, sql::API_KEY_REVOKE, &[&key_id, &tenant, &now]).await?;
+        found.first().map(api_key).transpose().map_err(|error| failed(operation, error))
+    }
+
+    async fn revoke_worker_token(&self, token_id: &str, until: Timestamp, by: &str) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let params: [&(dyn ToSql + Sync); 4] = [&token_id, &Time(until), &now, &by];
+        self.write_one("revoke a worker token", conn, sql::WORKER_REVOCATION_PUT, &params).await.map(drop)
+    }
+
+    async fn revoked_worker_tokens(&self) -> Result<Vec<String>> {
+        let conn = Conn::get(&self.read).await?;
+        let now = Time(self.reading(&conn).await?);
+        let operation = "read revoked worker tokens";
+        self.read_all(operation, conn, sql::WORKER_REVOCATIONS_LIVE, &[&now], |row| row.try_get(0)).await
+    }
+
+    async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        self.write_one("register a task key", conn, sql::TASK_KEY_PUT, &[&kid, &jwk, &now]).await.map(drop)
+    }
+
+    async fn task_keys(&self) -> Result<Vec<(String, String)>> {
+        let conn = Conn::get(&self.read).await?;
+        let since = Time(task_keys_since(self.reading(&conn).await?));
+        self.read_all("read task keys", conn, sql::TASK_KEYS_LIVE, &[&since], pair).await
+    }
+
+    async fn audit_admin(&self, entries: &[AdminAudit]) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let text = |pick: fn(&AdminAudit) -> &String| entries.iter().map(|entry| without_nul(pick(entry))).collect();
+        let text_if = |pick: fn(&AdminAudit) -> Option<&String>| {
+            entries.iter().map(|entry| without_nul_if(pick(entry))).collect::<Vec<_>>()
+        };
+        let columns: [Vec<_>; 5] = [
+            text(|entry| &entry.actor),
+            text(|entry| &entry.method),
+            text(|entry| &entry.path),
+            text(|entry| &entry.request_id),
+            text(|entry| &entry.remote_addr),
+        ];
+        let [actors, methods, paths, request_ids, remote_addrs] = columns;
+        let statuses: Vec<i32> = entries.iter().map(|entry| i32::from(entry.status)).collect();
+        let durations: Vec<i64> = entries.iter().map(|entry| entry.duration_ms).collect();
+        let user_agents = text_if(|entry| entry.user_agent.as_ref());
+        let tenants = text_if(|entry| entry.tenant.as_ref());
+        let params: [&(dyn ToSql + Sync); 10] = [
+            &now,
+            &actors,
+            &methods,
+            &paths,
+            &statuses,
+            &durations,
+            &request_ids,
+            &remote_addrs,
+            &user_agents,
+            &tenants,
+        ];
+        self.write_one("record requests of admins", conn, sql::ADMIN_AUDIT_INSERT, &params).await.map(drop)
+    }
+
+    async fn admin_audit(&self, filter: &AdminAuditFilter) -> Result<Page<AdminAuditRow>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 7] = [
+            &filter.before.unwrap_or(i64::MAX),
+            &filter.actor,
+            &filter.method,
+            &filter.status.map(i32::from),
+            &filter.path,
+            &filter.tenant,
+            &(filter.limit as i64 + 1),
+        ];
+        let operation = "list requests of admins";
+        let found = self.read_all(operation, conn, sql::ADMIN_AUDIT_LIST, &params, admin_row).await?;
+        Ok(page(found, filter.limit, |row| row.id.to_string()))
+    }
+
+    async fn audit_operations(&self, entries: &[OperationAudit]) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let text = |pick: fn(&OperationAudit) -> &String| {
+            entries.iter().map(|entry| without_nul(pick(entry))).collect::<Vec<_>>()
+        };
+        let text_if = |pick: fn(&OperationAudit) -> Option<&String>| {
+            entries.iter().map(|entry| without_nul_if(pick(entry))).collect::<Vec<_>>()
+        };
+        let params: [&(dyn ToSql + Sync); 8] = [
+            &now,
+            &text(|entry| &entry.actor),
+            &text(|entry| &entry.action),
+            &text(|entry| &entry.resource),
+            &text(|entry| &entry.status),
+            &text_if(|entry| entry.detail.as_ref()),
+            &text_if(|entry| entry.tenant.as_ref()),
+            &text_if(|entry| entry.request_id.as_ref()),
+        ];
+        self.write_one("record operations", conn, sql::OPERATION_AUDIT_INSERT, &params).await.map(drop)
+    }
+
+    async fn operation_audit(&self, filter: &OperationAuditFilter) -> Result<Page<OperationAuditRow>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 5] = [
+            &filter.before.unwrap_or(i64::MAX),
+            &filter.action,
+            &filter.actor,
+            &filter.tenant,
+            &(filter.limit as i64 + 1),
+        ];
+        let found = self.read_all("list operations", conn, sql::OPERATION_AUDIT_LIST, &params, operation_row).await?;
+        Ok(page(found, filter.limit, |row| row.id.to_string()))
+    }
+
+    async fn prune_identity(&self, audit_before: Option<Timestamp>, limit: usize) -> Result<usize> {
+        let conn = Conn::get(&self.work).await?;
+        let now = self.reading(&conn).await?;
+        let operation = "prune audit rows and old keys";
+        self.faults.before(operation)?;
+        let mut steps = vec![(sql::WORKER_REVOCATIONS_PRUNE, now), (sql::TASK_KEYS_PRUNE, task_keys_since(now))];
+        if let Some(before) = audit_before {
+            steps.extend([(sql::ADMIN_AUDIT_PRUNE, before), (sql::OPERATION_AUDIT_PRUNE, before)]);
+        }
+        let prune = async {
+            let mut removed = 0;
+            conn.batch_execute("BEGIN").await?;
+            for (statement, before) in steps {
+                removed += query(&conn, statement, &[&Time(before), &(limit as i64)]).await?.len();
+            }
+            conn.batch_execute("COMMIT").await?;
+            Ok(removed)
+        };
+        let removed = prune.await.map_err(|error| failed(operation, error))?;
+        conn.give_back();
+        self.faults.after(operation)?;
+        Ok(removed)
+    }
+
+    async fn set_tenant_limits(&self, tenant: &str, limits: Option<&str>) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let operation = "set the limits of a tenant";
+        let Some(limits) = limits else {
+            return self.write_one(operation, conn, sql::TENANT_LIMITS_DELETE, &[&tenant]).await.map(drop);
+        };
+        let now = Time(self.reading(&conn).await?);
+        self.write_one(operation, conn, sql::TENANT_LIMITS_PUT, &[&tenant, &limits, &now]).await.map(drop)
+    }
+
+    async fn tenant_limits(&self) -> Result<Vec<(String, String)>> {
+        let conn = Conn::get(&self.read).await?;
+        self.read_all("read the limits of tenants", conn, sql::TENANT_LIMITS_ALL, &[], pair).await
+    }
+
+    async fn tenant_usage(&self, tenant: &str) -> Result<TenantUsage> {
+        let conn = Conn::get(&self.read).await?;
+        let usage = |row: &Row| {
+            let number = |column| row.try_get::<_, i64>(column).map(i64::unsigned_abs);
+            Ok(TenantUsage { ready: number(0)?, scheduled: number(1)?, running: number(2)?, payload_bytes: number(3)? })
+        };
+        let found = self.read_all("count the tasks of a tenant", conn, sql::TENANT_USAGE, &[&tenant], usage).await?;
+        Ok(found.into_iter().next().unwrap_or_default())
+    }
+}

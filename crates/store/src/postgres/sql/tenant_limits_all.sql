@@ -1,0 +1,1 @@
+SELECT tenant, limits FROM tenant_limits ORDER BY tenant
