@@ -2,11 +2,22 @@
 //!
 //! Secrets are compared in constant time and never print.
 
+mod jwt;
+mod oidc;
+mod role;
 mod secret;
+mod task;
 mod user;
 mod worker;
 
+pub use jwt::{IssueError, KeyError, MAX_TOKEN_BYTES, TokenError};
+pub use oidc::{JwkSet, OIDC_MAX_LEEWAY_S, OidcKeys, OidcUser, OidcVerifier, StaticKey};
+pub use role::{Role, UserScope};
 pub use secret::Secret;
+pub use task::{
+    Access, CAPABILITY_MAX_TTL_S, CapabilityClaims, DEFAULT_ISSUER, DatasetGrant, HS256_KID, MAX_INLINE_TOKEN_BYTES,
+    S3Grant, StorageRef, TASK_TOKEN_MAX_TTL_S, TaskClaims, TaskKeys, TaskPublicKey, Verified,
+};
 pub use user::{DEFAULT_TENANT, User, UserAuth};
 pub use worker::{Worker, WorkerAuth, WorkerCredential};
 

@@ -1,0 +1,164 @@
+use serde::{Deserialize, Serialize};
+
+use super::{TaskKeys, Verified, check_common, expiry, random_id, verified};
+use crate::Secret;
+use crate::jwt::{Claims, IssueError, TokenError};
+
+/// The longest a capability token may live.
+pub const CAPABILITY_MAX_TTL_S: u32 = 24 * 60 * 60;
+
+/// Above this the grants leave the token and a `capability_id` stands for them: tokens travel in a header and in an
+/// environment variable.
+pub const MAX_INLINE_TOKEN_BYTES: usize = 8 * 1024;
+
+const AUDIENCE: &str = "trace.task";
+
+/// What a capability token is for: one attempt of one task, and what its code may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapabilityClaims {
+    pub org_id: String,
+    pub task_id: String,
+    /// From 1.
+    pub attempt: u32,
+    pub fence: u64,
+    pub access: Access,
+}
+
+/// What the code of the task may read and write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Access {
+    Inline {
+        datasets: Vec<DatasetGrant>,
+        s3: S3Grant,
+    },
+    /// The grants are in the state store under this id.
+    Stored {
+        capability_id: String,
+    },
+}
+
+/// A dataset that may be read, in one version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetGrant {
+    pub alias: String,
+    pub dataset_uuid: String,
+    pub dataset_version: String,
+    /// Where the data is. `None` grants nothing: whoever asks for the dataset is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_ref: Option<StorageRef>,
+}
+
+/// Where the data of a dataset is. A scheme that is not one of these makes the token invalid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "scheme", rename_all = "lowercase")]
+pub enum StorageRef {
+    S3 {
+        bucket: String,
+        prefix: String,
+        #[serde(default = "default_glob")]
+        glob: String,
+    },
+    /// Only where the configuration allows it; that is for the reader to check.
+    File {
+        prefix: String,
+        #[serde(default = "default_glob")]
+        glob: String,
+    },
+    Table {
+        name: String,
+    },
+}
+
+fn default_glob() -> String {
+    "*.parquet".to_owned()
+}
+
+/// Prefixes in the object store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct S3Grant {
+    pub read_prefixes: Vec<String>,
+    pub write_prefixes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_prefix: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    iss: &'a str,
+    aud: &'a str,
+    sub: String,
+    iat: i64,
+    exp: i64,
+    jti: String,
+    org_id: &'a str,
+    task_id: &'a str,
+    attempt: u32,
+    fence: u64,
+    #[serde(flatten)]
+    access: &'a Access,
+}
+
+fn subject(task_id: &str) -> String {
+    format!("task:{task_id}")
+}
+
+impl TaskKeys {
+    /// A capability token. It expires at `now_s + ttl_s`. Grants that do not fit give [`IssueError::TooLarge`]: store
+    /// them and issue again with [`Access::Stored`].
+    pub fn issue_capability(&self, claims: &CapabilityClaims, now_s: i64, ttl_s: u32) -> Result<Secret, IssueError> {
+        let exp = expiry(now_s, ttl_s, CAPABILITY_MAX_TTL_S)?;
+        let CapabilityClaims { org_id, task_id, attempt, fence, access } = claims;
+        let token = self.seal(&Wire {
+            iss: self.issuer(),
+            aud: AUDIENCE,
+            sub: subject(task_id),
+            iat: now_s,
+            exp,
+            jti: random_id()?,
+            org_id,
+            task_id,
+            attempt: *attempt,
+            fence: *fence,
+            access,
+        })?;
+        let bytes = token.reveal().len();
+        if bytes > MAX_INLINE_TOKEN_BYTES {
+            return Err(IssueError::TooLarge { bytes, max: MAX_INLINE_TOKEN_BYTES });
+        }
+        Ok(token)
+    }
+
+    /// What the token is for, if it is a capability token, signed with a known key and good at this time.
+    pub fn verify_capability(&self, token: &str, now_s: i64) -> Result<Verified<CapabilityClaims>, TokenError> {
+        let claims = self.open(token)?;
+        check_common(&claims, self.issuer(), AUDIENCE, now_s)?;
+        let task_id = claims.text("task_id")?;
+        if claims.text("sub")? != subject(task_id) {
+            return Err(TokenError::Subject);
+        }
+        let body = CapabilityClaims {
+            org_id: claims.text("org_id")?.to_owned(),
+            task_id: task_id.to_owned(),
+            attempt: claims.count("attempt")?,
+            fence: claims.count("fence")?,
+            access: access_of(&claims)?,
+        };
+        if body.attempt == 0 {
+            return Err(TokenError::InvalidClaim("attempt"));
+        }
+        let token_id = claims.get("jti").map(|_| claims.text("jti")).transpose()?;
+        verified(&claims, token_id, body)
+    }
+}
+
+/// Grants or their id. A token with both would leave open which of them counts.
+fn access_of(claims: &Claims) -> Result<Access, TokenError> {
+    if claims.get("capability_id").is_none() {
+        return Ok(Access::Inline { datasets: claims.typed("datasets")?, s3: claims.typed("s3")? });
+    }
+    if claims.get("datasets").is_some() || claims.get("s3").is_some() {
+        return Err(TokenError::InvalidClaim("capability_id"));
+    }
+    Ok(Access::Stored { capability_id: claims.text("capability_id")?.to_owned() })
+}
