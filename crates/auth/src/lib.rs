@@ -4,11 +4,11 @@
 
 mod secret;
 mod user;
-mod worker;
+pub mod worker;
 
 pub use secret::Secret;
 pub use user::{DEFAULT_TENANT, User, UserAuth};
-pub use worker::{Worker, WorkerAuth, WorkerCredential};
+pub use worker::{Worker, WorkerAuth, WorkerCredential, WorkerKeys};
 
 /// Why a caller was not let in. Neither says more than the caller knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
