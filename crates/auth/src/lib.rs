@@ -8,7 +8,7 @@ mod role;
 mod secret;
 mod task;
 mod user;
-mod worker;
+pub mod worker;
 
 pub use jwt::{IssueError, KeyError, MAX_TOKEN_BYTES, TokenError};
 pub use oidc::{JwkSet, OIDC_MAX_LEEWAY_S, OidcKeys, OidcUser, OidcVerifier, StaticKey};
@@ -19,7 +19,7 @@ pub use task::{
     S3Grant, StorageRef, TASK_TOKEN_MAX_TTL_S, TaskClaims, TaskKeys, TaskPublicKey, Verified,
 };
 pub use user::{DEFAULT_TENANT, User, UserAuth};
-pub use worker::{Worker, WorkerAuth, WorkerCredential};
+pub use worker::{Worker, WorkerAuth, WorkerCredential, WorkerKeys};
 
 /// Why a caller was not let in. Neither says more than the caller knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -256,6 +256,7 @@ impl Config {
             shared: self.worker_token()?,
             per_worker: self.settings.secrets("auth.worker_tokens")?.into_iter().collect::<HashMap<_, _>>(),
             anonymous: self.settings.flag("auth.anonymous_workers")?.unwrap_or(false),
+            ..WorkerAuth::default()
         };
         let user_keys = [("auth.api_key", &user.api_key), ("auth.admin_api_key", &user.admin_api_key)];
         for (key, secret) in user_keys.into_iter().filter_map(|(key, secret)| Some((key, secret.as_ref()?))) {

@@ -25,7 +25,7 @@ async fn with_tokens(server: Server) -> Server {
             config.worker_auth = WorkerAuth {
                 shared: Secret::new(TOKEN),
                 per_worker: HashMap::from([("w-own".to_owned(), Secret::new("own-token").unwrap())]),
-                anonymous: false,
+                ..WorkerAuth::default()
             };
             config.user_auth =
                 UserAuth { enabled: true, api_key: Secret::new("user-key"), admin_api_key: Secret::new("admin-key") };
