@@ -23,6 +23,8 @@ pub struct Body {
     pub queue: QueueId,
     pub operator: Arc<str>,
     pub tenant: Arc<str>,
+    /// Who submitted it, inside the tenant; `None` if nobody in particular.
+    pub owner: Option<Arc<str>>,
     pub workspace: Arc<str>,
     pub priority: u8,
     pub payload: Arc<str>,

@@ -62,6 +62,7 @@ fn body(backoff_ms: i64) -> Arc<Body> {
         queue: QueueId(1),
         operator: "work".into(),
         tenant: "acme".into(),
+        owner: None,
         workspace: "default".into(),
         priority: 5,
         payload: "{}".into(),

@@ -134,11 +134,11 @@ impl Events {
             }
             return Ok(false);
         }
-        let tenants = match self.reach {
+        let whose = match self.reach {
             Reach::All => HashMap::new(),
-            Reach::Tenant(_) => {
+            Reach::Tenant(_) | Reach::Owner { .. } => {
                 let rows: Vec<Seq> = batch.facts.iter().map(|fact| fact.task.seq()).collect();
-                self.shared.store.tenants(&rows).await?
+                self.shared.store.whose(&rows).await?
             }
         };
         for (index, fact) in batch.facts.into_iter().enumerate().skip(start as usize) {
@@ -146,7 +146,9 @@ impl Events {
             self.last = id;
             let visible = match &self.reach {
                 Reach::All => true,
-                reach => tenants.get(&fact.task.seq()).is_some_and(|tenant| reach.covers(tenant)),
+                reach => {
+                    whose.get(&fact.task.seq()).is_some_and(|whose| reach.covers(&whose.tenant, whose.owner.as_deref()))
+                }
             };
             if visible {
                 let queue = self.shared.queue_name(fact.queue).await?;

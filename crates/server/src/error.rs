@@ -149,7 +149,10 @@ impl Fault {
             Self::Refused(rejection) => match rejection {
                 Rejection::NotFound => "no such task".to_owned(),
                 Rejection::Conflict(conflict) => conflict_message(conflict),
-                Rejection::IdempotencyConflict { index, existing } => {
+                Rejection::IdempotencyConflict { index, existing: None } => {
+                    format!("the idempotency key of entry {index} belongs to a task of another owner: use another key")
+                }
+                Rejection::IdempotencyConflict { index, existing: Some(existing) } => {
                     format!("the idempotency key of entry {index} belongs to task {existing}, which has other content")
                 }
                 Rejection::AlreadyTerminal { state } => format!("the task has ended: {}", state.as_str()),

@@ -104,6 +104,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, user: &User, at: At) -> Resu
         queue: name(&task.queue, at.field("queue"))?,
         operator: name(&task.operator, at.field("operator"))?,
         tenant: tenant(user, task.tenant.as_deref(), at)?,
+        owner: None,
         workspace: scope(task.workspace.as_deref().unwrap_or("default"), at.field("workspace"))?,
         priority: u8::try_from(priority).unwrap_or(limits::PRIORITY_DEFAULT),
         payload,

@@ -24,7 +24,7 @@ pub use identity::{
 };
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView,
+    Retention, TaskFilter, TaskView, Whose,
 };
 pub use store::{Batch, Done, Due, Lane, Pruned, Store};
 

@@ -27,6 +27,13 @@ pub struct TaskView {
     pub queue: Arc<str>,
 }
 
+/// Whose a task is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whose {
+    pub tenant: Arc<str>,
+    pub owner: Option<Arc<str>>,
+}
+
 /// An attempt of a task's history.
 #[derive(Debug, Clone)]
 pub enum AttemptView {
@@ -69,6 +76,8 @@ pub struct RedriveFilter {
     pub error_code: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Dead-lettered at or after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Timestamp>,
@@ -79,10 +88,22 @@ pub struct RedriveFilter {
     pub rows: Option<Vec<Seq>>,
 }
 
+impl RedriveFilter {
+    /// The tenant and the owner to look for on behalf of a caller. `None` if what was asked for lies outside of the
+    /// caller's reach: then nothing is found.
+    pub(crate) fn within<'a>(&'a self, reach: &'a Reach) -> Option<(Option<&'a str>, Option<&'a str>)> {
+        let both = |own: Option<&'a str>, asked: Option<&'a str>| match (own, asked) {
+            (Some(own), Some(asked)) if own != asked => None,
+            (own, asked) => Some(own.or(asked)),
+        };
+        Some((both(reach.tenant(), self.tenant.as_deref())?, both(reach.owner(), self.owner.as_deref())?))
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct NewRedrive {
     pub redrive_id: u128,
-    /// Unique per tenant.
+    /// Unique per tenant and owner: whoever starts it sees to that.
     pub key: Option<String>,
     pub filter: RedriveFilter,
     /// Tasks per second.

@@ -14,7 +14,7 @@ use crate::faults::Faults;
 use crate::identity::IdentityStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView,
+    Retention, TaskFilter, TaskView, Whose,
 };
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
@@ -145,7 +145,7 @@ pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
     /// One queue, and when a worker last asked for its work.
     async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError>;
     /// Whose tasks these are; unknown ones are left out.
-    async fn tenants(&self, rows: &[Seq]) -> Result<HashMap<Seq, Arc<str>>, StoreError>;
+    async fn whose(&self, rows: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError>;
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError>;
 
     /// How many dead letters match.

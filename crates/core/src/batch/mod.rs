@@ -113,9 +113,11 @@ impl QueueCell {
 /// Where an idempotency key is unique: tenant, workspace, key.
 pub type IdempotencyScope = (Arc<str>, Arc<str>, Arc<str>);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyOwner {
     pub id: TaskId,
+    /// Who submitted the task that has the key.
+    pub owner: Option<Arc<str>>,
     pub fingerprint: [u8; 32],
     pub state: State,
 }
@@ -301,21 +303,26 @@ impl World {
                 continue;
             };
             let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
-            match self.keys.get(&scope).or_else(|| keys.get(&scope)).copied() {
+            match self.keys.get(&scope).or_else(|| keys.get(&scope)) {
+                // Another owner's task is not to be seen; that its key is taken cannot be hidden.
+                Some(known) if task.owner.is_some() && task.owner != known.owner => {
+                    return Err(Rejection::IdempotencyConflict { index, existing: None });
+                }
                 Some(owner) if owner.fingerprint == idempotency.fingerprint => {
                     // An earlier command of the batch may have moved it since its key was read.
                     let moved = self.tasks.get(&owner.id.seq()).filter(|cell| cell.task.id == owner.id);
                     let state = moved.map_or(owner.state, |cell| cell.task.place.state());
                     answers.push(Some(submit::Submitted { id: owner.id, state, created: false }));
                 }
-                Some(owner) => return Err(Rejection::IdempotencyConflict { index, existing: owner.id }),
+                Some(owner) => return Err(Rejection::IdempotencyConflict { index, existing: Some(owner.id) }),
                 None => {
                     let state = match task.start {
                         submit::Start::At(at) if at > self.now => State::Scheduled,
                         submit::Start::After(ms) if ms > 0 => State::Scheduled,
                         _ => State::Ready,
                     };
-                    keys.insert(scope, KeyOwner { id: task.id, fingerprint: idempotency.fingerprint, state });
+                    let (id, owner) = (task.id, task.owner.clone());
+                    keys.insert(scope, KeyOwner { id, owner, fingerprint: idempotency.fingerprint, state });
                     answers.push(None);
                 }
             }

@@ -34,7 +34,7 @@ pub struct Canceled {
 }
 
 pub fn decide(task: &Task, command: &Cancel, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
-    if !task.body.as_ref().is_some_and(|body| command.reach.covers(&body.tenant)) {
+    if !task.body.as_ref().is_some_and(|body| command.reach.covers_task(body)) {
         return Decision::refuse(Rejection::NotFound);
     }
     let (settled, earlier) = expire::settle(task, queue, ctx);

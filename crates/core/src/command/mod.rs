@@ -195,8 +195,9 @@ pub enum Rejection {
     NotFound,
     /// The holder is not, or no longer, the holder.
     Conflict(Conflict),
-    /// The key belongs to a task of other content. `index` is the entry's place in the submission.
-    IdempotencyConflict { index: usize, existing: TaskId },
+    /// The key belongs to a task of other content, or of another owner, which is then not named. `index` is the entry's
+    /// place in the submission.
+    IdempotencyConflict { index: usize, existing: Option<TaskId> },
     /// The task has ended; there is nothing to cancel.
     AlreadyTerminal { state: State },
     /// Only what failed or was canceled can be retried.
@@ -248,13 +249,40 @@ pub enum Reach {
     #[default]
     All,
     Tenant(Arc<str>),
+    /// What one owner submitted inside a tenant. What nobody in particular submitted is not among it.
+    Owner {
+        tenant: Arc<str>,
+        owner: Arc<str>,
+    },
 }
 
 impl Reach {
-    pub fn covers(&self, tenant: &str) -> bool {
+    pub fn covers(&self, tenant: &str, owner: Option<&str>) -> bool {
         match self {
             Self::All => true,
             Self::Tenant(own) => &**own == tenant,
+            Self::Owner { tenant: own, owner: me } => &**own == tenant && Some(&**me) == owner,
+        }
+    }
+
+    /// Whether it covers the task with this body.
+    pub fn covers_task(&self, body: &Body) -> bool {
+        self.covers(&body.tenant, body.owner.as_deref())
+    }
+
+    /// The one tenant to which it is limited.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::Tenant(tenant) | Self::Owner { tenant, .. } => Some(tenant),
+        }
+    }
+
+    /// The one owner to which it is limited.
+    pub fn owner(&self) -> Option<&str> {
+        match self {
+            Self::All | Self::Tenant(_) => None,
+            Self::Owner { owner, .. } => Some(owner),
         }
     }
 }
@@ -327,6 +355,31 @@ impl Command {
             Self::Claim(c) => c.max_jobs,
             Self::Redrive(c) => c.rows.len(),
             _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reach_covers_what_it_names_and_no_more() {
+        let owner = |tenant: &str, owner: &str| Reach::Owner { tenant: tenant.into(), owner: owner.into() };
+        for (reach, tenant, whose, covered) in [
+            (Reach::All, "acme", None, true),
+            (Reach::All, "acme", Some("ann"), true),
+            (Reach::Tenant("acme".into()), "acme", None, true),
+            (Reach::Tenant("acme".into()), "acme", Some("ann"), true),
+            (Reach::Tenant("acme".into()), "other", None, false),
+            (Reach::Tenant("acme".into()), "other", Some("ann"), false),
+            (owner("acme", "ann"), "acme", Some("ann"), true),
+            (owner("acme", "ann"), "acme", Some("bob"), false),
+            (owner("acme", "ann"), "acme", None, false),
+            (owner("acme", "ann"), "other", Some("ann"), false),
+            (owner("acme", ""), "acme", None, false),
+        ] {
+            assert_eq!(reach.covers(tenant, whose), covered, "{reach:?} {tenant} {whose:?}");
         }
     }
 }

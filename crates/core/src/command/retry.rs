@@ -23,7 +23,7 @@ pub struct Retried {
 }
 
 pub fn decide(task: &Task, command: &Retry, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
-    let Some(body) = task.body.as_ref().filter(|body| command.reach.covers(&body.tenant)) else {
+    let Some(body) = task.body.as_ref().filter(|body| command.reach.covers_task(body)) else {
         return Decision::refuse(Rejection::NotFound);
     };
     let refuse = |past_deadline| Decision::refuse(Rejection::NotRetryable { state: task.place.state(), past_deadline });

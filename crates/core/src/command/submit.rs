@@ -23,6 +23,8 @@ pub struct NewTask {
     pub queue: Arc<str>,
     pub operator: Arc<str>,
     pub tenant: Arc<str>,
+    /// Who submits it, inside the tenant; `None` if nobody in particular.
+    pub owner: Option<Arc<str>>,
     pub workspace: Arc<str>,
     pub priority: u8,
     pub payload: Arc<str>,
@@ -59,6 +61,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         queue: queue.id,
         operator: Arc::clone(&task.operator),
         tenant: Arc::clone(&task.tenant),
+        owner: task.owner.clone(),
         workspace: Arc::clone(&task.workspace),
         priority: task.priority,
         payload: Arc::clone(&task.payload),
@@ -98,6 +101,7 @@ mod tests {
             queue: "q".into(),
             operator: "extract".into(),
             tenant: "acme".into(),
+            owner: None,
             workspace: "prod".into(),
             priority: 7,
             payload: r#"{"day":1}"#.into(),
@@ -141,6 +145,14 @@ mod tests {
         assert_eq!((waiting.attempt, waiting.fence, waiting.priority), (0, Fence(0), 7));
         assert_eq!(waiting.carry, Carry::fresh(body.spec));
         assert_eq!(change.facts[0].kind, FactKind::Submitted);
+    }
+
+    #[test]
+    fn a_task_belongs_to_whoever_submits_it() {
+        let owned = NewTask { owner: Some("ann".into()), ..new_task(Start::Now) };
+        let (body, _) = with_ctx(5_000, |ctx| decide(&owned, &queue(), ctx));
+        assert_eq!(body.owner.as_deref(), Some("ann"));
+        assert_eq!(submit(Start::Now, &queue()).0.owner, None);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn body(spec: Spec) -> Body {
         queue: QueueId(1),
         operator: "extract".into(),
         tenant: "acme".into(),
+        owner: None,
         workspace: "default".into(),
         priority: 3,
         payload: "{}".into(),

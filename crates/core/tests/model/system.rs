@@ -238,6 +238,7 @@ fn body(config: &Config, task: u8) -> Body {
         queue: QueueId(1),
         operator: "work".into(),
         tenant: "acme".into(),
+        owner: None,
         workspace: "default".into(),
         priority: 5,
         payload: "{}".into(),

@@ -88,6 +88,7 @@ pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
         queue: "q".into(),
         operator: "op".into(),
         tenant: Arc::clone(&name),
+        owner: None,
         workspace: Arc::clone(&name),
         priority: 5,
         payload: "{}".into(),

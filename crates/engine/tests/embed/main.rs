@@ -7,3 +7,4 @@ mod pressure;
 mod pruning;
 mod restart;
 mod run;
+mod watching;

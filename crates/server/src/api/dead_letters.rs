@@ -103,9 +103,12 @@ pub async fn redrive(
             let state = "dry_run".to_owned();
             return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state });
         }
-        // The same key of two tenants is two keys.
+        // The same key of two tenants, or of two owners, is two keys. No tenant has a bracket in its name.
         let scope = filter.tenant.as_deref().unwrap_or("*").to_owned();
-        let key = key.map(|key| format!("{scope}/{key}"));
+        let key = key.map(|key| match &filter.owner {
+            None => format!("{scope}/{key}"),
+            Some(owner) => serde_json::json!([scope, owner, key]).to_string(),
+        });
         let view = app.engine.redrive(&NewRedrive { redrive_id: random_bits(), key, filter, rate }).await?;
         Ok(render::redrive(&view))
     };
@@ -155,6 +158,7 @@ fn filter(wire: WireFilter, user: &User) -> Result<RedriveFilter, Fault> {
         reason: wire.reason,
         error_code: wire.error_code,
         tenant,
+        owner: None,
         after: wire.after.as_deref().map(|text| validate::time(text, "filter.after")).transpose()?,
         before: wire.before.as_deref().map(|text| validate::time(text, "filter.before")).transpose()?,
         rows,

@@ -174,9 +174,10 @@ pub async fn list(
 
 /// A tenant that was asked for, within what the caller can see. `None` if it lies outside.
 pub fn narrowed(reach: Reach, tenant: Option<&str>) -> Option<Reach> {
-    match tenant {
-        None => Some(reach),
-        Some(tenant) => reach.covers(tenant).then(|| Reach::Tenant(tenant.into())),
+    match (tenant, reach.tenant()) {
+        (None, _) => Some(reach),
+        (Some(asked), None) => Some(Reach::Tenant(asked.into())),
+        (Some(asked), Some(own)) => (asked == own).then_some(reach),
     }
 }
 

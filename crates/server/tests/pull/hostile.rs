@@ -172,6 +172,7 @@ fn new_task(id: TaskId) -> Command {
         queue: name.clone(),
         operator: name.clone(),
         tenant: name.clone(),
+        owner: None,
         workspace: name,
         priority: 5,
         payload: "{}".into(),

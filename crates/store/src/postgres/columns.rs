@@ -216,5 +216,6 @@ pub fn bodies(rows: &[std::sync::Arc<Body>]) -> Columns<'_> {
         b.traceparent.as_deref(),
         Time(b.created_at),
         Time(b.run_at),
+        b.owner.as_deref(),
     )
 }

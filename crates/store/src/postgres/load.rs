@@ -298,8 +298,8 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for body in found {
         if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {
             let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
-            let owner = KeyOwner { id: body.id, fingerprint: idempotency.fingerprint, state: *state };
-            world.keys.insert(scope, owner);
+            let (id, owner, fingerprint) = (body.id, body.owner.clone(), idempotency.fingerprint);
+            world.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: *state });
         }
     }
     Ok(())

@@ -33,7 +33,7 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView,
+    Retention, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
@@ -422,14 +422,17 @@ impl Store for Postgres {
         Ok(found)
     }
 
-    async fn tenants(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<str>>, StoreError> {
+    async fn whose(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError> {
         let conn = Conn::get(&self.read).await?;
-        let fail = |error| failed("read tenants", error);
+        let fail = |error| failed("read whose tasks these are", error);
         let wanted: Vec<i64> = seqs.iter().map(|seq| seq.0).collect();
-        let found = query(&conn, sql::BODIES_TENANTS, &[&wanted]).await.map_err(fail)?;
+        let found = query(&conn, sql::BODIES_WHOSE, &[&wanted]).await.map_err(fail)?;
         conn.give_back();
-        let tenants = found.iter().map(|row| Ok((rows::seq(row)?, row.try_get::<_, &str>(1)?.into())));
-        tenants.collect::<rows::Result<_>>().map_err(fail)
+        let whose = found.iter().map(|row| {
+            let (tenant, owner) = (rows::text(row, 1)?, rows::text_if(row, 2)?);
+            Ok((rows::seq(row)?, Whose { tenant, owner }))
+        });
+        whose.collect::<rows::Result<_>>().map_err(fail)
     }
 
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError> {

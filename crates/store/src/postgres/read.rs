@@ -42,7 +42,7 @@ async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
 
 pub async fn task(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
     let found = views(conn, &[id.seq()]).await?.into_iter().next();
-    Ok(found.filter(|view| view.body.id == id && reach.covers(&view.body.tenant)))
+    Ok(found.filter(|view| view.body.id == id && reach.covers_task(&view.body)))
 }
 
 async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
@@ -50,13 +50,6 @@ async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
     let found = query(conn, sql::QUEUES_OF_NAMES, &[&vec![name]]).await?;
     // A queue that does not exist has no tasks; no queue has this number.
     Ok(Some(found.first().map(rows::queue).transpose()?.map_or(-1, |queue| queue.id.0)))
-}
-
-fn tenant_of(reach: &Reach) -> Option<&str> {
-    match reach {
-        Reach::All => None,
-        Reach::Tenant(tenant) => Some(tenant),
-    }
 }
 
 pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
@@ -70,14 +63,15 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
         Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
     };
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
-    let params: [&(dyn ToSql + Sync); 7] = [
+    let params: [&(dyn ToSql + Sync); 8] = [
         &filter.before.map_or(i64::MAX, |seq| seq.0),
         &queue_named(conn, filter.queue.as_deref()).await?,
         &filter.operator,
-        &tenant_of(&filter.reach),
+        &filter.reach.tenant(),
         &filter.workspace,
         &tag,
         &(filter.limit as i64 + 1),
+        &filter.reach.owner(),
     ];
     let found = query(conn, &sql::TASKS_LIST.replace("{source}", source), &params).await?;
     let mut seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
@@ -170,16 +164,23 @@ async fn with_filter(
     after: Seq,
     limit: Option<i64>,
 ) -> Result<Vec<Row>> {
-    let tenant = match (tenant_of(reach), filter.tenant.as_deref()) {
-        // Outside of its reach a caller finds nothing.
-        (Some(own), Some(asked)) if own != asked => return Ok(Vec::new()),
-        (own, asked) => own.or(asked),
-    };
+    // Outside of its reach a caller finds nothing.
+    let Some((tenant, owner)) = filter.within(reach) else { return Ok(Vec::new()) };
     let rows: Option<Vec<i64>> = filter.rows.as_ref().map(|rows| rows.iter().map(|seq| seq.0).collect());
     let queue = queue_named(conn, filter.queue.as_deref()).await?;
     let (from, until) = (filter.after.map(Time), filter.before.map(Time));
-    let mut params: Vec<&(dyn ToSql + Sync)> =
-        vec![&after.0, &queue, &filter.operator, &filter.reason, &filter.error_code, &tenant, &from, &until, &rows];
+    let mut params: Vec<&(dyn ToSql + Sync)> = vec![
+        &after.0,
+        &queue,
+        &filter.operator,
+        &filter.reason,
+        &filter.error_code,
+        &tenant,
+        &from,
+        &until,
+        &rows,
+        &owner,
+    ];
     if let Some(limit) = &limit {
         params.push(limit);
     }

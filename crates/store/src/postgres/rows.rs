@@ -50,11 +50,11 @@ pub fn time_if(row: &Row, column: usize) -> Result<Option<Timestamp>> {
     row.try_get::<_, Option<Time>>(column).map(|time| time.map(|time| time.0))
 }
 
-fn text(row: &Row, column: usize) -> Result<Arc<str>> {
+pub fn text(row: &Row, column: usize) -> Result<Arc<str>> {
     row.try_get::<_, &str>(column).map(Arc::from)
 }
 
-fn text_if(row: &Row, column: usize) -> Result<Option<Arc<str>>> {
+pub fn text_if(row: &Row, column: usize) -> Result<Option<Arc<str>>> {
     row.try_get::<_, Option<&str>>(column).map(|text| text.map(Arc::from))
 }
 
@@ -196,6 +196,7 @@ pub fn body(row: &Row) -> Result<Body> {
         queue: QueueId(row.try_get(2)?),
         operator: text(row, 3)?,
         tenant: text(row, 4)?,
+        owner: text_if(row, 15)?,
         workspace: text(row, 5)?,
         priority: priority(row, 6)?,
         payload: text(row, 7)?,

@@ -154,7 +154,7 @@ fn keys(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world: &mut
         let Some(idempotency) = &body.idempotency else { continue };
         let fingerprint = idempotency.fingerprint;
         if let Some(task) = finder.task(body.seq())? {
-            let owner = KeyOwner { id: body.id, fingerprint, state: task.place.state() };
+            let owner = KeyOwner { id: body.id, owner: body.owner.clone(), fingerprint, state: task.place.state() };
             world.keys.insert(scope.clone(), owner);
         }
     }

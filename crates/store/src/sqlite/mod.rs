@@ -29,7 +29,7 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView,
+    Retention, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
@@ -409,17 +409,18 @@ impl Store for Sqlite {
         self.read("read a queue", move |tx| read::queue(tx, id, now)).await
     }
 
-    async fn tenants(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<str>>, StoreError> {
+    async fn whose(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError> {
         let seqs = seqs.to_vec();
-        self.read("read tenants", move |tx| {
-            let mut statement = tx.prepare_cached(sql::BODY_TENANT)?;
-            let mut tenants = HashMap::new();
+        self.read("read whose tasks these are", move |tx| {
+            let mut statement = tx.prepare_cached(sql::BODY_WHOSE)?;
+            let mut found = HashMap::new();
             for seq in seqs {
-                if let Some(tenant) = statement.query_row([seq.0], |row| row.get(0)).optional()? {
-                    tenants.insert(seq, tenant);
+                let whose = |row: &rusqlite::Row<'_>| Ok(Whose { tenant: row.get(0)?, owner: row.get(1)? });
+                if let Some(whose) = statement.query_row([seq.0], whose).optional()? {
+                    found.insert(seq, whose);
                 }
             }
-            Ok(tenants)
+            Ok(found)
         })
         .await
     }

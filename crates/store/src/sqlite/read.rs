@@ -27,7 +27,7 @@ fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
 
 pub fn task(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
     let found = view(tx, id.seq())?;
-    Ok(found.filter(|view| view.body.id == id && reach.covers(&view.body.tenant)))
+    Ok(found.filter(|view| view.body.id == id && reach.covers_task(&view.body)))
 }
 
 fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
@@ -35,13 +35,6 @@ fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
     let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([name], rows::queue).optional()?;
     // A queue that does not exist has no tasks; no queue has this number.
     Ok(Some(queue.map_or(-1, |queue| queue.id.0)))
-}
-
-fn tenant_of(reach: &Reach) -> Option<&str> {
-    match reach {
-        Reach::All => None,
-        Reach::Tenant(tenant) => Some(tenant),
-    }
 }
 
 pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
@@ -60,10 +53,11 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
         filter.before.map_or(i64::MAX, |seq| seq.0),
         queue_named(tx, filter.queue.as_deref())?,
         filter.operator,
-        tenant_of(&filter.reach),
+        filter.reach.tenant(),
         filter.workspace,
         tag,
         filter.limit as i64 + 1,
+        filter.reach.owner(),
     ];
     let mut seqs: Vec<Seq> =
         tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
@@ -175,11 +169,8 @@ fn with_filter<T>(
     read: impl Fn(&Row<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
     let rows = filter.rows.as_ref().and_then(|rows| serde_json::to_string(rows).ok());
-    let tenant = match (tenant_of(reach), filter.tenant.as_deref()) {
-        // Outside of its reach a caller finds nothing.
-        (Some(own), Some(asked)) if own != asked => return Ok(Vec::new()),
-        (own, asked) => own.or(asked),
-    };
+    // Outside of its reach a caller finds nothing.
+    let Some((tenant, owner)) = filter.within(reach) else { return Ok(Vec::new()) };
     let params = params![
         after.0,
         queue_named(tx, filter.queue.as_deref())?,
@@ -190,6 +181,7 @@ fn with_filter<T>(
         filter.after.map(Timestamp::as_millis),
         filter.before.map(Timestamp::as_millis),
         rows,
+        owner,
         limit,
     ];
     tx.prepare_cached(statement)?.query_map(params, read)?.collect()

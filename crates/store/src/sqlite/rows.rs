@@ -310,6 +310,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
         queue: cells.queue()?,
         operator: cells.get()?,
         tenant: cells.get()?,
+        owner: None,
         workspace: cells.get()?,
         priority: cells.get()?,
         payload: cells.get()?,
@@ -323,6 +324,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
     let (key, fingerprint) = (cells.get::<Option<Arc<str>>>()?, cells.get::<Option<[u8; 32]>>()?);
     body.idempotency = key.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint });
     (body.traceparent, body.created_at, body.run_at) = (cells.get()?, cells.time()?, cells.time()?);
+    body.owner = cells.get()?;
     Ok(body)
 }
 
@@ -343,6 +345,7 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.traceparent,
         body.created_at.as_millis(),
         body.run_at.as_millis(),
+        body.owner,
     ])?;
     Ok(())
 }

@@ -28,6 +28,7 @@ pub fn task(id: TaskId, queue: &str) -> NewTask {
         queue: queue.into(),
         operator: "extract".into(),
         tenant: "acme".into(),
+        owner: None,
         workspace: "default".into(),
         priority: 5,
         payload: r#"{"day":1}"#.into(),

@@ -44,7 +44,7 @@ async fn other_content_under_the_same_key_is_refused(t: &Fixture) {
     let id = t.put(keyed(t, "k", 1).await).await;
     let tasks = vec![t.task("q").await, keyed(t, "k", 2).await];
     let outcome = t.run(Command::Submit(Submit { tasks })).await;
-    assert_eq!(outcome, Err(Rejection::IdempotencyConflict { index: 1, existing: id }));
+    assert_eq!(outcome, Err(Rejection::IdempotencyConflict { index: 1, existing: Some(id) }));
     assert_eq!(t.queue("q").await.counts.ready, 1);
 }
 
@@ -54,7 +54,7 @@ async fn one_bad_entry_refuses_the_whole_submission(t: &Fixture) {
     let bad = Command::Submit(Submit { tasks });
     let good = Command::Submit(Submit { tasks: vec![keyed(t, "k", 3).await] });
     let outcomes = t.run_all(vec![bad, good]).await;
-    assert_eq!(outcomes[0], Err(Rejection::IdempotencyConflict { index: 1, existing: existing.id }));
+    assert_eq!(outcomes[0], Err(Rejection::IdempotencyConflict { index: 1, existing: Some(existing.id) }));
     assert!(outcomes[1].is_ok(), "the refused submission left no key: {:?}", outcomes[1]);
     assert_eq!(t.queue("q").await.counts.ready, 1);
 }

@@ -67,6 +67,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
     let submitted = NewTask {
         operator: "größe-✓".into(),
         tenant: "acme".into(),
+        owner: Some("ann@example.com".into()),
         workspace: "prod".into(),
         priority: 2,
         payload: "{\"text\":\"\\u0000 'quoted' \\\"twice\\\" 🚀\",\"n\":1e400}".into(),
@@ -84,6 +85,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         queue: Arc::clone(&t.queue("etl").await.queue.name),
         operator: Arc::clone(&body.operator),
         tenant: Arc::clone(&body.tenant),
+        owner: body.owner.clone(),
         workspace: Arc::clone(&body.workspace),
         priority: body.priority,
         payload: Arc::clone(&body.payload),

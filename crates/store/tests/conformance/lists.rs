@@ -127,8 +127,6 @@ async fn one_tenant_does_not_see_the_other(t: &Fixture) {
     assert!(t.store.task(id, &other).await.unwrap().is_none());
     assert!(t.store.attempts(id, &own).await.unwrap().is_some());
     assert!(t.store.attempts(id, &other).await.unwrap().is_none());
-    let tenants = t.store.tenants(&[id.seq(), Seq(9_999)]).await.unwrap();
-    assert_eq!(tenants, HashMap::from([(id.seq(), "acme".into())]));
 }
 
 async fn queues_are_listed_by_name_with_what_stands_in_them(t: &Fixture) {

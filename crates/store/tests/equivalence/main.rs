@@ -26,7 +26,7 @@ use tenure_store::{
 
 use common::raw::Raw;
 use common::{Client, Home, Kind, START, invariants};
-use ops::{Known, QUEUES, Step};
+use ops::{Known, OWNERS, QUEUES, Step};
 use reference::{Came, Reference, fact_counts};
 
 type Checked = Result<(), TestCaseError>;
@@ -111,11 +111,12 @@ impl Three {
                 }
                 self.batch(expected.into_iter().map(|row| Command::Promote(Promote { row })).collect()).await
             }
-            Step::StartRedrive { key, queue, tenant } => {
+            Step::StartRedrive { key, queue, tenant, owner } => {
                 self.redrives += 1;
                 let filter = RedriveFilter {
                     queue: queue.map(|queue| QUEUES[queue].to_owned()),
                     tenant: tenant.map(|tenant| ["acme", "beta", "gamma"][tenant].to_owned()),
+                    owner: owner.map(|owner| OWNERS[owner].to_owned()),
                     ..RedriveFilter::default()
                 };
                 let key = key.map(|key| key.to_string());
@@ -195,6 +196,7 @@ impl Three {
             let filter = DeadLetterFilter { limit: 1_000, ..DeadLetterFilter::default() };
             let dead = store.dead_letters(&filter).await.unwrap().items.iter().map(|view| view.id().seq()).collect();
             same("dead letters", kind, &self.reference.dead_letters(&RedriveFilter::default(), Seq(0)), &dead)?;
+            self.compare_reaches(&**store).await?;
         }
         Ok(())
     }
@@ -222,6 +224,21 @@ impl Three {
                 AttemptView::Open(_) => None,
             });
             same("the history", store.kind(), &expected, &closed.collect())?;
+        }
+        Ok(())
+    }
+
+    /// What the lists show to whom.
+    async fn compare_reaches(&self, store: &dyn Store) -> Checked {
+        let tenant = Reach::Tenant("acme".into());
+        let owners = OWNERS.map(|owner| Reach::Owner { tenant: "acme".into(), owner: owner.into() });
+        for reach in owners.into_iter().chain([tenant]) {
+            let filter = TaskFilter { limit: 1_000, reach: reach.clone(), ..TaskFilter::default() };
+            let page = store.tasks(&filter).await.unwrap();
+            let listed: BTreeSet<Seq> = page.items.iter().map(|view| view.id().seq()).collect();
+            let covered = self.reference.bodies.iter().filter(|(_, body)| reach.covers_task(body));
+            let expected = covered.map(|(seq, _)| *seq).collect();
+            same(&format!("the tasks for {reach:?}"), store.kind(), &expected, &listed)?;
         }
         Ok(())
     }

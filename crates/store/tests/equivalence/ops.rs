@@ -27,6 +27,8 @@ use crate::common::make;
 
 pub const QUEUES: [&str; 2] = ["high", "normal"];
 const TENANTS: [&str; 3] = ["acme", "beta", "gamma"];
+/// The last one submits nothing.
+pub const OWNERS: [&str; 3] = ["ann", "bob", "eve"];
 const CODES: [&str; 4] = ["HTTP_503", "TIMEOUT", "CANCELLED", "DATA_QUALITY"];
 
 #[derive(Debug, Clone)]
@@ -43,6 +45,7 @@ pub enum Step {
         key: Option<u8>,
         queue: Option<usize>,
         tenant: Option<usize>,
+        owner: Option<usize>,
     },
     Redrive {
         which: Index,
@@ -58,8 +61,8 @@ pub enum Op {
     Heartbeat { grant: Index, pct: Option<u8>, checkpoint: Option<u8>, guessed: bool },
     Complete { grant: Index, result: Option<u8>, guessed: bool },
     Fail { grant: Index, code: usize, retryable: Option<bool> },
-    Cancel { task: Index, mode: Mode, tenant: Option<usize> },
-    Retry { task: Index, tenant: Option<usize> },
+    Cancel { task: Index, mode: Mode, reach: Reach },
+    Retry { task: Index, reach: Reach },
     Expire { task: Index },
     Promote { task: Index },
     Release { grant: Index },
@@ -73,6 +76,7 @@ pub struct TaskOp {
     queue: usize,
     priority: u8,
     tenant: usize,
+    owner: Option<usize>,
     workspace: bool,
     delay_ms: Option<i64>,
     spec: Spec,
@@ -96,15 +100,17 @@ fn spec() -> impl Strategy<Value = Spec> {
 }
 
 fn task() -> impl Strategy<Value = TaskOp> {
-    let place = (0..QUEUES.len(), 0..3_u8, 0..TENANTS.len(), any::<bool>());
+    let owner = option::weighted(0.4, 0..2_usize);
+    let place = (0..QUEUES.len(), 0..3_u8, 0..TENANTS.len(), owner, any::<bool>());
     let time =
         (option::weighted(0.2, select(vec![0_i64, 1, 5_000])), option::weighted(0.2, select(vec![20_000_i64, 70_000])));
     let labels = (option::weighted(0.3, (0..3_u8, 0..2_u8)), option::of(0..2_u8));
     (place, time, labels, spec()).prop_map(
-        |((queue, priority, tenant, workspace), (delay_ms, deadline_ms), (key, team), spec)| TaskOp {
+        |((queue, priority, tenant, owner, workspace), (delay_ms, deadline_ms), (key, team), spec)| TaskOp {
             queue,
             priority,
             tenant,
+            owner,
             workspace,
             delay_ms,
             spec,
@@ -132,6 +138,16 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
     )
 }
 
+fn reach() -> impl Strategy<Value = Reach> {
+    let tenant = || select(TENANTS.to_vec());
+    prop_oneof![
+        6 => Just(Reach::All),
+        1 => tenant().prop_map(|tenant| Reach::Tenant(tenant.into())),
+        1 => (tenant(), select(OWNERS.to_vec()))
+            .prop_map(|(tenant, owner)| Reach::Owner { tenant: tenant.into(), owner: owner.into() }),
+    ]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let queues = select(vec![vec!["high"], vec!["normal"], vec!["high", "normal"], vec!["normal", "nowhere", "high"]]);
     let claim = (0..3_u8, queues, 1..5_usize, option::weighted(0.3, 0..2_u8), option::of(0..3_u8)).prop_map(
@@ -144,7 +160,6 @@ fn op() -> impl Strategy<Value = Op> {
         },
     );
     let guessed = || proptest::bool::weighted(0.1);
-    let tenant = || option::weighted(0.2, 0..TENANTS.len());
     let mode = prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)];
     prop_oneof![
         6 => vec(task(), 1..4).prop_map(Op::Submit),
@@ -157,8 +172,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(grant, result, guessed)| Op::Complete { grant, result, guessed }),
         5 => (any::<Index>(), 0..CODES.len(), option::weighted(0.3, any::<bool>()))
             .prop_map(|(grant, code, retryable)| Op::Fail { grant, code, retryable }),
-        2 => (any::<Index>(), mode, tenant()).prop_map(|(task, mode, tenant)| Op::Cancel { task, mode, tenant }),
-        2 => (any::<Index>(), tenant()).prop_map(|(task, tenant)| Op::Retry { task, tenant }),
+        2 => (any::<Index>(), mode, reach()).prop_map(|(task, mode, reach)| Op::Cancel { task, mode, reach }),
+        2 => (any::<Index>(), reach()).prop_map(|(task, reach)| Op::Retry { task, reach }),
         1 => any::<Index>().prop_map(|task| Op::Expire { task }),
         1 => any::<Index>().prop_map(|task| Op::Promote { task }),
         1 => any::<Index>().prop_map(|grant| Op::Release { grant }),
@@ -170,8 +185,13 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// `per_batch` is how many commands are at most committed together.
 pub fn steps(per_batch: usize) -> impl Strategy<Value = Vec<Step>> {
-    let redrive = (option::of(0..2_u8), option::of(0..QUEUES.len()), option::weighted(0.3, 0..TENANTS.len()))
-        .prop_map(|(key, queue, tenant)| Step::StartRedrive { key, queue, tenant });
+    let redrive = (
+        option::of(0..2_u8),
+        option::of(0..QUEUES.len()),
+        option::weighted(0.3, 0..TENANTS.len()),
+        option::weighted(0.2, 0..OWNERS.len()),
+    )
+        .prop_map(|(key, queue, tenant, owner)| Step::StartRedrive { key, queue, tenant, owner });
     let step = prop_oneof![
         24 => vec(op(), 1..=per_batch).prop_map(Step::Batch),
         2 => Just(Step::Again),
@@ -237,6 +257,7 @@ impl Known {
         NewTask {
             priority: op.priority,
             tenant: TENANTS[op.tenant].into(),
+            owner: op.owner.map(|owner| OWNERS[owner].into()),
             workspace: if op.workspace { "prod".into() } else { "default".into() },
             spec: Spec { deadline: op.deadline_ms.map(|ms| now.plus(ms)), ..op.spec },
             start: op.delay_ms.map_or(Start::Now, Start::After),
@@ -248,7 +269,6 @@ impl Known {
 
     /// The command that a step stands for; `None` while there is nothing that it could be about.
     pub fn command(&mut self, op: &Op, now: Timestamp) -> Option<Command> {
-        let reach = |tenant: Option<usize>| tenant.map_or(Reach::All, |tenant| Reach::Tenant(TENANTS[tenant].into()));
         let token = |grant: &Grant, guessed| if guessed { LeaseToken::from_u128(1) } else { grant.token };
         Some(match op {
             Op::Submit(tasks) => {
@@ -284,13 +304,13 @@ impl Known {
                 let token = grant.token;
                 Command::Fail(Fail { task: grant.task, attempt_id: grant.attempt_id, token, report })
             }
-            Op::Cancel { task, mode, tenant } => Command::Cancel(Cancel {
+            Op::Cancel { task, mode, reach } => Command::Cancel(Cancel {
                 task: self.task(*task)?,
                 reason: "stop".into(),
                 mode: *mode,
-                reach: reach(*tenant),
+                reach: reach.clone(),
             }),
-            Op::Retry { task, tenant } => Command::Retry(Retry { task: self.task(*task)?, reach: reach(*tenant) }),
+            Op::Retry { task, reach } => Command::Retry(Retry { task: self.task(*task)?, reach: reach.clone() }),
             Op::Expire { task } => Command::Expire(Expire { row: self.task(*task)?.seq() }),
             Op::Promote { task } => Command::Promote(Promote { row: self.task(*task)?.seq() }),
             Op::Release { grant } => {

@@ -165,7 +165,8 @@ impl Reference {
             if let Some(idempotency) = &body.idempotency {
                 let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
                 let state = self.places[seq].state();
-                world.keys.insert(scope, KeyOwner { id: body.id, fingerprint: idempotency.fingerprint, state });
+                let (id, owner, fingerprint) = (body.id, body.owner.clone(), idempotency.fingerprint);
+                world.keys.insert(scope, KeyOwner { id, owner, fingerprint, state });
             }
         }
         world.incarnations.extend(self.workers.clone());
@@ -284,6 +285,7 @@ impl Reference {
                 && same(&filter.reason, finished.reason.map(|reason| reason.as_str()))
                 && same(&filter.error_code, finished.failure.as_ref().map(|failure| &*failure.code))
                 && same(&filter.tenant, Some(&body.tenant))
+                && same(&filter.owner, body.owner.as_deref())
                 && filter.rows.as_ref().is_none_or(|rows| rows.contains(seq))
         };
         self.places.keys().copied().filter(|seq| *seq > after).filter(matches).collect()

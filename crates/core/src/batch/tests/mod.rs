@@ -92,6 +92,7 @@ fn new_task(seq: i64, key: Option<(&str, u8)>) -> submit::NewTask {
         queue: "q".into(),
         operator: "extract".into(),
         tenant: "acme".into(),
+        owner: None,
         workspace: "default".into(),
         priority: 5,
         payload: "{}".into(),

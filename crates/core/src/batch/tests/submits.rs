@@ -24,7 +24,7 @@ fn a_key_with_other_content_refuses_the_whole_submission() {
     let mut world = world_for(0, &commands);
     let outcomes = world.decide(&commands);
     let existing = TaskId::new(0, 0, Seq(1));
-    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 1, existing }));
+    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 1, existing: Some(existing) }));
     assert_eq!(submitted(&outcomes[2]), [(Seq(5), State::Ready, true)], "a refused key is not taken");
     let made: Vec<_> = world.writes().bodies.iter().map(|body| body.seq()).collect();
     assert_eq!(made, [Seq(1), Seq(5)]);
@@ -43,12 +43,58 @@ fn a_key_is_unique_per_tenant_and_workspace() {
 fn a_key_of_the_store_leads_to_its_task() {
     let commands = [submit(vec![new_task(2, Some(("k", 1)))]), submit(vec![new_task(3, Some(("k", 2)))])];
     let mut world = world_for(0, &commands);
-    let owner = KeyOwner { id: id(), fingerprint: [1; 32], state: State::Succeeded };
+    let owner = KeyOwner { id: id(), owner: None, fingerprint: [1; 32], state: State::Succeeded };
     world.keys.insert(("acme".into(), "default".into(), "k".into()), owner);
     let outcomes = world.decide(&commands);
     assert_eq!(submitted(&outcomes[0]), [(id().seq(), State::Succeeded, false)]);
-    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 0, existing: id() }));
+    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 0, existing: Some(id()) }));
     assert!(world.writes().is_empty());
+}
+
+/// Whether the key was there before or came with the same batch: only who may see the task is told of it.
+#[test]
+fn a_key_of_another_owner_is_taken_and_says_no_more() {
+    let of =
+        |seq, owner: Option<&str>| submit::NewTask { owner: owner.map(Into::into), ..new_task(seq, Some(("k", 1))) };
+    for (first, second, seen) in [
+        (Some("ann"), Some("ann"), true),
+        (Some("ann"), Some("bob"), false),
+        (None, Some("bob"), false),
+        // Who reaches the whole tenant submits for nobody in particular.
+        (Some("ann"), None, true),
+        (None, None, true),
+    ] {
+        let expected = if seen {
+            Ok(vec![(Seq(1), State::Ready, false)])
+        } else {
+            Err(Rejection::IdempotencyConflict { index: 0, existing: None })
+        };
+        let commands = [submit(vec![of(1, first)]), submit(vec![of(2, second)])];
+        let in_batch = world_for(0, &commands).decide(&commands).pop().unwrap();
+        let mut world = world_for(0, &commands[1..]);
+        let known = KeyOwner {
+            id: TaskId::new(0, 0, Seq(1)),
+            owner: first.map(Into::into),
+            fingerprint: [1; 32],
+            state: State::Ready,
+        };
+        world.keys.insert(("acme".into(), "default".into(), "k".into()), known);
+        let stored = world.decide(&commands[1..]).pop().unwrap();
+        for outcome in [in_batch, stored] {
+            let outcome = outcome.map(|answer| submitted(&Ok(answer)));
+            assert_eq!(outcome, expected, "{first:?} {second:?}");
+        }
+    }
+}
+
+/// Not even what has other content names the task of another owner.
+#[test]
+fn a_key_of_another_owner_does_not_tell_whether_the_content_is_the_same() {
+    let ann = submit::NewTask { owner: Some("ann".into()), ..new_task(1, Some(("k", 1))) };
+    let bob = submit::NewTask { owner: Some("bob".into()), ..new_task(2, Some(("k", 2))) };
+    let commands = [submit(vec![ann]), submit(vec![bob])];
+    let outcomes = world_for(0, &commands).decide(&commands);
+    assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 0, existing: None }));
 }
 
 #[test]
@@ -71,7 +117,7 @@ fn a_submission_decided_again_finds_what_its_first_try_made() {
     for (id, waiting) in writes.ready {
         again.add_task(Task { id, place: Place::Ready(waiting), body: None });
     }
-    let owner = KeyOwner { id: TaskId::new(0, 0, Seq(1)), fingerprint: [1; 32], state: State::Ready };
+    let owner = KeyOwner { id: TaskId::new(0, 0, Seq(1)), owner: None, fingerprint: [1; 32], state: State::Ready };
     again.keys.insert(("acme".into(), "default".into(), "k".into()), owner);
     assert_eq!(again.decide(&commands), outcomes);
     assert!(again.writes().is_empty());

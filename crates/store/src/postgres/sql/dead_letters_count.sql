@@ -8,3 +8,4 @@ WHERE f.dead_lettered_at IS NOT NULL AND f.seq > $1
   AND ($7::timestamptz IS NULL OR f.dead_lettered_at >= $7)
   AND ($8::timestamptz IS NULL OR f.dead_lettered_at < $8)
   AND ($9::bigint[] IS NULL OR f.seq = ANY($9))
+  AND ($10::text IS NULL OR b.owner = $10)

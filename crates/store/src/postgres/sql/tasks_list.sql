@@ -5,4 +5,5 @@ WHERE b.seq < $1
   AND ($4::text IS NULL OR b.tenant = $4)
   AND ($5::text IS NULL OR b.workspace = $5)
   AND ($6::text IS NULL OR strpos(',' || substr(b.tags, 2), $6) > 0)
+  AND ($8::text IS NULL OR b.owner = $8)
 ORDER BY b.seq DESC LIMIT $7

@@ -8,4 +8,5 @@ WHERE f.dead_lettered_at IS NOT NULL AND f.seq > ?1
   AND (?7 IS NULL OR f.dead_lettered_at >= ?7)
   AND (?8 IS NULL OR f.dead_lettered_at < ?8)
   AND (?9 IS NULL OR f.seq IN (SELECT value FROM json_each(?9)))
-ORDER BY f.seq LIMIT ?10
+  AND (?10 IS NULL OR b.owner = ?10)
+ORDER BY f.seq LIMIT ?11

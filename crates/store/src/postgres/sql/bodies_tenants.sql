@@ -1,1 +1,0 @@
-SELECT seq, tenant FROM bodies WHERE seq = ANY($1)

@@ -1,0 +1,1 @@
+SELECT seq, tenant, owner FROM bodies WHERE seq = ANY($1)

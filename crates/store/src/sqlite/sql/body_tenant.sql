@@ -1,1 +1,0 @@
-SELECT tenant FROM bodies WHERE seq = ?

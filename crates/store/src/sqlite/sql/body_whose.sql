@@ -1,0 +1,1 @@
+SELECT tenant, owner FROM bodies WHERE seq = ?
