@@ -1,0 +1,211 @@
+//! TLS for connections to Postgres, as its address asks for.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::{TlsError, explain};
+use crate::provider::provider;
+use crate::roots::Roots;
+use crate::verify::{Trust, Verifier};
+
+/// What is verified of a Postgres server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PostgresTrust {
+    /// Nothing: keeps out those who only listen, not those who answer in the server's place.
+    Nobody,
+    /// That its certificate is from one of these CAs.
+    Chain(Roots),
+    /// That, and that it is for the host that was dialled.
+    Full(Roots),
+}
+
+/// The address of a Postgres server, with the TLS that it asks for:
+///
+/// | `sslmode` | TLS | Verified |
+/// |---|---|---|
+/// | `disable` | no | |
+/// | `prefer`, or not set | if the server offers it | nothing, as in libpq |
+/// | `require`, `verify-full` | yes | the CA and the name |
+/// | `verify-ca` | yes | the CA |
+///
+/// `sslrootcert=PATH` names the CAs, in place of the system's. `require` verifies, unlike in libpq: who asks for TLS
+/// should not get a connection that anyone can sit in the middle of.
+#[derive(Clone)]
+pub struct PostgresAddress {
+    pub config: Config,
+    pub tls: MakeRustlsConnect,
+}
+
+impl std::fmt::Debug for PostgresAddress {
+    /// Without the address, which can hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresAddress").finish_non_exhaustive()
+    }
+}
+
+impl PostgresAddress {
+    /// Of `postgres://…`. Reads the CA file.
+    pub fn parse(url: &str) -> Result<Self, TlsError> {
+        let (plain, mode, roots) = take_tls(url)?;
+        let mut config: Config = plain.parse().map_err(TlsError::Address)?;
+        let trust = trust(&mut config, mode.as_deref(), roots)?;
+        Ok(Self { config, tls: connector(&trust)? })
+    }
+}
+
+/// The address without what tokio-postgres does not know, the mode and the CA file.
+fn take_tls(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), TlsError> {
+    // A password may have a question mark.
+    let host = url.find('@').map_or(0, |at| at + 1);
+    let Some(question) = url[host..].find('?').map(|at| host + at) else {
+        return Ok((url.to_owned(), None, None));
+    };
+    let (mut mode, mut roots, mut others) = (None, None, Vec::new());
+    for parameter in url[question + 1..].split('&') {
+        match parameter.split_once('=') {
+            Some(("sslmode", value)) => mode = Some(value.to_owned()),
+            Some(("sslrootcert", value)) => roots = Some(PathBuf::from(decode(value)?)),
+            _ => others.push(parameter),
+        }
+    }
+    let plain =
+        if others.is_empty() { url[..question].to_owned() } else { url[..=question].to_owned() + &others.join("&") };
+    Ok((plain, mode, roots))
+}
+
+fn trust(config: &mut Config, mode: Option<&str>, roots: Option<PathBuf>) -> Result<PostgresTrust, TlsError> {
+    let verifies = matches!(mode, Some("require" | "verify-ca" | "verify-full"));
+    if roots.is_some() && !verifies {
+        return Err(TlsError::Unused {
+            setting: "sslrootcert",
+            why: "nothing is verified; add sslmode=verify-full to the address",
+        });
+    }
+    let roots = Roots::of(roots.as_deref());
+    let (ssl_mode, trust) = match mode {
+        Some("disable") => (SslMode::Disable, PostgresTrust::Nobody),
+        Some("prefer") | None => (SslMode::Prefer, PostgresTrust::Nobody),
+        Some("verify-ca") => (SslMode::Require, PostgresTrust::Chain(roots)),
+        Some("require" | "verify-full") => (SslMode::Require, PostgresTrust::Full(roots)),
+        Some(_) => {
+            return Err(TlsError::Unused {
+                setting: "sslmode",
+                why: "its value is unknown; use disable, prefer, require, verify-ca or verify-full",
+            });
+        }
+    };
+    config.ssl_mode(ssl_mode);
+    Ok(trust)
+}
+
+fn connector(trust: &PostgresTrust) -> Result<MakeRustlsConnect, TlsError> {
+    let trust = match trust {
+        PostgresTrust::Nobody => Trust::Nobody,
+        PostgresTrust::Chain(roots) => Trust::Chain(roots.load()?),
+        PostgresTrust::Full(roots) => Trust::full(roots.load()?)?,
+    };
+    let provider = provider();
+    let verifier = Verifier { trust, expected: None, worker: None, provider: Arc::clone(&provider) };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// `%2F` and its like.
+fn decode(text: &str) -> Result<String, TlsError> {
+    let broken = || TlsError::Unused { setting: "sslrootcert", why: "its value is not percent-encoded text" };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err(broken());
+        };
+        bytes.push(u8::try_from(high * 16 + low).map_err(|_| broken())?);
+    }
+    String::from_utf8(bytes).map_err(|_| broken())
+}
+
+/// Why TLS to Postgres was not set up, if that is what an error is about.
+pub fn explain_postgres(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            return Some(explain(tls));
+        }
+        if error.to_string() == "server does not support TLS" {
+            return Some("the server offers no TLS: turn ssl on there, or use sslmode=disable".to_owned());
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_say_what_is_verified() {
+        let file = || Roots::File("/etc/ca.crt".into());
+        let table = [
+            ("", SslMode::Prefer, PostgresTrust::Nobody),
+            ("?sslmode=prefer", SslMode::Prefer, PostgresTrust::Nobody),
+            ("?sslmode=disable", SslMode::Disable, PostgresTrust::Nobody),
+            ("?sslmode=require", SslMode::Require, PostgresTrust::Full(Roots::System)),
+            ("?sslmode=verify-full", SslMode::Require, PostgresTrust::Full(Roots::System)),
+            ("?sslmode=verify-ca", SslMode::Require, PostgresTrust::Chain(Roots::System)),
+            ("?sslmode=require&sslrootcert=/etc/ca.crt", SslMode::Require, PostgresTrust::Full(file())),
+            ("?sslrootcert=%2Fetc%2fca.crt&sslmode=verify-ca", SslMode::Require, PostgresTrust::Chain(file())),
+            (
+                "?application_name=x&sslmode=verify-full&connect_timeout=3",
+                SslMode::Require,
+                PostgresTrust::Full(Roots::System),
+            ),
+        ];
+        for (query, ssl_mode, expected) in table {
+            let (plain, mode, roots) = take_tls(&format!("postgres://u:p?w@h:1234/d{query}")).unwrap();
+            let mut config: Config = plain.parse().unwrap_or_else(|error| panic!("{plain}: {error}"));
+            let found = trust(&mut config, mode.as_deref(), roots).unwrap();
+            assert_eq!((config.get_ssl_mode(), found), (ssl_mode, expected), "{query}");
+            assert_eq!(config.get_dbname(), Some("d"), "{query}");
+            assert_eq!(config.get_password(), Some("p?w".as_bytes()), "{query}");
+        }
+    }
+
+    #[test]
+    fn what_would_not_be_verified_or_is_unknown_is_refused_without_the_address() {
+        let table = [
+            ("?sslrootcert=/etc/ca.crt", "add sslmode=verify-full"),
+            ("?sslmode=prefer&sslrootcert=/etc/ca.crt", "add sslmode=verify-full"),
+            ("?sslmode=disable&sslrootcert=/etc/ca.crt", "add sslmode=verify-full"),
+            ("?sslmode=allow", "use disable, prefer"),
+            ("?sslmode=verify-all", "use disable, prefer"),
+            ("?sslmode=", "use disable, prefer"),
+            ("?sslmode=require&sslrootcert=%2", "percent-encoded"),
+            ("?sslmode=require&sslrootcert=/missing/ca.crt", "/missing/ca.crt"),
+            ("?nonsense=1", "cannot be read"),
+        ];
+        for (query, expected) in table {
+            let error = PostgresAddress::parse(&format!("postgres://u:hunter2@h/d{query}")).unwrap_err();
+            assert!(error.to_string().contains(expected), "{query}: {error}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{query}");
+        }
+    }
+}
