@@ -83,8 +83,6 @@ pub enum IssueError {
     /// The caller stores the grants and issues the token with a `capability_id`.
     #[error("the token would have {bytes} bytes; grants are inline up to {max} bytes only")]
     TooLarge { bytes: usize, max: usize },
-    #[error("the claim `{0}` cannot be written")]
-    Claim(&'static str),
     #[error("the token could not be signed")]
     Sign,
 }

@@ -81,7 +81,8 @@ pub(crate) struct VerifyingKey {
 #[derive(Clone)]
 enum Material {
     Public(ParsedPublicKey),
-    Shared(hmac::Key),
+    /// Boxed, as it is twenty times the size of the other.
+    Shared(Box<hmac::Key>),
 }
 
 /// `SEQUENCE { OID rsaEncryption, NULL }`. Keys marked for PSS only have another one and are not for RS256.
@@ -120,7 +121,7 @@ impl VerifyingKey {
             return Err(KeyError::ShortSecret);
         }
         let key = hmac::Key::new(hmac::HMAC_SHA256, bytes);
-        Ok(Self { algorithm: Algorithm::Hs256, material: Material::Shared(key) })
+        Ok(Self { algorithm: Algorithm::Hs256, material: Material::Shared(Box::new(key)) })
     }
 
     fn public(algorithm: Algorithm, bytes: &[u8]) -> Result<Self, KeyError> {

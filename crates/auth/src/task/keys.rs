@@ -125,14 +125,14 @@ impl TaskKeys {
     }
 
     pub(super) fn seal(&self, claims: &impl Serialize) -> Result<Secret, IssueError> {
-        let message = message(Algorithm::Es256, Some(self.kid()), claims).ok_or(IssueError::Claim("claims"))?;
+        let message = message(Algorithm::Es256, Some(self.kid()), claims).ok_or(IssueError::Sign)?;
         let signature = self.signer.sign(&SystemRandom::new(), message.as_bytes()).map_err(|_| IssueError::Sign)?;
         compact(&message, signature.as_ref())
     }
 
     pub(super) fn seal_callback(&self, claims: &impl Serialize) -> Result<Secret, IssueError> {
         let Some(secret) = &self.callback_secret else { return self.seal(claims) };
-        let message = message(Algorithm::Hs256, None, claims).ok_or(IssueError::Claim("claims"))?;
+        let message = message(Algorithm::Hs256, None, claims).ok_or(IssueError::Sign)?;
         let signature = secret.sign_shared(message.as_bytes()).ok_or(IssueError::Sign)?;
         compact(&message, &signature)
     }

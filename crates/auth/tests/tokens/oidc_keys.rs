@@ -58,7 +58,6 @@ fn what_a_key_says_of_its_use_is_respected() {
         ("y", json!(null), false),
         ("d", json!("AAAA"), false),
         ("k", json!("AAAA"), false),
-        ("p", json!(null), true),
     ] {
         let found = counts(&[with(&good, name, value.clone())]);
         let expected = if usable { Ok((1, 0)) } else { Err(KeyError::NoUsableKey) };
