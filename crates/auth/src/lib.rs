@@ -2,6 +2,7 @@
 //!
 //! Secrets are compared in constant time and never print.
 
+mod api_key;
 mod jwt;
 mod oidc;
 mod role;
@@ -10,6 +11,7 @@ mod task;
 mod user;
 pub mod worker;
 
+pub use api_key::{KeyDigest, NewApiKey, key_digest};
 pub use jwt::{IssueError, KeyError, MAX_TOKEN_BYTES, TokenError};
 pub use oidc::{JwkSet, OIDC_MAX_LEEWAY_S, OidcKeys, OidcUser, OidcVerifier, StaticKey};
 pub use role::{Role, UserScope};
@@ -18,7 +20,7 @@ pub use task::{
     Access, CAPABILITY_MAX_TTL_S, CapabilityClaims, DEFAULT_ISSUER, DatasetGrant, HS256_KID, MAX_INLINE_TOKEN_BYTES,
     S3Grant, StorageRef, TASK_TOKEN_MAX_TTL_S, TaskClaims, TaskKeys, TaskPublicKey, Verified,
 };
-pub use user::{DEFAULT_TENANT, User, UserAuth};
+pub use user::{ConfiguredKey, DEFAULT_TENANT, UserAuth};
 pub use worker::{Worker, WorkerAuth, WorkerCredential, WorkerKeys};
 
 /// Why a caller was not let in. Neither says more than the caller knows.

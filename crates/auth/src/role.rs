@@ -23,6 +23,19 @@ pub enum UserScope {
     Admin,
 }
 
+impl UserScope {
+    /// As refusals and the OpenAPI document name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Api => "api",
+            Self::Operator => "operator",
+            Self::TenantAdmin => "tenant:admin",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 impl Role {
     pub const ALL: [Self; 5] = [Self::Viewer, Self::Api, Self::Operator, Self::TenantAdmin, Self::Admin];
 

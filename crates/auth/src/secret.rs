@@ -16,9 +16,12 @@ impl Secret {
 
     /// 256 random bits in hexadecimal.
     pub fn random() -> Self {
-        let mut bytes = [0_u8; 32];
-        getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system gives no randomness: {error}"));
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// A text that was made here, as it is.
+    pub(crate) fn from_own(text: String) -> Self {
+        Self(text)
     }
 
     /// Whether `other` is this secret. The time that takes says nothing about where they differ.
@@ -30,6 +33,13 @@ impl Secret {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0_u8; N];
+    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system gives no randomness: {error}"));
+    bytes
 }
 
 impl fmt::Debug for Secret {

@@ -225,6 +225,7 @@ impl Config {
             enabled: self.settings.flag("auth.enabled")?.unwrap_or(false),
             api_key: self.settings.secret("auth.api_key")?,
             admin_api_key: self.settings.secret("auth.admin_api_key")?,
+            admin_fallback: false,
         })
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tenure_auth::AuthError;
+use tenure_auth::worker::Scope;
+use tenure_auth::{AuthError, Role, UserScope};
 use tenure_contract::error::{ErrorClass, UserError, WorkerError};
 use tenure_contract::pull::ItemAnswer;
 use tenure_core::command::{Conflict, ConflictKind, Rejection};
@@ -30,7 +31,22 @@ pub enum Fault {
     WorkerMismatch,
     MissingApiKey,
     InvalidApiKey,
+    InvalidBearer,
+    NoRole,
+    ProviderUnavailable,
+    MissingBootstrapKey,
+    InvalidBootstrapKey,
+    BootstrapNotConfigured,
+    NoSigningKey,
+    Forbidden { role: Role, scope: UserScope },
+    RoleForbidden { role: Role },
+    WorkerScope { scope: Scope },
     TenantForbidden,
+    OwnerForbidden,
+    BadArgument { field: String, message: String },
+    RateLimited { limit: u32, retry_after: Duration },
+    TooManyFailures { retry_after: Duration },
+    TenantLimit { limit: &'static str, message: String, retry_after: Duration },
     Refused(Rejection),
     NotFound { what: &'static str },
     MethodNotAllowed,
@@ -53,30 +69,55 @@ impl Fault {
         }
     }
 
-    pub fn of_user(error: AuthError) -> Self {
-        match error {
-            AuthError::Missing => Self::MissingApiKey,
-            AuthError::Invalid | AuthError::NotConfigured => Self::InvalidApiKey,
-        }
+    /// A request fault that is 400 where others are 422.
+    pub fn bad(field: impl Into<String>, message: &str) -> Self {
+        Self::BadArgument { field: field.into(), message: message.to_owned() }
+    }
+
+    /// The stable word, where it does not matter whether it is a task or a job that was not found.
+    pub fn word(&self) -> &'static str {
+        self.code("not_found")
+    }
+
+    /// Whether nobody could be recognised.
+    pub fn is_unauthorized(&self) -> bool {
+        self.status() == StatusCode::UNAUTHORIZED
     }
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::Malformed { .. } => StatusCode::BAD_REQUEST,
+            Self::Malformed { .. } | Self::BadArgument { .. } => StatusCode::BAD_REQUEST,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::MissingWorkerToken | Self::InvalidWorkerToken | Self::MissingApiKey | Self::InvalidApiKey => {
-                StatusCode::UNAUTHORIZED
+            Self::MissingWorkerToken
+            | Self::InvalidWorkerToken
+            | Self::MissingApiKey
+            | Self::InvalidApiKey
+            | Self::InvalidBearer
+            | Self::MissingBootstrapKey
+            | Self::InvalidBootstrapKey => StatusCode::UNAUTHORIZED,
+            Self::WorkerMismatch
+            | Self::WorkerScope { .. }
+            | Self::Forbidden { .. }
+            | Self::RoleForbidden { .. }
+            | Self::NoRole
+            | Self::TenantForbidden
+            | Self::OwnerForbidden => StatusCode::FORBIDDEN,
+            Self::RateLimited { .. } | Self::TooManyFailures { .. } | Self::TenantLimit { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
             }
-            Self::WorkerMismatch | Self::TenantForbidden => StatusCode::FORBIDDEN,
             Self::NotFound { .. } | Self::Refused(Rejection::NotFound) => StatusCode::NOT_FOUND,
             Self::Refused(_) => StatusCode::CONFLICT,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::WorkerAuthNotConfigured | Self::Busy { .. } | Self::StoreUnavailable { .. } | Self::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::WorkerAuthNotConfigured
+            | Self::BootstrapNotConfigured
+            | Self::NoSigningKey
+            | Self::ProviderUnavailable
+            | Self::Busy { .. }
+            | Self::StoreUnavailable { .. }
+            | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -88,14 +129,25 @@ impl Fault {
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::BodyTimeout => "request_timeout",
-            Self::Invalid { .. } => "invalid_argument",
+            Self::Invalid { .. } | Self::BadArgument { .. } => "invalid_argument",
             Self::MissingWorkerToken => "missing_worker_token",
             Self::InvalidWorkerToken => "invalid_worker_token",
             Self::WorkerAuthNotConfigured => "worker_auth_not_configured",
             Self::WorkerMismatch => "worker_mismatch",
             Self::MissingApiKey => "missing_api_key",
             Self::InvalidApiKey => "invalid_api_key",
+            Self::InvalidBearer => "invalid_bearer_token",
+            Self::NoRole => "no_role",
+            Self::ProviderUnavailable => "identity_provider_unavailable",
+            Self::MissingBootstrapKey => "missing_bootstrap_key",
+            Self::InvalidBootstrapKey => "invalid_bootstrap_key",
+            Self::BootstrapNotConfigured => "worker_auth_not_configured",
+            Self::NoSigningKey => "signing_key_not_configured",
+            Self::Forbidden { .. } | Self::RoleForbidden { .. } | Self::WorkerScope { .. } => "forbidden",
             Self::TenantForbidden => "tenant_forbidden",
+            Self::OwnerForbidden => "owner_forbidden",
+            Self::RateLimited { .. } | Self::TooManyFailures { .. } => "rate_limited",
+            Self::TenantLimit { .. } => "tenant_limit",
             Self::NotFound { what } => what,
             Self::MethodNotAllowed => "method_not_allowed",
             Self::Busy { .. } => "overloaded",
@@ -122,7 +174,30 @@ impl Fault {
     fn message(&self) -> String {
         match self {
             Self::Malformed { message } => message.clone(),
-            Self::Invalid { message, .. } => message.clone(),
+            Self::Invalid { message, .. } | Self::BadArgument { message, .. } => message.clone(),
+            Self::InvalidBearer => "the bearer token is not valid here".to_owned(),
+            Self::NoRole => "none of the groups in the token has a role here".to_owned(),
+            Self::ProviderUnavailable => "the keys of the identity provider cannot be fetched; try again".to_owned(),
+            Self::MissingBootstrapKey => "send the bootstrap key of this worker in X-Worker-Bootstrap-Key".to_owned(),
+            Self::InvalidBootstrapKey => "the bootstrap key is not valid for this worker".to_owned(),
+            Self::BootstrapNotConfigured => {
+                "this server has no bootstrap keys: set auth.worker_bootstrap_keys".to_owned()
+            }
+            Self::NoSigningKey => {
+                "this server has no key to sign with: set auth.worker_private_key_file or auth.worker_signing_key_file"
+                    .to_owned()
+            }
+            Self::Forbidden { role, scope } => {
+                format!("the role {} may not do this: it needs {}", role.as_str(), scope.as_str())
+            }
+            Self::RoleForbidden { role } => format!("a key of the role {} makes no key of a higher one", role.as_str()),
+            Self::WorkerScope { scope } => format!("the worker token lacks the scope {}", scope.as_str()),
+            Self::OwnerForbidden => "this API key belongs to another owner".to_owned(),
+            Self::RateLimited { limit, .. } => format!("more than {limit} requests a minute; try again later"),
+            Self::TooManyFailures { .. } => {
+                "too many failed authentications from this address; try again later".to_owned()
+            }
+            Self::TenantLimit { limit, message, .. } => format!("{message} ({limit}); try again later"),
             Self::UnsupportedMediaType => "send the body as Content-Type: application/json".to_owned(),
             Self::BodyTooLarge { limit } => format!("the body may have {limit} bytes at most"),
             Self::PayloadTooLarge { field } => format!("{field} may have {} bytes at most", limits::PAYLOAD_BYTES),
@@ -139,6 +214,8 @@ impl Fault {
             Self::NotFound { what } => match *what {
                 "task_not_found" => "no such task".to_owned(),
                 "queue_not_found" => "no such queue".to_owned(),
+                "api_key_not_found" => "no such API key".to_owned(),
+                "tenant_not_found" => "no such tenant".to_owned(),
                 _ => "no such path; see /api/v1/openapi.json".to_owned(),
             },
             Self::MethodNotAllowed => "this path takes another method; see /api/v1/openapi.json".to_owned(),
@@ -167,14 +244,21 @@ impl Fault {
 
     fn field(&self) -> Option<String> {
         match self {
-            Self::Invalid { field, .. } | Self::PayloadTooLarge { field } => Some(field.clone()),
+            Self::Invalid { field, .. } | Self::BadArgument { field, .. } | Self::PayloadTooLarge { field } => {
+                Some(field.clone())
+            }
             _ => None,
         }
     }
 
     fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Busy { retry_after } | Self::StoreUnavailable { retry_after } => Some(*retry_after),
+            Self::Busy { retry_after }
+            | Self::StoreUnavailable { retry_after }
+            | Self::RateLimited { retry_after, .. }
+            | Self::TooManyFailures { retry_after }
+            | Self::TenantLimit { retry_after, .. } => Some(*retry_after),
+            Self::ProviderUnavailable => Some(Duration::from_secs(5)),
             Self::ShuttingDown => Some(Duration::from_secs(1)),
             _ => None,
         }
@@ -255,7 +339,13 @@ impl Fault {
     fn respond(&self, body: impl IntoResponse) -> Response {
         let mut response = (self.status(), body).into_response();
         if let Some(after) = self.retry_after() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil().max(1.0) as u64));
+        }
+        if let Self::RateLimited { limit, .. } = self {
+            response.headers_mut().insert("x-ratelimit-limit", HeaderValue::from(*limit));
+            response.headers_mut().insert("x-ratelimit-remaining", HeaderValue::from(0));
         }
         response
     }

@@ -1,27 +1,29 @@
 //! Connections: accepted up to a cap, timed at every stage, drained at the end.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, MatchedPath, Request};
-use axum::http::{HeaderValue, Uri};
+use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use axum::response::Response;
 use axum::{Router, middleware};
 use futures_util::FutureExt;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tenure_engine::Engine;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use crate::connection::Serving;
 use crate::error::Fault;
 use crate::request::{RequestId, with_request_id};
 use crate::state::{App, ServerConfig};
-use crate::{api, contracts, limits};
+use crate::{access, api, contracts, limits};
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
@@ -32,11 +34,11 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let app = App::new(engine.clone(), &config, recorder());
-    let service = TowerToHyperService::new(router(app));
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD_TIMEOUT).max_headers(100).half_close(false);
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    app.identity.keep_fresh(&tasks, stop.clone());
+    tasks.spawn(forget_idle(app.clone(), stop.clone()));
     let connections = Arc::new(Semaphore::new(config.max_connections));
-    let graceful = GracefulShutdown::new();
+    let serving = Serving { router: router(app), tls: config.tls, graceful: Arc::default() };
     tokio::pin!(shutdown);
     loop {
         // Beyond the cap connections wait in the listener's backlog.
@@ -44,36 +46,50 @@ pub async fn run(
             accepted = accept(&listener, &connections) => accepted,
             () = &mut shutdown => break,
         };
-        let Some((stream, permit)) = accepted else { continue };
-        let connection = http.serve_connection(TokioIo::new(stream), service.clone());
-        let connection = graceful.watch(connection);
+        let Some((stream, peer, permit)) = accepted else { continue };
+        let serving = serving.clone();
         tokio::spawn(async move {
-            // A broken connection is the client's affair.
-            let _ = connection.await;
+            serving.connection(stream, peer).await;
             drop(permit);
         });
     }
     drop(listener);
     tracing::info!("stopping: long polls end, accepted requests finish");
     engine.begin_shutdown();
-    if tokio::time::timeout(config.drain_timeout, graceful.shutdown()).await.is_err() {
+    stop.cancel();
+    if tokio::time::timeout(config.drain_timeout, serving.drain()).await.is_err() {
         tracing::warn!("some requests did not finish in time");
     }
+    tasks.close();
+    tasks.wait().await;
     engine.shutdown().await;
     Ok(())
+}
+
+/// Forgets who has not called for a while.
+async fn forget_idle(app: App, stop: CancellationToken) {
+    let work = async {
+        loop {
+            tokio::time::sleep(limits::RATE_CLEANUP).await;
+            let idle = app.access.get().rate_limit.map_or(limits::RATE_CLEANUP, |limit| limit.bucket_ttl);
+            app.limiter.clean(idle, Instant::now());
+            app.failures.clean(limits::RATE_CLEANUP * 2, Instant::now());
+        }
+    };
+    stop.run_until_cancelled(work).await;
 }
 
 async fn accept(
     listener: &TcpListener,
     connections: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, peer)) => {
             // Answers are small: waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             metrics::counter!("tenure_connections_total").increment(1);
-            Some((stream, permit))
+            Some((stream, peer, permit))
         }
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
@@ -89,12 +105,30 @@ fn router(app: App) -> Router {
         .merge(api::router())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), access::guard::guard))
+        .layer(cors(app.clone()))
         .layer(middleware::from_fn(catch_panics))
         .layer(middleware::from_fn(contracts::pull::name_contract))
         .layer(middleware::from_fn(security_headers))
         .layer(middleware::from_fn(measure))
         .layer(middleware::from_fn(with_request_id))
         .with_state(app)
+}
+
+/// Browsers may call from the origins that the configuration names; by default from none.
+fn cors(app: App) -> CorsLayer {
+    let allowed = move |origin: &HeaderValue, _: &axum::http::request::Parts| {
+        let access = app.access.get();
+        access.cors_allowed_origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+    };
+    let headers = ["content-type", "x-api-key", "x-admin-api-key", "x-user-id", "x-tenant-id", "x-request-id"];
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(allowed))
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS])
+        .allow_headers(
+            headers.map(HeaderName::from_static).into_iter().chain([header::AUTHORIZATION]).collect::<Vec<_>>(),
+        )
+        .expose_headers(["x-request-id", "x-ratelimit-limit", "x-ratelimit-remaining"].map(HeaderName::from_static))
 }
 
 async fn unknown_path(Extension(id): Extension<RequestId>, uri: Uri) -> Response {
@@ -106,7 +140,7 @@ async fn wrong_method(Extension(id): Extension<RequestId>, uri: Uri) -> Response
 }
 
 /// In the words of the contract that the path belongs to.
-fn say(fault: Fault, uri: &Uri, id: &RequestId) -> Response {
+pub fn say(fault: Fault, uri: &Uri, id: &RequestId) -> Response {
     if contracts::pull::owns(uri.path()) { fault.for_worker(id) } else { fault.for_user(id) }
 }
 
@@ -136,7 +170,15 @@ async fn measure(path: Option<MatchedPath>, request: Request, next: middleware::
 async fn security_headers(request: Request, next: middleware::Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
     headers.entry("cache-control").or_insert(HeaderValue::from_static("no-store"));
     response
 }

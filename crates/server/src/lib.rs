@@ -2,16 +2,26 @@
 //!
 //! [`run`] serves a bound listener until it is told to stop, then drains: long polls end, accepted commands finish.
 
+mod access;
 mod api;
+mod audit;
+mod connection;
 mod contracts;
 mod error;
 mod http;
+mod identity;
 mod limits;
+mod live;
 pub mod openapi;
 mod render;
 mod request;
 mod state;
+mod tenants;
 mod validate;
 
+pub use access::{Access, KeyBy, RateLimit};
 pub use http::run;
+pub use identity::oidc::{KeySource, OidcAccess};
+pub use identity::task_keys::SharedTaskKeys;
+pub use live::Live;
 pub use state::ServerConfig;

@@ -14,3 +14,13 @@ pub const EVENT_STREAMS: usize = 256;
 pub const EVENT_KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A request id longer than this is replaced.
 pub const REQUEST_ID_BYTES: usize = 128;
+/// Names whose calls are counted at a time; a bucket takes about a hundred bytes.
+pub const RATE_BUCKETS: usize = 50_000;
+/// How often buckets that nobody uses are looked for.
+pub const RATE_CLEANUP: Duration = Duration::from_secs(60);
+pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
+/// HTTP/2: a connection that does not answer a ping in time is gone.
+pub const PING_EVERY: Duration = Duration::from_secs(20);
+pub const PING_TIMEOUT: Duration = Duration::from_secs(20);
+pub const HTTP2_STREAMS: u32 = 256;
+pub const HTTP2_HEAD_BYTES: u32 = 64 * 1024;

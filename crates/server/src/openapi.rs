@@ -3,7 +3,8 @@
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::api::{dead_letters, events, health, metrics, queues, tasks};
+use crate::api::admin::{api_keys, audit, tenants, worker_tokens};
+use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
 use crate::contracts::{exchange, pull};
 
 #[derive(OpenApi)]
@@ -37,6 +38,22 @@ use crate::contracts::{exchange, pull};
         health::openapi,
         metrics::metrics,
         metrics::metrics_at_root,
+        whoami::whoami,
+        whoami::jwks,
+        api_keys::create,
+        api_keys::list,
+        api_keys::show,
+        api_keys::revoke,
+        worker_tokens::issue,
+        worker_tokens::revoke,
+        worker_tokens::revocations,
+        worker_tokens::bootstrap,
+        tenants::list,
+        tenants::show,
+        tenants::set,
+        tenants::unset,
+        audit::admin,
+        audit::operations,
     ),
     modifiers(&Credentials)
 )]
@@ -50,6 +67,7 @@ impl Modify for Credentials {
         let key = |name: &str| SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(name)));
         components.add_security_scheme("api_key", key("X-API-Key"));
         components.add_security_scheme("worker_token", key("X-Worker-Token"));
+        components.add_security_scheme("bootstrap_key", key("X-Worker-Bootstrap-Key"));
     }
 }
 

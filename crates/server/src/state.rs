@@ -2,17 +2,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use tenure_auth::{UserAuth, WorkerAuth};
 use tenure_engine::Engine;
+use tenure_outbound::Outbound;
+use tenure_tls::LiveServer;
 use tokio::sync::Semaphore;
 
+use crate::access::Access;
+use crate::access::limiter::Limiter;
+use crate::identity::Identity;
+use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
+use crate::live::Live;
+use crate::tenants::Tenants;
 
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    pub worker_auth: WorkerAuth,
-    pub user_auth: UserAuth,
+    /// Who is let in. What is set later holds from the next request on.
+    pub access: Live<Access>,
+    /// With it connections are TLS; certificates are replaced through it.
+    pub tls: Option<Arc<LiveServer>>,
+    /// The keys of task and capability tokens.
+    pub task_keys: Option<Arc<SharedTaskKeys>>,
+    /// For addresses that others chose; without one they are not called.
+    pub outbound: Option<Outbound>,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -21,8 +34,10 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            worker_auth: WorkerAuth::default(),
-            user_auth: UserAuth::default(),
+            access: Live::default(),
+            tls: None,
+            task_keys: None,
+            outbound: None,
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -36,8 +51,13 @@ pub struct App(Arc<Inner>);
 #[derive(Debug)]
 pub struct Inner {
     pub engine: Engine,
-    pub worker_auth: WorkerAuth,
-    pub user_auth: UserAuth,
+    pub access: Live<Access>,
+    pub identity: Arc<Identity>,
+    pub tenants: Tenants,
+    /// Calls of users.
+    pub limiter: Limiter,
+    /// Failed authentications by address.
+    pub failures: Limiter,
     pub metrics: PrometheusHandle,
     pub event_streams: Arc<Semaphore>,
 }
@@ -45,9 +65,12 @@ pub struct Inner {
 impl App {
     pub fn new(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         Self(Arc::new(Inner {
+            access: config.access.clone(),
+            identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
+            tenants: Tenants::new(engine.clone()),
+            limiter: Limiter::new(limits::RATE_BUCKETS),
+            failures: Limiter::new(limits::RATE_BUCKETS),
             engine,
-            worker_auth: config.worker_auth.clone(),
-            user_auth: config.user_auth.clone(),
             metrics,
             event_streams: Arc::new(Semaphore::new(limits::EVENT_STREAMS)),
         }))

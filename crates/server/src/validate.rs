@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tenure_auth::{DEFAULT_TENANT, User};
 use tenure_contract::user::{QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission};
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
@@ -13,7 +12,10 @@ use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{Idempotency, Spec};
 use tenure_core::{TaskId, Timestamp};
 
+use crate::access::caller::Caller;
 use crate::error::Fault;
+
+const OWNER_CHARS: usize = 128;
 
 /// Where a field stands: alone, or in an entry of a batch.
 #[derive(Debug, Clone, Copy)]
@@ -76,19 +78,18 @@ pub fn time(text: &str, field: impl Into<String>) -> Result<Timestamp, Fault> {
     Timestamp::parse(text).map_err(|error| Fault::invalid(field, &error.to_string()))
 }
 
-/// Which tenant a new task belongs to.
-fn tenant(user: &User, asked: Option<&str>, at: At) -> Result<Arc<str>, Fault> {
-    match (user, asked) {
-        (User::Admin, None) => Ok(DEFAULT_TENANT.into()),
-        (User::Admin, Some(asked)) => scope(asked, at.field("tenant")),
-        (User::Tenant(own), None) => Ok(own.as_str().into()),
-        (User::Tenant(own), Some(asked)) if own == asked => Ok(own.as_str().into()),
-        (User::Tenant(_), Some(_)) => Err(Fault::TenantForbidden),
+/// Who owns something: as `X-User-ID` has it.
+pub fn owner(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
+    let plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '/' && c != '\\';
+    if text.is_empty() || text.chars().count() > OWNER_CHARS || !text.chars().all(plain) {
+        let message = "must have 1 to 128 characters, without white space, control characters, / and \\";
+        return Err(Fault::invalid(field, message));
     }
+    Ok(text.into())
 }
 
 /// A submission as a task to be, under an id that was minted for it.
-pub fn submission(task: TaskSubmission, id: TaskId, user: &User, at: At) -> Result<NewTask, Fault> {
+pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> Result<NewTask, Fault> {
     let key = match &task.idempotency_key {
         None => None,
         Some(key) => Some(words(key, at.field("idempotency_key"), limits::IDEMPOTENCY_KEY_BYTES)?),
@@ -103,8 +104,8 @@ pub fn submission(task: TaskSubmission, id: TaskId, user: &User, at: At) -> Resu
         id,
         queue: name(&task.queue, at.field("queue"))?,
         operator: name(&task.operator, at.field("operator"))?,
-        tenant: tenant(user, task.tenant.as_deref(), at)?,
-        owner: None,
+        tenant: caller.tenant_for(task.tenant.as_deref(), at.field("tenant"))?,
+        owner: caller.subject.clone(),
         workspace: scope(task.workspace.as_deref().unwrap_or("default"), at.field("workspace"))?,
         priority: u8::try_from(priority).unwrap_or(limits::PRIORITY_DEFAULT),
         payload,

@@ -130,6 +130,9 @@ pub trait IdentityStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<ApiKey>, StoreError>;
 
+    /// The key of this id; of one tenant, or of any.
+    async fn api_key(&self, key_id: &str, tenant: Option<&str>) -> Result<Option<ApiKey>, StoreError>;
+
     /// The key with this hash. Those that are revoked or have expired come back too: the caller judges.
     async fn api_key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<ApiKey>, StoreError>;
 

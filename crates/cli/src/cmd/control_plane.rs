@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::ServerConfig;
+use tenure_server::{Access, Live, ServerConfig};
 use tokio::net::TcpListener;
 
 use crate::exit::Stop;
@@ -108,7 +108,8 @@ impl ControlPlane {
                     .into());
             }
         };
-        let server = ServerConfig { worker_auth: auth.worker, user_auth: auth.user, ..ServerConfig::default() };
+        let access = Access { workers: auth.worker, users: auth.user, ..Access::default() };
+        let server = ServerConfig { access: Live::new(access), ..ServerConfig::default() };
         Ok(Self { listener, engine, server })
     }
 
@@ -221,7 +222,7 @@ mod tests {
     fn only_a_server_that_knows_everybody_listens_to_the_network() {
         let exposed: SocketAddr = "0.0.0.0:1".parse().unwrap();
         let check = |user_enabled, shared, anonymous, address: SocketAddr| {
-            let user = UserAuth { enabled: user_enabled, api_key: Secret::new("k"), admin_api_key: None };
+            let user = UserAuth { enabled: user_enabled, api_key: Secret::new("k"), ..UserAuth::default() };
             let shared = if shared { Secret::new("t") } else { None };
             let worker = WorkerAuth { shared, anonymous, ..WorkerAuth::default() };
             check_exposure(&Auth { user, worker }, &[address]).map_err(|stop| stop.to_string())

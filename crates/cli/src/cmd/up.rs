@@ -44,7 +44,9 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let token = Secret::random();
     worker.token = Some(TokenSource::Text(token.reveal().to_owned()));
     worker.name = Some(name.clone());
-    control_plane.server.worker_auth.per_worker.insert(name, token);
+    control_plane.server.access.update(|access| {
+        access.workers.per_worker.insert(name, token);
+    });
 
     output::line(format!("tenure listening on {url}"))?;
     output::line(welcome(&url, &worker.queues, &config.store))?;

@@ -7,19 +7,21 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tenure_auth::User;
 use tenure_contract::error::UserError;
 use tenure_contract::user::{DeadLetter, Page, Redrive, RedriveFilter as WireFilter, RedriveRequest};
+use tenure_core::command::Reach;
 use tenure_core::limits;
 use tenure_engine::random_bits;
 use tenure_engine::store::{DeadLetterFilter, NewRedrive, RedriveFilter};
 
 use super::tasks::{cursor, narrowed};
-use super::{authenticate, query, reach, respond};
+use super::{query, respond};
+use crate::access::caller::Caller;
+use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{render, validate};
+use crate::{audit, render, validate};
 
 pub fn router() -> Router<App> {
     Router::new().route("/api/v1/dead-letters", get(list)).route("/api/v1/dead-letters/redrive", post(redrive))
@@ -40,19 +42,18 @@ pub struct ListQuery {
 }
 
 /// List dead letters, oldest first
-#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "dead letters", params(ListQuery), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "dead letters", params(ListQuery), security(("api_key" = ["read"])),
     responses((status = 200, body = Page<DeadLetter>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     uri: Uri,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let asked: ListQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
-        let Some(reach) = narrowed(reach(&user), asked.tenant.as_deref()) else {
+        let Some(reach) = narrowed(caller.reach(), asked.tenant.as_deref()) else {
             return Ok(Page { items: Vec::new(), next_cursor: None });
         };
         let filter = DeadLetterFilter {
@@ -74,17 +75,17 @@ pub async fn list(
 
 /// Put matching dead letters back into their queues
 #[utoipa::path(post, path = "/api/v1/dead-letters/redrive", tag = "dead letters", request_body = RedriveRequest,
-    security(("api_key" = [])),
+    security(("api_key" = ["api"])),
     responses((status = 202, body = Redrive), (status = 200, body = Redrive, description = "dry run"),
               (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn redrive(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let request: RedriveRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         if request.filter == WireFilter::default() {
             return Err(Fault::invalid("filter", "an empty filter would match everything: name at least one field"));
@@ -97,7 +98,7 @@ pub async fn redrive(
             None => None,
             Some(key) => Some(validate::words(key, "idempotency_key", limits::IDEMPOTENCY_KEY_BYTES)?),
         };
-        let filter = filter(request.filter, &user)?;
+        let filter = filter(request.filter, &caller)?;
         if request.dry_run {
             let matched = app.engine.count_dead_letters(&filter).await?;
             let state = "dry_run".to_owned();
@@ -112,7 +113,8 @@ pub async fn redrive(
         let view = app.engine.redrive(&NewRedrive { redrive_id: random_bits(), key, filter, rate }).await?;
         Ok(render::redrive(&view))
     };
-    match answer.await {
+    let answer = audit::operation(&app, &caller, &id, "dead_letters.redrive", "dead-letters", answer.await).await;
+    match answer {
         Ok(redrive) => {
             let status = if redrive.dry_run { StatusCode::OK } else { StatusCode::ACCEPTED };
             (status, Json(redrive)).into_response()
@@ -121,7 +123,7 @@ pub async fn redrive(
     }
 }
 
-fn filter(wire: WireFilter, user: &User) -> Result<RedriveFilter, Fault> {
+fn filter(wire: WireFilter, caller: &Caller) -> Result<RedriveFilter, Fault> {
     // Postgres keeps no NUL in a text: nothing can match one.
     for (name, text) in [
         ("queue", &wire.queue),
@@ -134,11 +136,9 @@ fn filter(wire: WireFilter, user: &User) -> Result<RedriveFilter, Fault> {
             return Err(Fault::invalid(format!("filter.{name}"), "must not contain NUL"));
         }
     }
-    let tenant = match (user, wire.tenant) {
-        (User::Admin, tenant) => tenant,
-        (User::Tenant(own), None) => Some(own.clone()),
-        (User::Tenant(own), Some(asked)) if *own == asked => Some(asked),
-        (User::Tenant(_), Some(_)) => return Err(Fault::TenantForbidden),
+    let tenant = match (caller.reach(), wire.tenant) {
+        (Reach::All, tenant) => tenant,
+        (_, asked) => Some(caller.tenant_for(asked.as_deref(), "filter.tenant")?.to_string()),
     };
     let rows = match wire.task_ids {
         None => None,
@@ -158,7 +158,7 @@ fn filter(wire: WireFilter, user: &User) -> Result<RedriveFilter, Fault> {
         reason: wire.reason,
         error_code: wire.error_code,
         tenant,
-        owner: None,
+        owner: caller.owner.as_deref().map(ToOwned::to_owned),
         after: wire.after.as_deref().map(|text| validate::time(text, "filter.after")).transpose()?,
         before: wire.before.as_deref().map(|text| validate::time(text, "filter.before")).transpose()?,
         rows,

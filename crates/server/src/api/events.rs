@@ -13,7 +13,7 @@ use tenure_contract::error::UserError;
 use tenure_contract::events::TaskEvent;
 use tenure_engine::{Event, EventId};
 
-use super::{authenticate, reach};
+use crate::access::guard::User;
 use crate::error::Fault;
 use crate::limits;
 use crate::request::RequestId;
@@ -27,13 +27,17 @@ pub fn router() -> Router<App> {
 ///
 /// Each event is named `task` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
 /// named `reset` says that what lies before was removed: look at everything anew.
-#[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = ["read"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "go on behind this event")),
     responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent),
               (status = "4XX", body = UserError), (status = 503, body = UserError)))]
-pub async fn events(State(app): State<App>, Extension(id): Extension<RequestId>, headers: HeaderMap) -> Response {
+pub async fn events(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+) -> Response {
     let opened = async {
-        let user = authenticate(&app, &headers)?;
         let after = match headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default()) {
             None => None,
             Some(text) => {
@@ -43,7 +47,7 @@ pub async fn events(State(app): State<App>, Extension(id): Extension<RequestId>,
         };
         let place = app.event_streams.clone().try_acquire_owned();
         let place = place.map_err(|_| Fault::Busy { retry_after: std::time::Duration::from_secs(5) })?;
-        Ok::<_, Fault>((app.engine.events(reach(&user), after).await?, place))
+        Ok::<_, Fault>((app.engine.events(caller.reach(), after).await?, place))
     };
     match opened.await {
         Err(fault) => fault.for_user(&id),

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tenure_contract::error::UserError;
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
@@ -17,15 +18,15 @@ pub fn router() -> Router<App> {
 }
 
 /// The same, where scrapers look first
-#[utoipa::path(get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
+#[utoipa::path(get, path = "/metrics", tag = "health", security(("api_key" = ["operator"])),
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
 pub async fn metrics_at_root(state: State<App>) -> Response {
     metrics(state).await
 }
 
 /// Figures for Prometheus
-#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "health",
-    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
+#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "health", security(("api_key" = ["operator"])),
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
 pub async fn metrics(State(app): State<App>) -> Response {
     let mut text = app.metrics.render();
     // Depths are read when asked for: they are the store's, not this process's.
@@ -33,6 +34,9 @@ pub async fn metrics(State(app): State<App>) -> Response {
         Ok(page) => queue_depths(&mut text, &page.items),
         Err(error) => tracing::warn!(%error, "cannot read queue depths for metrics"),
     }
+    text.push_str("# HELP tenure_rate_limit_active_buckets Callers whose requests are counted.\n");
+    text.push_str("# TYPE tenure_rate_limit_active_buckets gauge\n");
+    let _ = writeln!(text, "tenure_rate_limit_active_buckets {}", app.limiter.len());
     let (work, heartbeat) = app.engine.waiting();
     text.push_str("# HELP tenure_lane_waiting Requests that wait for the store.\n# TYPE tenure_lane_waiting gauge\n");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"work\"}} {work}");

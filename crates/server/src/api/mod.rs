@@ -1,17 +1,16 @@
 //! The user API.
 
+pub mod admin;
 pub mod dead_letters;
 pub mod events;
 pub mod health;
 pub mod metrics;
 pub mod queues;
 pub mod tasks;
+pub mod whoami;
 
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use tenure_auth::User;
-use tenure_core::command::Reach;
 
 use crate::error::Fault;
 use crate::request::RequestId;
@@ -19,26 +18,14 @@ use crate::state::App;
 
 pub fn router() -> Router<App> {
     Router::new()
+        .merge(admin::router())
+        .merge(whoami::router())
         .merge(tasks::router())
         .merge(queues::router())
         .merge(dead_letters::router())
         .merge(events::router())
         .merge(health::router())
         .merge(metrics::router())
-}
-
-/// Worker and task tokens are never accepted here.
-pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<User, Fault> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    app.user_auth.authenticate(text("x-admin-api-key"), text("x-api-key")).map_err(Fault::of_user)
-}
-
-/// What a user can see. Whatever lies outside is as if it did not exist.
-pub fn reach(user: &User) -> Reach {
-    match user {
-        User::Admin => Reach::All,
-        User::Tenant(tenant) => Reach::Tenant(tenant.as_str().into()),
-    }
 }
 
 pub fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {

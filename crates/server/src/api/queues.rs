@@ -14,11 +14,13 @@ use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
-use super::{authenticate, query, respond};
+use super::{query, respond};
+use crate::access::caller::Caller;
+use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{render, validate};
+use crate::{audit, render, validate};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -33,21 +35,20 @@ pub fn router() -> Router<App> {
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
     /// 1..=1000, default 100
-    limit: Option<i64>,
-    cursor: Option<String>,
+    pub limit: Option<i64>,
+    pub cursor: Option<String>,
 }
 
 /// List queues by name
-#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(PageQuery), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(PageQuery), security(("api_key" = ["read"])),
     responses((status = 200, body = Page<Queue>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     uri: Uri,
 ) -> Response {
     let answer = async {
-        authenticate(&app, &headers)?;
         let asked: PageQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
         let page = app.engine.queues(asked.cursor.as_deref(), limit).await?;
@@ -57,16 +58,15 @@ pub async fn list(
 }
 
 /// Show a queue
-#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["read"])),
     responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(name): Path<String>,
 ) -> Response {
     let answer = async {
-        authenticate(&app, &headers)?;
         stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::NotFound { what: "queue_not_found" })
     };
     respond(answer.await, &id)
@@ -90,52 +90,54 @@ async fn stats(app: &App, name: &str) -> Result<Option<QueueStats>, Fault> {
 
 /// Set the limits of a queue; it is made if it does not exist
 #[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueSettings,
-    security(("api_key" = [])),
+    security(("api_key" = ["api"])),
     responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn set(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     Path(name): Path<String>,
     body: Body,
 ) -> Response {
     let answer = async {
-        authenticate(&app, &headers)?;
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
         let settings = validate::queue_settings(&settings)?;
         app.engine.set_queue(SetQueue { queue, settings }).await??;
         stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
-    respond(answer.await, &id)
+    let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;
+    respond(answer, &id)
 }
 
 /// Stop grants of a queue; running work continues
-#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
     responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn pause(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(name): Path<String>,
 ) -> Response {
-    respond(set_paused(&app, &headers, &name, true).await, &id)
+    let answer = set_paused(&app, &caller, &name, true).await;
+    respond(audit::operation(&app, &caller, &id, "queue.pause", &name, answer).await, &id)
 }
 
 /// Let grants of a queue go on
-#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
     responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn resume(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(name): Path<String>,
 ) -> Response {
-    respond(set_paused(&app, &headers, &name, false).await, &id)
+    let answer = set_paused(&app, &caller, &name, false).await;
+    respond(audit::operation(&app, &caller, &id, "queue.resume", &name, answer).await, &id)
 }
 
-async fn set_paused(app: &App, headers: &HeaderMap, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
-    authenticate(app, headers)?;
+async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
     let queue = validate::name(name, "name")?;
     match app.engine.pause_queue(PauseQueue { queue, paused }).await?? {
         Answer::Queue(queue) => Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused }),

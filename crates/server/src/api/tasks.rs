@@ -1,5 +1,7 @@
 //! Tasks: submit, list, look at, cancel, retry.
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -14,18 +16,20 @@ use tenure_contract::user::{
 };
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
-use tenure_core::command::submit::{self, Submit};
+use tenure_core::command::submit::{self, NewTask, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::task::State as TaskState;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
-use super::{authenticate, query, reach, respond};
+use super::{query, respond};
+use crate::access::guard::User;
 use crate::error::Fault;
-use crate::render;
 use crate::request::{self, RequestId};
 use crate::state::App;
+use crate::tenants::Wanted;
 use crate::validate::{self, At};
+use crate::{audit, render};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -39,22 +43,23 @@ pub fn router() -> Router<App> {
 }
 
 /// Submit a task
-#[utoipa::path(post, path = "/api/v1/tasks", tag = "tasks", request_body = TaskSubmission, security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/tasks", tag = "tasks", request_body = TaskSubmission, security(("api_key" = ["api"])),
     responses((status = 201, body = Submitted, description = "new"),
               (status = 200, body = Submitted, description = "the same idempotency key and content as before"),
               (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn submit_one(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let task: TaskSubmission = raw.decode()?;
         let minted = app.engine.mint(1).await?;
-        let task = validate::submission(task, minted[0], &user, At(None))?;
+        let task = validate::submission(task, minted[0], &caller, At(None))?;
+        admit(&app, std::slice::from_ref(&task)).await?;
         let submitted = run_submit(&app, Submit { tasks: vec![task] }, raw.bytes.len()).await?;
         submitted.into_iter().next().ok_or(Fault::Internal)
     };
@@ -69,16 +74,16 @@ pub async fn submit_one(
 }
 
 /// Submit many tasks, all or nothing
-#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = BatchSubmission, security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = BatchSubmission, security(("api_key" = ["api"])),
     responses((status = 200, body = BatchSubmitted), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn submit_batch(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let raw = request::read(&headers, body, limits::BATCH_BODY_BYTES).await?;
         let batch: BatchSubmission = raw.decode()?;
         if batch.tasks.is_empty() || batch.tasks.len() > limits::BATCH_TASKS {
@@ -86,8 +91,10 @@ pub async fn submit_batch(
         }
         let minted = app.engine.mint(batch.tasks.len()).await?;
         let tasks = batch.tasks.into_iter().zip(minted).enumerate();
-        let tasks = tasks.map(|(index, (task, id))| validate::submission(task, id, &user, At(Some(index))));
-        let submit = Submit { tasks: tasks.collect::<Result<_, _>>()? };
+        let tasks = tasks.map(|(index, (task, id))| validate::submission(task, id, &caller, At(Some(index))));
+        let tasks: Vec<NewTask> = tasks.collect::<Result<_, _>>()?;
+        admit(&app, &tasks).await?;
+        let submit = Submit { tasks };
         let submitted = run_submit(&app, submit, raw.bytes.len()).await?;
         Ok(BatchSubmitted {
             created: submitted.iter().filter(|task| task.created).count(),
@@ -104,6 +111,21 @@ pub async fn submit_batch(
         })
     };
     respond(answer.await, &id)
+}
+
+/// Holds a submission against the limits of its tenants.
+async fn admit(app: &App, tasks: &[NewTask]) -> Result<(), Fault> {
+    let mut wanted: BTreeMap<&str, Wanted> = BTreeMap::new();
+    for task in tasks {
+        let wanted = wanted.entry(&task.tenant).or_default();
+        wanted.tasks += 1;
+        wanted.bytes += task.payload.len() as u64;
+    }
+    let defaults = app.access.get().tenant_limits;
+    for (tenant, wanted) in wanted {
+        app.tenants.admit(tenant, defaults, wanted).await?;
+    }
+    Ok(())
 }
 
 async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submit::Submitted>, Fault> {
@@ -131,16 +153,15 @@ pub struct ListQuery {
 }
 
 /// List tasks, newest first
-#[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", params(ListQuery), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", params(ListQuery), security(("api_key" = ["read"])),
     responses((status = 200, body = Page<Task>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     uri: Uri,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let asked: ListQuery = query(&uri)?;
         let state = match asked.state.as_deref() {
             None => None,
@@ -153,7 +174,7 @@ pub async fn list(
             Some(text) => Some(text.split_once(':').ok_or_else(|| Fault::invalid("tag", "must be name:value"))?),
         };
         let limit = validate::page_limit(asked.limit)?;
-        let Some(reach) = narrowed(reach(&user), asked.tenant.as_deref()) else {
+        let Some(reach) = narrowed(caller.reach(), asked.tenant.as_deref()) else {
             return Ok(Page { items: Vec::new(), next_cursor: None });
         };
         let filter = TaskFilter {
@@ -187,34 +208,32 @@ pub fn cursor(text: &str) -> Result<Seq, Fault> {
 }
 
 /// Show a task
-#[utoipa::path(get, path = "/api/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
     responses((status = 200, body = Task), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(task): Path<String>,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
-        let view = app.engine.task(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        let view = app.engine.task(validate::task_id(&task, "id")?, &caller.reach()).await?;
         view.as_ref().map(render::task).ok_or(Fault::Refused(Rejection::NotFound))
     };
     respond(answer.await, &id)
 }
 
 /// Every attempt of a task, oldest first
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["read"])),
     responses((status = 200, body = Page<Attempt>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn attempts(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(task): Path<String>,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
-        let found = app.engine.attempts(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        let found = app.engine.attempts(validate::task_id(&task, "id")?, &caller.reach()).await?;
         let found = found.ok_or(Fault::Refused(Rejection::NotFound))?;
         Ok(Page { items: found.iter().map(render::attempt).collect(), next_cursor: None })
     };
@@ -222,17 +241,16 @@ pub async fn attempts(
 }
 
 /// Why a task is not running
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["read"])),
     responses((status = 200, body = Why), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn why(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(task): Path<String>,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
-        let found = app.engine.why(validate::task_id(&task, "id")?, &reach(&user)).await?;
+        let found = app.engine.why(validate::task_id(&task, "id")?, &caller.reach()).await?;
         let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
         Ok(Why {
             task_id: view.body.id.to_string(),
@@ -244,18 +262,18 @@ pub async fn why(
 }
 
 /// Cancel a task
-#[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["api"])),
     request_body(content = CancelRequest, description = "Optional."),
     responses((status = 200, body = Cancelled), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn cancel(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     Path(task): Path<String>,
     body: Body,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
         let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
         let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
         let reason = asked.reason.as_deref().unwrap_or("user_requested");
@@ -268,7 +286,7 @@ pub async fn cancel(
             task: validate::task_id(&task, "id")?,
             reason: validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?,
             mode,
-            reach: reach(&user),
+            reach: caller.reach(),
         };
         let task_id = command.task.to_string();
         match app.engine.one(Command::Cancel(command), 0).await?? {
@@ -281,21 +299,21 @@ pub async fn cancel(
             _ => Err(Fault::Internal),
         }
     };
-    respond(answer.await, &id)
+    let answer = audit::operation(&app, &caller, &id, "task.cancel", &task, answer.await).await;
+    respond(answer, &id)
 }
 
 /// Give a failed or canceled task another chance
-#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)), security(("api_key" = [])),
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["api"])),
     responses((status = 200, body = Retried), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn retry(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
+    Extension(caller): User,
     Path(task): Path<String>,
 ) -> Response {
     let answer = async {
-        let user = authenticate(&app, &headers)?;
-        let command = Retry { task: validate::task_id(&task, "id")?, reach: reach(&user) };
+        let command = Retry { task: validate::task_id(&task, "id")?, reach: caller.reach() };
         let task_id = command.task.to_string();
         match app.engine.one(Command::Retry(command), 0).await?? {
             Answer::Retried(retried) => Ok(Retried {
@@ -307,5 +325,6 @@ pub async fn retry(
             _ => Err(Fault::Internal),
         }
     };
-    respond(answer.await, &id)
+    let answer = audit::operation(&app, &caller, &id, "task.retry", &task, answer.await).await;
+    respond(answer, &id)
 }

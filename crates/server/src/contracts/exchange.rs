@@ -5,6 +5,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use tenure_auth::Worker;
 use tenure_contract::pull::{ExchangeClaim, ExchangeRequest, ExchangeResponse, ItemAnswer};
 use tenure_core::attempt::Receipt;
 use tenure_core::command::Command;
@@ -14,6 +15,7 @@ use tenure_engine::{ClaimWait, Reply};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::pull;
+use crate::access::guard::AsWorker;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -34,16 +36,17 @@ type Part = Vec<Result<Command, Fault>>;
 
 /// `POST /internal/worker/exchange`
 #[utoipa::path(post, path = "/internal/worker/exchange", tag = "pull contract", request_body = ExchangeRequest,
-    security(("worker_token" = [])),
+    security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = ExchangeResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn exchange(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(worker): AsWorker,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let exchange = match check(&app, &headers, body).await {
+    let exchange = match check(&app, &worker, &headers, body).await {
         Ok(exchange) => exchange,
         Err(fault) => return fault.for_worker(&id),
     };
@@ -56,8 +59,7 @@ pub async fn exchange(
     }
 }
 
-async fn check(app: &App, headers: &HeaderMap, body: Body) -> Result<Exchange, Fault> {
-    let worker = pull::authenticate(app, headers)?;
+async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> Result<Exchange, Fault> {
     let raw = request::read(headers, body, limits::BATCH_BODY_BYTES).await?;
     let request: ExchangeRequest = raw.decode()?;
     let complete = part(request.complete, "complete", pull::complete_command)?;
@@ -66,7 +68,7 @@ async fn check(app: &App, headers: &HeaderMap, body: Body) -> Result<Exchange, F
     let claim = request.claim.as_ref();
     let claim_id = claim.and_then(|claim| claim.claim_id.as_deref());
     let asked = claim.map(check_claim).transpose()?;
-    let claimer = pull::claimer(app, &worker, &request.worker_id, claim_id, request.incarnation.as_deref())?;
+    let claimer = pull::claimer(app, worker, &request.worker_id, claim_id, request.incarnation.as_deref())?;
     pull::hello(app, &claimer).await?;
     Ok(Exchange {
         complete,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use tenure_auth::{Worker, WorkerCredential};
+use tenure_auth::Worker;
 use tenure_contract::pull::{
     ClaimRequest, ClaimResponse, CompleteItem, CompleteRequest, CompleteResponse, FailItem, FailRequest, FailResponse,
     HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
@@ -28,6 +28,7 @@ use tenure_core::limits;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
 use tenure_engine::{ClaimWait, random_seed};
 
+use crate::access::guard::AsWorker;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -58,29 +59,10 @@ pub async fn name_contract(request: axum::extract::Request, next: Next) -> Respo
     response
 }
 
-pub fn authenticate(app: &App, headers: &HeaderMap) -> Result<Worker, Fault> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(header::AUTHORIZATION.as_str())
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim());
-    let sent = WorkerCredential {
-        id: text("x-worker-id"),
-        token: text("x-worker-token").or(bearer),
-        shared_token: text("x-trace-worker-token"),
-    };
-    app.worker_auth.authenticate(sent, unix_now(), &|_| false).map_err(Fault::of_worker)
-}
-
-fn unix_now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
 /// Checks the id in the body against who was let in.
 pub fn speaks_as(app: &App, worker: &Worker, id: &str) -> Result<Arc<str>, Fault> {
     let id = validate::text_of(id, "worker_id", limits::WORKER_ID_BYTES)?;
-    match app.worker_auth.speaks_as(worker, &id) {
+    match app.access.get().workers.speaks_as(worker, &id) {
         Ok(true) => Ok(id),
         Ok(false) => Err(Fault::WorkerMismatch),
         Err(error) => Err(Fault::of_worker(error)),
@@ -89,17 +71,17 @@ pub fn speaks_as(app: &App, worker: &Worker, id: &str) -> Result<Arc<str>, Fault
 
 /// `POST /internal/worker/claim`
 #[utoipa::path(post, path = "/internal/worker/claim", tag = "pull contract", request_body = ClaimRequest,
-    security(("worker_token" = [])),
+    security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = ClaimResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn claim(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(worker): AsWorker,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let worker = authenticate(&app, &headers)?;
         let request: ClaimRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let claimer =
             claimer(&app, &worker, &request.worker_id, request.claim_id.as_deref(), request.incarnation.as_deref());
@@ -203,17 +185,17 @@ pub async fn jobs(app: &App, claimed: Claimed) -> Result<Vec<Job>, Fault> {
 
 /// `POST /internal/worker/heartbeat`
 #[utoipa::path(post, path = "/internal/worker/heartbeat", tag = "pull contract", request_body = HeartbeatRequest,
-    security(("worker_token" = [])),
+    security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = HeartbeatResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn heartbeat(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(worker): AsWorker,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let worker = authenticate(&app, &headers)?;
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: HeartbeatRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
@@ -233,17 +215,17 @@ pub async fn heartbeat(
 
 /// `POST /internal/worker/complete`
 #[utoipa::path(post, path = "/internal/worker/complete", tag = "pull contract", request_body = CompleteRequest,
-    security(("worker_token" = [])),
+    security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = CompleteResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn complete(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(worker): AsWorker,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let worker = authenticate(&app, &headers)?;
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: CompleteRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
@@ -258,17 +240,17 @@ pub async fn complete(
 
 /// `POST /internal/worker/fail`
 #[utoipa::path(post, path = "/internal/worker/fail", tag = "pull contract", request_body = FailRequest,
-    security(("worker_token" = [])),
+    security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = FailResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn fail(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(worker): AsWorker,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let worker = authenticate(&app, &headers)?;
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: FailRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();

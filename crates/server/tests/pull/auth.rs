@@ -22,13 +22,19 @@ on_both_stores!(
 async fn with_tokens(server: Server) -> Server {
     server
         .restart_with(|config, _| {
-            config.worker_auth = WorkerAuth {
-                shared: Secret::new(TOKEN),
-                per_worker: HashMap::from([("w-own".to_owned(), Secret::new("own-token").unwrap())]),
-                ..WorkerAuth::default()
-            };
-            config.user_auth =
-                UserAuth { enabled: true, api_key: Secret::new("user-key"), admin_api_key: Secret::new("admin-key") };
+            config.access.update(|access| {
+                access.workers = WorkerAuth {
+                    shared: Secret::new(TOKEN),
+                    per_worker: HashMap::from([("w-own".to_owned(), Secret::new("own-token").unwrap())]),
+                    ..WorkerAuth::default()
+                };
+                access.users = UserAuth {
+                    enabled: true,
+                    api_key: Secret::new("user-key"),
+                    admin_api_key: Secret::new("admin-key"),
+                    admin_fallback: false,
+                };
+            });
         })
         .await
 }
@@ -96,7 +102,10 @@ async fn each_way_to_be_a_worker(server: Server) {
 
 async fn anonymous_workers_need_no_token(server: Server) {
     let server = server
-        .restart_with(|config, _| config.worker_auth = WorkerAuth { anonymous: true, ..WorkerAuth::default() })
+        .restart_with(|config, _| {
+            let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+            config.access.update(|access| access.workers = anonymous);
+        })
         .await;
     assert_eq!(claim_as(&server, &[], "w-1").await.0, 200);
     assert_eq!(claim_as(&server, &[("X-Worker-ID", "w-1")], "w-1").await.0, 200);
@@ -105,7 +114,8 @@ async fn anonymous_workers_need_no_token(server: Server) {
 }
 
 async fn without_a_worker_credential_nobody_claims(server: Server) {
-    let server = server.restart_with(|config, _| config.worker_auth = WorkerAuth::default()).await;
+    let server =
+        server.restart_with(|config, _| config.access.update(|access| access.workers = WorkerAuth::default())).await;
     assert_eq!(
         claim_as(&server, &[("X-Worker-Token", "any")], "w-1").await,
         (503, json!("worker_auth_not_configured"))
@@ -204,8 +214,13 @@ async fn api_keys_do_not_open_the_worker_api(server: Server) {
 
 async fn probes_need_no_key(server: Server) {
     let server = with_tokens(server).await;
-    for path in ["live", "ready", "health", "openapi.json", "metrics/prometheus"] {
-        server.get(&format!("/api/v1/{path}")).await.ok();
+    for path in ["/api/v1/live", "/api/v1/ready", "/api/v1/health", "/api/v1/openapi.json", "/internal/jwks/task"] {
+        server.get(path).await.ok();
     }
-    server.get("/metrics").await.ok();
+    // Figures tell about all tenants: they are for operators.
+    for path in ["/metrics", "/api/v1/metrics/prometheus"] {
+        server.get(path).await.refused(401);
+        server.call(Method::GET, path, &[("X-API-Key", "user-key")], None).await.refused(403);
+        server.call(Method::GET, path, &[("X-API-Key", "admin-key")], None).await.ok();
+    }
 }

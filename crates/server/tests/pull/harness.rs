@@ -9,7 +9,7 @@ use tenure_auth::{Secret, WorkerAuth};
 use tenure_core::time::Timestamp;
 use tenure_engine::store::{Clock, Retention};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::ServerConfig;
+use tenure_server::{Access, Live, ServerConfig};
 use tenure_testkit::{Database, Postgres, wait_until};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -133,8 +133,9 @@ impl Server {
     }
 
     pub async fn on(home: Home) -> Self {
-        let worker_auth = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
-        let config = ServerConfig { worker_auth, ..ServerConfig::default() };
+        let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
+        let access = Live::new(Access { workers, ..Access::default() });
+        let config = ServerConfig { access, ..ServerConfig::default() };
         Self::start_at(Arc::new(home), config, Retention::default(), Arc::default()).await
     }
 

@@ -24,8 +24,14 @@ const ADMIN: (&str, &str) = ("X-Admin-API-Key", "admin-key");
 async fn with_users(server: Server) -> Server {
     server
         .restart_with(|config, _| {
-            config.user_auth =
-                UserAuth { enabled: true, api_key: Secret::new("user-key"), admin_api_key: Secret::new("admin-key") };
+            config.access.update(|access| {
+                access.users = UserAuth {
+                    enabled: true,
+                    api_key: Secret::new("user-key"),
+                    admin_api_key: Secret::new("admin-key"),
+                    admin_fallback: false,
+                };
+            });
         })
         .await
 }

@@ -114,6 +114,12 @@ impl IdentityStore for Postgres {
         Ok(page(found, limit, |key| key.key_id.clone()))
     }
 
+    async fn api_key(&self, key_id: &str, tenant: Option<&str>) -> Result<Option<ApiKey>> {
+        let conn = Conn::get(&self.read).await?;
+        let mut found = self.read_all("read an API key", conn, sql::API_KEY_GET, &[&key_id, &tenant], api_key).await?;
+        Ok(found.pop())
+    }
+
     async fn api_key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<ApiKey>> {
         let conn = Conn::get(&self.read).await?;
         let params: [&(dyn ToSql + Sync); 1] = [&hash.as_slice()];

@@ -101,6 +101,14 @@ impl IdentityStore for Sqlite {
         Ok(page(found.await?, limit, |key: &ApiKey| key.key_id.clone()))
     }
 
+    async fn api_key(&self, key_id: &str, tenant: Option<&str>) -> Result<Option<ApiKey>> {
+        let (key_id, tenant) = (key_id.to_owned(), tenant.map(ToOwned::to_owned));
+        self.read("read an API key", move |tx| {
+            tx.prepare_cached(sql::API_KEY_GET)?.query_row(params![key_id, tenant], api_key).optional()
+        })
+        .await
+    }
+
     async fn api_key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<ApiKey>> {
         let hash = *hash;
         self.read("read an API key", move |tx| key_of_hash(tx, &hash)).await

@@ -4,6 +4,7 @@ pub const ADMIN_AUDIT_INSERT: &str = include_str!("sql/admin_audit_insert.sql");
 pub const ADMIN_AUDIT_LIST: &str = include_str!("sql/admin_audit_list.sql");
 pub const ADMIN_AUDIT_PRUNE: &str = include_str!("sql/admin_audit_prune.sql");
 pub const API_KEY_INSERT: &str = include_str!("sql/api_key_insert.sql");
+pub const API_KEY_GET: &str = include_str!("sql/api_key_get.sql");
 pub const API_KEY_OF_HASH: &str = include_str!("sql/api_key_of_hash.sql");
 pub const API_KEY_REVOKE: &str = include_str!("sql/api_key_revoke.sql");
 pub const API_KEYS_LIST: &str = include_str!("sql/api_keys_list.sql");

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tenure_auth::{Secret, WorkerAuth};
 use tenure_client::Client;
 use tenure_engine::Engine;
-use tenure_server::ServerConfig;
+use tenure_server::{Access, Live, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
@@ -44,8 +44,9 @@ impl Stage {
         let engine = Engine::open(store.unwrap_or(&own).reveal()).await.context("the store could not be opened")?;
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no free port")?;
         let url = format!("http://{}", listener.local_addr()?);
-        let worker_auth = WorkerAuth { shared: Some(token), ..WorkerAuth::default() };
-        let config = ServerConfig { worker_auth, drain_timeout: Duration::from_secs(2), ..ServerConfig::default() };
+        let workers = WorkerAuth { shared: Some(token), ..WorkerAuth::default() };
+        let access = Live::new(Access { workers, ..Access::default() });
+        let config = ServerConfig { access, drain_timeout: Duration::from_secs(2), ..ServerConfig::default() };
         let stop = CancellationToken::new();
         let server = tokio::spawn(tenure_server::run(listener, engine, config, stop.clone().cancelled_owned()));
         Ok(Self { client: Client::new(&url)?, url, folder, stop, server })

@@ -1,0 +1,212 @@
+//! The one place where requests are held against the rules.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{Extension, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use tenure_auth::WorkerCredential;
+use tenure_auth::worker::Scope;
+
+use super::address::{self, Peer};
+use super::caller::Caller;
+use super::limiter::{Allowance, Verdict};
+use super::rules::{self, Found, Rule};
+use super::{Access, KeyBy, RateLimit};
+use crate::audit;
+use crate::error::Fault;
+use crate::http::say;
+use crate::identity::Effort;
+use crate::request::RequestId;
+use crate::state::App;
+
+const LIMIT: &str = "x-ratelimit-limit";
+const REMAINING: &str = "x-ratelimit-remaining";
+const BOOTSTRAP_KEY: &str = "x-worker-bootstrap-key";
+
+/// Lets in whom the rule of the route names, and says so to the handler by an extension: [`Caller`] for users,
+/// [`tenure_auth::Worker`] for workers.
+pub async fn guard(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    // Without a route there is nothing to guard: the answer is 404.
+    let Some(route) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
+    let rule = match rules::find(request.method(), route.as_str()) {
+        Found::Rule(rule) => rule,
+        Found::OtherMethod => return next.run(request).await,
+        Found::Nothing => {
+            tracing::error!(route = route.as_str(), "nobody said who may call this route: it is refused");
+            return say(Fault::Internal, request.uri(), &id);
+        }
+    };
+    let access = app.access.get();
+    let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
+    let from = address::caller(peer, request.headers(), &access.trusted_proxies);
+    let audited = audit::Pending::of(route.as_str(), &request, from, &id);
+    let admitted = admit(&app, &access, rule, &mut request, from).await;
+    let actor = request.extensions().get::<Caller>().cloned();
+    let response = match admitted {
+        Ok(verdict) => {
+            let mut response = next.run(request).await;
+            verdict.inspect(|(limit, verdict)| show_limit(response.headers_mut(), *limit, *verdict));
+            response
+        }
+        Err(fault) => say(fault, request.uri(), &id),
+    };
+    if let Some(audited) = audited {
+        audited.record(&app, actor.as_ref(), response.status()).await;
+    }
+    response
+}
+
+/// The rate limit that was applied, and what it said.
+type Applied = Option<(RateLimit, Verdict)>;
+
+async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, from: IpAddr) -> Result<Applied, Fault> {
+    if rule == Rule::Open {
+        return Ok(None);
+    }
+    let failures = Failures { app, allowance: failed_auth(access), from };
+    let effort = failures.effort();
+    let admitted = match rule {
+        Rule::Open => Ok(()),
+        Rule::Worker(scope) => worker(app, access, request.headers(), scope).map(|worker| {
+            request.extensions_mut().insert(worker);
+        }),
+        Rule::Bootstrap => bootstrap(access, request),
+        Rule::User(scope) => match app.identity.user(access, request.headers(), effort).await {
+            Ok(caller) => caller.narrowed(request.headers()).and_then(|caller| {
+                // Also who lacks the scope is known to the audit.
+                request.extensions_mut().insert(caller.clone());
+                caller.require(scope)
+            }),
+            Err(fault) => Err(fault),
+        },
+    };
+    admitted.map_err(|fault| failures.count(fault, rule))?;
+    let Some(limit) = access.rate_limit.filter(|_| matches!(rule, Rule::User(_))) else { return Ok(None) };
+    let caller = request.extensions().get::<Caller>();
+    let verdict = app.limiter.take(&bucket(limit.key_by, caller, from), allowance(limit), Instant::now());
+    if !verdict.allowed {
+        metrics::counter!("tenure_rate_limit_blocked_total").increment(1);
+        return Err(Fault::RateLimited { limit: limit.requests_per_minute, retry_after: verdict.retry_after });
+    }
+    metrics::counter!("tenure_rate_limit_allowed_total").increment(1);
+    Ok(Some((limit, verdict)))
+}
+
+fn worker(app: &App, access: &Access, headers: &HeaderMap, scope: Scope) -> Result<tenure_auth::Worker, Fault> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let sent = WorkerCredential {
+        id: text("x-worker-id"),
+        token: text("x-worker-token").or(bearer(headers)),
+        shared_token: text("x-trace-worker-token"),
+    };
+    let revoked = app.identity.revoked();
+    let is_revoked = |id: &str| revoked.contains(id);
+    let worker = access.workers.authenticate(sent, unix_now(), &is_revoked).map_err(|error| {
+        if let Some(reason) = access.workers.refusal(sent, unix_now(), &is_revoked) {
+            tracing::debug!(%reason, "a worker token was refused");
+        }
+        Fault::of_worker(error)
+    })?;
+    if worker.may(scope) { Ok(worker) } else { Err(Fault::WorkerScope { scope }) }
+}
+
+fn bootstrap(access: &Access, request: &Request) -> Result<(), Fault> {
+    if access.workers.bootstrap.is_empty() {
+        return Err(Fault::BootstrapNotConfigured);
+    }
+    let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok());
+    let key = key.ok_or(Fault::MissingBootstrapKey)?;
+    let id = request.uri().path().split('/').rev().nth(1).unwrap_or_default();
+    access.workers.authenticate_bootstrap(id, Some(key)).map_err(|_| Fault::InvalidBootstrapKey)
+}
+
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+pub fn unix_now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// Failed authentications of an address. Beyond its allowance nothing that costs much is tried for it any more.
+struct Failures<'a> {
+    app: &'a App,
+    allowance: Option<Allowance>,
+    from: IpAddr,
+}
+
+fn failed_auth(access: &Access) -> Option<Allowance> {
+    let per_minute = f64::from(access.failed_auth_per_minute);
+    (per_minute > 0.0).then_some(Allowance { per_minute, burst: per_minute })
+}
+
+impl Failures<'_> {
+    fn effort(&self) -> Effort {
+        let spent = self.allowance.is_some_and(|allowance| {
+            !self.app.failures.look(&self.from.to_string(), allowance, Instant::now()).allowed
+        });
+        if spent { Effort::Cheap } else { Effort::Full }
+    }
+
+    /// A failure that is one too many is answered as such.
+    fn count(&self, fault: Fault, rule: Rule) -> Fault {
+        if !fault.is_unauthorized() {
+            return fault;
+        }
+        let who = match rule {
+            Rule::Worker(_) => "worker",
+            Rule::Bootstrap => "bootstrap",
+            _ => "user",
+        };
+        metrics::counter!("tenure_auth_failures_total", "kind" => who).increment(1);
+        let Some(allowance) = self.allowance else { return fault };
+        let verdict = self.app.failures.take(&self.from.to_string(), allowance, Instant::now());
+        if verdict.allowed {
+            return fault;
+        }
+        Fault::TooManyFailures { retry_after: verdict.retry_after.max(Duration::from_secs(1)) }
+    }
+}
+
+fn allowance(limit: RateLimit) -> Allowance {
+    Allowance { per_minute: f64::from(limit.requests_per_minute), burst: f64::from(limit.burst) }
+}
+
+fn bucket(key_by: KeyBy, caller: Option<&Caller>, from: IpAddr) -> String {
+    let by_key = |caller: &Caller| format!("key:{}", caller.actor);
+    match (key_by, caller) {
+        (KeyBy::Ip, _) | (_, None) => format!("ip:{from}"),
+        (KeyBy::ApiKey, Some(caller)) => by_key(caller),
+        (KeyBy::Owner, Some(caller)) => match &caller.subject {
+            Some(owner) => format!("owner:{}/{owner}", caller.home()),
+            None => by_key(caller),
+        },
+    }
+}
+
+fn show_limit(headers: &mut HeaderMap, limit: RateLimit, verdict: Verdict) {
+    headers.insert(LIMIT, HeaderValue::from(limit.requests_per_minute));
+    headers.insert(REMAINING, HeaderValue::from(verdict.remaining));
+}
+
+/// What handlers of the user API take their caller from.
+pub type User = Extension<Caller>;
+
+/// What handlers of worker routes take their worker from.
+pub type AsWorker = Extension<tenure_auth::Worker>;
+
+/// The actor of a request that nobody was let in for.
+pub fn nobody() -> Arc<str> {
+    "-".into()
+}

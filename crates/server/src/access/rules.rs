@@ -1,0 +1,136 @@
+//! Who may call which route. A route that is missing here is refused: see the test that walks the OpenAPI document.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::http::Method;
+use tenure_auth::UserScope;
+use tenure_auth::worker::Scope;
+
+/// What a caller needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Nothing. Answers must not tell more than that the server is there.
+    Open,
+    /// A worker with this scope.
+    Worker(Scope),
+    /// The bootstrap key of the worker that the path names.
+    Bootstrap,
+    /// A user whose role has this scope.
+    User(UserScope),
+}
+
+use Rule::{Bootstrap, Open, User, Worker};
+use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
+
+const RULES: [(&str, &str, Rule); 43] = [
+    ("GET", "/api/v1/live", Open),
+    ("GET", "/api/v1/ready", Open),
+    ("GET", "/api/v1/health", Open),
+    ("GET", "/api/v1/openapi.json", Open),
+    ("GET", "/internal/jwks/task", Open),
+    ("POST", "/internal/worker/claim", Worker(Scope::Lease)),
+    ("POST", "/internal/worker/heartbeat", Worker(Scope::Lease)),
+    ("POST", "/internal/worker/complete", Worker(Scope::Lease)),
+    ("POST", "/internal/worker/fail", Worker(Scope::Lease)),
+    ("POST", "/internal/worker/exchange", Worker(Scope::Lease)),
+    ("POST", "/api/v1/worker/{id}/token", Bootstrap),
+    ("POST", "/api/v1/tasks", User(Api)),
+    ("GET", "/api/v1/tasks", User(Read)),
+    ("POST", "/api/v1/tasks/batch", User(Api)),
+    ("GET", "/api/v1/tasks/{id}", User(Read)),
+    ("GET", "/api/v1/tasks/{id}/attempts", User(Read)),
+    ("GET", "/api/v1/tasks/{id}/why", User(Read)),
+    ("POST", "/api/v1/tasks/{id}/cancel", User(Api)),
+    ("POST", "/api/v1/tasks/{id}/retry", User(Api)),
+    ("GET", "/api/v1/queues", User(Read)),
+    ("GET", "/api/v1/queues/{name}", User(Read)),
+    ("PUT", "/api/v1/queues/{name}", User(Api)),
+    ("POST", "/api/v1/queues/{name}/pause", User(Api)),
+    ("POST", "/api/v1/queues/{name}/resume", User(Api)),
+    ("GET", "/api/v1/dead-letters", User(Read)),
+    ("POST", "/api/v1/dead-letters/redrive", User(Api)),
+    ("GET", "/api/v1/events", User(Read)),
+    ("GET", "/api/v1/whoami", User(Read)),
+    ("GET", "/api/v1/audit", User(Read)),
+    ("GET", "/metrics", User(Operator)),
+    ("GET", "/api/v1/metrics/prometheus", User(Operator)),
+    ("POST", "/api/v1/admin/api-keys", User(TenantAdmin)),
+    ("GET", "/api/v1/admin/api-keys", User(TenantAdmin)),
+    ("GET", "/api/v1/admin/api-keys/{id}", User(TenantAdmin)),
+    ("DELETE", "/api/v1/admin/api-keys/{id}", User(TenantAdmin)),
+    ("POST", "/api/v1/admin/worker-tokens", User(Admin)),
+    ("POST", "/api/v1/admin/worker-tokens/revocations", User(Admin)),
+    ("GET", "/api/v1/admin/worker-tokens/revocations", User(Admin)),
+    ("GET", "/api/v1/admin/audit", User(Admin)),
+    ("GET", "/api/v1/admin/tenants", User(Admin)),
+    ("GET", "/api/v1/admin/tenants/{tenant}", User(TenantAdmin)),
+    ("PUT", "/api/v1/admin/tenants/{tenant}", User(Admin)),
+    ("DELETE", "/api/v1/admin/tenants/{tenant}", User(Admin)),
+];
+
+/// What is known about a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    Rule(Rule),
+    /// The path takes other methods.
+    OtherMethod,
+    /// Nobody said who may call it.
+    Nothing,
+}
+
+static BY_ROUTE: LazyLock<HashMap<&str, Vec<(&str, Rule)>>> = LazyLock::new(|| {
+    let mut routes: HashMap<&str, Vec<(&str, Rule)>> = HashMap::new();
+    for (method, route, rule) in RULES {
+        routes.entry(route).or_default().push((method, rule));
+    }
+    routes
+});
+
+pub fn find(method: &Method, route: &str) -> Found {
+    let Some(rules) = BY_ROUTE.get(route) else { return Found::Nothing };
+    // What may be read may also be asked for its head.
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    rules.iter().find(|(known, _)| *known == method).map_or(Found::OtherMethod, |(_, rule)| Found::Rule(*rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What the OpenAPI document says about a route with this rule.
+    fn documented(rule: Rule) -> Value {
+        match rule {
+            Open => Value::Null,
+            Worker(scope) => json!([{"worker_token": [scope.as_str()]}]),
+            Bootstrap => json!([{"bootstrap_key": []}]),
+            User(scope) => json!([{"api_key": [scope.as_str()]}]),
+        }
+    }
+
+    #[test]
+    fn the_document_and_the_rules_name_the_same_routes_and_scopes() {
+        let document = serde_json::to_value(crate::openapi::document()).unwrap();
+        let mut served = BTreeMap::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                served.insert((method.to_uppercase(), path.clone()), operation["security"].clone());
+            }
+        }
+        let ruled: BTreeMap<_, _> =
+            RULES.map(|(method, path, rule)| ((method.to_owned(), path.to_owned()), documented(rule))).into();
+        assert_eq!(served, ruled);
+    }
+
+    #[test]
+    fn only_known_routes_have_rules_and_heads_are_read() {
+        assert_eq!(find(&Method::GET, "/api/v1/tasks"), Found::Rule(User(Read)));
+        assert_eq!(find(&Method::HEAD, "/api/v1/tasks"), Found::Rule(User(Read)));
+        assert_eq!(find(&Method::PATCH, "/api/v1/tasks"), Found::OtherMethod);
+        assert_eq!(find(&Method::GET, "/api/v1/new"), Found::Nothing);
+    }
+}

@@ -1,0 +1,167 @@
+//! API keys: make, list, revoke. A key is shown once, when it is made.
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tenure_auth::{NewApiKey as Fresh, Role};
+use tenure_contract::admin::{ApiKey, CreatedApiKey, NewApiKey};
+use tenure_contract::duration;
+use tenure_contract::error::UserError;
+use tenure_contract::user::Page;
+use tenure_core::{Timestamp, limits};
+use tenure_engine::store::{ApiKey as StoredKey, NewApiKey as StoredNew};
+
+use crate::access::caller::Caller;
+use crate::access::guard::{User, unix_now};
+use crate::api::queues::PageQuery;
+use crate::api::{query, respond};
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::tenants::unavailable;
+use crate::validate;
+
+const NAME_BYTES: usize = 128;
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/api/v1/admin/api-keys", post(create).get(list))
+        .route("/api/v1/admin/api-keys/{id}", get(show).delete(revoke))
+}
+
+/// Make an API key
+///
+/// The key itself is in this answer and nowhere else.
+#[utoipa::path(post, path = "/api/v1/admin/api-keys", tag = "admin", request_body = NewApiKey, security(("api_key" = ["tenant:admin"])),
+    responses((status = 201, body = CreatedApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn create(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let asked: NewApiKey = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        let name = validate::words(&asked.name, "name", NAME_BYTES)?;
+        let role = role(asked.role.as_deref(), &caller)?;
+        let owner = match (&caller.owner, asked.owner.as_deref()) {
+            (Some(own), Some(asked)) if **own != *asked => return Err(Fault::OwnerForbidden),
+            (Some(own), _) => Some(own.to_string()),
+            (None, Some(asked)) => Some(validate::owner(asked, "owner")?.to_string()),
+            (None, None) => None,
+        };
+        let fresh = Fresh::random();
+        let new = StoredNew {
+            key_id: fresh.id.clone(),
+            hash: fresh.digest,
+            name: name.to_string(),
+            role: role.as_str().to_owned(),
+            tenant: caller.tenant_for(asked.tenant.as_deref(), "tenant")?.to_string(),
+            owner,
+            created_by: caller.actor.to_string(),
+            expires_at: asked.expires_in.as_deref().map(expiry).transpose()?,
+        };
+        let stored = app.engine.store().create_api_key(&new).await.map_err(unavailable)?;
+        app.identity.api_keys().forget();
+        Ok(CreatedApiKey { key: fresh.text.reveal().to_owned(), info: render(&stored) })
+    };
+    match answer.await {
+        Ok(created) => (StatusCode::CREATED, Json(created)).into_response(),
+        Err(fault) => fault.for_user(&id),
+    }
+}
+
+/// Nobody hands out more than it has.
+fn role(asked: Option<&str>, caller: &Caller) -> Result<Role, Fault> {
+    let role = asked
+        .map_or(Some(Role::Api), Role::parse)
+        .ok_or_else(|| Fault::invalid("role", "must be viewer, api, operator, tenant_admin or admin"))?;
+    if role > caller.role { Err(Fault::RoleForbidden { role: caller.role }) } else { Ok(role) }
+}
+
+fn expiry(text: &str) -> Result<Timestamp, Fault> {
+    let lasts = duration::parse(text).filter(|lasts| !lasts.is_zero());
+    let lasts = lasts.ok_or_else(|| Fault::invalid("expires_in", "must be a duration such as 720h"))?;
+    let seconds = i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX);
+    Ok(Timestamp::from_millis(unix_now().saturating_add(seconds).saturating_mul(1000)))
+}
+
+/// List API keys, also those that were revoked
+#[utoipa::path(get, path = "/api/v1/admin/api-keys", tag = "admin", params(PageQuery), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = Page<ApiKey>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn list(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        let asked: PageQuery = query(&uri)?;
+        let limit = validate::page_limit(asked.limit)?;
+        let store = app.engine.store();
+        let page =
+            store.api_keys(caller.tenant.as_deref(), asked.cursor.as_deref(), limit).await.map_err(unavailable)?;
+        Ok(Page { items: page.items.iter().map(render).collect(), next_cursor: page.next })
+    };
+    respond(answer.await, &id)
+}
+
+/// Show an API key, without the key
+#[utoipa::path(get, path = "/api/v1/admin/api-keys/{id}", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = ApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn show(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    Path(key): Path<String>,
+) -> Response {
+    let answer = async {
+        let key = known(&key)?;
+        let found = app.engine.store().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
+        found.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
+    };
+    respond(answer.await, &id)
+}
+
+/// Revoke an API key
+///
+/// It is refused here at once and on other replicas within 5 s.
+#[utoipa::path(delete, path = "/api/v1/admin/api-keys/{id}", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = ApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn revoke(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    Path(key): Path<String>,
+) -> Response {
+    let answer = async {
+        let key = known(&key)?;
+        let revoked = app.engine.store().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
+        app.identity.api_keys().forget();
+        revoked.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
+    };
+    respond(answer.await, &id)
+}
+
+/// Not every store could be asked for any text.
+fn known(key: &str) -> Result<&str, Fault> {
+    validate::name(key, "id").map(|_| key).map_err(|_| Fault::NotFound { what: "api_key_not_found" })
+}
+
+fn render(key: &StoredKey) -> ApiKey {
+    ApiKey {
+        id: key.key_id.clone(),
+        name: key.name.clone(),
+        role: key.role.clone(),
+        tenant: key.tenant.clone(),
+        owner: key.owner.clone(),
+        created_at: key.created_at.to_string(),
+        created_by: key.created_by.clone(),
+        expires_at: key.expires_at.map(|at| at.to_string()),
+        revoked_at: key.revoked_at.map(|at| at.to_string()),
+    }
+}

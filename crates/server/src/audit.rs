@@ -1,0 +1,104 @@
+//! Who did what: every request of admins, and what users change.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use tenure_engine::store::{AdminAudit, OperationAudit};
+
+use crate::access::caller::Caller;
+use crate::access::guard::nobody;
+use crate::error::Fault;
+use crate::request::RequestId;
+use crate::state::App;
+
+const ADMIN: &str = "/api/v1/admin/";
+const TEXT_BYTES: usize = 256;
+
+/// An admin request on its way.
+#[derive(Debug)]
+pub struct Pending {
+    started: Instant,
+    method: String,
+    path: String,
+    request_id: String,
+    from: IpAddr,
+    user_agent: Option<String>,
+}
+
+impl Pending {
+    /// Only requests below `/api/v1/admin/` are audited this way. The query is left out: it is not what was done.
+    pub fn of(route: &str, request: &Request, from: IpAddr, id: &RequestId) -> Option<Self> {
+        if !route.starts_with(ADMIN) {
+            return None;
+        }
+        let agent = request.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        Some(Self {
+            started: Instant::now(),
+            method: request.method().to_string(),
+            path: plain(request.uri().path()),
+            request_id: id.0.clone(),
+            from,
+            user_agent: agent.map(plain),
+        })
+    }
+
+    pub async fn record(self, app: &App, caller: Option<&Caller>, status: StatusCode) {
+        // A flood of failures is counted, not written down.
+        if status == StatusCode::TOO_MANY_REQUESTS && caller.is_none() {
+            return;
+        }
+        let row = AdminAudit {
+            actor: caller.map_or_else(nobody, |caller| Arc::clone(&caller.actor)).to_string(),
+            method: self.method,
+            path: self.path,
+            status: status.as_u16(),
+            duration_ms: i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX),
+            request_id: self.request_id,
+            remote_addr: self.from.to_string(),
+            user_agent: self.user_agent,
+            tenant: caller.and_then(|caller| caller.tenant.as_deref()).map(ToOwned::to_owned),
+        };
+        if let Err(error) = app.engine.store().audit_admin(&[row]).await {
+            metrics::counter!("tenure_audit_failures_total").increment(1);
+            tracing::error!("an admin request could not be written to the audit: {}", error.chain());
+        }
+    }
+}
+
+/// Something that a user changed, or tried to. The answer comes back as it was.
+pub async fn operation<T>(
+    app: &App,
+    caller: &Caller,
+    id: &RequestId,
+    action: &'static str,
+    resource: &str,
+    answer: Result<T, Fault>,
+) -> Result<T, Fault> {
+    let (status, detail) = match &answer {
+        Ok(_) => ("ok", ""),
+        Err(fault) => ("refused", fault.word()),
+    };
+    let row = OperationAudit {
+        actor: caller.actor.to_string(),
+        action: action.to_owned(),
+        resource: plain(resource),
+        status: status.to_owned(),
+        detail: Some(detail).filter(|detail| !detail.is_empty()).map(ToOwned::to_owned),
+        tenant: Some(caller.home().to_string()),
+        request_id: Some(id.0.clone()),
+    };
+    if let Err(error) = app.engine.store().audit_operations(&[row]).await {
+        metrics::counter!("tenure_audit_failures_total").increment(1);
+        tracing::error!("an operation could not be written to the audit: {}", error.chain());
+    }
+    answer
+}
+
+/// What callers chose goes into the audit without control characters and not at any length.
+fn plain(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    tenure_core::limits::cut(&clean, TEXT_BYTES).to_owned()
+}

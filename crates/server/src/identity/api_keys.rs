@@ -1,0 +1,96 @@
+//! Keys that were made over the API: looked up by digest, remembered for a moment.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_auth::{KeyDigest, Role, key_digest};
+use tenure_core::Timestamp;
+use tenure_engine::Engine;
+use tenure_engine::store::ApiKey;
+
+use super::Effort;
+use crate::access::caller::Caller;
+use crate::access::guard::unix_now;
+use crate::error::Fault;
+
+/// A key that was revoked on another replica is refused here after this long at the latest.
+const FRESH: Duration = Duration::from_secs(5);
+/// With the store away, keys that were good a moment ago still are.
+const KEPT_IN_OUTAGE: Duration = Duration::from_secs(60);
+const CACHED: usize = 10_000;
+
+#[derive(Debug)]
+pub struct ApiKeys {
+    engine: Engine,
+    cache: Mutex<HashMap<KeyDigest, (Instant, Option<ApiKey>)>>,
+}
+
+impl ApiKeys {
+    pub fn new(engine: Engine) -> Self {
+        Self { engine, cache: Mutex::default() }
+    }
+
+    /// Whose key this is; `None` for a key that is unknown, revoked or past its time.
+    pub async fn caller(&self, sent: &str, effort: Effort) -> Result<Option<Caller>, Fault> {
+        let Some(digest) = key_digest(sent) else { return Ok(None) };
+        let key = self.find(digest, effort).await?;
+        let now = Timestamp::from_millis(unix_now().saturating_mul(1000));
+        let good = |key: &ApiKey| key.revoked_at.is_none() && key.expires_at.is_none_or(|until| now < until);
+        Ok(key.filter(good).and_then(|key| {
+            let role = Role::parse(&key.role)?;
+            Some(Caller {
+                role,
+                tenant: (role != Role::Admin).then(|| key.tenant.as_str().into()),
+                owner: key.owner.as_deref().map(Into::into),
+                subject: key.owner.as_deref().map(Into::into),
+                actor: format!("key:{}", key.key_id).into(),
+            })
+        }))
+    }
+
+    async fn find(&self, digest: KeyDigest, effort: Effort) -> Result<Option<ApiKey>, Fault> {
+        let cached = self.cached(&digest);
+        if let Some((at, key)) = &cached
+            && (at.elapsed() < FRESH || effort == Effort::Cheap)
+        {
+            return Ok(key.clone());
+        }
+        if effort == Effort::Cheap {
+            return Ok(None);
+        }
+        match self.engine.store().api_key_by_hash(&digest).await {
+            Ok(key) => {
+                self.remember(digest, key.clone());
+                Ok(key)
+            }
+            Err(error) if error.is_transient() => match cached {
+                Some((at, key @ Some(_))) if at.elapsed() < KEPT_IN_OUTAGE => Ok(key),
+                _ => Err(Fault::StoreUnavailable { retry_after: Duration::from_secs(1) }),
+            },
+            Err(error) => {
+                tracing::error!("an API key could not be looked up: {}", error.chain());
+                Err(Fault::Internal)
+            }
+        }
+    }
+
+    fn cached(&self, digest: &KeyDigest) -> Option<(Instant, Option<ApiKey>)> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    }
+
+    fn remember(&self, digest: KeyDigest, key: Option<ApiKey>) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= CACHED {
+            cache.retain(|_, (at, key)| key.is_some() && at.elapsed() < KEPT_IN_OUTAGE);
+        }
+        if cache.len() < CACHED {
+            cache.insert(digest, (Instant::now(), key));
+        }
+    }
+
+    /// After a change that was made here, which holds at once.
+    pub fn forget(&self) {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

@@ -1,0 +1,123 @@
+//! Who is calling, where that takes more than the configuration: keys in the store, tokens of an identity provider,
+//! revocations and task keys that replicas share.
+
+pub mod api_keys;
+pub mod oidc;
+pub mod revocations;
+pub mod task_keys;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use tenure_auth::{ConfiguredKey, DEFAULT_TENANT, UserAuth};
+use tenure_engine::Engine;
+use tenure_outbound::Outbound;
+
+use crate::access::Access;
+use crate::access::caller::Caller;
+use crate::access::guard::{bearer, unix_now};
+use crate::error::Fault;
+use api_keys::ApiKeys;
+use oidc::Provider;
+use revocations::Revocations;
+use task_keys::SharedTaskKeys;
+
+/// How much may be done to find out who is calling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    Full,
+    /// Nothing that asks the store or checks a signature: too many failures came from there.
+    Cheap,
+}
+
+#[derive(Debug)]
+pub struct Identity {
+    api_keys: ApiKeys,
+    provider: Provider,
+    revocations: Revocations,
+    task_keys: Option<Arc<SharedTaskKeys>>,
+}
+
+impl Identity {
+    pub fn new(engine: &Engine, outbound: Option<Outbound>, task_keys: Option<Arc<SharedTaskKeys>>) -> Self {
+        Self {
+            api_keys: ApiKeys::new(engine.clone()),
+            provider: Provider::new(outbound),
+            revocations: Revocations::new(engine.clone()),
+            task_keys,
+        }
+    }
+
+    /// Reads what other replicas wrote, for as long as the server runs.
+    pub fn keep_fresh(
+        self: &Arc<Self>,
+        tasks: &tokio_util::task::TaskTracker,
+        stop: tokio_util::sync::CancellationToken,
+    ) {
+        let this = Arc::clone(self);
+        tasks.spawn(async move {
+            let work = async {
+                loop {
+                    this.revocations.refresh().await;
+                    if let Some(keys) = &this.task_keys {
+                        keys.refresh().await;
+                    }
+                    tokio::time::sleep(revocations::PACE).await;
+                }
+            };
+            stop.run_until_cancelled(work).await;
+        });
+    }
+
+    /// Ids of worker tokens that were revoked over the API.
+    pub fn revoked(&self) -> Arc<HashSet<String>> {
+        self.revocations.get()
+    }
+
+    pub fn revocations(&self) -> &Revocations {
+        &self.revocations
+    }
+
+    pub fn api_keys(&self) -> &ApiKeys {
+        &self.api_keys
+    }
+
+    /// The public keys of task tokens, as a key set.
+    pub fn jwks(&self) -> String {
+        self.task_keys.as_ref().map_or_else(|| r#"{"keys":[]}"#.to_owned(), |keys| keys.get().jwks())
+    }
+
+    /// `X-Admin-API-Key`, then `X-API-Key`, then a bearer token of the identity provider. Worker and task tokens are
+    /// never looked at here.
+    pub async fn user(&self, access: &Access, headers: &HeaderMap, effort: Effort) -> Result<Caller, Fault> {
+        if !access.users.enabled {
+            return Ok(Caller::anybody());
+        }
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        match UserAuth::choose(text("x-admin-api-key"), text("x-api-key")) {
+            Ok((sent, admin_only)) => self.by_key(access, sent, admin_only, effort).await,
+            Err(_) => match (bearer(headers), &access.oidc) {
+                (Some(token), Some(oidc)) => self.provider.user(oidc, token, unix_now(), effort).await,
+                _ => Err(Fault::MissingApiKey),
+            },
+        }
+    }
+
+    async fn by_key(&self, access: &Access, sent: &str, admin_only: bool, effort: Effort) -> Result<Caller, Fault> {
+        if let Some((key, role)) = access.users.configured(sent, admin_only) {
+            // An admin chooses its tenant; the API key has one.
+            let tenant = (role != tenure_auth::Role::Admin).then(|| DEFAULT_TENANT.into());
+            let actor = match key {
+                ConfiguredKey::Api => "auth.api_key",
+                ConfiguredKey::Admin => "auth.admin_api_key",
+            };
+            return Ok(Caller { role, tenant, owner: None, subject: None, actor: actor.into() });
+        }
+        let caller = self.api_keys.caller(sent, effort).await?.ok_or(Fault::InvalidApiKey)?;
+        if admin_only && caller.role != tenure_auth::Role::Admin {
+            return Err(Fault::InvalidApiKey);
+        }
+        Ok(caller)
+    }
+}

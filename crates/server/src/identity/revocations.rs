@@ -1,0 +1,56 @@
+//! Worker tokens that were revoked over the API, on any replica.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::Timestamp;
+use tenure_engine::Engine;
+use tenure_engine::store::StoreError;
+
+use crate::access::guard::unix_now;
+use crate::live::Live;
+
+/// How often a replica looks for what others revoked.
+pub const PACE: Duration = Duration::from_secs(2);
+/// No token lives longer than 15 minutes; the rest is for clocks that differ.
+const KEPT_SECONDS: i64 = 20 * 60;
+
+#[derive(Debug)]
+pub struct Revocations {
+    engine: Engine,
+    ids: Live<HashSet<String>>,
+}
+
+impl Revocations {
+    pub fn new(engine: Engine) -> Self {
+        Self { engine, ids: Live::default() }
+    }
+
+    pub fn get(&self) -> Arc<HashSet<String>> {
+        self.ids.get()
+    }
+
+    /// Holds here at once, and elsewhere within [`PACE`].
+    pub async fn add(&self, token_id: &str, by: &str) -> Result<(), StoreError> {
+        let until = Timestamp::from_millis((unix_now() + KEPT_SECONDS).saturating_mul(1000));
+        self.engine.store().revoke_worker_token(token_id, until, by).await?;
+        self.ids.update(|ids| {
+            ids.insert(token_id.to_owned());
+        });
+        Ok(())
+    }
+
+    /// Takes over what the store has. If it cannot be asked, what is known holds on.
+    pub async fn refresh(&self) {
+        match self.engine.store().revoked_worker_tokens().await {
+            Ok(ids) => {
+                let ids: HashSet<String> = ids.into_iter().collect();
+                if *self.ids.get() != ids {
+                    self.ids.set(ids);
+                }
+            }
+            Err(error) => tracing::debug!("revocations could not be read: {}", error.chain()),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A value that can be replaced while others use it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Readers take what is there now and keep it as long as they need it.
+#[derive(Debug)]
+pub struct Live<T>(Arc<RwLock<Arc<T>>>);
+
+impl<T> Live<T> {
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(value))))
+    }
+
+    pub fn get(&self) -> Arc<T> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From the next reader on this is the value.
+    pub fn set(&self, value: T) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+    }
+}
+
+impl<T: Clone> Live<T> {
+    pub fn update(&self, change: impl FnOnce(&mut T)) {
+        let mut value = T::clone(&self.get());
+        change(&mut value);
+        self.set(value);
+    }
+}
+
+impl<T> Clone for Live<T> {
+    /// Another handle of the same value.
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Default> Default for Live<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_keeps_what_it_took_and_the_next_one_sees_the_new_value() {
+        let live = Live::new(1);
+        let (other, taken) = (live.clone(), live.get());
+        other.update(|value| *value += 1);
+        assert_eq!((*taken, *live.get()), (1, 2));
+    }
+}
