@@ -3,7 +3,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::cmd::{bench, dead_letter, demo, doctor, queue, serve, task, up, worker};
+use crate::cmd::{bench, dead_letter, demo, dev_certs, doctor, queue, serve, task, up, worker};
 use crate::exit::CODES;
 
 /// A control plane for leased work: tasks survive the workers that run them.
@@ -32,6 +32,8 @@ pub enum Command {
     DeadLetter(dead_letter::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
+    /// Make a throwaway CA and certificates for local use
+    DevCerts(dev_certs::Args),
     /// Measure throughput, latency and cost on this machine
     Bench(bench::Args),
     /// Print a completion script for a shell
@@ -43,7 +45,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
     ("Use it", &["task", "queue", "dead-letter"]),
-    ("Look after it", &["doctor", "bench", "completions"]),
+    ("Look after it", &["doctor", "dev-certs", "bench", "completions"]),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.

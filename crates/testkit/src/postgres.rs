@@ -4,6 +4,8 @@ mod database;
 mod private;
 mod shared;
 
+use std::path::Path;
+
 use tokio::sync::OnceCell;
 
 pub use database::Database;
@@ -44,7 +46,13 @@ impl Postgres {
     ///
     /// When Postgres is not installed or does not start; the message holds its log.
     pub async fn start() -> PrivatePostgres {
-        match PrivatePostgres::start().await {
+        Self::start_with(|_| Vec::new()).await
+    }
+
+    /// [`start`](Self::start) with more settings, such as `ssl=on`. `prepare` may put files that they name, such as
+    /// keys, into the folder that it is given; they are handed to the user that the server runs as.
+    pub async fn start_with(prepare: impl FnOnce(&Path) -> Vec<String>) -> PrivatePostgres {
+        match PrivatePostgres::start(prepare).await {
             Ok(server) => server,
             Err(error) => panic!("no private Postgres: {error:?}"),
         }

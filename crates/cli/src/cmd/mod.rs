@@ -5,6 +5,7 @@ pub mod connect;
 pub mod control_plane;
 pub mod dead_letter;
 pub mod demo;
+pub mod dev_certs;
 pub mod doctor;
 pub mod queue;
 pub mod serve;
@@ -26,6 +27,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Doctor(args) => doctor::run(args).await,
+        Command::DevCerts(args) => dev_certs::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -4,6 +4,7 @@
 
 mod bench;
 mod demo;
+mod dev_certs;
 mod doctor;
 mod kit;
 mod operate;

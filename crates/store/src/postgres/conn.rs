@@ -6,15 +6,15 @@ use std::time::Duration;
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
+use tenure_tls::{PostgresAddress, explain_postgres};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Config, NoTls};
 
 use crate::error::StoreError;
 
 /// Connections that run `settings` when they are made.
-pub fn pool(config: &Config, size: usize, settings: &'static [&'static str]) -> Result<Pool, StoreError> {
-    let manager =
-        Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+pub fn pool(address: &PostgresAddress, size: usize, settings: &'static [&'static str]) -> Result<Pool, StoreError> {
+    let PostgresAddress { config, tls } = address.clone();
+    let manager = Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)
@@ -39,8 +39,10 @@ pub struct Conn(Option<Object>);
 
 impl Conn {
     pub async fn get(pool: &Pool) -> Result<Self, StoreError> {
-        let object =
-            pool.get().await.map_err(|error| StoreError::Unavailable { operation: "connect", source: error.into() })?;
+        let object = pool.get().await.map_err(|error| {
+            let source = explain_postgres(&error).map_or_else(|| error.into(), Into::into);
+            StoreError::Unavailable { operation: "connect", source }
+        })?;
         Ok(Self(Some(object)))
     }
 

@@ -24,8 +24,7 @@ use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId};
 use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId, limits};
-use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tenure_tls::{PostgresAddress, TlsError};
 
 use crate::clock::Clock;
 use crate::codec::{Pruning, WORKERS_KEPT_MS};
@@ -75,26 +74,21 @@ struct Cache {
 }
 
 impl Postgres {
+    /// `sslmode` and `sslrootcert` of the address say which TLS: see [`PostgresAddress`].
     pub async fn open(url: &str, clock: Arc<Clock>) -> Result<Self, StoreError> {
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| StoreError::Failed {
-            operation: "read the address",
-            source: error.into(),
-        })?;
-        if config.get_ssl_mode() == SslMode::Require {
-            let source =
-                "sslmode=require is not supported yet: use a connection that needs no TLS, or a local proxy".into();
-            return Err(StoreError::Failed { operation: "connect", source });
-        }
-        config
+        let failed = |error: TlsError| StoreError::Failed { operation: "read the address", source: error.into() };
+        let mut address = PostgresAddress::parse(url).map_err(failed)?;
+        address
+            .config
             .application_name("tenure")
             .connect_timeout(Duration::from_secs(5))
             .keepalives_idle(Duration::from_secs(30));
         let store = Self {
             clock,
             faults: Faults::default(),
-            work: conn::pool(&config, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
-            heartbeat: conn::pool(&config, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
-            read: conn::pool(&config, READ_CONNECTIONS, &[sql::SESSION])?,
+            work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
             cache: Mutex::default(),
             cursors: Cursors::default(),
         };

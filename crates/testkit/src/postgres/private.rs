@@ -1,6 +1,7 @@
 //! A server that belongs to one test, which may take it down.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -18,6 +19,7 @@ pub struct PrivatePostgres {
     running: Mutex<Option<Postmaster>>,
     cluster: Cluster,
     programs: Programs,
+    settings: Vec<String>,
     /// Keeps the port while the server is down.
     _port: Port,
     /// Deletes the server's files. Stands after the server, which so has ended before.
@@ -25,17 +27,23 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    pub(super) async fn start() -> Result<Self> {
+    pub(super) async fn start(prepare: impl FnOnce(&Path) -> Vec<String>) -> Result<Self> {
         let programs = Programs::find()?;
         let folder = TempDir::with_prefix("tenure-pg-")?;
         let cluster = Cluster::create(&programs, folder.path()).await?;
         let port = Port::try_reserve()?;
-        let running = Postmaster::start(&cluster, &programs, port.number(), &SETTINGS).await?;
+        let mut settings = SETTINGS.map(str::to_owned).to_vec();
+        let own = folder.path().join("own");
+        std::fs::create_dir(&own)?;
+        settings.extend(prepare(&own));
+        hand_over(&programs, &own)?;
+        let running = run(&cluster, &programs, port.number(), &settings).await?;
         Ok(Self {
             server: Postgres { port: port.number() },
             running: Mutex::new(Some(running)),
             cluster,
             programs,
+            settings,
             _port: port,
             _folder: folder,
         })
@@ -70,7 +78,7 @@ impl PrivatePostgres {
         assert!(self.running().is_none(), "the server is up");
         let mut pauses = Pauses::until(START);
         let running = loop {
-            match Postmaster::start(&self.cluster, &self.programs, self.port(), &SETTINGS).await {
+            match run(&self.cluster, &self.programs, self.port(), &self.settings).await {
                 Ok(running) => break running,
                 // A server does not start while a process of the one before is on its way out.
                 Err(error) => {
@@ -90,6 +98,20 @@ impl PrivatePostgres {
     fn take_down(&self) -> Postmaster {
         self.running().take().expect("the server is down")
     }
+}
+
+async fn run(cluster: &Cluster, programs: &Programs, port: u16, settings: &[String]) -> Result<Postmaster> {
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    Postmaster::start(cluster, programs, port, &settings).await
+}
+
+/// Keys must belong to the user that the server runs as.
+fn hand_over(programs: &Programs, folder: &Path) -> Result<()> {
+    programs.hand_over(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        programs.hand_over(&entry?.path())?;
+    }
+    Ok(())
 }
 
 impl Deref for PrivatePostgres {

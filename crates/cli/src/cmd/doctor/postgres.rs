@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Config, NoTls};
+use tenure_tls::{PostgresAddress, explain_postgres};
+use tokio_postgres::Client;
 
 use super::server::clock;
 use super::{Finding, store};
@@ -29,9 +30,9 @@ pub async fn check(url: &str, known: i64) -> Vec<Finding> {
 }
 
 async fn connect(url: &str) -> Result<Client, String> {
-    let mut config: Config = url.parse().map_err(|error| plain(&error))?;
+    let PostgresAddress { mut config, tls } = PostgresAddress::parse(url).map_err(|error| plain(&error))?;
     config.application_name("tenure doctor").connect_timeout(CONNECT);
-    let connected = tokio::time::timeout(CONNECT, config.connect(NoTls)).await;
+    let connected = tokio::time::timeout(CONNECT, config.connect(tls)).await;
     let (client, connection) =
         connected.map_err(|_| "no answer within 5 s".to_owned())?.map_err(|error| plain(&error))?;
     tokio::spawn(connection);
@@ -39,8 +40,11 @@ async fn connect(url: &str) -> Result<Client, String> {
 }
 
 /// The error and its causes; Postgres names neither address nor password.
-fn plain(error: &tokio_postgres::Error) -> String {
-    let source = std::error::Error::source(error).map_or_else(String::new, |source| format!(": {source}"));
+fn plain(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(why) = explain_postgres(error) {
+        return why;
+    }
+    let source = error.source().map_or_else(String::new, |source| format!(": {source}"));
     format!("{error}{source}")
 }
 
