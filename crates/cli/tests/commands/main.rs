@@ -10,3 +10,4 @@ mod operate;
 mod serve;
 mod tasks;
 mod worker;
+mod worker_token;
