@@ -4,6 +4,7 @@
 
 mod cli;
 mod cmd;
+mod durations;
 mod exit;
 mod logging;
 mod output;

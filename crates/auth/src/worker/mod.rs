@@ -242,6 +242,8 @@ mod tests {
         let by = |token| let_in(&auth, WorkerCredential { shared_token: Some(token), ..Default::default() });
         assert!(by("shared").is_ok());
         assert_eq!(by("own"), Err(AuthError::Invalid));
+        let mapped = WorkerCredential { id: Some("w-1"), shared_token: Some("shared"), token: None };
+        assert_eq!(let_in(&auth, mapped), Err(AuthError::Invalid), "an id with an entry needs its own token");
         let both = WorkerCredential { token: Some("shared"), shared_token: Some("other"), id: None };
         assert_eq!(let_in(&auth, both), Err(AuthError::Invalid));
     }

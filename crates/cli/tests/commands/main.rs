@@ -11,3 +11,4 @@ mod operate;
 mod serve;
 mod tasks;
 mod worker;
+mod worker_token;

@@ -1,5 +1,7 @@
 //! `tenure worker`
 
+mod token;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::SERVER_DEFAULT;
 use crate::exit::{Exit, Stop};
-use crate::{logging, signals, times, token};
+use crate::{logging, signals, times, token as local_token};
 use tenure_config::{Config, Flags};
 
 const DETAILS: &str = "\
@@ -26,8 +28,10 @@ SIGTERM and SIGINT stop it: it takes nothing more, lets tasks finish for as long
 reports. A second signal ends at once.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = DETAILS)]
+#[command(args_conflicts_with_subcommands = true, after_help = DETAILS)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Address of the server
     #[arg(long, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
     server: String,
@@ -49,6 +53,12 @@ pub struct Args {
     /// Stop also when standard input ends: a worker that a program starts does not outlive it
     #[arg(long)]
     until_eof: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a signed worker token; inspect and verify tokens, and make and change their keys
+    Token(token::Args),
 }
 
 /// What a worker does, wherever it runs.
@@ -99,6 +109,9 @@ impl WorkArgs {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    if let Some(Command::Token(args)) = args.command {
+        return token::run(args);
+    }
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;
     let mut worker = args.work.config(args.server, &config)?;
@@ -142,7 +155,7 @@ fn token_source(flag: Option<PathBuf>, config: &Config) -> anyhow::Result<Option
     if let Some(secret) = config.worker_token()? {
         return Ok(Some(TokenSource::Text(secret.reveal().to_owned())));
     }
-    let path = token::path_in(&config.data);
+    let path = local_token::path_in(&config.data);
     Ok(path.is_file().then_some(TokenSource::File(path)))
 }
 
@@ -154,7 +167,7 @@ fn refusal_explained(error: tenure_worker::RunError, with_token: bool, data: &Pa
             "the token is not the server's; --token-file names another"
         }
         Worker(Refused { status: 401, .. }) => {
-            let path = token::path_in(data);
+            let path = local_token::path_in(data);
             return Stop::new(Exit::Refused, error.to_string())
                 .hint(format!("there is no {}; --token-file names the server's token", path.display()))
                 .into();
