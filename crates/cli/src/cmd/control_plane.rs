@@ -82,7 +82,7 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Checks who would be let in, opens the store, then the listener.
     pub async fn prepare(config: &Config) -> anyhow::Result<Self> {
-        let addresses = resolve(&config.host, config.port).await?;
+        let addresses = resolve(&config.server.host, config.server.port).await?;
         let mut auth = config.auth()?;
         check_exposure(&auth, &addresses)?;
         if config.has_idle_keys() {
@@ -101,7 +101,7 @@ impl ControlPlane {
             Ok(listener) => listener,
             Err(error) => {
                 engine.shutdown().await;
-                let place = format!("{}:{}", config.host, config.port);
+                let place = format!("{}:{}", config.server.host, config.server.port);
                 let hint = "another process may listen there; --listen names another address";
                 return Err(Stop::new(crate::exit::Exit::Failure, format!("cannot listen on {place}: {error}"))
                     .hint(hint)
