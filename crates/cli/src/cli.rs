@@ -3,7 +3,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::cmd::{bench, dead_letter, demo, doctor, queue, serve, task, up, worker};
+use crate::cmd::{bench, config, dead_letter, demo, doctor, queue, serve, task, up, worker};
 use crate::exit::CODES;
 
 /// A control plane for leased work: tasks survive the workers that run them.
@@ -30,6 +30,8 @@ pub enum Command {
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
     DeadLetter(dead_letter::Args),
+    /// Show, check and explain the configuration
+    Config(config::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
     /// Measure throughput, latency and cost on this machine
@@ -43,7 +45,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
     ("Use it", &["task", "queue", "dead-letter"]),
-    ("Look after it", &["doctor", "bench", "completions"]),
+    ("Look after it", &["config", "doctor", "bench", "completions"]),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.
