@@ -43,9 +43,9 @@ ends with code 2.
 years. **Size**: bytes, or a number with `KiB`, `MiB`, `GiB`, `KB`, `MB` or `GB`. **File**: a path; what is not absolute
 starts at the folder of the configuration file, or at the working folder when a variable names it.
 
-**Secrets** are never printed. Each has a second key that ends in `_file` and names a file with the value; white space
-around it is cut. Both together, an empty file and one that cannot be read are errors. A secret of workers must differ
-from the keys of users.
+**Secrets** are never printed. A single secret has a second key that ends in `_file` and names a file with the value;
+white space around it is cut. Both together, an empty file and one that cannot be read are errors. A secret of workers
+must differ from the keys of users.
 
 **Changes.** Keys marked *reload* are read again within 5 s of a change of a file, and on SIGHUP. A configuration that is
 wrong by then is not taken: the former one stays and the error is logged. The others need a restart. Flags and variables

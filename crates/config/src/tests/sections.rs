@@ -87,7 +87,7 @@ fn lists_of_ids_and_keys_come_from_files_too() {
 }
 
 #[test]
-fn the_contracts_sections_carry_over_as_they_are() {
+fn the_contracts_credentials_and_rpc_tls_are_taken_as_they_are() {
     let text = "
 auth:
   worker_token: t
