@@ -37,7 +37,8 @@ fn section_head(section: &str) -> String {
 }
 
 fn entry(key: &Key, name: &str, indent: &str) -> String {
-    let mut text: String = wrapped(key.doc).iter().map(|line| format!("{indent}# {line}\n")).collect();
+    let doc: String = wrapped(key.doc).iter().map(|line| format!("{indent}# {line}\n")).collect();
+    let mut text = format!("\n{doc}");
     text += &format!("{indent}# Type: {}.\n", key.kind.name());
     text + format!("{indent}# {name}: {}", written(key)).trim_end() + "\n"
 }

@@ -109,10 +109,14 @@ fn rpc_tls(config: &Config, report: &mut Report) {
         let fix = "set worker.rpc_tls.enabled: true and the certificates, unless workers are on this machine";
         report.warn("worker.rpc_tls.enabled", "calls to workers are not encrypted", fix);
     }
-    if tls.enabled && tls.bind_worker_id == BindWorkerId::Off {
-        let fix = "set worker.rpc_tls.bind_worker_id: require, once certificates name their worker";
-        report.warn("worker.rpc_tls.bind_worker_id", "a certificate of one worker serves for all", fix);
-    } else {
-        report.pass("worker.rpc_tls.bind_worker_id", "no certificate serves for another worker, or TLS is off");
+    let check = "worker.rpc_tls.bind_worker_id";
+    match tls.bind_worker_id {
+        _ if !tls.enabled => report.pass(check, "is not used: TLS is off"),
+        BindWorkerId::Off => {
+            let fix = "set worker.rpc_tls.bind_worker_id: require, once certificates name their worker";
+            report.warn(check, "a certificate of one worker serves for all", fix);
+        }
+        BindWorkerId::Warn => report.pass(check, "a certificate that does not name its worker is logged"),
+        BindWorkerId::Require => report.pass(check, "a certificate has to name its worker"),
     }
 }

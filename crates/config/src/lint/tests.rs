@@ -185,6 +185,11 @@ fn messages_that_are_quoted_stand_word_for_word() {
     assert_eq!(message(&both, "auth.worker_token"), "shared worker token still configured with signed worker tokens");
     assert_eq!(message("", "auth.oidc_enabled"), "disabled");
     assert_eq!(message("auth: {oidc_enabled: true}\n", "auth.oidc_enabled"), "enabled");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, LONG).unwrap();
+    let named = message(&format!("auth: {{worker_token_file: {}}}\n", file.display()), "auth.worker_token_file");
+    assert_eq!(named, format!("auth.worker_token comes from {}", file.display()));
     let checks = check("", true);
     assert_eq!(checks[0].to_string(), "[PASS] config: /etc/t.yaml loads");
     assert_eq!(
