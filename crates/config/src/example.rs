@@ -16,29 +16,31 @@ pub fn example() -> String {
     for key in keys::all() {
         let mut path: Vec<&str> = key.path.split('.').collect();
         let name = path.pop().unwrap_or_default();
-        if open != path {
-            let shared = open.iter().zip(&path).take_while(|(a, b)| a == b).count();
-            for (depth, section) in path.iter().enumerate().skip(shared) {
-                if depth == 0 {
-                    text += &section_head(section);
-                }
-                text += &format!("{}{section}:\n", "  ".repeat(depth));
-            }
-            open = path;
+        let shared = open.iter().zip(&path).take_while(|(a, b)| a == b).count();
+        let opened = path.len() > shared;
+        for (depth, section) in path.iter().enumerate().skip(shared) {
+            text += &section_head(section, depth);
         }
+        // Air between keys, none below the name of their section.
+        if !opened {
+            text.push('\n');
+        }
+        open = path;
         text += &entry(key, name, &"  ".repeat(open.len()));
     }
     text
 }
 
-fn section_head(section: &str) -> String {
+fn section_head(section: &str, depth: usize) -> String {
     let meaning = keys::sections().into_iter().find(|(name, _)| *name == section).map(|(_, meaning)| meaning);
-    format!("\n# {}\n", meaning.unwrap_or_default())
+    match meaning {
+        Some(meaning) if depth == 0 => format!("\n# {meaning}\n{section}:\n"),
+        _ => format!("\n{}{section}:\n", "  ".repeat(depth)),
+    }
 }
 
 fn entry(key: &Key, name: &str, indent: &str) -> String {
-    let doc: String = wrapped(key.doc).iter().map(|line| format!("{indent}# {line}\n")).collect();
-    let mut text = format!("\n{doc}");
+    let mut text: String = wrapped(key.doc).iter().map(|line| format!("{indent}# {line}\n")).collect();
     text += &format!("{indent}# Type: {}.\n", key.kind.name());
     text + format!("{indent}# {name}: {}", written(key)).trim_end() + "\n"
 }

@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use tenure_auth::Secret;
 
-use super::error::{ConfigError, Origin};
+use super::error::{ConfigError, Origin, shortened};
 use super::keys::{self, Key, Kind};
 use super::{duration, files};
 
 /// The one file without a value of the same name that is read at once.
 const PRIVATE_KEY: &str = "auth.worker_private_key_file";
-/// So much of a wrong value is quoted.
-const QUOTED: usize = 80;
 
 /// A value as it was given.
 #[derive(Clone, PartialEq, Eq)]
@@ -127,11 +125,7 @@ impl Settings {
 
     /// An error that quotes a value, so not for secrets.
     pub fn unfit(&self, key: &str, wanted: &str, text: &str) -> ConfigError {
-        let mut quoted: String = text.chars().take(QUOTED).collect();
-        if quoted.len() < text.len() {
-            quoted.push('…');
-        }
-        self.wrong(key, format!("must be {wanted}, not `{quoted}`"))
+        self.wrong(key, format!("must be {wanted}, not `{}`", shortened(text)))
     }
 
     fn read<T>(&self, key: &str, wanted: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ConfigError> {

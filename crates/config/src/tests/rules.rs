@@ -241,6 +241,7 @@ fn yaml_that_means_harm_is_an_error() {
         ("an entry twice", "auth:\n  worker_tokens: {w: a, w: hunter2}\n".to_owned()),
         ("a list as a key", "? [a, b]\n: c\n".to_owned()),
         ("control characters", "auth:\n  api_key: \u{1}\n\u{0}hunter2".to_owned()),
+        ("a huge key", format!("{}: 1\n", "a".repeat(2 << 20))),
         ("a huge scalar", format!("server:\n  host: {}\n", "a".repeat(5 << 20))),
         ("a text without end", "auth:\n  api_key: \"hunter2\n".to_owned()),
         ("a file that is no map", "hunter2\n".to_owned()),
@@ -250,6 +251,61 @@ fn yaml_that_means_harm_is_an_error() {
         assert!(message.starts_with("/etc/t.yaml"), "{what}: {message}");
         assert!(message.len() < 400 && !message.contains("hunter2"), "{what}: {message}");
     }
+}
+
+#[test]
+fn a_damaged_file_is_read_or_refused_and_nothing_else() {
+    let whole = "server:\n  host: ::1\n  port: 1\nauth: {worker_tokens: {w-1: hunter2}, worker_signing_keys: [hunter2]}\n\
+                 retention: {finished: 7d}\nworker:\n  operators: &a {x: \"./x.sh\"}\n  rpc_tls: {server_names: *a}\n";
+    from_file(whole).unwrap();
+    let pieces = [
+        ":",
+        "\n",
+        " ",
+        "-",
+        "&a ",
+        "*a",
+        "!!binary ",
+        "|\n",
+        ">",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "#",
+        "<<: ",
+        "? ",
+        "%",
+        "\t",
+        "~",
+        "\u{feff}",
+        "---\n",
+        "...",
+    ];
+    // Numbers that are the same in every run.
+    let mut state = 1_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let mut refused = 0;
+    for _ in 0..4000 {
+        let mut text = whole.to_owned();
+        for _ in 0..=next(4) {
+            let (at, piece) = (next(text.len()), pieces[next(pieces.len())]);
+            if text.is_char_boundary(at) {
+                text.insert_str(at, piece);
+                let kept = text.chars().count() - next(6) * next(2);
+                text = text.chars().take(kept).collect();
+            }
+        }
+        let Err(message) = from_file(&text) else { continue };
+        refused += 1;
+        assert!(!message.contains("hunter2"), "{text}\n{message}");
+    }
+    assert!(refused > 1000, "only {refused} were damaged enough");
 }
 
 #[test]
