@@ -104,6 +104,8 @@ use keys;
 
 const GROUPS: [&[Key]; 3] = [server::KEYS, auth::KEYS, work::KEYS];
 
+/// A longer path is no slip of the pen, and costly to compare.
+const LONGEST: usize = 100;
 /// Below this likeness a key is no help as a suggestion.
 const ALIKE: f64 = 0.75;
 
@@ -165,6 +167,9 @@ pub(crate) fn place(path: &str) -> Place {
 
 /// The key or section that was probably meant.
 pub(crate) fn nearest(path: &str) -> Option<&'static str> {
+    if path.len() > LONGEST {
+        return None;
+    }
     let level = path.matches('.').count();
     let known = all().filter_map(|key| match level {
         0 => key.path.split('.').next(),
