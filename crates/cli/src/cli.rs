@@ -3,7 +3,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::cmd::{bench, dead_letter, demo, dev_certs, doctor, queue, serve, task, up, worker};
+use crate::cmd::{bench, config, dead_letter, demo, dev_certs, doctor, queue, serve, task, up, worker};
 use crate::exit::CODES;
 
 /// A control plane for leased work: tasks survive the workers that run them.
@@ -30,6 +30,8 @@ pub enum Command {
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
     DeadLetter(dead_letter::Args),
+    /// Show, check and explain the configuration
+    Config(config::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
     /// Make a throwaway CA and certificates for local use
@@ -45,7 +47,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
     ("Use it", &["task", "queue", "dead-letter"]),
-    ("Look after it", &["doctor", "dev-certs", "bench", "completions"]),
+    ("Look after it", &["config", "doctor", "dev-certs", "bench", "completions"]),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.

@@ -2,12 +2,13 @@
 
 #![allow(clippy::print_stderr, reason = "a command talks to people; what scripts read goes through `output`")]
 
+mod access;
 mod cli;
 mod cmd;
-mod durations;
 mod exit;
 mod logging;
 mod output;
+mod reload;
 mod signals;
 mod times;
 mod token;

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+/// A duration as the wire has it: `30s`, `5m`, `1h30m`, `0`.
+pub fn wire(text: &str) -> Result<Duration, String> {
+    tenure_contract::duration::parse(text).ok_or_else(|| "say it like 500ms, 30s, 5m or 1h30m".to_owned())
+}
+
 /// `5s`, `1h30m`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}: say it like 500ms, 5s, 10m, 1h30m or 7d"))

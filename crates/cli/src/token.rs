@@ -1,11 +1,11 @@
-//! The worker token that a server on this machine makes for itself.
+//! What a server on this machine makes for itself: the worker token, and the key that signs task tokens.
 
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use tenure_auth::Secret;
+use tenure_auth::{Secret, TaskKeys};
 
 /// Where a server keeps the token it made.
 pub fn path_in(data: &Path) -> PathBuf {
@@ -22,44 +22,58 @@ pub fn make_data_folder(data: &Path) -> anyhow::Result<()> {
 }
 
 /// The token of the data folder; a new one if there is none yet. The flag says that it is new.
+pub fn read_or_make(data: &Path) -> anyhow::Result<(Secret, bool)> {
+    kept(data, &path_in(data), "worker token", || Ok(Secret::random()))
+}
+
+/// The key of the data folder that signs task tokens; a new one if there is none yet.
+pub fn task_key(data: &Path) -> anyhow::Result<Secret> {
+    let make = || TaskKeys::generate().context("a task key could not be made");
+    Ok(kept(data, &data.join("task-key.pem"), "task key", make)?.0)
+}
+
+/// A secret in a file of the data folder, made if it is not there.
 ///
 /// The file appears whole or not at all, and only its owner can read it. Of two servers that start together one makes
 /// it, and both use it.
-pub fn read_or_make(data: &Path) -> anyhow::Result<(Secret, bool)> {
-    let path = path_in(data);
-    if let Some(secret) = read(&path)? {
+fn kept(
+    data: &Path,
+    path: &Path,
+    what: &str,
+    make: impl FnOnce() -> anyhow::Result<Secret>,
+) -> anyhow::Result<(Secret, bool)> {
+    if let Some(secret) = read(path, what)? {
         return Ok((secret, false));
     }
-    let secret = Secret::random();
+    let secret = make()?;
     let write = || -> io::Result<()> {
         // Temporary files are made with mode 0600.
         let mut file = tempfile::NamedTempFile::new_in(data)?;
         writeln!(file, "{}", secret.reveal())?;
         file.as_file().sync_all()?;
-        file.persist_noclobber(&path)?;
+        file.persist_noclobber(path)?;
         std::fs::File::open(data)?.sync_all()
     };
     match write() {
         Ok(()) => Ok((secret, true)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let secret = read(&path)?.with_context(|| format!("{} went away again", path.display()))?;
+            let secret = read(path, what)?.with_context(|| format!("{} went away again", path.display()))?;
             Ok((secret, false))
         }
-        Err(error) => Err(error).with_context(|| format!("the worker token {} could not be made", path.display())),
+        Err(error) => Err(error).with_context(|| format!("the {what} {} could not be made", path.display())),
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Secret>> {
+fn read(path: &Path, what: &str) -> anyhow::Result<Option<Secret>> {
     match std::fs::read_to_string(path) {
         Ok(text) => match Secret::new(&text) {
             Some(secret) => Ok(Some(secret)),
-            None => anyhow::bail!(
-                "the worker token {} is empty: remove it, and the next start makes a new one",
-                path.display()
-            ),
+            None => {
+                anyhow::bail!("the {what} {} is empty: remove it, and the next start makes a new one", path.display())
+            }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("the worker token {} could not be read", path.display())),
+        Err(error) => Err(error).with_context(|| format!("the {what} {} could not be read", path.display())),
     }
 }
 

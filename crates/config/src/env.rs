@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 
 use super::error::{ConfigError, Origin};
-use super::keys::{self, Place};
+use super::keys::{self, Place, Shape};
 use super::settings::{Given, Value};
 
 const PREFIX: &str = "TENURE_";
 const LEVEL: &str = "__";
 
 /// Reads the variables that set keys. Those without `__`, such as `TENURE_SERVER`, belong to single commands.
-pub(super) fn parse(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<Given>, ConfigError> {
+pub(crate) fn parse(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<Given>, ConfigError> {
     let named = variables.into_iter().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     named.filter_map(|(name, value)| path_of(&name).map(|path| given(name, &path, value))).collect()
 }
@@ -21,7 +21,7 @@ fn path_of(name: &str) -> Option<String> {
 }
 
 /// The variable that sets a key.
-pub(super) fn name_of(key: &str) -> String {
+pub(crate) fn name_of(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', LEVEL).to_ascii_uppercase())
 }
 
@@ -32,20 +32,29 @@ fn given(name: String, path: &str, value: OsString) -> Result<Given, ConfigError
         origin: origin.clone(),
         problem: problem.to_owned(),
     };
-    let text = |origin: &Origin| value.into_string().map_err(|_| wrong(path, origin, "is no UTF-8"));
-    match keys::place(path) {
-        Place::Text(key) => Ok(Given { key, value: Value::Text(text(&origin)?), origin }),
-        Place::Map(key) => {
-            let map = serde_json::from_str(&text(&origin)?)
-                .map_err(|_| wrong(key, &origin, "must be a JSON object of texts, such as {\"w-1\":\"token\"}"))?;
-            Ok(Given { key, value: Value::Map(map), origin })
-        }
+    let key = match keys::place(path) {
+        Place::Key(key) => key,
         Place::Section | Place::Nowhere => {
-            // Suggest the variable, which is what has to be corrected.
             let nearest = keys::nearest(path);
-            Err(ConfigError::UnknownKey { key: path.to_owned(), origin, nearest })
+            return Err(ConfigError::UnknownKey { key: path.to_owned(), origin, nearest });
         }
-    }
+    };
+    let text = value.into_string().map_err(|_| wrong(path, &origin, "is no UTF-8"))?;
+    let value = match key.kind.shape() {
+        Shape::Text => Value::Text(text),
+        Shape::List => Value::List(list(&text)),
+        Shape::Map => {
+            let map = serde_json::from_str(&text)
+                .map_err(|_| wrong(path, &origin, "must be a JSON object of texts, such as {\"name\":\"value\"}"))?;
+            Value::Map(map)
+        }
+    };
+    Ok(Given { key, value, origin })
+}
+
+/// Entries between commas. Nothing at all is a list without entries.
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(ToOwned::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -59,7 +68,7 @@ mod tests {
     #[test]
     fn names_lead_to_keys() {
         let given = read("TENURE_AUTH__WORKER_TOKEN", "t").unwrap();
-        assert_eq!(given[0].key, "auth.worker_token");
+        assert_eq!(given[0].key.path, "auth.worker_token");
         assert_eq!(name_of("auth.worker_token"), "TENURE_AUTH__WORKER_TOKEN");
         assert!(matches!(&given[0].value, Value::Text(text) if text == "t"));
     }
@@ -70,6 +79,14 @@ mod tests {
         assert!(matches!(&given[0].value, Value::Map(map) if map["w-1"] == "t"));
         let message = read("TENURE_AUTH__WORKER_TOKENS", "hunter2").unwrap_err();
         assert!(message.contains("must be a JSON object") && !message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn lists_have_commas() {
+        let given = read("TENURE_AUTH__OIDC_ADMIN_GROUPS", " a, b c,,").unwrap();
+        assert!(matches!(&given[0].value, Value::List(list) if *list == ["a", "b c"]));
+        let given = read("TENURE_AUTH__OIDC_ADMIN_GROUPS", "").unwrap();
+        assert!(matches!(&given[0].value, Value::List(list) if list.is_empty()));
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl fmt::Display for Origin {
 /// Why a configuration cannot be used. No text of it holds a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("{origin}: unknown key `{key}`{}", suggestion(*.nearest))]
+    #[error("{origin}: unknown key `{}`{}", shortened(key), suggestion(*.nearest))]
     UnknownKey { key: String, origin: Origin, nearest: Option<&'static str> },
     #[error("{origin}: {key} {problem}")]
     Value { key: String, origin: Origin, problem: String },
@@ -38,6 +38,16 @@ pub enum ConfigError {
     /// Values that do not go together.
     #[error("{0}")]
     Rule(String),
+}
+
+/// So much of what was written is quoted.
+const QUOTED: usize = 80;
+
+pub(crate) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn suggestion(nearest: Option<&str>) -> String {

@@ -8,14 +8,20 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 use serde_saphyr::Spanned;
 
 use super::error::{ConfigError, Origin};
-use super::keys::{self, Place};
+use super::keys::{self, Place, Shape};
 use super::settings::{Given, Value};
 
 /// Reads YAML. Scalars stay the text they are written as, so that a token of digits keeps its zeros.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> {
     let mut reading = Reading { path, given: Vec::new(), unknown: None };
     // Lines of the file are never quoted in messages: they may hold secrets.
-    let options = serde_saphyr::options! { with_snippet: false };
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        // They would be kept, up to a number that a well-explained file exceeds.
+        emit_comments: false,
+        reject_unsupported_tags: true,
+        budget: budget(),
+    };
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
         Section { prefix: "", reading: &mut reading }.deserialize(deserializer)
     });
@@ -27,6 +33,22 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> 
             let origin = Origin::File { path: path.to_owned(), line };
             Err(ConfigError::Syntax { origin, message: plain(&error) })
         }
+    }
+}
+
+/// Far more than any configuration needs, and far less than what would use up memory or stack.
+fn budget() -> Option<serde_saphyr::Budget> {
+    serde_saphyr::budget! {
+        max_depth: 16,
+        max_events: 100_000,
+        max_nodes: 50_000,
+        max_documents: 1,
+        max_anchors: 100,
+        max_aliases: 100,
+        max_recorded_anchor_events: 10_000,
+        max_recorded_anchor_bytes: 1 << 20,
+        max_total_scalar_bytes: 4 << 20,
+        max_merge_keys: 100,
     }
 }
 
@@ -84,10 +106,7 @@ impl<'de> Visitor<'de> for Section<'_, '_> {
             let path = if self.prefix.is_empty() { name.value } else { format!("{}.{}", self.prefix, name.value) };
             let origin = Origin::File { path: self.reading.path.to_owned(), line: name.referenced.line() };
             let value = match keys::place(&path) {
-                Place::Text(key) => map.next_value::<Option<String>>()?.map(|text| (key, Value::Text(text))),
-                Place::Map(key) => {
-                    map.next_value::<Option<BTreeMap<String, String>>>()?.map(|map| (key, Value::Map(map)))
-                }
+                Place::Key(key) => value_of(key.kind.shape(), &mut map)?.map(|value| (key, value)),
                 Place::Section => {
                     map.next_value_seed(Section { prefix: &path, reading: self.reading })?;
                     None
@@ -106,6 +125,15 @@ impl<'de> Visitor<'de> for Section<'_, '_> {
     }
 }
 
+/// A key without a value says nothing.
+fn value_of<'de, A: MapAccess<'de>>(shape: Shape, map: &mut A) -> Result<Option<Value>, A::Error> {
+    match shape {
+        Shape::Text => Ok(map.next_value::<Option<String>>()?.map(Value::Text)),
+        Shape::List => Ok(map.next_value::<Option<Vec<String>>>()?.map(Value::List)),
+        Shape::Map => Ok(map.next_value::<Option<BTreeMap<String, String>>>()?.map(Value::Map)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,8 +145,9 @@ mod tests {
             _ => 0,
         };
         let show = |given: &Given| match &given.value {
-            Value::Text(text) => format!("{}={text}", given.key),
-            Value::Map(map) => format!("{}={map:?}", given.key),
+            Value::Text(text) => format!("{}={text}", given.key.path),
+            Value::List(list) => format!("{}={list:?}", given.key.path),
+            Value::Map(map) => format!("{}={map:?}", given.key.path),
         };
         Ok(given.iter().map(|given| (show(given), line(&given.origin))).collect())
     }

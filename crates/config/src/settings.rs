@@ -2,25 +2,32 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use tenure_auth::Secret;
+use tenure_contract::duration;
 
-use super::error::{ConfigError, Origin};
+use super::error::{ConfigError, Origin, shortened};
+use super::files;
+use super::keys::{self, Key, Kind};
+
+/// The one file without a value of the same name that is read at once.
+const PRIVATE_KEY: &str = "auth.worker_private_key_file";
 
 /// A value as it was given.
-#[derive(Clone)]
-pub enum Value {
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Value {
     Text(String),
+    List(Vec<String>),
     Map(BTreeMap<String, String>),
 }
 
 /// One key that was set somewhere.
 #[derive(Clone)]
-pub struct Given {
-    pub key: &'static str,
+pub(crate) struct Given {
+    pub key: &'static Key,
     pub value: Value,
     pub origin: Origin,
 }
@@ -28,28 +35,85 @@ pub struct Given {
 impl fmt::Debug for Given {
     /// Without the value: it may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} from {}", self.key, self.origin)
+        write!(f, "{} from {}", self.key.path, self.origin)
     }
 }
 
 /// All keys that were set; of two that set the same key the later source wins.
 #[derive(Debug, Default)]
-pub struct Settings(BTreeMap<&'static str, Given>);
+pub(crate) struct Settings {
+    given: BTreeMap<&'static str, Given>,
+    /// What the files hold that stand for a value, by the key of the file.
+    contents: BTreeMap<&'static str, Secret>,
+}
 
 impl Settings {
     pub fn overlay(&mut self, given: impl IntoIterator<Item = Given>) {
-        self.0.extend(given.into_iter().map(|given| (given.key, given)));
+        self.given.extend(given.into_iter().map(|given| (given.key.path, given)));
+    }
+
+    pub fn overlay_text(&mut self, path: &str, text: String, origin: Origin) {
+        let key = keys::find(path);
+        self.overlay(key.map(|key| Given { key, value: Value::Text(text), origin }));
+    }
+
+    pub fn remove(&mut self, path: &str) {
+        self.given.remove(path);
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Given> {
+        self.given.get(key)
     }
 
     pub fn origin(&self, key: &str) -> Option<&Origin> {
-        self.0.get(key).map(|given| &given.origin)
+        self.get(key).map(|given| &given.origin)
     }
 
-    pub fn text(&self, key: &str) -> Option<&str> {
-        match &self.0.get(key)?.value {
-            Value::Text(text) => Some(text),
-            Value::Map(_) => None,
+    pub fn is_set(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
+    /// Reads the files that hold values. A value and its file together leave open which one is meant.
+    pub fn open_files(&mut self) -> Result<(), ConfigError> {
+        for key in keys::all() {
+            let Some(file) = keys::file_of(key) else { continue };
+            if let (Some(value), Some(origin)) = (self.origin(key.path), self.origin(file.path)) {
+                return Err(ConfigError::Rule(format!(
+                    "{} ({value}) and {} ({origin}) are both set: keep one",
+                    key.path, file.path
+                )));
+            }
+            self.open(file.path)?;
         }
+        self.open(PRIVATE_KEY)
+    }
+
+    fn open(&mut self, key: &'static str) -> Result<(), ConfigError> {
+        let Some(path) = self.path(key)? else { return Ok(()) };
+        let shown = path.display();
+        let text = files::read(&path)
+            .map_err(|error| self.wrong(key, format!("names {shown}, which cannot be read: {error}")))?;
+        let content = Secret::new(&text).ok_or_else(|| self.wrong(key, format!("names {shown}, which is empty")))?;
+        self.contents.insert(key, content);
+        Ok(())
+    }
+
+    pub fn content(&self, file_key: &str) -> Option<&Secret> {
+        self.contents.get(file_key)
+    }
+
+    /// What was given as a text, or the default.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key) {
+            Some(Given { value: Value::Text(text), .. }) => Some(text),
+            Some(_) => None,
+            None => keys::find(key).map(|key| key.default).filter(|default| !default.is_empty()),
+        }
+    }
+
+    /// A text without white space around it. One that is empty is not set.
+    pub fn plain(&self, key: &str) -> Option<String> {
+        self.text(key).map(str::trim).filter(|text| !text.is_empty()).map(ToOwned::to_owned)
     }
 
     /// An error about the value of a key. `problem` must not quote secrets.
@@ -60,63 +124,159 @@ impl Settings {
         }
     }
 
-    /// Reads a text that is no secret: the message quotes it.
+    /// An error that quotes a value, so not for secrets.
+    pub fn unfit(&self, key: &str, wanted: &str, text: &str) -> ConfigError {
+        self.wrong(key, format!("must be {wanted}, not `{}`", shortened(text)))
+    }
+
     fn read<T>(&self, key: &str, wanted: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(key) else { return Ok(None) };
-        let value = parse(text.trim()).ok_or_else(|| self.wrong(key, format!("must be {wanted}, not `{text}`")))?;
-        Ok(Some(value))
+        parse(text.trim()).map(Some).ok_or_else(|| self.unfit(key, wanted, text))
     }
 
-    pub fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
-        self.read(key, "true or false", |text| text.to_ascii_lowercase().parse().ok())
+    pub fn flag(&self, key: &str) -> Result<bool, ConfigError> {
+        let flag = self.read(key, "true or false", |text| text.to_ascii_lowercase().parse().ok())?;
+        Ok(flag.unwrap_or(false))
     }
 
-    pub fn number<T: FromStr>(&self, key: &str, wanted: &str) -> Result<Option<T>, ConfigError> {
-        self.read(key, wanted, |text| text.parse().ok())
+    pub fn integer(&self, key: &str) -> Result<u64, ConfigError> {
+        Ok(self.read(key, "a number of 0 or more", |text| text.parse().ok())?.unwrap_or(0))
     }
 
-    pub fn duration(&self, key: &str) -> Result<Option<Duration>, ConfigError> {
-        self.read(key, "a duration such as 30s, 12h or 7d", |text| humantime::parse_duration(text).ok())
+    pub fn integer_in(&self, key: &str, wanted: &str, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        let number = self.read(key, wanted, |text| text.parse().ok().filter(|number| range.contains(number)))?;
+        Ok(number.unwrap_or(*range.start()))
     }
 
-    pub fn one_of<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, ConfigError> {
-        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        self.read(key, &format!("one of {}", names.join(", ")), |text| {
-            choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, choice)| *choice)
+    pub fn size(&self, key: &str) -> Result<u64, ConfigError> {
+        Ok(self.read(key, "a size such as 4096, 64KiB or 1MiB", size)?.unwrap_or(0))
+    }
+
+    pub fn duration(&self, key: &str) -> Result<Duration, ConfigError> {
+        let duration = self.read(key, "a duration such as 30s, 12h or 7d", duration::parse)?;
+        Ok(duration.unwrap_or(Duration::ZERO))
+    }
+
+    pub fn choice(&self, key: &str) -> Result<Option<&'static str>, ConfigError> {
+        let Some(Key { kind: Kind::Choice(choices), .. }) = keys::find(key) else { return Ok(None) };
+        self.read(key, &format!("one of {}", choices.join(", ")), |text| {
+            choices.iter().find(|name| name.eq_ignore_ascii_case(text)).copied()
         })
     }
 
+    /// A secret from its value or its file.
     pub fn secret(&self, key: &str) -> Result<Option<Secret>, ConfigError> {
-        let Some(text) = self.text(key) else { return Ok(None) };
-        Secret::new(text).map(Some).ok_or_else(|| self.wrong(key, "is empty"))
+        match self.get(key) {
+            Some(Given { value: Value::Text(text), .. }) => {
+                Secret::new(text).map(Some).ok_or_else(|| self.wrong(key, "is empty: set it, or remove the key"))
+            }
+            _ => Ok(keys::find(key).and_then(keys::file_of).and_then(|file| self.content(file.path)).cloned()),
+        }
     }
 
-    pub fn secrets(&self, key: &str) -> Result<BTreeMap<String, Secret>, ConfigError> {
-        let Some(Given { value: Value::Map(map), .. }) = self.0.get(key) else { return Ok(BTreeMap::new()) };
-        map.iter()
+    pub fn list(&self, key: &str) -> &[String] {
+        match self.get(key) {
+            Some(Given { value: Value::List(list), .. }) => list,
+            _ => &[],
+        }
+    }
+
+    /// A list of texts without white space around them. One that is empty says nothing.
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        self.list(key).iter().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).collect()
+    }
+
+    /// A list whose entries are checked one by one.
+    pub fn list_of<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Vec<T>, ConfigError> {
+        self.texts(key).iter().map(|text| parse(text).ok_or_else(|| self.unfit(key, wanted, text))).collect()
+    }
+
+    pub fn secret_list(&self, key: &str) -> Result<Vec<Secret>, ConfigError> {
+        let empty = || self.wrong(key, "has an empty entry: remove it");
+        self.list(key).iter().map(|text| Secret::new(text).ok_or_else(empty)).collect()
+    }
+
+    pub fn secret_map(&self, key: &str) -> Result<BTreeMap<String, Secret>, ConfigError> {
+        self.map(key)
             .map(|(name, text)| {
-                let secret =
-                    Secret::new(text).ok_or_else(|| self.wrong(key, format!("has an empty token for `{name}`")))?;
-                Ok((name.clone(), secret))
+                let empty = || self.wrong(key, format!("has an empty value for `{name}`: remove it"));
+                Ok((name.to_owned(), Secret::new(text).ok_or_else(empty)?))
             })
             .collect()
     }
 
-    /// A map of texts that are no secrets.
-    pub fn texts(&self, key: &str) -> impl Iterator<Item = (&str, &str)> {
-        let map = match self.0.get(key) {
+    pub fn map(&self, key: &str) -> impl Iterator<Item = (&str, &str)> {
+        let map = match self.get(key) {
             Some(Given { value: Value::Map(map), .. }) => Some(map),
             _ => None,
         };
         map.into_iter().flatten().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// A path. One that is not absolute starts where the file that names it lies, or at the working folder.
-    pub fn path(&self, key: &str) -> Option<PathBuf> {
-        let path = Path::new(self.text(key)?);
+    /// The path of a file.
+    pub fn path(&self, key: &str) -> Result<Option<PathBuf>, ConfigError> {
+        let Some(text) = self.text(key).map(str::trim) else { return Ok(None) };
+        if text.is_empty() {
+            return Err(self.wrong(key, "is empty: name a file, or remove the key"));
+        }
+        Ok(Some(self.resolve(key, text)))
+    }
+
+    pub fn paths(&self, key: &str) -> Vec<PathBuf> {
+        self.texts(key).iter().map(|text| self.resolve(key, text)).collect()
+    }
+
+    /// A path that is not absolute starts where the file that names it lies, or at the working folder.
+    fn resolve(&self, key: &str, text: &str) -> PathBuf {
         match self.origin(key) {
-            Some(Origin::File { path: file, .. }) => Some(file.parent().unwrap_or(Path::new("")).join(path)),
-            _ => Some(path.to_owned()),
+            Some(Origin::File { path: file, .. }) => file.parent().unwrap_or(Path::new("")).join(text),
+            _ => PathBuf::from(text),
+        }
+    }
+
+    /// Two files that are useless without each other.
+    pub fn pair(&self, first: &str, second: &str) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+        match (self.path(first)?, self.path(second)?) {
+            (Some(a), Some(b)) => Ok(Some((a, b))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.wrong(first, format!("is set without {second}: set both, or neither"))),
+            (None, Some(_)) => Err(self.wrong(second, format!("is set without {first}: set both, or neither"))),
+        }
+    }
+}
+
+fn size(text: &str) -> Option<u64> {
+    let units = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("B", 1),
+    ];
+    let found = units.iter().find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number.trim_end(), *unit)));
+    let (number, unit) = found.unwrap_or((text, 1));
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("64KiB", 65_536), ("1 MiB", 1 << 20), ("2KB", 2000), ("7B", 7)]
+        {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "1TiB", "99999999999GiB"] {
+            assert_eq!(size(text), None, "{text}");
         }
     }
 }

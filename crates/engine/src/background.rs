@@ -12,7 +12,7 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command};
-use tenure_store::{RedriveView, StoreError};
+use tenure_store::{AuditCut, RedriveView, StoreError};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::Shared;
@@ -286,12 +286,11 @@ async fn identity(shared: Arc<Shared>) {
 }
 
 async fn prune_identity(shared: &Shared) -> Result<usize, StoreError> {
-    let audit_before = match shared.config.audit_retention {
-        None => None,
-        Some(kept) => {
-            let kept_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
-            Some(shared.store.now().await?.plus(kept_ms.saturating_neg()))
-        }
+    let now = shared.store.now().await?;
+    let before = |kept: Duration| now.plus(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX).saturating_neg());
+    let cut = AuditCut {
+        admin_before: shared.config.admin_audit_retention.map(before),
+        operations_before: shared.config.audit_retention.map(before),
     };
-    shared.store.prune_identity(audit_before, PRUNE_ROWS).await
+    shared.store.prune_identity(cut, PRUNE_ROWS).await
 }

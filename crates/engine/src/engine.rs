@@ -30,7 +30,9 @@ use crate::waiters::Waiters;
 #[derive(Debug, Clone, Default)]
 pub struct EngineConfig {
     pub retention: Retention,
-    /// How long audit rows are kept; `None` is for good.
+    /// How long requests of admins stay in the audit; `None` is for good.
+    pub admin_audit_retention: Option<Duration>,
+    /// How long operations of users do.
     pub audit_retention: Option<Duration>,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,

@@ -70,8 +70,9 @@ pub async fn run(
 async fn forget_idle(app: App, stop: CancellationToken) {
     let work = async {
         loop {
-            tokio::time::sleep(limits::RATE_CLEANUP).await;
-            let idle = app.access.get().rate_limit.map_or(limits::RATE_CLEANUP, |limit| limit.bucket_ttl);
+            let limit = app.access.get().rate_limit;
+            tokio::time::sleep(limit.map_or(limits::RATE_CLEANUP, |limit| limit.cleanup_interval)).await;
+            let idle = limit.map_or(limits::RATE_CLEANUP, |limit| limit.bucket_ttl);
             app.limiter.clean(idle, Instant::now());
             app.failures.clean(limits::RATE_CLEANUP * 2, Instant::now());
         }

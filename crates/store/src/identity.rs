@@ -106,6 +106,13 @@ pub struct OperationAuditFilter {
     pub limit: usize,
 }
 
+/// Audit rows from before go; `None` keeps all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AuditCut {
+    pub admin_before: Option<Timestamp>,
+    pub operations_before: Option<Timestamp>,
+}
+
 /// What the tasks of a tenant that have not ended amount to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantUsage {
@@ -162,10 +169,10 @@ pub trait IdentityStore: Send + Sync {
     async fn audit_operations(&self, entries: &[OperationAudit]) -> Result<(), StoreError>;
     async fn operation_audit(&self, filter: &OperationAuditFilter) -> Result<Page<OperationAuditRow>, StoreError>;
 
-    /// Removes what nobody needs any more: audit rows older than `audit_before`, revocations of tokens that have
+    /// Removes what nobody needs any more: audit rows older than the cut, revocations of tokens that have
     /// expired, task keys whose owners are gone. At most `limit` of each; gives how many in all, so that fewer than
     /// `limit` means that nothing is left.
-    async fn prune_identity(&self, audit_before: Option<Timestamp>, limit: usize) -> Result<usize, StoreError>;
+    async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize, StoreError>;
 
     /// Sets the limits of a tenant, or removes them. The store does not look into the text.
     async fn set_tenant_limits(&self, tenant: &str, limits: Option<&str>) -> Result<(), StoreError>;

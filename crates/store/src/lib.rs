@@ -19,7 +19,7 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use faults::{Fault, Faults};
 pub use identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, IdentityStore, NewApiKey, OperationAudit,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TenantUsage,
 };
 pub use model::{

@@ -9,7 +9,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("core", &[]),
     ("contract", &[]),
     ("auth", &[]),
-    ("config", &["auth"]),
+    ("config", &["auth", "contract"]),
     ("tls", &[]),
     ("outbound", &[]),
     ("store", &["core", "tls"]),

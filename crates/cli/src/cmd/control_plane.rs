@@ -2,17 +2,20 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::{Access, Live, ServerConfig};
+use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 
 use crate::exit::Stop;
-use crate::token;
-use tenure_config::{Auth, Config, Flags, StoreUrl};
+use crate::reload::Reloader;
+use crate::{access, token};
+use tenure_auth::Secret;
+use tenure_config::{Config, Flags, StoreUrl};
 
 /// How long a Postgres may take to come up.
 const STORE_WAIT: Duration = Duration::from_secs(30);
@@ -77,49 +80,87 @@ pub struct ControlPlane {
     pub listener: TcpListener,
     pub engine: Engine,
     pub server: ServerConfig,
+    reloader: Reloader,
 }
 
 impl ControlPlane {
-    /// Checks who would be let in, opens the store, then the listener.
-    pub async fn prepare(config: &Config) -> anyhow::Result<Self> {
-        let addresses = resolve(&config.host, config.port).await?;
-        let mut auth = config.auth()?;
-        check_exposure(&auth, &addresses)?;
+    /// Checks who would be let in and with which certificates, opens the store, then the listener.
+    pub async fn prepare(config: Config) -> anyhow::Result<Self> {
+        let addresses = resolve(&config.server.host, config.server.port).await?;
+        let mut access = access::access(&config)?;
+        check_exposure(&access, &addresses)?;
         if config.has_idle_keys() {
             tracing::warn!("API keys are set but auth.enabled is false: calls without a key are let in");
         }
-        // With a Postgres and a token of its own a server needs no folder.
-        if !auth.worker.is_configured() || config.store.path().is_some_and(|path| path.starts_with(&config.data)) {
+        access::check_rpc_tls(&config)?;
+        let tls = access::tls(&config)?;
+        let task_keys = access::task_keys(&config)?;
+        // With a Postgres, a task key and a worker credential of its own a server needs no folder.
+        if !access.workers.is_configured() || config.store.path().is_some_and(|path| path.starts_with(&config.data)) {
             token::make_data_folder(&config.data)?;
         }
-        if !auth.worker.is_configured() {
-            auth.worker.shared = Some(own_token(config)?);
-        }
-        let engine_config = EngineConfig { retention: retention(config.retention), ..EngineConfig::default() };
-        let engine = open_store(&config.store, engine_config).await?;
-        let listener = match TcpListener::bind(&addresses[..]).await {
-            Ok(listener) => listener,
-            Err(error) => {
-                engine.shutdown().await;
-                let place = format!("{}:{}", config.host, config.port);
-                let hint = "another process may listen there; --listen names another address";
-                return Err(Stop::new(crate::exit::Exit::Failure, format!("cannot listen on {place}: {error}"))
-                    .hint(hint)
-                    .into());
-            }
+        let own_token = if access.workers.is_configured() { None } else { Some(own_token(&config)?) };
+        let dev_mode = !access.users.enabled;
+        let engine = open_store(&config.store_url(), engine_config(&config)).await?;
+        let listener = listen(&config, &addresses, &engine).await?;
+        let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
+        let live = Live::default();
+        let server = ServerConfig {
+            access: live.clone(),
+            tls: tls.clone(),
+            task_keys: Some(Arc::clone(&task_keys)),
+            outbound: Some(access::outbound(&config, dev_mode)?),
+            max_connections: config.server.max_connections,
+            ..ServerConfig::default()
         };
-        let access = Access { workers: auth.worker, users: auth.user, ..Access::default() };
-        let server = ServerConfig { access: Live::new(access), ..ServerConfig::default() };
-        Ok(Self { listener, engine, server })
+        let task_keys = Some(task_keys);
+        let reloader =
+            Reloader { config, access: live.clone(), tls, task_keys, own_token, addresses, inside: Vec::new() };
+        reloader.complete(&mut access);
+        live.set(access);
+        Ok(Self { listener, engine, server, reloader })
+    }
+
+    /// Lets in a worker of this process, whatever the configuration will say.
+    pub fn admit_inside(&mut self, worker: String, token: Secret) {
+        self.reloader.inside.push((worker, token));
+        self.server.access.update(|access| self.reloader.complete(access));
     }
 
     /// Where it listens, as `http://ADDR:PORT`.
     pub fn url(&self) -> anyhow::Result<String> {
-        Ok(format!("http://{}", self.listener.local_addr()?))
+        let scheme = if self.server.tls.is_some() { "https" } else { "http" };
+        Ok(format!("{scheme}://{}", self.listener.local_addr()?))
     }
 
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
-        tenure_server::run(self.listener, self.engine, self.server, shutdown).await.context("the server failed")
+        let reloading = tokio::spawn(self.reloader.run());
+        let served = tenure_server::run(self.listener, self.engine, self.server, shutdown).await;
+        reloading.abort();
+        served.context("the server failed")
+    }
+}
+
+async fn listen(config: &Config, addresses: &[SocketAddr], engine: &Engine) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(addresses).await {
+        Ok(listener) => Ok(listener),
+        Err(error) => {
+            engine.shutdown().await;
+            let place = format!("{}:{}", config.server.host, config.server.port);
+            let hint = "another process may listen there; --listen names another address";
+            let stop = Stop::new(crate::exit::Exit::Failure, format!("cannot listen on {place}: {error}"));
+            Err(stop.hint(hint).into())
+        }
+    }
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    let unless_zero = |kept: Duration| (!kept.is_zero()).then_some(kept);
+    EngineConfig {
+        retention: retention(config.retention),
+        admin_audit_retention: unless_zero(config.auth.admin_audit_retention),
+        audit_retention: unless_zero(config.audit_retention),
+        ..EngineConfig::default()
     }
 }
 
@@ -141,7 +182,7 @@ async fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
 }
 
 /// A server that others can reach must know who they are.
-fn check_exposure(auth: &Auth, addresses: &[SocketAddr]) -> Result<(), Stop> {
+pub fn check_exposure(access: &Access, addresses: &[SocketAddr]) -> Result<(), Stop> {
     let Some(address) = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) else {
         return Ok(());
     };
@@ -149,20 +190,20 @@ fn check_exposure(auth: &Auth, addresses: &[SocketAddr]) -> Result<(), Stop> {
         Err(Stop::usage(format!("will not listen on {address}: {what}"))
             .hint(format!("set {}={value}, or listen on 127.0.0.1", Config::how_to_set(key))))
     };
-    if !auth.user.enabled {
+    if !access.users.enabled {
         return refuse("without auth.enabled anybody could use the API as an admin", "auth.enabled", "true");
     }
-    if auth.worker.anonymous {
+    if access.workers.anonymous {
         return refuse("with auth.anonymous_workers anybody could take tasks", "auth.anonymous_workers", "false");
     }
-    if !auth.worker.is_configured() {
+    if !access.workers.is_configured() {
         return refuse("no worker credential is set", "auth.worker_token_file", "FILE");
     }
     Ok(())
 }
 
 /// The token of the data folder, made at the first start. Its path is said, its content never.
-fn own_token(config: &Config) -> anyhow::Result<tenure_auth::Secret> {
+fn own_token(config: &Config) -> anyhow::Result<Secret> {
     let (secret, new) = token::read_or_make(&config.data)?;
     let path = token::path_in(&config.data);
     let path_shown = path.display();
@@ -225,7 +266,8 @@ mod tests {
             let user = UserAuth { enabled: user_enabled, api_key: Secret::new("k"), ..UserAuth::default() };
             let shared = if shared { Secret::new("t") } else { None };
             let worker = WorkerAuth { shared, anonymous, ..WorkerAuth::default() };
-            check_exposure(&Auth { user, worker }, &[address]).map_err(|stop| stop.to_string())
+            check_exposure(&Access { users: user, workers: worker, ..Access::default() }, &[address])
+                .map_err(|stop| stop.to_string())
         };
         assert!(check(false, true, false, exposed).unwrap_err().contains("auth.enabled"));
         assert!(check(true, false, false, exposed).unwrap_err().contains("no worker credential"));

@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub mod bench;
+pub mod config;
 pub mod connect;
 pub mod control_plane;
 pub mod dead_letter;
@@ -26,6 +27,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Task(args) => task::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
+        Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::DevCerts(args) => dev_certs::run(&args),
         Command::Bench(args) => bench::run(args).await,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::SERVER_DEFAULT;
 use super::control_plane::{ControlPlane, ListenArgs};
 use super::worker::WorkArgs;
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::{logging, output, signals};
 use tenure_config::StoreUrl;
 
@@ -28,14 +28,20 @@ pub struct Args {
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let config = args.listen.load()?;
+    if config.server.tls.is_some() {
+        let hint = "run `tenure serve` and `tenure worker --ca-file FILE` instead";
+        return Err(Stop::usage("`up` serves without TLS, but server.tls is set").hint(hint).into());
+    }
     logging::start(config.logging)?;
+    let store = config.store.clone();
+    let mut worker = args.work.config(String::new(), &config)?;
     let stop = signals::stop_on_signal()?;
     let mut control_plane = tokio::select! {
-        ready = ControlPlane::prepare(&config) => ready?,
+        ready = ControlPlane::prepare(config) => ready?,
         () = stop.cancelled() => return Ok(Exit::Ok),
     };
     let url = control_plane.url()?;
-    let mut worker = args.work.config(own_address(&control_plane)?, &config)?;
+    worker.server = own_address(&control_plane)?;
 
     // The worker inside has a name and a token that nobody else knows. The name is the same after a restart, so that
     // the new process voids at once what the old one held.
@@ -44,12 +50,10 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let token = Secret::random();
     worker.token = Some(TokenSource::Text(token.reveal().to_owned()));
     worker.name = Some(name.clone());
-    control_plane.server.access.update(|access| {
-        access.workers.per_worker.insert(name, token);
-    });
+    control_plane.admit_inside(name, token);
 
     output::line(format!("tenure listening on {url}"))?;
-    output::line(welcome(&url, &worker.queues, &config.store))?;
+    output::line(welcome(&url, &worker.queues, &store))?;
 
     let (worker_stop, server_stop) = (stop.child_token(), CancellationToken::new());
     let server = async {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bench;
+mod config;
 mod demo;
 mod dev_certs;
 mod doctor;

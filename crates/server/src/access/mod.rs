@@ -40,6 +40,8 @@ pub struct RateLimit {
     pub key_by: KeyBy,
     /// A bucket that was not used for so long is forgotten.
     pub bucket_ttl: Duration,
+    /// How often such buckets are looked for.
+    pub cleanup_interval: Duration,
 }
 
 /// Whose calls are counted together.

@@ -11,7 +11,7 @@ use super::rows::{self, Time};
 use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, IdentityStore, NewApiKey, OperationAudit,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TenantUsage, key_is_taken, page, task_keys_since, without_nul,
     without_nul_if,
 };
@@ -246,15 +246,14 @@ impl IdentityStore for Postgres {
         Ok(page(found, filter.limit, |row| row.id.to_string()))
     }
 
-    async fn prune_identity(&self, audit_before: Option<Timestamp>, limit: usize) -> Result<usize> {
+    async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize> {
         let conn = Conn::get(&self.work).await?;
         let now = self.reading(&conn).await?;
         let operation = "prune audit rows and old keys";
         self.faults.before(operation)?;
         let mut steps = vec![(sql::WORKER_REVOCATIONS_PRUNE, now), (sql::TASK_KEYS_PRUNE, task_keys_since(now))];
-        if let Some(before) = audit_before {
-            steps.extend([(sql::ADMIN_AUDIT_PRUNE, before), (sql::OPERATION_AUDIT_PRUNE, before)]);
-        }
+        steps.extend(audit.admin_before.map(|before| (sql::ADMIN_AUDIT_PRUNE, before)));
+        steps.extend(audit.operations_before.map(|before| (sql::OPERATION_AUDIT_PRUNE, before)));
         let prune = async {
             let mut removed = 0;
             conn.batch_execute("BEGIN").await?;

@@ -7,7 +7,7 @@ use tenure_core::time::Timestamp;
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, IdentityStore, NewApiKey, OperationAudit,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TenantUsage, key_is_taken, page, task_keys_since, without_nul,
     without_nul_if,
 };
@@ -227,7 +227,7 @@ impl IdentityStore for Sqlite {
         Ok(page(found.await?, limit, |row: &OperationAuditRow| row.id.to_string()))
     }
 
-    async fn prune_identity(&self, audit_before: Option<Timestamp>, limit: usize) -> Result<usize> {
+    async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize> {
         let now = self.clock.read_process().now;
         self.write("prune audit rows and old keys", move |tx| {
             let mut removed = 0;
@@ -235,8 +235,10 @@ impl IdentityStore for Sqlite {
                 removed += tx.prepare_cached(statement)?.execute([before.as_millis(), limit as i64])?;
                 Ok::<(), rusqlite::Error>(())
             };
-            if let Some(before) = audit_before {
+            if let Some(before) = audit.admin_before {
                 remove(sql::ADMIN_AUDIT_PRUNE, before)?;
+            }
+            if let Some(before) = audit.operations_before {
                 remove(sql::OPERATION_AUDIT_PRUNE, before)?;
             }
             remove(sql::WORKER_REVOCATIONS_PRUNE, now)?;

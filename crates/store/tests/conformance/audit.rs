@@ -1,6 +1,6 @@
 //! Who did what: recorded in order, found again, removed when it is old.
 
-use tenure_store::{AdminAudit, AdminAuditFilter, Fault, OperationAudit, OperationAuditFilter};
+use tenure_store::{AdminAudit, AdminAuditFilter, AuditCut, Fault, OperationAudit, OperationAuditFilter};
 
 use crate::common::{Fixture, START, after_start};
 
@@ -176,7 +176,8 @@ async fn audit_rows_that_are_old_go_bite_by_bite(t: &Fixture) {
     let before = Some(after_start(30));
     let mut removed = Vec::new();
     loop {
-        let bite = t.store.prune_identity(before, 2).await.unwrap();
+        let bite =
+            t.store.prune_identity(AuditCut { admin_before: before, operations_before: before }, 2).await.unwrap();
         removed.push(bite);
         if bite < 2 {
             break;
@@ -194,7 +195,7 @@ async fn without_a_retention_audit_rows_stay(t: &Fixture) {
     t.store.audit_admin(&[request("ann", "/x")]).await.unwrap();
     t.store.audit_operations(&[operation("ann", "x")]).await.unwrap();
     t.clock.advance(400 * 24 * 3_600_000);
-    assert_eq!(t.store.prune_identity(None, 10).await.unwrap(), 0);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 10).await.unwrap(), 0);
     assert_eq!(requests(t, AdminAuditFilter::default()).await.len(), 1);
     assert_eq!(operations(t, OperationAuditFilter::default()).await.len(), 1);
 }

@@ -1,7 +1,7 @@
 //! Keys, revocations, and the limits of tenants.
 
 use tenure_core::command::submit::{NewTask, Start};
-use tenure_store::{ApiKey, NewApiKey, StoreError, TASK_KEY_KEPT, TenantUsage};
+use tenure_store::{ApiKey, AuditCut, NewApiKey, StoreError, TASK_KEY_KEPT, TenantUsage};
 
 use crate::common::{Fixture, START, after_start, make};
 
@@ -142,7 +142,7 @@ async fn a_worker_token_is_revoked_until_it_would_have_expired(t: &Fixture) {
     assert_eq!(t.store.revoked_worker_tokens().await.unwrap(), ["t1", "t2"]);
     t.clock.advance(1);
     assert_eq!(t.store.revoked_worker_tokens().await.unwrap(), ["t2"]);
-    assert_eq!(t.store.prune_identity(None, 100).await.unwrap(), 1);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
     assert_eq!(t.raw.number("SELECT count(*) FROM worker_revocations").await, 1);
     assert_eq!(t.store.revoked_worker_tokens().await.unwrap(), ["t2"]);
 }
@@ -158,10 +158,10 @@ async fn a_task_key_is_offered_while_its_owner_is_seen(t: &Fixture) {
     t.clock.advance(KEPT_MS - 1);
     t.store.register_task_key("a", "{}").await.unwrap();
     assert_eq!(t.store.task_keys().await.unwrap().len(), 2);
-    assert_eq!(t.store.prune_identity(None, 100).await.unwrap(), 0);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 0);
     t.clock.advance(1);
     assert_eq!(t.store.task_keys().await.unwrap(), pairs(&[("a", "{}")]));
-    assert_eq!(t.store.prune_identity(None, 100).await.unwrap(), 1);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
     assert_eq!(t.store.task_keys().await.unwrap(), pairs(&[("a", "{}")]));
     assert_eq!(t.raw.number("SELECT count(*) FROM task_keys").await, 1);
 }

@@ -9,7 +9,7 @@ use tenure_auth::worker::{Audience, Format as TokenFormat, MintError, MintReques
 
 use super::{keys, now, print_json, time};
 use crate::exit::{Exit, Stop};
-use crate::{durations, output};
+use crate::{output, times};
 
 #[derive(Debug, clap::Args)]
 pub struct MintArgs {
@@ -22,7 +22,7 @@ pub struct MintArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["signing_key", "signing_key_file"])]
     private_key_file: Option<PathBuf>,
     /// How long the token is good, up to 15m
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = durations::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::wire)]
     ttl: Duration,
     /// Who it is shown to: worker:control-plane or worker:rpc
     #[arg(long, value_name = "NAME", default_value = "worker:control-plane", value_parser = super::audience)]
@@ -31,7 +31,7 @@ pub struct MintArgs {
     #[arg(long, value_name = "ID")]
     token_id: Option<String>,
     /// From now until the token is good
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = durations::parse)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = times::wire)]
     not_before: Duration,
     /// Scope that the token grants; can be given more than once [default: all]
     #[arg(long = "scope", value_name = "SCOPE", value_parser = super::scope)]

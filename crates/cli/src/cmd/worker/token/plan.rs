@@ -6,9 +6,11 @@ use serde::Serialize;
 use tenure_auth::worker::LIFETIME_S_MAX;
 
 use super::print_json;
-use crate::durations::{self, canonical};
+use tenure_contract::duration::canonical;
+
 use crate::exit::{Exit, Stop};
 use crate::output;
+use crate::times;
 
 /// Between the end of the last token and the moment when nobody can believe it any more.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -22,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "REF", default_value = "auth.worker_signing_keys[0]")]
     previous_key_ref: String,
     /// The longest that a token lives, up to 15m
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = durations::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::wire)]
     ttl: Duration,
     /// Text to read, or JSON
     #[arg(long, value_enum, default_value_t = Format::Text)]

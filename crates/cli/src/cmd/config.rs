@@ -1,0 +1,96 @@
+//! `tenure config`
+
+use std::path::PathBuf;
+
+use tenure_config::{Config, Flags, Level, StoreUrl, example, lint, show};
+
+use crate::exit::Exit;
+use crate::output::{self, cell};
+
+const LINT_DETAILS: &str = "\
+Ends with 0 when no check fails, with 1 when one does, and with 2 when the configuration does not load. Warnings do not \
+count. Secrets are not printed.";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print every key with its value and where it was set; secrets are masked
+    Show {
+        #[command(flatten)]
+        place: FileArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what the configuration could do better
+    #[command(after_help = LINT_DETAILS)]
+    Lint {
+        #[command(flatten)]
+        place: FileArgs,
+        /// What is unsafe in production fails
+        #[arg(long)]
+        production: bool,
+    },
+    /// Print a file with every key, its meaning and its default
+    Example,
+}
+
+/// Which configuration is meant.
+#[derive(Debug, clap::Args)]
+struct FileArgs {
+    /// Configuration file [env: TENURE_CONFIG]
+    #[arg(long = "config", visible_alias = "file", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Folder for the store and the worker token [default: ~/.tenure]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Store, in place of the database section
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreUrl::parse)]
+    store: Option<StoreUrl>,
+}
+
+impl FileArgs {
+    fn load(self) -> anyhow::Result<Config> {
+        Ok(Config::load(Flags { config: self.file, data: self.data, store: self.store, listen: None })?)
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Show { place, json } => print(&place.load()?, json),
+        Command::Lint { place, production } => check(&place.load()?, production),
+        Command::Example => {
+            output::line(example())?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn print(config: &Config, json: bool) -> anyhow::Result<Exit> {
+    let shown = show(config);
+    if json {
+        output::json(&shown)?;
+    } else {
+        let rows = shown.iter().map(|shown| vec![cell(shown.key), cell(shown.text()), cell(&shown.origin)]);
+        output::line(output::table(&["KEY", "VALUE", "ORIGIN"], rows))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn check(config: &Config, production: bool) -> anyhow::Result<Exit> {
+    let checks = lint(config, production);
+    let lines: Vec<_> = checks.iter().map(ToString::to_string).collect();
+    output::line(lines.join("\n"))?;
+    match checks.iter().filter(|check| check.level == Level::Fail).count() {
+        0 => Ok(Exit::Ok),
+        failing => {
+            eprintln!("config lint found {failing} failing check(s)");
+            Ok(Exit::Failure)
+        }
+    }
+}

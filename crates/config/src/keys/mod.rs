@@ -1,0 +1,238 @@
+//! The keys that a configuration can have. All that is known about a key stands in one place.
+
+mod auth;
+mod server;
+mod work;
+
+/// What a value is, and so how it is written, read, checked and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Secret,
+    /// The address of a Postgres: shown without its password.
+    Dsn,
+    Bool,
+    /// A whole number of 0 or more.
+    Integer,
+    /// Bytes: a number, or one with a unit such as `64KiB`.
+    Size,
+    Duration,
+    Choice(&'static [&'static str]),
+    Texts,
+    Secrets,
+    TextMap,
+    SecretMap,
+    /// The path of a file. What is not absolute starts where the configuration file lies.
+    File,
+    Files,
+}
+
+/// The form in which a value is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Text,
+    List,
+    Map,
+}
+
+impl Kind {
+    pub(crate) fn shape(self) -> Shape {
+        match self {
+            Self::Texts | Self::Secrets | Self::Files => Shape::List,
+            Self::TextMap | Self::SecretMap => Shape::Map,
+            _ => Shape::Text,
+        }
+    }
+
+    /// The type as people read it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Text => "text".to_owned(),
+            Self::Secret => "secret".to_owned(),
+            Self::Dsn => "address with a secret".to_owned(),
+            Self::Bool => "true or false".to_owned(),
+            Self::Integer => "number".to_owned(),
+            Self::Size => "size".to_owned(),
+            Self::Duration => "duration".to_owned(),
+            Self::Choice(choices) => format!("one of {}", choices.join(", ")),
+            Self::Texts => "list of texts".to_owned(),
+            Self::Secrets => "list of secrets".to_owned(),
+            Self::TextMap => "map of texts".to_owned(),
+            Self::SecretMap => "map of secrets".to_owned(),
+            Self::File => "file".to_owned(),
+            Self::Files => "list of files".to_owned(),
+        }
+    }
+
+    pub(crate) fn is_secret(self) -> bool {
+        matches!(self, Self::Secret | Self::Secrets | Self::SecretMap | Self::Dsn)
+    }
+}
+
+/// When a changed value takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The process reads it again when a file changes, and on SIGHUP.
+    Reload,
+    Restart,
+}
+
+/// All that is known about a key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Key {
+    pub path: &'static str,
+    pub kind: Kind,
+    /// As it would be written. Empty: nothing is set.
+    pub default: &'static str,
+    pub change: Change,
+    pub doc: &'static str,
+}
+
+/// `"path" Kind, "default", Reload or Restart, "meaning";`
+macro_rules! keys {
+    ($($path:literal $kind:expr, $default:literal, $change:ident, $doc:literal;)*) => {
+        &[$($crate::keys::Key {
+            path: $path,
+            kind: $kind,
+            default: $default,
+            change: $crate::keys::Change::$change,
+            doc: $doc,
+        }),*]
+    };
+}
+use keys;
+
+const GROUPS: [&[Key]; 3] = [server::KEYS, auth::KEYS, work::KEYS];
+
+/// A longer path is no slip of the pen, and costly to compare.
+const LONGEST: usize = 100;
+/// Below this likeness a key is no help as a suggestion.
+const ALIKE: f64 = 0.75;
+
+/// Every key, in the order of the reference.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    GROUPS.into_iter().flatten()
+}
+
+pub fn find(path: &str) -> Option<&'static Key> {
+    all().find(|key| key.path == path)
+}
+
+/// Every top section, in order, with what it is for.
+pub(crate) fn sections() -> Vec<(&'static str, &'static str)> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    for section in all().filter_map(|key| key.path.split('.').next()) {
+        if found.iter().all(|(known, _)| *known != section) {
+            found.push((section, meaning(section)));
+        }
+    }
+    found
+}
+
+fn meaning(section: &str) -> &'static str {
+    match section {
+        "server" => "Where the control plane listens, and to whom.",
+        "database" => "Where tasks are kept.",
+        "auth" => "Who is let in: users, admins, workers.",
+        "rate_limit" => "How often a caller of the user API may call.",
+        "tenants" => "What each tenant may use. 0 means without limit.",
+        "retention" => "How long what has ended is kept.",
+        "audit" => "The record of who did what.",
+        "tokens" => "Tokens that the control plane signs for running tasks.",
+        "dispatch" => "The dispatch contract.",
+        "callback" => "The callback contract.",
+        "outbound" => "Calls from the control plane to addresses that users name.",
+        "worker" => "What a worker process needs, and how worker RPC is protected.",
+        "logging" => "What is logged, and how.",
+        _ => "",
+    }
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Key(&'static Key),
+    Section,
+    Nowhere,
+}
+
+pub(crate) fn place(path: &str) -> Place {
+    let below = |key: &Key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+    match find(path) {
+        Some(key) => Place::Key(key),
+        None if all().any(below) => Place::Section,
+        None => Place::Nowhere,
+    }
+}
+
+/// The key or section that was probably meant.
+pub(crate) fn nearest(path: &str) -> Option<&'static str> {
+    if path.len() > LONGEST {
+        return None;
+    }
+    let level = path.matches('.').count();
+    let known = all().filter_map(|key| match level {
+        0 => key.path.split('.').next(),
+        _ => Some(key.path),
+    });
+    known
+        .map(|key| (key, strsim::jaro_winkler(key, path)))
+        .filter(|(_, likeness)| *likeness > ALIKE)
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(key, _)| key)
+}
+
+/// The key that holds the path of a file with the value of this one.
+pub(crate) fn file_of(key: &Key) -> Option<&'static Key> {
+    all().find(|other| other.kind == Kind::File && other.path.strip_suffix("_file") == Some(key.path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_keys_and_sections() {
+        assert!(matches!(place("server.port"), Place::Key(key) if key.kind == Kind::Integer));
+        assert!(matches!(place("auth.worker_tokens"), Place::Key(key) if key.kind == Kind::SecretMap));
+        for section in ["retention", "server.tls", "worker.rpc_tls", "dispatch.capability"] {
+            assert_eq!(place(section), Place::Section, "{section}");
+        }
+        assert_eq!(place("auth.worker"), Place::Nowhere);
+        assert_eq!(place(""), Place::Nowhere);
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_finds_its_key() {
+        assert_eq!(nearest("auth.api_kye"), Some("auth.api_key"));
+        assert_eq!(nearest("server.prot"), Some("server.port"));
+        assert_eq!(nearest("loging"), Some("logging"));
+        assert_eq!(nearest("zzz"), None);
+    }
+
+    #[test]
+    fn every_key_is_told_once_and_in_full() {
+        let paths: BTreeSet<_> = all().map(|key| key.path).collect();
+        assert_eq!(paths.len(), all().count(), "a key stands twice in the table");
+        for key in all() {
+            assert!(key.doc.len() > 20 && key.doc.ends_with('.'), "{}", key.path);
+            assert!(!key.doc.contains('|'), "{} would break the table of the reference", key.path);
+            assert!(!key.kind.is_secret() || key.default.is_empty(), "{} has a secret for a default", key.path);
+            assert!(place(key.path.rsplit_once('.').unwrap().0) == Place::Section, "{}", key.path);
+        }
+        for (section, meaning) in sections() {
+            assert!(!meaning.is_empty(), "{section} is not explained");
+        }
+    }
+
+    #[test]
+    fn every_secret_can_come_from_a_file() {
+        // Maps and lists of secrets, and a DSN, may stand in a file of secrets as a whole: the configuration itself.
+        let single = all().filter(|key| key.kind == Kind::Secret);
+        for key in single {
+            assert!(file_of(key).is_some(), "{} has no {}_file", key.path, key.path);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+use super::Kind::{Bool, Choice, File, Files, Secret, Text, TextMap, Texts};
+use super::{Key, keys};
+
+pub const KEYS: &[Key] = keys! {
+    "tokens.issuer" Text, "tenure", Restart,
+        "Issuer (`iss`) of the tokens that the control plane signs for tasks.";
+    "dispatch.capability.key_file" File, "", Reload,
+        "P-256 private key, in PEM, that signs capability tokens and task tokens. Without it one is made in the data folder at the first start.";
+    "dispatch.capability.previous_key_files" Files, "", Reload,
+        "Keys that signed before. They verify and never sign, and may go once 24 hours have passed.";
+    "callback.shared_secret" Secret, "", Reload,
+        "Secret for task tokens signed with HS256, for older callback workers. Without it ES256 is used.";
+    "callback.shared_secret_file" File, "", Reload,
+        "File that holds `callback.shared_secret`.";
+
+    "outbound.allow_cidrs" Texts, "", Restart,
+        "Private networks, such as `10.1.0.0/16`, that outbound calls may reach. Public addresses are always allowed, link-local and metadata addresses never.";
+    "outbound.allow_http" Bool, "false", Restart,
+        "Allows outbound calls without TLS.";
+
+    "worker.id" Text, "", Restart,
+        "Name of the worker. Without it each process takes one of its own.";
+    "worker.control_plane_url" Text, "http://localhost:7423", Restart,
+        "Where the worker finds the control plane.";
+    "worker.operators" TextMap, "", Restart,
+        "Shell commands that run tasks of an operator, by its name.";
+    "worker.rpc_tls.enabled" Bool, "false", Restart,
+        "Turns TLS on for worker RPC.";
+    "worker.rpc_tls.server_cert_file" File, "", Reload,
+        "Worker: its certificate chain, in PEM.";
+    "worker.rpc_tls.server_key_file" File, "", Reload,
+        "Worker: the private key of its certificate.";
+    "worker.rpc_tls.client_ca_file" File, "", Reload,
+        "Worker: roots for the certificate of the control plane. When set, one is required.";
+    "worker.rpc_tls.allowed_client_names" Texts, "", Reload,
+        "Worker: names that the certificate of the control plane may carry. Without any, all under the roots.";
+    "worker.rpc_tls.ca_file" File, "", Reload,
+        "Control plane: roots for the certificates of workers.";
+    "worker.rpc_tls.client_cert_file" File, "", Reload,
+        "Control plane: its certificate chain, in PEM.";
+    "worker.rpc_tls.client_key_file" File, "", Reload,
+        "Control plane: the private key of its certificate.";
+    "worker.rpc_tls.server_name" Text, "", Reload,
+        "Control plane: name that the certificate of a worker carries, where it is not the host of its address.";
+    "worker.rpc_tls.server_names" TextMap, "", Reload,
+        "Control plane: the same for single workers, by worker id.";
+    "worker.rpc_tls.bind_worker_id" Choice(&["off", "warn", "require"]), "off", Restart,
+        "Control plane: whether the certificate has to name the worker id, as URI `tenure://worker/ID` or as first label of a DNS name.";
+    "worker.rpc_tls.insecure_skip_verify" Bool, "false", Restart,
+        "Control plane: does not check certificates of workers. For throwaway tests only.";
+};

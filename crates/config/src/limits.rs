@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::settings::Settings;
+
+/// How long what has ended is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    pub finished: Duration,
+    pub dead_letters: Duration,
+    pub events: Duration,
+    /// At most so many ended tasks, whatever their age.
+    pub max_finished: u64,
+}
+
+/// How often a caller of the user API may call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    pub enabled: bool,
+    pub requests_per_minute: u64,
+    pub burst: u64,
+    pub key_by: RateKey,
+    pub bucket_ttl: Duration,
+    pub cleanup_interval: Duration,
+    /// 0: without limit. Holds also when `enabled` is false.
+    pub failed_auth_per_minute: u64,
+}
+
+/// What counts as one caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateKey {
+    Owner,
+    ApiKey,
+    Ip,
+}
+
+/// What each tenant may use; 0 is without limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenants {
+    pub max_ready: u64,
+    pub max_running: u64,
+    pub submits_per_second: u64,
+    pub max_payload_bytes: u64,
+}
+
+pub(crate) fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
+    Ok(Retention {
+        finished: settings.duration("retention.finished")?,
+        dead_letters: settings.duration("retention.dead_letters")?,
+        events: settings.duration("retention.events")?,
+        max_finished: settings.integer("retention.max_finished")?,
+    })
+}
+
+pub(crate) fn rate_limit(settings: &Settings) -> Result<RateLimit, ConfigError> {
+    let key_by = match settings.choice("rate_limit.key_by")? {
+        Some("api_key") => RateKey::ApiKey,
+        Some("ip") => RateKey::Ip,
+        _ => RateKey::Owner,
+    };
+    Ok(RateLimit {
+        enabled: settings.flag("rate_limit.enabled")?,
+        requests_per_minute: settings.integer("rate_limit.requests_per_minute")?,
+        burst: settings.integer("rate_limit.burst")?,
+        key_by,
+        bucket_ttl: above_zero(settings, "rate_limit.bucket_ttl")?,
+        cleanup_interval: above_zero(settings, "rate_limit.cleanup_interval")?,
+        failed_auth_per_minute: settings.integer("rate_limit.failed_auth_per_minute")?,
+    })
+}
+
+/// Something that is done every so often cannot be done all the time.
+fn above_zero(settings: &Settings, key: &str) -> Result<Duration, ConfigError> {
+    let duration = settings.duration(key)?;
+    if duration.is_zero() { Err(settings.wrong(key, "must be above 0, such as 1m")) } else { Ok(duration) }
+}
+
+pub(crate) fn tenants(settings: &Settings) -> Result<Tenants, ConfigError> {
+    Ok(Tenants {
+        max_ready: settings.integer("tenants.max_ready")?,
+        max_running: settings.integer("tenants.max_running")?,
+        submits_per_second: settings.integer("tenants.submits_per_second")?,
+        max_payload_bytes: settings.size("tenants.max_payload_bytes")?,
+    })
+}

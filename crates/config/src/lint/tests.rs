@@ -1,0 +1,247 @@
+//! Each rule in both modes.
+
+use std::path::PathBuf;
+
+use super::{Check, Level, lint};
+use crate::{Config, Flags};
+use Level::{Fail, Pass, Warn};
+
+const LONG: &str = "0123456789abcdef0123456789abcdef";
+
+fn check(text: &str, production: bool) -> Vec<Check> {
+    let file = Some((PathBuf::from("/etc/t.yaml"), text.to_owned()));
+    let config = Config::from_sources(Flags::default(), "/data".into(), [], file);
+    lint(&config.unwrap_or_else(|error| panic!("{text}: {error}")), production)
+}
+
+/// What a check of this name found, in order.
+fn found(text: &str, production: bool, name: &str) -> Vec<(Level, String)> {
+    let checks = check(text, production).into_iter().filter(|check| check.check == name);
+    let checks: Vec<_> = checks
+        .map(|check| {
+            assert_eq!(check.fix.is_none(), check.level == Pass, "{check}");
+            (check.level, check.message)
+        })
+        .collect();
+    assert!(!checks.is_empty(), "there is no check {name}");
+    checks
+}
+
+/// Rows: check, a file that it reports, a file that it passes.
+fn rule(rows: &[(&str, &str, &str)], dev: Level, production: Level) {
+    for (name, bad, good) in rows {
+        for (mode, level) in [(false, dev), (true, production)] {
+            let reported = found(bad, mode, name);
+            assert!(reported.iter().any(|(found, _)| *found == level), "{name}: {bad}: {reported:?}");
+            assert!(reported.iter().all(|(found, _)| *found <= level), "{name}: {bad}: {reported:?}");
+            let passed = found(good, mode, name);
+            assert!(passed.iter().all(|(found, _)| *found == Pass), "{name}: {good}: {passed:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_a_risk_warns_and_fails_in_production() {
+    let tls = "worker: {rpc_tls: {enabled: true";
+    let with = |more: &str| format!("{tls}, {more}}}}}\n");
+    let off = "worker: {rpc_tls: {enabled: false}}\n";
+    let alone = format!("{tls}}}}}\n");
+    let pair = with("server_cert_file: c, server_key_file: k");
+    let client = with("client_cert_file: c, client_key_file: k");
+    let (client_ca, ca) = (with("client_ca_file: a"), with("ca_file: a"));
+    let key = |name: &str, value: &str| format!("auth: {{{name}: {value}}}\n");
+    let api = key("api_key", LONG);
+    let admin = key("admin_api_key", LONG);
+    let signing = key("worker_signing_key", LONG);
+    let placeholder = |word: &str| format!("{word}-{LONG}");
+    let same = format!("auth: {{api_key: {LONG}, admin_api_key: {LONG}}}\n");
+    let differ = format!("auth: {{api_key: {LONG}, admin_api_key: x{LONG}}}\n");
+    let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
+    let bootstrap = format!("auth: {{worker_bootstrap_keys: {{w: {LONG}}}}}\n");
+    let rotation = format!("auth: {{worker_signing_key: {LONG}, worker_signing_keys: [former]}}\n");
+    rule(
+        &[
+            ("auth.enabled", "", &enabled),
+            ("auth.api_key", "", &api),
+            ("auth.api_key", &key("api_key", &LONG[1..]), &api),
+            ("auth.api_key", &key("api_key", &placeholder("Change-Me")), &api),
+            ("auth.api_key", &key("api_key", &placeholder("changeme")), &api),
+            ("auth.api_key", &key("api_key", &placeholder("replace-me")), &api),
+            ("auth.admin_api_key", "", &admin),
+            ("auth.admin_api_key", &key("admin_api_key", "short"), &admin),
+            ("auth.admin_api_key", &key("admin_api_key", &placeholder("changeme")), &admin),
+            ("auth.key_separation", &same, &differ),
+            ("auth.admin_fallback_enabled", "auth: {admin_fallback_enabled: true}\n", ""),
+            ("auth.admin_audit_retention", "", "auth: {admin_audit_retention: 1h}\n"),
+            ("auth.worker_signing_key", &key("worker_signing_key", "short"), &signing),
+            ("auth.worker_signing_key", &key("worker_signing_key", &placeholder("changeme")), ""),
+            ("auth.worker_signing_key", "auth: {worker_signing_keys: [former]}\n", &rotation),
+            ("auth.legacy_worker_tokens", "auth: {legacy_worker_tokens: true}\n", ""),
+            ("auth.oidc_issuer", "auth: {oidc_enabled: true}\n", "auth: {oidc_enabled: true, oidc_issuer: i}\n"),
+            ("auth.oidc_issuer", "auth: {oidc_enabled: true}\n", ""),
+            ("auth.oidc_jwks_url", "auth: {oidc_enabled: true}\n", "auth: {oidc_enabled: true, oidc_public_key: k}\n"),
+            (
+                "auth.oidc_jwks_url",
+                "auth: {oidc_enabled: true}\n",
+                "auth: {oidc_enabled: true, oidc_jwks_url: 'https://i/k'}\n",
+            ),
+            (
+                "server.cors_allowed_origins",
+                "server: {cors_allowed_origins: ['*']}\n",
+                "server: {cors_allowed_origins: ['https://a']}\n",
+            ),
+            ("rate_limit.enabled", "", "rate_limit: {enabled: true}\n"),
+            ("rate_limit.capacity", "rate_limit: {burst: 0}\n", ""),
+            ("rate_limit.capacity", "rate_limit: {requests_per_minute: 0}\n", ""),
+            ("logging.format", "logging: {format: pretty}\n", "logging: {format: json}\n"),
+            ("logging.format", "logging: {format: pretty}\n", ""),
+            ("database.path", "", "database: {path: /var/lib/t.db}\n"),
+            ("database.path", "", "database: {driver: postgres, dsn: 'postgres://h/d'}\n"),
+            ("worker.rpc_tls.server_cert", &alone, &pair),
+            ("worker.rpc_tls.client_ca", &alone, &client_ca),
+            ("worker.rpc_tls.ca", &alone, &ca),
+            ("worker.rpc_tls.client_cert", &alone, &client),
+            ("worker.rpc_tls.client_cert", &alone, off),
+            ("worker.rpc_tls.insecure_skip_verify", "worker: {rpc_tls: {insecure_skip_verify: true}}\n", ""),
+        ],
+        Warn,
+        Fail,
+    );
+    // Two checks share a name: a long plain key is still a plain one.
+    for (production, level) in [(false, Warn), (true, Fail)] {
+        let short = found("auth: {worker_bootstrap_keys: {w: short}}\n", production, "auth.worker_bootstrap_keys");
+        assert_eq!(short[0].0, level);
+        let long = found(&bootstrap, production, "auth.worker_bootstrap_keys");
+        assert_eq!((long[0].0, long[1].0), (Pass, Warn));
+    }
+}
+
+#[test]
+fn what_could_be_better_warns_in_both_modes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, LONG).unwrap();
+    let file = file.display();
+    let in_file = |key: &str, more: &str| format!("auth: {{{key}: {file}{more}}}\n");
+    let signed_and = |more: &str| format!("auth: {{worker_signing_key: {LONG}, {more}}}\n");
+    let digest = format!("auth: {{worker_bootstrap_keys: {{w: 'sha256:{}'}}}}\n", LONG.repeat(2));
+    let oidc = |more: &str| format!("auth: {{oidc_enabled: true{more}}}\n");
+    rule(
+        &[
+            ("auth.worker_signing_key_file", &signed_and(""), &in_file("worker_signing_key_file", "")),
+            ("auth.worker_token_file", "auth: {worker_token: t}\n", &in_file("worker_token_file", "")),
+            ("auth.worker_token_file", "auth: {worker_token: t}\n", ""),
+            (
+                "auth.worker_signing_keys",
+                &signed_and(&format!("worker_signing_keys: [{LONG}]")),
+                &signed_and("worker_signing_keys: [a, b]"),
+            ),
+            ("auth.worker_signing_keys", &signed_and("worker_signing_keys: [a, b, a]"), ""),
+            (
+                "auth.worker_revoked_token_ids",
+                "auth: {worker_revoked_token_ids: [i]}\n",
+                &signed_and("worker_revoked_token_ids: [i]"),
+            ),
+            ("auth.worker_token", &signed_and("worker_token: t"), &signed_and("")),
+            ("auth.worker_token", &signed_and("worker_token: t"), "auth: {worker_token: t}\n"),
+            ("auth.worker_tokens", &signed_and("worker_tokens: {w: t}"), "auth: {worker_tokens: {w: t}}\n"),
+            ("auth.worker_tokens", "auth: {worker_token: t}\n", &signed_and("worker_token: t")),
+            ("auth.worker_tokens", "", &signed_and("")),
+            ("auth.worker_bootstrap_keys", &format!("auth: {{worker_bootstrap_keys: {{w: {LONG}}}}}\n"), &digest),
+            (
+                "auth.oidc_public_key_file",
+                &oidc(", oidc_public_key: k"),
+                &in_file("oidc_public_key_file", ", oidc_enabled: true"),
+            ),
+            ("auth.oidc_audience", &oidc(""), &oidc(", oidc_audience: a")),
+            ("auth.oidc_groups", &oidc(""), &oidc(", oidc_viewer_groups: [g]")),
+            ("server.tls", "server: {host: 0.0.0.0}\n", "server: {host: 0.0.0.0, tls: {cert_file: c, key_file: k}}\n"),
+            ("server.tls", "server: {host: example.com}\n", ""),
+            ("rate_limit.key_by", "rate_limit: {key_by: ip}\n", "rate_limit: {key_by: api_key}\n"),
+            ("database.driver", "server: {host: 0.0.0.0}\n", ""),
+            (
+                "database.driver",
+                "worker: {rpc_tls: {enabled: true}}\n",
+                "database: {driver: postgres, dsn: 'postgres://h/d'}\n",
+            ),
+            ("worker.rpc_tls.enabled", "", "worker: {rpc_tls: {enabled: true}}\n"),
+            (
+                "worker.rpc_tls.bind_worker_id",
+                "worker: {rpc_tls: {enabled: true}}\n",
+                "worker: {rpc_tls: {enabled: true, bind_worker_id: warn}}\n",
+            ),
+            ("worker.rpc_tls.bind_worker_id", "worker: {rpc_tls: {enabled: true}}\n", ""),
+        ],
+        Warn,
+        Warn,
+    );
+}
+
+#[test]
+fn messages_that_are_quoted_stand_word_for_word() {
+    let message = |text: &str, name: &str| found(text, false, name)[0].1.clone();
+    let both = format!("auth: {{worker_signing_key: {LONG}, worker_token: t, worker_signing_keys: [{LONG}]}}\n");
+    assert_eq!(message(&both, "auth.worker_signing_keys"), "rotation keys include the active worker signing key");
+    assert_eq!(message(&both, "auth.worker_token"), "shared worker token still configured with signed worker tokens");
+    assert_eq!(message("", "auth.oidc_enabled"), "disabled");
+    assert_eq!(message("auth: {oidc_enabled: true}\n", "auth.oidc_enabled"), "enabled");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, LONG).unwrap();
+    let named = message(&format!("auth: {{worker_token_file: {}}}\n", file.display()), "auth.worker_token_file");
+    assert_eq!(named, format!("auth.worker_token comes from {}", file.display()));
+    let checks = check("", true);
+    assert_eq!(checks[0].to_string(), "[PASS] config: /etc/t.yaml loads");
+    assert_eq!(
+        checks[1].to_string(),
+        "[FAIL] auth.enabled: everybody who reaches the API is an admin\n      fix: set auth.enabled: true and keys"
+    );
+}
+
+#[test]
+fn checks_come_in_the_order_of_the_table() {
+    let order = [
+        "config",
+        "auth.enabled",
+        "auth.api_key",
+        "auth.admin_api_key",
+        "auth.key_separation",
+        "auth.admin_fallback_enabled",
+        "auth.admin_audit_retention",
+        "auth.worker_signing_key",
+        "auth.legacy_worker_tokens",
+        "auth.worker_bootstrap_keys",
+        "auth.worker_signing_key_file",
+        "auth.worker_token_file",
+        "auth.worker_signing_keys",
+        "auth.worker_revoked_token_ids",
+        "auth.worker_token",
+        "auth.worker_tokens",
+        "auth.worker_bootstrap_keys",
+        "auth.oidc_enabled",
+        "auth.oidc_issuer",
+        "auth.oidc_jwks_url",
+        "auth.oidc_public_key_file",
+        "auth.oidc_audience",
+        "auth.oidc_groups",
+        "server.cors_allowed_origins",
+        "rate_limit.enabled",
+        "rate_limit.capacity",
+        "logging.format",
+        "server.tls",
+        "rate_limit.key_by",
+        "database.path",
+        "database.driver",
+        "worker.rpc_tls.server_cert",
+        "worker.rpc_tls.client_ca",
+        "worker.rpc_tls.ca",
+        "worker.rpc_tls.client_cert",
+        "worker.rpc_tls.insecure_skip_verify",
+        "worker.rpc_tls.enabled",
+        "worker.rpc_tls.bind_worker_id",
+    ];
+    for text in ["", "auth: {oidc_enabled: true}\nworker: {rpc_tls: {enabled: true}}\n"] {
+        let names: Vec<_> = check(text, true).into_iter().map(|check| check.check).collect();
+        assert_eq!(names, order);
+    }
+}

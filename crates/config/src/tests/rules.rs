@@ -1,0 +1,316 @@
+//! What a configuration must not say.
+
+use super::{from_file, load};
+use crate::{Config, Flags};
+
+/// Each row: a file, and what the error says about it. No error may quote `hunter2`.
+fn refused(rows: &[(&str, &str)]) {
+    for (text, part) in rows {
+        let message = from_file(text).expect_err(text);
+        assert!(message.contains(part), "{text}\n{message}\ndoes not say: {part}");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_refused_with_their_place() {
+    refused(&[
+        ("server:\n  port: 70000\n", "/etc/t.yaml line 2: server.port must be a port from 0 to 65535, not `70000`"),
+        (
+            "server:\n  max_connections: 0\n",
+            "line 2: server.max_connections must be a number from 1 to 1000000, not `0`",
+        ),
+        ("logging:\n  level: loud\n", "logging.level must be one of off, error, warn, info, debug, trace, not `loud`"),
+        ("logging:\n  format: xml\n", "logging.format must be one of json, pretty"),
+        ("rate_limit:\n  key_by: name\n", "rate_limit.key_by must be one of owner, api_key, ip, not `name`"),
+        (
+            "worker:\n  rpc_tls:\n    bind_worker_id: maybe\n",
+            "line 3: worker.rpc_tls.bind_worker_id must be one of off,",
+        ),
+        ("server:\n  tls: {client_auth: maybe}\n", "server.tls.client_auth must be one of off, optional, required"),
+        ("retention:\n  finished: 7\n", "retention.finished must be a duration such as 30s, 12h or 7d, not `7`"),
+        ("retention:\n  finished: -7d\n", "retention.finished must be a duration"),
+        ("auth:\n  admin_audit_retention: long\n", "auth.admin_audit_retention must be a duration"),
+        ("audit:\n  retention: 1000y\n", "audit.retention must be a duration"),
+        ("rate_limit:\n  bucket_ttl: 0\n", "rate_limit.bucket_ttl must be above 0"),
+        ("rate_limit:\n  cleanup_interval: 0s\n", "rate_limit.cleanup_interval must be above 0"),
+        ("retention:\n  max_finished: -1\n", "retention.max_finished must be a number of 0 or more, not `-1`"),
+        ("tenants:\n  max_ready: -1\n", "tenants.max_ready must be a number of 0 or more"),
+        ("tenants:\n  max_payload_bytes: -1\n", "tenants.max_payload_bytes must be a size such as 4096"),
+        ("rate_limit:\n  burst: many\n", "rate_limit.burst must be a number"),
+        ("auth:\n  enabled: perhaps\n", "auth.enabled must be true or false, not `perhaps`"),
+        ("worker:\n  rpc_tls:\n    enabled: 2\n", "line 3: worker.rpc_tls.enabled must be true or false"),
+        ("server:\n  host: ' '\n", "server.host is empty"),
+        ("tokens:\n  issuer: ''\n", "tokens.issuer is empty"),
+        (
+            "server:\n  cors_allowed_origins: [https://a.example/]\n",
+            "server.cors_allowed_origins must be a list of `*`",
+        ),
+        (
+            "server:\n  trusted_proxies: [proxy]\n",
+            "server.trusted_proxies must be a list of networks such as 10.0.0.0/8",
+        ),
+        ("outbound:\n  allow_cidrs: [10.0.0.0/99]\n", "outbound.allow_cidrs must be a list of networks"),
+        ("worker:\n  control_plane_url: localhost\n", "worker.control_plane_url must be an address"),
+        ("worker:\n  control_plane_url: http://u:hunter2@h\n", "without a password"),
+        ("auth:\n  oidc_jwks_url: https://u:hunter2@h/\n", "auth.oidc_jwks_url must be an address"),
+        ("auth:\n  oidc_groups_claim: ''\n", "auth.oidc_groups_claim is empty"),
+        ("auth:\n  api_key: hunter2\n  worker_signing_keys: hunter2\n", "/etc/t.yaml line 3"),
+        ("auth:\n  worker_tokens: [hunter2]\n", "/etc/t.yaml line 2"),
+        ("auth:\n  api_key: [hunter2]\n", "/etc/t.yaml line 2"),
+    ]);
+}
+
+#[test]
+fn databases_that_make_no_sense_are_refused() {
+    refused(&[
+        ("database:\n  driver: mysql\n", "must be one of sqlite, postgres, not `mysql`"),
+        ("database:\n  driver: postgres\n", "line 2: database.driver is postgres, but database.dsn is not set"),
+        ("database:\n  dsn: postgres://u:hunter2@h/d\n", "database.driver is sqlite: set it to postgres"),
+        ("database:\n  driver: postgres\n  dsn: mysql://u:hunter2@h/d\n", "must start with postgres://"),
+        ("database:\n  driver: postgres\n  dsn: sqlite:hunter2\n", "must start with postgres://"),
+        ("database:\n  path: ''\n", "database.path is empty"),
+        ("database:\n  tls: {ca_file: ''}\n", "database.tls.ca_file is empty"),
+    ]);
+}
+
+#[test]
+fn half_pairs_of_certificates_are_refused() {
+    refused(&[
+        (
+            "server:\n  tls: {cert_file: c}\n",
+            "line 2: server.tls.cert_file is set without server.tls.key_file: set both",
+        ),
+        ("server:\n  tls: {key_file: k}\n", "server.tls.key_file is set without server.tls.cert_file"),
+        ("server:\n  tls: {client_ca_file: c}\n", "server.tls.client_ca_file needs TLS: set server.tls.cert_file"),
+        (
+            "server:\n  tls: {cert_file: c, key_file: k, client_auth: required}\n",
+            "server.tls.client_auth asks for certificates of clients: set server.tls.client_ca_file too",
+        ),
+        (
+            "worker:\n  rpc_tls: {server_cert_file: c}\n",
+            "server_cert_file is set without worker.rpc_tls.server_key_file",
+        ),
+        (
+            "worker:\n  rpc_tls: {server_key_file: c}\n",
+            "server_key_file is set without worker.rpc_tls.server_cert_file",
+        ),
+        (
+            "worker:\n  rpc_tls: {client_cert_file: c}\n",
+            "client_cert_file is set without worker.rpc_tls.client_key_file",
+        ),
+        (
+            "worker:\n  rpc_tls: {client_key_file: c}\n",
+            "client_key_file is set without worker.rpc_tls.client_cert_file",
+        ),
+    ]);
+}
+
+#[test]
+fn secrets_that_are_empty_are_refused() {
+    refused(&[
+        ("auth:\n  api_key: ''\n", "line 2: auth.api_key is empty: set it, or remove the key"),
+        ("auth:\n  worker_signing_key: ' '\n", "auth.worker_signing_key is empty"),
+        ("auth:\n  worker_tokens: {w-1: ''}\n", "auth.worker_tokens has an empty value for `w-1`"),
+        ("auth:\n  worker_signing_keys: [hunter2, '']\n", "auth.worker_signing_keys has an empty entry"),
+        (
+            "auth:\n  worker_bootstrap_keys: {w-1: 'sha256:hunter2'}\n",
+            "`w-1` that begins with sha256: and lacks the 64",
+        ),
+        ("auth:\n  api_key_file: ''\n", "auth.api_key_file is empty: name a file"),
+        ("auth:\n  api_key_file: nowhere\n", "line 2: auth.api_key_file names /etc/nowhere, which cannot be read"),
+        (
+            "auth:\n  enabled: true\n",
+            "line 2: auth.enabled is true, but neither auth.api_key nor auth.admin_api_key is",
+        ),
+    ]);
+}
+
+#[test]
+fn with_oidc_no_key_is_needed() {
+    let config = from_file("auth: {enabled: true, oidc_enabled: true, oidc_issuer: i}\n").unwrap();
+    assert!(config.auth.enabled && config.auth.oidc.unwrap().issuer.unwrap() == "i");
+}
+
+/// Every key that has a `_file` beside it.
+const WITH_FILES: [&str; 9] = [
+    "auth.api_key",
+    "auth.admin_api_key",
+    "auth.worker_token",
+    "auth.worker_token_previous",
+    "auth.worker_signing_key",
+    "auth.oidc_public_key",
+    "auth.worker_public_keys",
+    "auth.worker_revoked_token_ids",
+    "callback.shared_secret",
+];
+
+#[test]
+fn a_value_and_its_file_together_are_refused() {
+    let listed = crate::keys::all().filter(|key| crate::keys::file_of(key).is_some()).map(|key| key.path);
+    let mut listed: Vec<_> = listed.collect();
+    let mut expected = WITH_FILES;
+    listed.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(listed, expected);
+    for key in WITH_FILES {
+        let variable = crate::env::name_of(key);
+        let (section, name) = key.split_once('.').unwrap();
+        let file = format!("{section}:\n  {name}_file: /run/secret\n");
+        let message = load(Flags::default(), &[(&variable, "hunter2")], Some(&file)).unwrap_err();
+        let expected =
+            format!("{key} (the variable {variable}) and {key}_file (/etc/t.yaml line 2) are both set: keep one");
+        assert_eq!(message, expected);
+    }
+}
+
+#[test]
+fn secret_files_are_trimmed_and_have_to_hold_something() {
+    let folder = tempfile::tempdir().unwrap();
+    for key in WITH_FILES.map(|key| format!("{key}_file")).iter().chain([&"auth.worker_private_key_file".to_owned()]) {
+        let (section, name) = key.split_once('.').unwrap();
+        let load = || {
+            let file = (folder.path().join("t.yaml"), format!("{section}:\n  {name}: secret\n"));
+            Config::from_sources(Flags::default(), "/data".into(), [], Some(file)).map_err(|error| error.to_string())
+        };
+        let secret = folder.path().join("secret");
+        let message = load().unwrap_err();
+        assert!(message.contains(&format!("line 2: {key} names")) && message.contains("cannot be read"), "{message}");
+        std::fs::write(&secret, " \n").unwrap();
+        assert!(load().unwrap_err().ends_with("which is empty"), "{key}");
+        std::fs::write(&secret, b"\xffhunter2").unwrap();
+        let message = load().unwrap_err();
+        assert!(message.contains("no UTF-8") && !message.contains("hunter2"), "{message}");
+        std::fs::write(&secret, " hunter2\n").unwrap();
+        let config = load().unwrap();
+        assert_eq!(config.settings.content(key).unwrap().reveal(), "hunter2");
+        std::fs::remove_file(&secret).unwrap();
+    }
+}
+
+#[test]
+fn what_workers_hold_is_no_key_of_users() {
+    // The digest of hunter2.
+    let digest = "sha256:F52FBD32B2B3B86FF88EF6C490628285F482AF15DDCB29541F94BCF526A3F6C7";
+    for user in ["api_key", "admin_api_key"] {
+        for worker in [
+            "auth: {worker_token: hunter2,",
+            "auth: {worker_token_previous: hunter2,",
+            "auth: {worker_tokens: {w-1: hunter2},",
+            "auth: {worker_signing_key: hunter2,",
+            "auth: {worker_signing_keys: [x, hunter2],",
+            "auth: {worker_bootstrap_keys: {w-1: hunter2},",
+            &format!("auth: {{worker_bootstrap_keys: {{w-1: '{digest}'}},"),
+            "callback: {shared_secret: hunter2}\nauth: {",
+        ] {
+            let message = from_file(&format!("{worker} {user}: hunter2}}\n")).expect_err(worker);
+            let said = format!("equals auth.{user} (/etc/t.yaml line");
+            assert!(message.contains(&said) && !message.contains("hunter2"), "{message}");
+            from_file(&format!("{worker} {user}: other}}\n")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn yaml_that_means_harm_is_an_error() {
+    let bomb = |levels: usize| {
+        let mut text = "x0: &x0 [a,a,a,a,a,a,a,a,a,a]\n".to_owned();
+        for level in 1..levels {
+            let before = format!("*x{}", level - 1);
+            text += &format!("x{level}: &x{level} [{}]\n", [before.as_str(); 10].join(","));
+        }
+        text
+    };
+    let bomb_below_a_key = format!("auth:\n  worker_signing_keys: {}\n", bomb(9).replace('\n', " "));
+    let laughs = "auth:\n  worker_tokens: &a {w: x}\n  worker_bootstrap_keys: {b: *a, c: *a}\n";
+    for (what, text) in [
+        ("a bomb of aliases", bomb(9)),
+        ("a bomb below a key", bomb_below_a_key),
+        ("an alias of a map for a text", laughs.to_owned()),
+        ("an alias of itself", "auth:\n  worker_signing_keys: &a [*a]\n".to_owned()),
+        ("an alias of nothing", "auth:\n  api_key: *nothing\n".to_owned()),
+        ("a deep list", format!("auth:\n  api_key: {}{}\n", "[".repeat(100_000), "]".repeat(100_000))),
+        ("an open deep list", "[".repeat(500_000)),
+        ("a deep map", (0..5_000).fold(String::new(), |text, depth| text + &" ".repeat(depth) + "a:\n")),
+        ("deep maps in one line", format!("auth: {}", "{a: ".repeat(100_000))),
+        ("many documents", "---\nserver:\n".repeat(1000)),
+        ("a tag of its own", "auth:\n  api_key: !!python/object:os.system hunter2\n".to_owned()),
+        ("a local tag", "auth:\n  api_key: !vault hunter2\n".to_owned()),
+        ("a key twice", "auth:\n  api_key: a\n  api_key: hunter2\n".to_owned()),
+        ("a section twice", "auth:\n  api_key: a\nauth:\n  api_key: hunter2\n".to_owned()),
+        ("an entry twice", "auth:\n  worker_tokens: {w: a, w: hunter2}\n".to_owned()),
+        ("a list as a key", "? [a, b]\n: c\n".to_owned()),
+        ("control characters", "auth:\n  api_key: \u{1}\n\u{0}hunter2".to_owned()),
+        ("a huge key", format!("{}: 1\n", "a".repeat(2 << 20))),
+        ("a huge scalar", format!("server:\n  host: {}\n", "a".repeat(5 << 20))),
+        ("a text without end", "auth:\n  api_key: \"hunter2\n".to_owned()),
+        ("a file that is no map", "hunter2\n".to_owned()),
+        ("a merge of what is no map", "auth:\n  <<: hunter2\n".to_owned()),
+    ] {
+        let message = from_file(&text).expect_err(what);
+        assert!(message.starts_with("/etc/t.yaml"), "{what}: {message}");
+        assert!(message.len() < 400 && !message.contains("hunter2"), "{what}: {message}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_read_or_refused_and_nothing_else() {
+    let whole = "server:\n  host: ::1\n  port: 1\nauth: {worker_tokens: {w-1: hunter2}, worker_signing_keys: [hunter2]}\n\
+                 retention: {finished: 7d}\nworker:\n  operators: &a {x: \"./x.sh\"}\n  rpc_tls: {server_names: *a}\n";
+    from_file(whole).unwrap();
+    let pieces = [
+        ":",
+        "\n",
+        " ",
+        "-",
+        "&a ",
+        "*a",
+        "!!binary ",
+        "|\n",
+        ">",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "#",
+        "<<: ",
+        "? ",
+        "%",
+        "\t",
+        "~",
+        "\u{feff}",
+        "---\n",
+        "...",
+    ];
+    // Numbers that are the same in every run.
+    let mut state = 1_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let mut refused = 0;
+    for _ in 0..4000 {
+        let mut text = whole.to_owned();
+        for _ in 0..=next(4) {
+            let (at, piece) = (next(text.len()), pieces[next(pieces.len())]);
+            if text.is_char_boundary(at) {
+                text.insert_str(at, piece);
+                let kept = text.chars().count() - next(6) * next(2);
+                text = text.chars().take(kept).collect();
+            }
+        }
+        let Err(message) = from_file(&text) else { continue };
+        refused += 1;
+        assert!(!message.contains("hunter2"), "{text}\n{message}");
+    }
+    assert!(refused > 1000, "only {refused} were damaged enough");
+}
+
+#[test]
+fn anchors_and_merges_in_reasonable_numbers_are_fine() {
+    let text = "auth:\n  oidc_admin_groups: &groups [a, b]\n  oidc_viewer_groups: *groups\n  oidc_enabled: true\n";
+    let oidc = from_file(text).unwrap().auth.oidc.unwrap();
+    assert_eq!(oidc.admin_groups, oidc.viewer_groups);
+}

@@ -1,0 +1,125 @@
+//! What the sections come out as.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{from_file, load};
+use crate::{BindWorkerId, ClientAuth, Driver, Flags, RateKey};
+
+#[test]
+fn every_default_holds_when_nothing_is_set() {
+    let config = load(Flags::default(), &[], None).unwrap();
+    assert!(config.server.tls.is_none() && config.server.cors_allowed_origins.is_empty());
+    assert_eq!(config.server.max_connections, 10_000);
+    assert_eq!(config.database.driver, Driver::Sqlite);
+    let limit = config.rate_limit;
+    assert_eq!((limit.enabled, limit.requests_per_minute, limit.burst), (false, 120, 60));
+    assert_eq!((limit.key_by, limit.failed_auth_per_minute), (RateKey::Owner, 30));
+    assert_eq!((limit.bucket_ttl, limit.cleanup_interval), (Duration::from_secs(900), Duration::from_secs(60)));
+    let tenants = config.tenants;
+    assert_eq!((tenants.max_ready, tenants.max_running, tenants.submits_per_second), (0, 0, 0));
+    assert_eq!(config.audit_retention, Duration::from_secs(30 * 24 * 3600));
+    assert_eq!(config.tokens.issuer, "tenure");
+    assert!(config.tokens.key_file.is_none() && config.tokens.callback_secret.is_none());
+    assert!(config.outbound.allow_cidrs.is_empty() && !config.outbound.allow_http);
+    assert_eq!(config.worker.control_plane_url, "http://localhost:7423");
+    assert!(config.worker.id.is_none() && !config.worker.rpc_tls.enabled);
+    assert_eq!(config.worker.rpc_tls.bind_worker_id, BindWorkerId::Off);
+    let auth = config.auth;
+    assert!(!auth.enabled && !auth.admin_fallback && auth.oidc.is_none() && auth.admin_audit_retention.is_zero());
+    assert!(!auth.worker.legacy && !auth.worker.anonymous);
+}
+
+#[test]
+fn a_client_ca_asks_for_certificates_unless_told_otherwise() {
+    let auth = |more: &str| {
+        let text = format!("server:\n  tls: {{cert_file: c.pem, key_file: /k.pem{more}}}\n");
+        from_file(&text).unwrap().server.tls.unwrap()
+    };
+    assert_eq!(auth("").client_auth, ClientAuth::Off);
+    assert_eq!(auth(", client_ca_file: ca").client_auth, ClientAuth::Required);
+    assert_eq!(auth(", client_ca_file: ca, client_auth: optional").client_auth, ClientAuth::Optional);
+    assert_eq!(auth(", client_ca_file: ca, client_auth: off").client_auth, ClientAuth::Off);
+    let tls = auth("");
+    assert_eq!((tls.cert_file.as_path(), tls.key_file.as_path()), (Path::new("/etc/c.pem"), Path::new("/k.pem")));
+}
+
+#[test]
+fn lists_and_maps_come_from_the_file_and_from_variables() {
+    let file = "server:\n  trusted_proxies: [10.0.0.0/8, fd00::1]\n  cors_allowed_origins: ['*']\n\
+                outbound: {allow_cidrs: [10.1.0.0/16]}\n\
+                worker:\n  id: w-1\n  rpc_tls: {server_names: {w-1: a.example}, allowed_client_names: [cp]}\n\
+                dispatch: {capability: {previous_key_files: [old.pem, /older.pem]}}\n";
+    let env = [
+        ("TENURE_OUTBOUND__ALLOW_CIDRS", "10.2.0.0/16, 10.3.0.0/16"),
+        ("TENURE_AUTH__WORKER_SIGNING_KEYS", "k1,k2"),
+        ("TENURE_AUTH__WORKER_BOOTSTRAP_KEYS", r#"{"w-1":"b"}"#),
+        ("TENURE_WORKER__RPC_TLS__ENABLED", "true"),
+        ("TENURE_TENANTS__MAX_PAYLOAD_BYTES", "64KiB"),
+    ];
+    let config = load(Flags::default(), &env, Some(file)).unwrap();
+    let proxies: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
+    assert_eq!(proxies, ["10.0.0.0/8", "fd00::1/128"]);
+    let networks: Vec<_> = config.outbound.allow_cidrs.iter().map(ToString::to_string).collect();
+    assert_eq!(networks, ["10.2.0.0/16", "10.3.0.0/16"]);
+    assert!(config.auth.worker.signing_keys[1].matches("k2"));
+    assert!(config.auth.worker.bootstrap_keys["w-1"].matches("b"));
+    assert!(config.worker.rpc_tls.enabled);
+    assert_eq!(config.worker.rpc_tls.server_names["w-1"], "a.example");
+    assert_eq!(config.tokens.previous_key_files, [Path::new("/etc/old.pem"), Path::new("/older.pem")]);
+    assert_eq!(config.tenants.max_payload_bytes, 65_536);
+}
+
+#[test]
+fn lists_of_ids_and_keys_come_from_files_too() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ids"), "id-1\n# gone\nid-2\n").unwrap();
+    std::fs::write(folder.path().join("keys"), "key-1\nkey-2\n").unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let env = [
+        ("TENURE_AUTH__WORKER_REVOKED_TOKEN_IDS_FILE", path("ids")),
+        ("TENURE_AUTH__WORKER_PUBLIC_KEYS_FILE", path("keys")),
+    ];
+    let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let worker = load(Flags::default(), &env, None).unwrap().auth.worker;
+    assert_eq!(worker.revoked_token_ids.into_iter().collect::<Vec<_>>(), ["id-1", "id-2"]);
+    assert_eq!(worker.public_keys, ["key-1", "key-2"]);
+}
+
+#[test]
+fn the_contracts_credentials_and_rpc_tls_are_taken_as_they_are() {
+    let text = "
+auth:
+  worker_token: t
+  worker_tokens: {worker-a: ta}
+  worker_signing_key: worker-signing-key-with-at-least-32-bytes
+  worker_signing_keys: [former]
+  worker_revoked_token_ids: [00112233445566778899aabbccddeeff]
+worker:
+  rpc_tls:
+    enabled: true
+    server_cert_file: /etc/tls/worker.crt
+    server_key_file: /etc/tls/worker.key
+    client_ca_file: /etc/tls/control-plane-ca.crt
+    ca_file: /etc/tls/worker-ca.crt
+    client_cert_file: /etc/tls/control-plane.crt
+    client_key_file: /etc/tls/control-plane.key
+    server_name: worker-a.internal
+    insecure_skip_verify: false
+";
+    let config = from_file(text).unwrap();
+    assert!(config.auth.worker.signing_key.is_some() && config.auth.worker.revoked_token_ids.len() == 1);
+    let tls = config.worker.rpc_tls;
+    assert_eq!(tls.client.unwrap().1, Path::new("/etc/tls/control-plane.key"));
+    assert_eq!(tls.server_name.as_deref(), Some("worker-a.internal"));
+}
+
+#[test]
+fn a_store_that_a_flag_names_stands_for_the_whole_section() {
+    let postgres = "database:\n  driver: postgres\n  dsn: postgres://u:hunter2@h/d\n";
+    let flags = |store: &str| Flags { store: Some(crate::StoreUrl::parse(store).unwrap()), ..Flags::default() };
+    let config = load(flags("sqlite:x.db"), &[], Some(postgres)).unwrap();
+    assert_eq!((config.store.reveal(), config.database.driver), ("sqlite:x.db", Driver::Sqlite));
+    let config = load(flags("postgres://h/d"), &[], Some("database: {path: x.db}\n")).unwrap();
+    assert_eq!((config.store.reveal(), config.database.driver), ("postgres://h/d", Driver::Postgres));
+}
