@@ -9,8 +9,8 @@ use axum::routing::{get, post, put};
 use serde::Deserialize;
 use tenure_contract::error::UserError;
 use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings};
-use tenure_core::command::Answer;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_core::command::{Answer, Reach};
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
@@ -50,7 +50,7 @@ pub async fn list(
         authenticate(&app, &headers)?;
         let asked: PageQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
-        let page = app.engine.queues(asked.cursor.as_deref(), limit).await?;
+        let page = app.engine.queues(None, asked.cursor.as_deref(), limit).await?;
         Ok(Page { items: page.items.iter().map(render::queue).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)
@@ -84,7 +84,7 @@ async fn stats(app: &App, name: &str) -> Result<Option<QueueStats>, Fault> {
         before.push(previous);
         before.push('\u{10ffff}');
     }
-    let page = app.engine.queues(Some(&before), 2).await?;
+    let page = app.engine.queues(None, Some(&before), 2).await?;
     Ok(page.items.into_iter().find(|stats| &*stats.queue.name == name))
 }
 
@@ -104,7 +104,7 @@ pub async fn set(
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
         let settings = validate::queue_settings(&settings)?;
-        app.engine.set_queue(SetQueue { queue, settings }).await??;
+        app.engine.set_queue(SetQueue { queue, settings, reach: Reach::All }).await??;
         stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     respond(answer.await, &id)
@@ -137,7 +137,7 @@ pub async fn resume(
 async fn set_paused(app: &App, headers: &HeaderMap, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
     authenticate(app, headers)?;
     let queue = validate::name(name, "name")?;
-    match app.engine.pause_queue(PauseQueue { queue, paused }).await?? {
+    match app.engine.pause_queue(PauseQueue { queue, paused, reach: Reach::All }).await?? {
         Answer::Queue(queue) => Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused }),
         _ => Err(Fault::Internal),
     }

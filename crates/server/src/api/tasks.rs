@@ -55,7 +55,7 @@ pub async fn submit_one(
         let task: TaskSubmission = raw.decode()?;
         let minted = app.engine.mint(1).await?;
         let task = validate::submission(task, minted[0], &user, At(None))?;
-        let submitted = run_submit(&app, Submit { tasks: vec![task] }, raw.bytes.len()).await?;
+        let submitted = run_submit(&app, Submit { tasks: vec![task], maker: None }, raw.bytes.len()).await?;
         submitted.into_iter().next().ok_or(Fault::Internal)
     };
     match answer.await {
@@ -87,7 +87,7 @@ pub async fn submit_batch(
         let minted = app.engine.mint(batch.tasks.len()).await?;
         let tasks = batch.tasks.into_iter().zip(minted).enumerate();
         let tasks = tasks.map(|(index, (task, id))| validate::submission(task, id, &user, At(Some(index))));
-        let submit = Submit { tasks: tasks.collect::<Result<_, _>>()? };
+        let submit = Submit { tasks: tasks.collect::<Result<_, _>>()?, maker: None };
         let submitted = run_submit(&app, submit, raw.bytes.len()).await?;
         Ok(BatchSubmitted {
             created: submitted.iter().filter(|task| task.created).count(),
