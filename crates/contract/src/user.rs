@@ -130,6 +130,9 @@ pub struct Task {
     pub tags: BTreeMap<String, String>,
     pub tenant: String,
     pub workspace: String,
+    /// Whose task it is, if it is somebody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     pub cancel_requested: bool,
     pub created_at: String,
     pub run_at: String,
@@ -293,6 +296,9 @@ pub struct Rate {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Queue {
     pub name: String,
+    /// Absent: shared by all tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     pub paused: bool,
     pub kind: String,
     pub limits: QueueLimits,

@@ -64,6 +64,8 @@ impl std::fmt::Display for FairnessKey {
 pub struct Queue {
     pub id: QueueId,
     pub name: Arc<str>,
+    /// Whose queue it is: whoever made it. `None` is shared by all tenants.
+    pub tenant: Option<Arc<str>>,
     pub paused: bool,
     pub settings: QueueSettings,
     pub bucket: Bucket,
@@ -76,11 +78,17 @@ impl Queue {
         Self {
             id,
             name,
+            tenant: None,
             paused: false,
             settings: QueueSettings::default(),
             bucket: Bucket::default(),
             fair_cursor: None,
         }
+    }
+
+    /// Whether tasks of this tenant may stand in it.
+    pub fn takes(&self, tenant: &str) -> bool {
+        self.tenant.as_deref().is_none_or(|own| own == tenant)
     }
 
     /// Whether grants of this queue need more than a free task: such queues are granted from one at a time.

@@ -274,8 +274,14 @@ impl Engine {
         self.shared.queue_name(id).await
     }
 
-    pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, EngineError> {
-        Ok(self.shared.store.queues(after, limit).await?)
+    /// Queues by name. For a tenant: its own, and those that all share.
+    pub async fn queues(
+        &self,
+        tenant: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<QueueStats>, EngineError> {
+        Ok(self.shared.store.queues(tenant, after, limit).await?)
     }
 
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, EngineError> {

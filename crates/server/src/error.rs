@@ -108,7 +108,10 @@ impl Fault {
             Self::RateLimited { .. } | Self::TooManyFailures { .. } | Self::TenantLimit { .. } => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Self::NotFound { .. } | Self::Refused(Rejection::NotFound) => StatusCode::NOT_FOUND,
+            Self::Refused(Rejection::QueueShared) => StatusCode::FORBIDDEN,
+            Self::NotFound { .. } | Self::Refused(Rejection::NotFound | Rejection::QueueNotFound) => {
+                StatusCode::NOT_FOUND
+            }
             Self::Refused(_) => StatusCode::CONFLICT,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::WorkerAuthNotConfigured
@@ -167,6 +170,8 @@ impl Fault {
                 Rejection::AlreadyTerminal { .. } => "task_already_terminal",
                 Rejection::NotRetryable { .. } => "task_not_retryable",
                 Rejection::StaleIncarnation => "stale_incarnation",
+                Rejection::QueueNotFound => "queue_not_found",
+                Rejection::QueueShared => "queue_shared",
             },
         }
     }
@@ -238,6 +243,8 @@ impl Fault {
                     format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
                 }
                 Rejection::StaleIncarnation => "a newer process runs under this worker_id; stop".to_owned(),
+                Rejection::QueueNotFound => "no such queue".to_owned(),
+                Rejection::QueueShared => "this queue is shared by all tenants: an admin sets it".to_owned(),
             },
         }
     }

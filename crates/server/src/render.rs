@@ -84,6 +84,7 @@ pub fn task(view: &TaskView) -> user::Task {
         tags: body.tags.clone(),
         tenant: body.tenant.to_string(),
         workspace: body.workspace.to_string(),
+        owner: body.owner.as_deref().map(ToOwned::to_owned),
         cancel_requested: false,
         created_at: time(body.created_at),
         run_at: time(body.run_at),
@@ -218,6 +219,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
     let settings = &stats.queue.settings;
     user::Queue {
         name: stats.queue.name.to_string(),
+        tenant: stats.queue.tenant.as_deref().map(ToOwned::to_owned),
         paused: stats.queue.paused,
         kind: "pull".to_owned(),
         limits: user::QueueLimits {

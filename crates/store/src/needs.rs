@@ -24,8 +24,8 @@ pub struct Needs<'a> {
     pub scanned: BTreeSet<Seq>,
     /// Those among them whose bodies are needed.
     pub bodies: Vec<Seq>,
-    /// Queues that must exist.
-    pub make_queues: HashSet<&'a Arc<str>>,
+    /// Queues that must exist, each with the tenant whose it becomes if it does not: that of the first who names it.
+    pub make_queues: HashMap<&'a Arc<str>, Option<&'a str>>,
     /// Queues to load if they exist.
     pub queues: HashSet<&'a Arc<str>>,
     /// Queues whose settings the batch changes.
@@ -69,7 +69,7 @@ impl<'a> Needs<'a> {
             match command {
                 Command::Submit(submit) => {
                     for task in &submit.tasks {
-                        needs.make_queues.insert(&task.queue);
+                        needs.make_queues.entry(&task.queue).or_insert(submit.maker.as_deref());
                         if batch.retrying {
                             needs.rows.insert(task.id.seq());
                         }
@@ -86,11 +86,11 @@ impl<'a> Needs<'a> {
                 }
                 Command::Hello(hello) => needs.hellos.push(hello),
                 Command::SetQueue(set) => {
-                    needs.make_queues.insert(&set.queue);
+                    needs.make_queues.entry(&set.queue).or_insert(set.reach.tenant());
                     needs.changed.insert(&set.queue);
                 }
                 Command::PauseQueue(pause) => {
-                    needs.make_queues.insert(&pause.queue);
+                    needs.make_queues.entry(&pause.queue).or_insert(pause.reach.tenant());
                     needs.changed.insert(&pause.queue);
                 }
                 _ => {}

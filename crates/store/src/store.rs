@@ -141,7 +141,13 @@ pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
     async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskView>, StoreError>;
     /// The history, oldest first; the attempt in flight is its last entry. `None` for an unknown task.
     async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError>;
-    async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, StoreError>;
+    /// Queues behind `after`, by name. For a tenant: its own, and those that all share.
+    async fn queues(
+        &self,
+        tenant: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<QueueStats>, StoreError>;
     /// One queue, and when a worker last asked for its work.
     async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError>;
     /// Whose tasks these are; unknown ones are left out.

@@ -16,7 +16,7 @@ pub use writes::{Counts, RedriveProgress, Writes};
 
 use crate::attempt::{ClosedAttempt, Reason};
 use crate::command::{
-    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Rejection, Task, Wake, cancel, complete,
+    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, cancel, complete,
     expire, fail, heartbeat, hello, pause, promote, redrive, release, retry, submit,
 };
 use crate::event::Fact;
@@ -200,8 +200,10 @@ impl World {
             Command::ClaimTask(claim) => Ok(self.claim_task(claim)),
             Command::Hello(hello) => self.hello(hello),
             Command::Redrive(redrive) => Ok(self.redrive(redrive)),
-            Command::SetQueue(set) => self.with_queue(&set.queue, |queue| pause::set(queue, &set.settings)),
-            Command::PauseQueue(pause) => self.with_queue(&pause.queue, |queue| pause::pause(queue, pause.paused)),
+            Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, &set.settings)),
+            Command::PauseQueue(pause) => {
+                self.with_queue(&pause.queue, &pause.reach, |queue| pause::pause(queue, pause.paused))
+            }
             Command::Expire(c) => self.on_row(c.row, |task, _, queue, ctx| expire::decide(task, queue, ctx)),
             Command::Promote(c) => self.on_row(c.row, |task, _, queue, ctx| promote::decide(task, queue, ctx)),
             Command::Release(c) => self.on_row(c.row, |task, _, _, ctx| release::decide(task, c, ctx)),
@@ -297,6 +299,10 @@ impl World {
                 let state = cell.task.place.state();
                 answers.push(Some(submit::Submitted { id: task.id, state, created: true }));
                 continue;
+            }
+            let queue = self.names.get(&task.queue).and_then(|id| self.queues.get(id));
+            if queue.is_some_and(|cell| !cell.queue.takes(&task.tenant)) {
+                return Err(Rejection::QueueNotFound);
             }
             let Some(idempotency) = &task.idempotency else {
                 answers.push(None);
@@ -401,10 +407,11 @@ impl World {
         Answer::Redriven { released }
     }
 
-    fn with_queue(&mut self, name: &Arc<str>, change: impl FnOnce(&Queue) -> Queue) -> Outcome {
+    fn with_queue(&mut self, name: &Arc<str>, reach: &Reach, change: impl FnOnce(&Queue) -> Queue) -> Outcome {
         let Some(cell) = self.names.get(name).and_then(|id| self.queues.get_mut(id)) else {
             unreachable!("the store makes the queues that a setting names before it loads them")
         };
+        pause::may_set(&cell.queue, reach)?;
         let changed = change(&cell.queue);
         if changed.settings.fairness_key != cell.queue.settings.fairness_key {
             self.made.refair.insert(changed.id);

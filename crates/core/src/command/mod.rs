@@ -204,6 +204,10 @@ pub enum Rejection {
     NotRetryable { state: State, past_deadline: bool },
     /// A newer process has this worker's name.
     StaleIncarnation,
+    /// The queue belongs to another tenant: it is as if it did not exist.
+    QueueNotFound,
+    /// The queue is shared by all tenants: none of them may set it.
+    QueueShared,
 }
 
 /// Why a holder was refused, and where the task stands.

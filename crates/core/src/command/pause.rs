@@ -2,20 +2,35 @@
 
 use std::sync::Arc;
 
+use super::{Reach, Rejection};
 use crate::queue::{Bucket, Queue, QueueSettings};
 
-/// The whole setting, in place of what was there.
+/// The whole setting, in place of what was there. A queue that does not exist becomes one of the tenant that the reach
+/// names, or one that all share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetQueue {
     pub queue: Arc<str>,
     pub settings: QueueSettings,
+    pub reach: Reach,
 }
 
-/// Pause stops grants; running work goes on.
+/// Pause stops grants; running work goes on. It makes a queue as [`SetQueue`] does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseQueue {
     pub queue: Arc<str>,
     pub paused: bool,
+    pub reach: Reach,
+}
+
+/// Whether a caller with this reach may set a queue. One that belongs to another tenant is as if it did not exist; one
+/// that all share is seen by everybody, so no single tenant may set it.
+pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
+    match (queue.tenant.as_deref(), reach.tenant()) {
+        (_, None) => Ok(()),
+        (None, Some(_)) => Err(Rejection::QueueShared),
+        (Some(own), Some(tenant)) if own == tenant => Ok(()),
+        (Some(_), Some(_)) => Err(Rejection::QueueNotFound),
+    }
 }
 
 pub fn set(queue: &Queue, settings: &QueueSettings) -> Queue {
@@ -51,6 +66,24 @@ mod tests {
         assert_eq!((faster.bucket, faster.fair_cursor.as_deref()), (Bucket::default(), Some("acme")));
         let by_workspace = set(&used, &QueueSettings { fairness_key: Some(FairnessKey::Workspace), ..limited });
         assert_eq!((by_workspace.bucket, by_workspace.fair_cursor), (used.bucket, None));
+    }
+
+    #[test]
+    fn a_queue_is_set_by_its_tenant_and_a_shared_one_by_whoever_reaches_all() {
+        let owner = |tenant: &str| Reach::Owner { tenant: tenant.into(), owner: "ann".into() };
+        for (tenant, reach, expected) in [
+            (None, Reach::All, Ok(())),
+            (None, Reach::Tenant("acme".into()), Err(Rejection::QueueShared)),
+            (None, owner("acme"), Err(Rejection::QueueShared)),
+            (Some("acme"), Reach::All, Ok(())),
+            (Some("acme"), Reach::Tenant("acme".into()), Ok(())),
+            (Some("acme"), owner("acme"), Ok(())),
+            (Some("acme"), Reach::Tenant("other".into()), Err(Rejection::QueueNotFound)),
+            (Some("acme"), owner("other"), Err(Rejection::QueueNotFound)),
+        ] {
+            let queue = Queue { tenant: tenant.map(Into::into), ..queue() };
+            assert_eq!(may_set(&queue, &reach), expected, "{tenant:?} {reach:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::time::{DurationMs, Timestamp};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submit {
     pub tasks: Vec<NewTask>,
+    /// Whose the queues become that do not exist yet; `None` is shared by all tenants.
+    pub maker: Option<Arc<str>>,
 }
 
 /// A task to be. Its id is minted beforehand, so that a submit whose commit got no answer is found again.

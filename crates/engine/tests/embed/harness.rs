@@ -98,7 +98,7 @@ pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
         idempotency: None,
         traceparent: None,
     });
-    Command::Submit(Submit { tasks: tasks.collect() })
+    Command::Submit(Submit { tasks: tasks.collect(), maker: None })
 }
 
 pub async fn submit(engine: &Engine, count: usize) {

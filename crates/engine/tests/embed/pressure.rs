@@ -39,7 +39,7 @@ async fn what_is_too_many_is_turned_away(home: Home) {
     let held = home.hold().await;
     let (mut waiting, mut busy) = (Vec::new(), 0);
     for task in all.tasks {
-        let mut sent = Box::pin(engine.one(Command::Submit(Submit { tasks: vec![task] }), 0));
+        let mut sent = Box::pin(engine.one(Command::Submit(Submit { tasks: vec![task], maker: None }), 0));
         match futures_util::poll!(&mut sent) {
             std::task::Poll::Pending => waiting.push(sent),
             std::task::Poll::Ready(answer) => {
@@ -57,6 +57,6 @@ async fn what_is_too_many_is_turned_away(home: Home) {
     for sent in waiting {
         assert!(matches!(sent.await, Ok(Ok(_))));
     }
-    assert_eq!(engine.queues(None, 1).await.unwrap().items[0].counts.ready, taken);
+    assert_eq!(engine.queues(None, None, 1).await.unwrap().items[0].counts.ready, taken);
     engine.shutdown().await;
 }

@@ -15,7 +15,7 @@ on_both_stores!(ten_thousand_running_leases_survive_a_restart);
 const LEASES: usize = 10_000;
 
 async fn running(engine: &Engine) -> i64 {
-    engine.queues(None, 1).await.unwrap().items[0].counts.running
+    engine.queues(None, None, 1).await.unwrap().items[0].counts.running
 }
 
 async fn ten_thousand_running_leases_survive_a_restart(home: Home) {
@@ -43,7 +43,7 @@ async fn ten_thousand_running_leases_survive_a_restart(home: Home) {
         let done = engine.run(held.iter().map(complete).collect(), 0).await.unwrap();
         assert!(done.iter().all(|done| matches!(done, Ok(Ok(Answer::Reported(_))))));
     }
-    let counts = engine.queues(None, 1).await.unwrap().items[0].counts;
+    let counts = engine.queues(None, None, 1).await.unwrap().items[0].counts;
     assert_eq!((counts.running, counts.ready, counts.finished), (0, 0, LEASES as i64));
     engine.shutdown().await;
 }

@@ -61,6 +61,23 @@ impl Caller {
         }
     }
 
+    /// The same for what has a tenant and no owner.
+    pub fn tenant_reach(&self) -> Reach {
+        match self.reach() {
+            Reach::Owner { tenant, .. } => Reach::Tenant(tenant),
+            reach => reach,
+        }
+    }
+
+    /// Whose queues it sees beside the shared ones; `None` for all.
+    pub fn queues_of(&self) -> Option<&str> {
+        match (&self.tenant, &self.owner) {
+            (Some(tenant), _) => Some(tenant),
+            (None, Some(_)) => Some(DEFAULT_TENANT),
+            (None, None) => None,
+        }
+    }
+
     /// The tenant that new things belong to, unless the request names one.
     pub fn home(&self) -> Arc<str> {
         self.tenant.clone().unwrap_or_else(|| DEFAULT_TENANT.into())

@@ -30,7 +30,7 @@ pub async fn metrics_at_root(state: State<App>) -> Response {
 pub async fn metrics(State(app): State<App>) -> Response {
     let mut text = app.metrics.render();
     // Depths are read when asked for: they are the store's, not this process's.
-    match app.engine.queues(None, limits::LIST_LIMIT_MAX).await {
+    match app.engine.queues(None, None, limits::LIST_LIMIT_MAX).await {
         Ok(page) => queue_depths(&mut text, &page.items),
         Err(error) => tracing::warn!(%error, "cannot read queue depths for metrics"),
     }

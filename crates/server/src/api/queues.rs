@@ -51,7 +51,7 @@ pub async fn list(
     let answer = async {
         let asked: PageQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
-        let page = app.engine.queues(asked.cursor.as_deref(), limit).await?;
+        let page = app.engine.queues(caller.queues_of(), asked.cursor.as_deref(), limit).await?;
         Ok(Page { items: page.items.iter().map(render::queue).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)
@@ -67,12 +67,16 @@ pub async fn show(
     Path(name): Path<String>,
 ) -> Response {
     let answer = async {
-        stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::NotFound { what: "queue_not_found" })
+        stats(&app, &caller, &name)
+            .await?
+            .as_ref()
+            .map(render::queue)
+            .ok_or(Fault::NotFound { what: "queue_not_found" })
     };
     respond(answer.await, &id)
 }
 
-async fn stats(app: &App, name: &str) -> Result<Option<QueueStats>, Fault> {
+async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueStats>, Fault> {
     // No queue can have such a name, and not every store could be asked for it.
     if validate::name(name, "name").is_err() {
         return Ok(None);
@@ -84,7 +88,7 @@ async fn stats(app: &App, name: &str) -> Result<Option<QueueStats>, Fault> {
         before.push(previous);
         before.push('\u{10ffff}');
     }
-    let page = app.engine.queues(Some(&before), 2).await?;
+    let page = app.engine.queues(caller.queues_of(), Some(&before), 2).await?;
     Ok(page.items.into_iter().find(|stats| &*stats.queue.name == name))
 }
 
@@ -104,8 +108,8 @@ pub async fn set(
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
         let settings = validate::queue_settings(&settings)?;
-        app.engine.set_queue(SetQueue { queue, settings }).await??;
-        stats(&app, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
+        app.engine.set_queue(SetQueue { queue, settings, reach: caller.tenant_reach() }).await??;
+        stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;
     respond(answer, &id)
@@ -139,7 +143,7 @@ pub async fn resume(
 
 async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
     let queue = validate::name(name, "name")?;
-    match app.engine.pause_queue(PauseQueue { queue, paused }).await?? {
+    match app.engine.pause_queue(PauseQueue { queue, paused, reach: caller.tenant_reach() }).await?? {
         Answer::Queue(queue) => Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused }),
         _ => Err(Fault::Internal),
     }

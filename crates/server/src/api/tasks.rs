@@ -60,7 +60,9 @@ pub async fn submit_one(
         let minted = app.engine.mint(1).await?;
         let task = validate::submission(task, minted[0], &caller, At(None))?;
         admit(&app, std::slice::from_ref(&task)).await?;
-        let submitted = run_submit(&app, Submit { tasks: vec![task] }, raw.bytes.len()).await?;
+        let submitted =
+            run_submit(&app, Submit { tasks: vec![task], maker: caller.queues_of().map(Into::into) }, raw.bytes.len())
+                .await?;
         submitted.into_iter().next().ok_or(Fault::Internal)
     };
     match answer.await {
@@ -94,7 +96,7 @@ pub async fn submit_batch(
         let tasks = tasks.map(|(index, (task, id))| validate::submission(task, id, &caller, At(Some(index))));
         let tasks: Vec<NewTask> = tasks.collect::<Result<_, _>>()?;
         admit(&app, &tasks).await?;
-        let submit = Submit { tasks };
+        let submit = Submit { tasks, maker: caller.queues_of().map(Into::into) };
         let submitted = run_submit(&app, submit, raw.bytes.len()).await?;
         Ok(BatchSubmitted {
             created: submitted.iter().filter(|task| task.created).count(),

@@ -182,7 +182,7 @@ fn new_task(id: TaskId) -> Command {
         idempotency: None,
         traceparent: None,
     };
-    Command::Submit(Submit { tasks: vec![task] })
+    Command::Submit(Submit { tasks: vec![task], maker: None })
 }
 
 async fn what_is_too_much_is_turned_away(server: Server) {

@@ -140,7 +140,7 @@ where
 }
 
 async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<FirstTrip> {
-    let names: Vec<&str> = needs.make_queues.iter().chain(&needs.queues).map(|name| &***name).collect();
+    let names: Vec<&str> = needs.make_queues.keys().chain(&needs.queues).map(|name| &***name).collect();
     let reported = numbers(&needs.reported);
     let named = numbers(needs.rows.difference(&needs.reported));
     let guessed = store.unlimited_heads(needs);

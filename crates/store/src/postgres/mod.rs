@@ -120,17 +120,19 @@ impl Postgres {
         if found > known { Err(StoreError::NewerSchema { found, known }) } else { Ok(()) }
     }
 
-    /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them.
+    /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them. Of two makers of
+    /// the same queue the first to insert owns it; the decision sees whose it is.
     async fn make_queues(&self, conn: &Conn, needs: &Needs<'_>) -> Result<(), StoreError> {
-        let missing: Vec<&str> = {
+        let (missing, makers): (Vec<&str>, Vec<Option<&str>>) = {
             let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            needs.make_queues.iter().filter(|name| !cache.made.contains(&***name)).map(|name| &***name).collect()
+            let missing = needs.make_queues.iter().filter(|(name, _)| !cache.made.contains(&***name));
+            missing.map(|(name, maker)| (&***name, *maker)).unzip()
         };
         if missing.is_empty() {
             return Ok(());
         }
         self.faults.before("make queues")?;
-        query(conn, sql::QUEUES_MAKE, &[&missing]).await.map_err(|error| failed("make queues", error))?;
+        query(conn, sql::QUEUES_MAKE, &[&missing, &makers]).await.map_err(|error| failed("make queues", error))?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.made.extend(missing.into_iter().map(Arc::from));
         Ok(())
@@ -400,10 +402,15 @@ impl Store for Postgres {
         Ok(found)
     }
 
-    async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, StoreError> {
+    async fn queues(
+        &self,
+        tenant: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<QueueStats>, StoreError> {
         let conn = self.snapshot().await?;
         let after = after.unwrap_or_default();
-        let page = read::queues(&conn, after, limit).await.map_err(|error| failed("list queues", error))?;
+        let page = read::queues(&conn, tenant, after, limit).await.map_err(|error| failed("list queues", error))?;
         end(conn).await?;
         Ok(page)
     }

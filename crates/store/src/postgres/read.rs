@@ -93,8 +93,8 @@ pub async fn attempts(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<V
     Ok(Some(history))
 }
 
-pub async fn queues(conn: &Conn, after: &str, limit: usize) -> Result<Page<QueueStats>> {
-    let found = query(conn, sql::QUEUES_LIST, &[&after, &(limit as i64 + 1)]).await?;
+pub async fn queues(conn: &Conn, tenant: Option<&str>, after: &str, limit: usize) -> Result<Page<QueueStats>> {
+    let found = query(conn, sql::QUEUES_LIST, &[&after, &tenant, &(limit as i64 + 1)]).await?;
     let mut found = found.iter().map(rows::queue).collect::<Result<Vec<_>>>()?;
     let more = found.len() > limit;
     found.truncate(limit);
@@ -121,11 +121,11 @@ pub async fn queues(conn: &Conn, after: &str, limit: usize) -> Result<Page<Queue
 pub async fn queue(conn: &Conn, id: QueueId, now: Timestamp) -> Result<Option<QueueView>> {
     let found = query(conn, sql::QUEUE_VIEW, &[&id.0]).await?;
     let Some(row) = found.first() else { return Ok(None) };
-    let running: i64 = row.try_get(13)?;
+    let running: i64 = row.try_get(14)?;
     Ok(Some(QueueView {
         queue: rows::queue(row)?,
         running: u32::try_from(running).unwrap_or(u32::MAX),
-        worker_seen_at: rows::time_if(row, 14)?,
+        worker_seen_at: rows::time_if(row, 15)?,
         now,
     }))
 }

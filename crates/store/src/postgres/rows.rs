@@ -218,6 +218,7 @@ pub fn queue(row: &Row) -> Result<Queue> {
     Ok(Queue {
         id: QueueId(row.try_get(0)?),
         name: text(row, 1)?,
+        tenant: text_if(row, 13)?,
         paused: row.try_get(2)?,
         settings: QueueSettings {
             max_running: max_running.map(i32::unsigned_abs),

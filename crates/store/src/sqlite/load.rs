@@ -92,13 +92,13 @@ pub fn body(tx: &Connection, seq: Seq) -> Result<Option<Body>> {
 }
 
 fn queues(tx: &Connection, cache: &mut Cache, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    for name in &needs.make_queues {
+    for (name, maker) in &needs.make_queues {
         if cache.by_name(tx, name)?.is_none() {
-            tx.prepare_cached(sql::QUEUE_MAKE)?.execute([name])?;
+            tx.prepare_cached(sql::QUEUE_MAKE)?.execute(params![name, maker])?;
             cache.reload(tx)?;
         }
     }
-    for name in needs.make_queues.iter().chain(&needs.queues) {
+    for name in needs.make_queues.keys().chain(&needs.queues) {
         if let Some(queue) = cache.by_name(tx, name)? {
             add_queue(tx, queue, needs.changed.contains(name), world)?;
         }

@@ -399,9 +399,14 @@ impl Store for Sqlite {
         self.read("read attempts", move |tx| read::attempts(tx, id, &reach)).await
     }
 
-    async fn queues(&self, after: Option<&str>, limit: usize) -> Result<Page<QueueStats>, StoreError> {
-        let after = after.unwrap_or_default().to_owned();
-        self.read("list queues", move |tx| read::queues(tx, &after, limit)).await
+    async fn queues(
+        &self,
+        tenant: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<QueueStats>, StoreError> {
+        let (tenant, after) = (tenant.map(ToOwned::to_owned), after.unwrap_or_default().to_owned());
+        self.read("list queues", move |tx| read::queues(tx, tenant.as_deref(), &after, limit)).await
     }
 
     async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError> {

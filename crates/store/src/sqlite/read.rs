@@ -83,10 +83,10 @@ pub fn attempts(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<Vec
     Ok(Some(history))
 }
 
-pub fn queues(tx: &Connection, after: &str, limit: usize) -> Result<Page<QueueStats>> {
+pub fn queues(tx: &Connection, tenant: Option<&str>, after: &str, limit: usize) -> Result<Page<QueueStats>> {
     let mut found: Vec<_> = tx
         .prepare_cached(sql::QUEUES_LIST)?
-        .query_map(params![after, limit as i64 + 1], rows::queue)?
+        .query_map(params![after, tenant, limit as i64 + 1], rows::queue)?
         .collect::<Result<_>>()?;
     let more = found.len() > limit;
     found.truncate(limit);

@@ -364,7 +364,8 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
         no_dead_letter: cells.get()?,
     };
     let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
-    Ok(Queue { id, name, paused, settings, bucket: Bucket { level }, fair_cursor: cells.get()? })
+    let (fair_cursor, tenant) = (cells.get()?, cells.get()?);
+    Ok(Queue { id, name, tenant, paused, settings, bucket: Bucket { level }, fair_cursor })
 }
 
 pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {

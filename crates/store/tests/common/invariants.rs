@@ -93,7 +93,7 @@ async fn counts(store: &dyn Store, raw: &Raw) {
         };
         *column = numbers[2];
     }
-    let page = store.queues(None, 10_000).await.unwrap();
+    let page = store.queues(None, None, 10_000).await.unwrap();
     assert_eq!(page.next, None);
     for stats in page.items {
         let expected = counted.remove(&i64::from(stats.queue.id.0)).unwrap_or_default();

@@ -215,7 +215,7 @@ impl Client {
     }
 
     pub async fn submit(&self, tasks: Vec<NewTask>) -> Vec<Submitted> {
-        match self.run(Command::Submit(Submit { tasks })).await {
+        match self.run(Command::Submit(Submit { tasks, maker: None })).await {
             Ok(Answer::Submitted(submitted)) => submitted,
             other => panic!("not submitted: {other:?}"),
         }
@@ -284,18 +284,18 @@ impl Client {
     }
 
     pub async fn queue(&self, name: &str) -> QueueStats {
-        let page = self.store.queues(None, 1_000).await.unwrap();
+        let page = self.store.queues(None, None, 1_000).await.unwrap();
         page.items.into_iter().find(|stats| &*stats.queue.name == name).unwrap_or_else(|| panic!("no queue {name}"))
     }
 
     pub async fn set_queue(&self, queue: &str, settings: tenure_core::queue::QueueSettings) {
-        let set = tenure_core::command::pause::SetQueue { queue: queue.into(), settings };
+        let set = tenure_core::command::pause::SetQueue { queue: queue.into(), settings, reach: Reach::All };
         let outcome = self.run(Command::SetQueue(set)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }
 
     pub async fn pause(&self, queue: &str, paused: bool) {
-        let pause = tenure_core::command::pause::PauseQueue { queue: queue.into(), paused };
+        let pause = tenure_core::command::pause::PauseQueue { queue: queue.into(), paused, reach: Reach::All };
         let outcome = self.run(Command::PauseQueue(pause)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }

@@ -317,7 +317,7 @@ mod replicas {
             t.raw.execute(end_all).await;
             let mut numbers = again(async || t.store.reserve_numbers(2).await).await;
             let tasks = (0..2).map(|_| make::task(make::task_id(Seq(numbers.take())), "q")).collect();
-            let commands = Arc::new(vec![Command::Submit(Submit { tasks })]);
+            let commands = Arc::new(vec![Command::Submit(Submit { tasks, maker: None })]);
             let mut batch = Batch { commands, numbers, lane: Lane::Work, retrying: false };
             t.raw.execute(end_all).await;
             again(async || {
@@ -333,7 +333,7 @@ mod replicas {
         assert!(t.raw.number(shards).await > 0);
         again(async || t.store.prune(&Retention::default(), Seq(0), 10).await).await;
         assert_eq!(t.raw.number(shards).await, 0);
-        let queues = again(async || t.store.queues(None, 10).await).await;
+        let queues = again(async || t.store.queues(None, None, 10).await).await;
         assert_eq!(queues.items[0].counts.ready, 10);
     }
 }

@@ -43,7 +43,7 @@ async fn the_same_key_and_content_is_the_same_task(t: &Fixture) {
 async fn other_content_under_the_same_key_is_refused(t: &Fixture) {
     let id = t.put(keyed(t, "k", 1).await).await;
     let tasks = vec![t.task("q").await, keyed(t, "k", 2).await];
-    let outcome = t.run(Command::Submit(Submit { tasks })).await;
+    let outcome = t.run(Command::Submit(Submit { tasks, maker: None })).await;
     assert_eq!(outcome, Err(Rejection::IdempotencyConflict { index: 1, existing: Some(id) }));
     assert_eq!(t.queue("q").await.counts.ready, 1);
 }
@@ -51,8 +51,8 @@ async fn other_content_under_the_same_key_is_refused(t: &Fixture) {
 async fn one_bad_entry_refuses_the_whole_submission(t: &Fixture) {
     let existing = keyed(t, "k", 1).await;
     let tasks = vec![existing.clone(), keyed(t, "k", 2).await];
-    let bad = Command::Submit(Submit { tasks });
-    let good = Command::Submit(Submit { tasks: vec![keyed(t, "k", 3).await] });
+    let bad = Command::Submit(Submit { tasks, maker: None });
+    let good = Command::Submit(Submit { tasks: vec![keyed(t, "k", 3).await], maker: None });
     let outcomes = t.run_all(vec![bad, good]).await;
     assert_eq!(outcomes[0], Err(Rejection::IdempotencyConflict { index: 1, existing: Some(existing.id) }));
     assert!(outcomes[1].is_ok(), "the refused submission left no key: {:?}", outcomes[1]);
@@ -63,7 +63,7 @@ async fn keys_are_known_inside_a_submission_and_inside_a_batch(t: &Fixture) {
     let first = keyed(t, "k", 1).await;
     let tasks = vec![first.clone(), keyed(t, "k", 1).await];
     let later = vec![keyed(t, "k", 1).await, keyed(t, "other", 1).await];
-    let commands = [tasks, later].map(|tasks| Command::Submit(Submit { tasks }));
+    let commands = [tasks, later].map(|tasks| Command::Submit(Submit { tasks, maker: None }));
     let outcomes = t.run_all(commands.to_vec()).await;
     let mut got: Vec<(TaskId, bool)> = Vec::new();
     for outcome in outcomes {

@@ -7,7 +7,7 @@ use tenure_core::batch::Outcome;
 use tenure_core::command::claim::NotGrantedReason;
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::submit::{NewTask, Start};
-use tenure_core::command::{Answer, Command, ConflictKind, Rejection};
+use tenure_core::command::{Answer, Command, ConflictKind, Reach, Rejection};
 use tenure_core::queue::QueueSettings;
 use tenure_core::task::{Place, Spec, State};
 use tenure_core::{Fence, TaskId};
@@ -350,12 +350,12 @@ async fn a_batch_may_change_more_queues_than_fit_one_flight(t: &Fixture) {
     let mut commands: Vec<_> = (0..50)
         .map(|i| {
             let queue = format!("q{i:02}").into();
-            Command::PauseQueue(tenure_core::command::pause::PauseQueue { queue, paused: true })
+            Command::PauseQueue(tenure_core::command::pause::PauseQueue { queue, paused: true, reach: Reach::All })
         })
         .collect();
     commands.push(make::complete(&grant, "1"));
     assert!(t.run_all(commands).await.iter().all(Result::is_ok));
-    let page = t.store.queues(None, 100).await.unwrap();
+    let page = t.store.queues(None, None, 100).await.unwrap();
     assert_eq!((page.items.len(), page.items.iter().filter(|stats| stats.queue.paused).count()), (50, 50));
     assert_eq!(t.state(id).await, State::Succeeded);
 }

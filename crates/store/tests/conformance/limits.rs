@@ -6,7 +6,7 @@ use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::NotGrantedReason;
 use tenure_core::command::pause::SetQueue;
 use tenure_core::command::submit::{NewTask, Start};
-use tenure_core::command::{Answer, Command};
+use tenure_core::command::{Answer, Command, Reach};
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::task::{Place, State};
 
@@ -100,7 +100,7 @@ async fn a_slot_freed_in_the_same_batch_can_be_granted(t: &Fixture) {
 async fn a_limit_set_in_the_same_batch_holds(t: &Fixture) {
     t.put_many("q", 3).await;
     t.claim(&["q"], 2).await;
-    let set = |settings| Command::SetQueue(SetQueue { queue: "q".into(), settings });
+    let set = |settings| Command::SetQueue(SetQueue { queue: "q".into(), settings, reach: Reach::All });
     let claim = || Command::Claim(make::claim("w", &["q"], 1));
     let grants = |outcome| match outcome {
         Ok(Answer::Claimed(claimed)) => claimed.grants.len(),

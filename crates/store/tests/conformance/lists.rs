@@ -138,7 +138,7 @@ async fn queues_are_listed_by_name_with_what_stands_in_them(t: &Fixture) {
     }
     let (mut names, mut after) = (Vec::new(), None::<String>);
     loop {
-        let page = t.store.queues(after.as_deref(), 2).await.unwrap();
+        let page = t.store.queues(None, after.as_deref(), 2).await.unwrap();
         for stats in &page.items {
             names.push(stats.queue.name.to_string());
             assert_eq!((stats.counts.ready, stats.counts.scheduled), (2, 1));

@@ -23,3 +23,4 @@ mod owners;
 mod plans;
 mod retention;
 mod retrying;
+mod tenancy;

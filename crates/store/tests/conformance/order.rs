@@ -67,7 +67,7 @@ async fn unknown_and_paused_queues_count_as_empty(t: &Fixture) {
     let id = t.put_in("q").await;
     t.pause("paused", true).await;
     assert_eq!(t.claim_ids(&["nowhere", "paused", "q"], 9).await, [id]);
-    assert_eq!(t.store.queues(None, 10).await.unwrap().items.len(), 2, "a claim makes no queue");
+    assert_eq!(t.store.queues(None, None, 10).await.unwrap().items.len(), 2, "a claim makes no queue");
     t.pause("paused", false).await;
     assert_eq!(t.claim_ids(&["nowhere", "paused", "q"], 9).await, [held_back]);
 }

@@ -147,7 +147,7 @@ async fn a_key_of_another_owner_is_taken_and_says_no_more(t: &Fixture) {
         ..t.task("q").await
     };
     let first = t.put(keyed(Some("ann"), 1).await).await;
-    let submit = async |task| t.run(Command::Submit(Submit { tasks: vec![task] })).await;
+    let submit = async |task| t.run(Command::Submit(Submit { tasks: vec![task], maker: None })).await;
     let hidden = Err(Rejection::IdempotencyConflict { index: 0, existing: None });
     // The same content or not: Bob cannot find out.
     for content in [1, 2] {

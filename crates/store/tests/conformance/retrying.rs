@@ -50,8 +50,8 @@ fn grants(outcome: &Outcome) -> &[Grant] {
 
 async fn submit(t: &Fixture) {
     let tasks = vec![t.task("q").await, NewTask { start: Start::After(5), ..t.task("q").await }];
-    let one = Command::Submit(Submit { tasks });
-    let other = Command::Submit(Submit { tasks: t.tasks("q", 3).await });
+    let one = Command::Submit(Submit { tasks, maker: None });
+    let other = Command::Submit(Submit { tasks: t.tasks("q", 3).await, maker: None });
     let outcomes = same_twice(t, vec![one, other]).await;
     let Ok(Answer::Submitted(submitted)) = &outcomes[0] else { panic!("{:?}", outcomes[0]) };
     assert!(submitted.iter().all(|task| task.created));
@@ -63,7 +63,7 @@ async fn submit_with_keys(t: &Fixture) {
     let task = NewTask { idempotency: make::key("k", 1), ..t.task("q").await };
     let repeat = NewTask { idempotency: make::key("k", 1), ..t.task("q").await };
     let tasks = vec![task.clone(), repeat];
-    let outcomes = same_twice(t, vec![Command::Submit(Submit { tasks })]).await;
+    let outcomes = same_twice(t, vec![Command::Submit(Submit { tasks, maker: None })]).await;
     let Ok(Answer::Submitted(submitted)) = &outcomes[0] else { panic!("{:?}", outcomes[0]) };
     let got: Vec<_> = submitted.iter().map(|submitted| (submitted.id, submitted.created)).collect();
     assert_eq!(got, [(task.id, true), (task.id, false)]);
@@ -72,7 +72,7 @@ async fn submit_with_keys(t: &Fixture) {
 
 async fn a_submit_that_never_happened_happens(t: &Fixture) {
     let tasks = vec![t.task("q").await];
-    let batch = t.batch(vec![Command::Submit(Submit { tasks })]).await;
+    let batch = t.batch(vec![Command::Submit(Submit { tasks, maker: None })]).await;
     t.execute(Batch { retrying: true, ..batch }).await;
     assert_eq!(t.queue("q").await.counts.ready, 1);
     let batch = t.batch(vec![Command::Claim(make::claim("w", &["q"], 1))]).await;

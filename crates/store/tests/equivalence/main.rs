@@ -15,6 +15,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tempfile::TempDir;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::expire::Expire;
+use tenure_core::command::pause::PauseQueue;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command, Numbers, Reach};
@@ -244,7 +245,9 @@ impl Three {
     }
 
     async fn compare_queues(&self, store: &dyn Store) -> Checked {
-        for stats in store.queues(None, 10).await.unwrap().items {
+        let listed = store.queues(None, None, 10).await.unwrap().items;
+        same("how many queues", store.kind(), &self.reference.queues.len(), &listed.len())?;
+        for stats in listed {
             let queue = &self.reference.queues[&stats.queue.id];
             same("a queue", store.kind(), queue, &stats.queue)?;
             same("counters", store.kind(), &self.reference.counts(queue.id), &stats.counts)?;
@@ -270,6 +273,9 @@ const EMPTY: &str = "
     DELETE FROM queue_counts; DELETE FROM queues; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch';
     ALTER TABLE queues ALTER queue_id RESTART; ALTER TABLE events ALTER batch RESTART";
 
+/// The queues that exist when a story begins.
+const EXISTING: [&str; 3] = [QUEUES[0], QUEUES[1], QUEUES[2]];
+
 async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
     let clock = Arc::new(Clock::default());
     clock.freeze(START);
@@ -281,11 +287,12 @@ async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
     raw.execute(EMPTY).await;
     for store in &stores {
         let client = Client { store: Arc::clone(store) };
-        for name in QUEUES {
-            client.pause(name, false).await;
+        for (name, reach) in EXISTING.into_iter().zip([Reach::All, Reach::All, Reach::Tenant("acme".into())]) {
+            let pause = PauseQueue { queue: name.into(), paused: false, reach };
+            client.run(Command::PauseQueue(pause)).await.unwrap();
         }
     }
-    let reference = Reference::new(&QUEUES);
+    let reference = Reference::new(&EXISTING, "own", "acme");
     let known = Known::default();
     let mut three = Three { reference, stores, clock, known, last: None, redrives: 0 };
     three.run(steps).await?;
@@ -336,7 +343,7 @@ fn a_story_starts_empty() {
         let _: Grant = client.claim_one("high").await;
         home.raw().await.execute(EMPTY).await;
         let client = Client { store: home.open(&Arc::new(Clock::default())).await.unwrap() };
-        assert_eq!(client.store.queues(None, 10).await.unwrap().items.len(), 0);
+        assert_eq!(client.store.queues(None, None, 10).await.unwrap().items.len(), 0);
         client.put_in("high").await;
         assert_eq!(client.queue("high").await.queue.id.0, 1);
     });

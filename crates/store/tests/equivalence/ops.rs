@@ -25,7 +25,9 @@ use tenure_core::{Seq, TaskId, Timestamp};
 
 use crate::common::make;
 
-pub const QUEUES: [&str; 2] = ["high", "normal"];
+/// Two that all share, one of the tenant acme, and one that is made by whoever names it first.
+pub const QUEUES: [&str; 4] = ["high", "normal", "own", LATE];
+pub const LATE: &str = "late";
 const TENANTS: [&str; 3] = ["acme", "beta", "gamma"];
 /// The last one submits nothing.
 pub const OWNERS: [&str; 3] = ["ann", "bob", "eve"];
@@ -55,7 +57,7 @@ pub enum Step {
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Submit(Vec<TaskOp>),
+    Submit { tasks: Vec<TaskOp>, maker: Option<usize> },
     Claim { worker: u8, queues: Vec<&'static str>, max_jobs: usize, claim_id: Option<u8>, incarnation: Option<u8> },
     ClaimTask { worker: u8, task: Index, claim_id: Option<u8> },
     Heartbeat { grant: Index, pct: Option<u8>, checkpoint: Option<u8>, guessed: bool },
@@ -67,8 +69,8 @@ pub enum Op {
     Promote { task: Index },
     Release { grant: Index },
     Hello { worker: u8, incarnation: u8 },
-    SetQueue { queue: usize, settings: QueueSettings },
-    Pause { queue: usize, paused: bool },
+    SetQueue { queue: usize, settings: QueueSettings, reach: Reach },
+    Pause { queue: usize, paused: bool, reach: Reach },
 }
 
 #[derive(Debug, Clone)]
@@ -101,7 +103,9 @@ fn spec() -> impl Strategy<Value = Spec> {
 
 fn task() -> impl Strategy<Value = TaskOp> {
     let owner = option::weighted(0.4, 0..2_usize);
-    let place = (0..QUEUES.len(), 0..3_u8, 0..TENANTS.len(), owner, any::<bool>());
+    // One task in the wrong queue refuses all that are submitted with it.
+    let queue = prop_oneof![6 => 0..2_usize, 1 => Just(2), 1 => Just(3)];
+    let place = (queue, 0..3_u8, 0..TENANTS.len(), owner, any::<bool>());
     let time =
         (option::weighted(0.2, select(vec![0_i64, 1, 5_000])), option::weighted(0.2, select(vec![20_000_i64, 70_000])));
     let labels = (option::weighted(0.3, (0..3_u8, 0..2_u8)), option::of(0..2_u8));
@@ -149,7 +153,13 @@ fn reach() -> impl Strategy<Value = Reach> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let queues = select(vec![vec!["high"], vec!["normal"], vec!["high", "normal"], vec!["normal", "nowhere", "high"]]);
+    let queues = select(vec![
+        vec!["high"],
+        vec!["normal"],
+        vec!["high", "normal"],
+        vec!["normal", "nowhere", "high"],
+        vec![LATE, "own"],
+    ]);
     let claim = (0..3_u8, queues, 1..5_usize, option::weighted(0.3, 0..2_u8), option::of(0..3_u8)).prop_map(
         |(worker, queues, max_jobs, claim_id, incarnation)| Op::Claim {
             worker,
@@ -162,7 +172,8 @@ fn op() -> impl Strategy<Value = Op> {
     let guessed = || proptest::bool::weighted(0.1);
     let mode = prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)];
     prop_oneof![
-        6 => vec(task(), 1..4).prop_map(Op::Submit),
+        6 => (vec(task(), 1..4), option::weighted(0.5, 0..TENANTS.len()))
+            .prop_map(|(tasks, maker)| Op::Submit { tasks, maker }),
         8 => claim,
         2 => (0..3_u8, any::<Index>(), option::weighted(0.2, 0..2_u8))
             .prop_map(|(worker, task, claim_id)| Op::ClaimTask { worker, task, claim_id }),
@@ -178,8 +189,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<Index>().prop_map(|task| Op::Promote { task }),
         1 => any::<Index>().prop_map(|grant| Op::Release { grant }),
         1 => (0..3_u8, 0..3_u8).prop_map(|(worker, incarnation)| Op::Hello { worker, incarnation }),
-        2 => (0..QUEUES.len(), settings()).prop_map(|(queue, settings)| Op::SetQueue { queue, settings }),
-        1 => (0..QUEUES.len(), any::<bool>()).prop_map(|(queue, paused)| Op::Pause { queue, paused }),
+        2 => (0..QUEUES.len(), settings(), reach())
+            .prop_map(|(queue, settings, reach)| Op::SetQueue { queue, settings, reach }),
+        1 => (0..QUEUES.len(), any::<bool>(), reach())
+            .prop_map(|(queue, paused, reach)| Op::Pause { queue, paused, reach }),
     ]
 }
 
@@ -271,9 +284,10 @@ impl Known {
     pub fn command(&mut self, op: &Op, now: Timestamp) -> Option<Command> {
         let token = |grant: &Grant, guessed| if guessed { LeaseToken::from_u128(1) } else { grant.token };
         Some(match op {
-            Op::Submit(tasks) => {
-                Command::Submit(Submit { tasks: tasks.iter().map(|task| self.new_task(task, now)).collect() })
-            }
+            Op::Submit { tasks, maker } => Command::Submit(Submit {
+                tasks: tasks.iter().map(|task| self.new_task(task, now)).collect(),
+                maker: maker.map(|maker| TENANTS[maker].into()),
+            }),
             Op::Claim { worker, queues, max_jobs, claim_id, incarnation } => Command::Claim(Claim {
                 claimer: self.claimer(*worker, *claim_id, *incarnation),
                 queues: queues.iter().map(|name| (*name).into()).collect(),
@@ -321,11 +335,13 @@ impl Known {
                 worker: format!("w{worker}").into(),
                 incarnation: format!("0{incarnation}").into(),
             }),
-            Op::SetQueue { queue, settings } => {
-                Command::SetQueue(SetQueue { queue: QUEUES[*queue].into(), settings: settings.clone() })
-            }
-            Op::Pause { queue, paused } => {
-                Command::PauseQueue(PauseQueue { queue: QUEUES[*queue].into(), paused: *paused })
+            Op::SetQueue { queue, settings, reach } => Command::SetQueue(SetQueue {
+                queue: QUEUES[*queue].into(),
+                settings: settings.clone(),
+                reach: reach.clone(),
+            }),
+            Op::Pause { queue, paused, reach } => {
+                Command::PauseQueue(PauseQueue { queue: QUEUES[*queue].into(), paused: *paused, reach: reach.clone() })
             }
         })
     }

@@ -16,6 +16,7 @@ use tenure_core::{DurationMs, Seq, Timestamp, WorkerId, limits};
 use tenure_store::{Batch, NewRedrive, RedriveFilter, RedriveView};
 
 use crate::common::START;
+use crate::ops::LATE;
 
 #[derive(Debug)]
 pub struct Reference {
@@ -48,9 +49,14 @@ pub fn fact_counts<'a>(counts: impl IntoIterator<Item = (&'a FactKind, &'a u64)>
 }
 
 impl Reference {
-    /// The queues exist from the start, under the ids that a store gives them one after the other.
-    pub fn new(names: &[&str]) -> Self {
-        let queues = (1..).map(QueueId).zip(names).map(|(id, name)| (id, Queue::new(id, (*name).into()))).collect();
+    /// The queues exist from the start, under the ids that a store gives them one after the other. `own` is that of
+    /// `tenant`.
+    pub fn new(names: &[&str], own: &str, tenant: &str) -> Self {
+        let queue = |(id, name): (QueueId, &&str)| {
+            let tenant = (*name == own).then(|| tenant.into());
+            (id, Queue { tenant, ..Queue::new(id, (*name).into()) })
+        };
+        let queues = (1..).map(QueueId).zip(names).map(queue).collect();
         Self {
             queues,
             bodies: BTreeMap::new(),
@@ -115,6 +121,7 @@ impl Reference {
     }
 
     pub fn execute(&mut self, batch: &Batch) -> Came {
+        self.make_queue(batch);
         let mut world = self.world(batch);
         let mut outcomes = world.decide(&batch.commands);
         let name = |id: &QueueId| Arc::clone(&self.queues[id].name);
@@ -140,6 +147,23 @@ impl Reference {
             }
         }
         Came { outcomes, wakes, freed, next_due, facts: fact_counts(&facts), now: self.now() }
+    }
+
+    /// The one queue that does not exist from the start belongs to whoever names it first.
+    fn make_queue(&mut self, batch: &Batch) {
+        let exists = self.queues.values().any(|queue| &*queue.name == LATE);
+        let maker = |command: &Command| match command {
+            Command::Submit(submit) if submit.tasks.iter().any(|task| &*task.queue == LATE) => {
+                Some(submit.maker.clone())
+            }
+            Command::SetQueue(set) if &*set.queue == LATE => Some(set.reach.tenant().map(Into::into)),
+            Command::PauseQueue(pause) if &*pause.queue == LATE => Some(pause.reach.tenant().map(Into::into)),
+            _ => None,
+        };
+        if let Some(tenant) = batch.commands.iter().find_map(maker).filter(|_| !exists) {
+            let id = QueueId(i32::try_from(self.queues.len()).unwrap() + 1);
+            self.queues.insert(id, Queue { tenant, ..Queue::new(id, LATE.into()) });
+        }
     }
 
     fn world(&self, batch: &Batch) -> World {

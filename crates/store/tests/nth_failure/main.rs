@@ -231,7 +231,7 @@ async fn a_queue_that_was_not_made_after_all_is_made_by_the_next() {
         let t = Fixture::new(kind).await;
         for n in 1..8 {
             let task = make::task(t.mint().await, &format!("new{n}"));
-            let submit = tenure_core::command::submit::Submit { tasks: vec![task.clone()] };
+            let submit = tenure_core::command::submit::Submit { tasks: vec![task.clone()], maker: None };
             let batch = t.batch(vec![tenure_core::command::Command::Submit(submit)]).await;
             t.store.faults().fail_at(n, Fault::Error);
             t.store.execute(batch).await.unwrap_err();

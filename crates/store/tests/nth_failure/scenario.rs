@@ -10,7 +10,7 @@ use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::submit::{NewTask, Start, Submit};
-use tenure_core::command::{Answer, Command, Rejection};
+use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::event::FactKind;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::task::{Place, State};
@@ -64,12 +64,12 @@ impl Scenario {
             Self::Submit => {
                 let tasks = t.tasks(&queue, 2).await;
                 let ids = tasks.iter().map(|task| task.id).collect();
-                (vec![Command::Submit(Submit { tasks })], ids)
+                (vec![Command::Submit(Submit { tasks, maker: None })], ids)
             }
             Self::SubmitKey => {
                 let ids = vec![task.id];
                 let tasks = vec![NewTask { idempotency: make::key(&queue, 1), ..task }];
-                (vec![Command::Submit(Submit { tasks })], ids)
+                (vec![Command::Submit(Submit { tasks, maker: None })], ids)
             }
             Self::Claim => {
                 let ids = t.put_many(&queue, 3).await;
@@ -123,11 +123,11 @@ impl Scenario {
     fn setting(self, queue: &str) -> Command {
         let queue = queue.into();
         match self {
-            Self::PauseQueue => Command::PauseQueue(PauseQueue { queue, paused: true }),
+            Self::PauseQueue => Command::PauseQueue(PauseQueue { queue, paused: true, reach: Reach::All }),
             _ => {
                 let fairness_key = Some(FairnessKey::Tenant);
                 let settings = QueueSettings { max_running: Some(1), fairness_key, ..QueueSettings::default() };
-                Command::SetQueue(SetQueue { queue, settings })
+                Command::SetQueue(SetQueue { queue, settings, reach: Reach::All })
             }
         }
     }
@@ -176,7 +176,7 @@ impl Scenario {
             make::complete(&held[0], "1"),
             make::fail(&held[1], "X", Some(false)),
             make::heartbeat(&held[2]),
-            Command::Submit(Submit { tasks: vec![new] }),
+            Command::Submit(Submit { tasks: vec![new], maker: None }),
             Command::Claim(make::claim("w", &[&queue], 1)),
             make::hello(&queue, "1"),
         ];

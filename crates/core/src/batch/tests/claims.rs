@@ -156,7 +156,7 @@ fn the_fair_cursor_follows_the_last_grant() {
 
 #[test]
 fn a_paused_queue_grants_nothing_from_the_pause_on() {
-    let pause = |paused| Command::PauseQueue(pause::PauseQueue { queue: "q".into(), paused });
+    let pause = |paused| Command::PauseQueue(pause::PauseQueue { queue: "q".into(), paused, reach: Reach::All });
     let (outcomes, writes) = run(Place::Ready(ready()), 0, &[pause(true), claim(1), pause(false), claim(2)]);
     assert_eq!((grants(&outcomes[1]).len(), grants(&outcomes[3]).len()), (0, 1));
     assert!(writes.queues.is_empty(), "it is as it was");

@@ -105,7 +105,7 @@ fn new_task(seq: i64, key: Option<(&str, u8)>) -> submit::NewTask {
 }
 
 fn submit(tasks: Vec<submit::NewTask>) -> Command {
-    Command::Submit(submit::Submit { tasks })
+    Command::Submit(submit::Submit { tasks, maker: None })
 }
 
 fn submitted(outcome: &Outcome) -> Vec<(Seq, State, bool)> {

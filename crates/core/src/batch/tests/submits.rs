@@ -130,6 +130,43 @@ fn granted(outcome: &Outcome) -> Vec<Seq> {
     }
 }
 
+/// Of the whole submission nothing is left, whoever submits it; what others ask in the same batch goes on.
+#[test]
+fn a_queue_of_another_tenant_is_not_there_to_submit_to() {
+    let other = submit::NewTask { tenant: "other".into(), ..new_task(2, None) };
+    let commands = [submit(vec![new_task(1, Some(("k", 1))), other]), submit(vec![new_task(3, Some(("k", 2)))])];
+    for (tenant, refused) in [(Some("acme"), true), (None, false)] {
+        let mut world = world_for(0, &commands);
+        world.add_queue(Queue { tenant: tenant.map(Into::into), ..queue() }, 0);
+        let outcomes = world.decide(&commands);
+        let made: Vec<_> = world.writes().bodies.iter().map(|body| body.seq()).collect();
+        if refused {
+            assert_eq!(outcomes[0], Err(Rejection::QueueNotFound));
+            assert_eq!((submitted(&outcomes[1]).len(), made), (1, vec![Seq(3)]), "the key was not taken either");
+        } else {
+            assert_eq!(submitted(&outcomes[0]).len(), 2);
+        }
+    }
+}
+
+#[test]
+fn a_setting_that_is_refused_leaves_the_queue_as_it_is() {
+    let foreign = || Reach::Tenant("other".into());
+    for (tenant, expected) in [(Some("acme"), Rejection::QueueNotFound), (None, Rejection::QueueShared)] {
+        let settings = QueueSettings { fairness_key: Some(FairnessKey::Tenant), ..QueueSettings::default() };
+        let commands = [
+            Command::SetQueue(pause::SetQueue { queue: "q".into(), settings, reach: foreign() }),
+            Command::PauseQueue(pause::PauseQueue { queue: "q".into(), paused: true, reach: foreign() }),
+        ];
+        let mut world = world_for(0, &commands);
+        // As it was loaded: what is written is what differs from that.
+        world.add_queue(Queue { tenant: tenant.map(Into::into), ..queue() }, 0);
+        let outcomes = world.decide(&commands);
+        assert_eq!(outcomes, [Err(expected.clone()), Err(expected)]);
+        assert!(world.writes().is_empty());
+    }
+}
+
 /// The claim that waits for a task need not wait for the commit of its submit.
 #[test]
 fn a_new_task_of_an_empty_queue_is_granted_by_its_own_batch_in_order() {
