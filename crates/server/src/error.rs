@@ -386,3 +386,29 @@ impl From<Rejection> for Fault {
         Self::Refused(rejection)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::TaskId;
+
+    #[test]
+    fn refusals_about_tenants_and_owners_say_what_and_no_more() {
+        let hidden = Rejection::IdempotencyConflict { index: 2, existing: None };
+        let named = Rejection::IdempotencyConflict { index: 2, existing: Some(TaskId::from_u128(7)) };
+        for (rejection, status, code, class) in [
+            (Rejection::QueueNotFound, 404, "queue_not_found", ErrorClass::NotFound),
+            (Rejection::QueueShared, 403, "queue_shared", ErrorClass::Forbidden),
+            (hidden.clone(), 409, "idempotency_conflict", ErrorClass::Conflict),
+            (named.clone(), 409, "idempotency_conflict", ErrorClass::Conflict),
+        ] {
+            let fault = Fault::Refused(rejection);
+            assert_eq!((fault.status().as_u16(), fault.code("task_not_found")), (status, code));
+            assert_eq!(fault.class(), class);
+        }
+        let task = TaskId::from_u128(7).to_string();
+        assert!(Fault::Refused(named).message().contains(&task));
+        let message = Fault::Refused(hidden).message();
+        assert!(message.contains("entry 2") && !message.contains(&task), "{message}");
+    }
+}
