@@ -3,7 +3,7 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::cmd::{bench, dead_letter, demo, doctor, queue, serve, task, up, worker};
+use crate::cmd::{api_key, audit, bench, dead_letter, demo, doctor, login, queue, serve, task, tenant, up, worker};
 use crate::exit::CODES;
 
 /// A control plane for leased work: tasks survive the workers that run them.
@@ -30,6 +30,18 @@ pub enum Command {
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
     DeadLetter(dead_letter::Args),
+    /// Store an API key for a server
+    Login(login::LoginArgs),
+    /// Forget the stored API key of a server
+    Logout(login::LogoutArgs),
+    /// Say whom the API key stands for
+    Whoami(login::WhoAmIArgs),
+    /// Make, list and revoke API keys
+    ApiKey(api_key::Args),
+    /// Show tenants and set their limits
+    Tenant(tenant::Args),
+    /// Show what admins and users did
+    Audit(audit::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
     /// Measure throughput, latency and cost on this machine
@@ -42,8 +54,8 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "queue", "dead-letter"]),
-    ("Look after it", &["doctor", "bench", "completions"]),
+    ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
+    ("Look after it", &["api-key", "tenant", "audit", "doctor", "bench", "completions"]),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.

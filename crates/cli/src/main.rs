@@ -4,6 +4,7 @@
 
 mod cli;
 mod cmd;
+mod credentials;
 mod exit;
 mod logging;
 mod output;

@@ -1,14 +1,18 @@
 //! The commands, one module each.
 
+pub mod api_key;
+pub mod audit;
 pub mod bench;
 pub mod connect;
 pub mod control_plane;
 pub mod dead_letter;
 pub mod demo;
 pub mod doctor;
+pub mod login;
 pub mod queue;
 pub mod serve;
 pub mod task;
+pub mod tenant;
 pub mod up;
 pub mod worker;
 
@@ -25,6 +29,12 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Task(args) => task::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
+        Command::Login(args) => login::login(args).await,
+        Command::Logout(args) => login::logout(&args),
+        Command::Whoami(args) => login::whoami(args).await,
+        Command::ApiKey(args) => api_key::run(args).await,
+        Command::Tenant(args) => tenant::run(args).await,
+        Command::Audit(args) => audit::run(args).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Completions { shell } => {
