@@ -98,6 +98,19 @@ mod tests {
         command().debug_assert();
     }
 
+    /// Others on the machine see the command line, and shells keep it.
+    #[test]
+    fn no_example_has_a_secret_among_its_arguments() {
+        fn look(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for flag in ["--api-key ", "--api-key=", "--key ", "--token ", "--worker-token "] {
+                assert!(!help.contains(flag), "{}: {help}", command.get_name());
+            }
+            command.get_subcommands().for_each(look);
+        }
+        look(&command());
+    }
+
     #[test]
     fn the_overview_has_every_command_with_one_line() {
         let mut command = command();

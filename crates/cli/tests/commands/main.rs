@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod kit;
+mod login;
 mod operate;
 mod serve;
 mod tasks;
