@@ -44,10 +44,6 @@ impl Credentials {
         Self { path: data.join(FILE) }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The key that is stored for a server.
     pub fn key_of(&self, server: &str) -> anyhow::Result<Option<String>> {
         let mut stored = self.read()?;
@@ -160,7 +156,7 @@ mod tests {
         assert!(credentials.forget("http://a:1/").unwrap());
         assert_eq!(credentials.key_of("http://a:1").unwrap(), None);
         assert_eq!(credentials.key_of("https://b").unwrap().as_deref(), Some("two"));
-        assert_eq!((mode(credentials.path()), mode(&folder.path().join("data"))), (0o600, 0o700));
+        assert_eq!((mode(&credentials.path), mode(&folder.path().join("data"))), (0o600, 0o700));
         assert_eq!(std::fs::read_dir(folder.path().join("data")).unwrap().count(), 1, "nothing else is left");
     }
 
@@ -170,10 +166,10 @@ mod tests {
         let credentials = Credentials::in_folder(folder.path());
         credentials.store("http://a:1", "hunter2").unwrap();
         for exposed in [0o640, 0o604, 0o622, 0o644] {
-            std::fs::set_permissions(credentials.path(), std::fs::Permissions::from_mode(exposed)).unwrap();
+            std::fs::set_permissions(&credentials.path, std::fs::Permissions::from_mode(exposed)).unwrap();
             for refused in [credentials.key_of("http://a:1").map(drop), credentials.store("http://b", "other")] {
                 let error = format!("{:?}", refused.unwrap_err());
-                assert!(error.contains("chmod 600") && !error.contains("hunter2"), "{error}");
+                assert!(error.contains("others can read") && !error.contains("hunter2"), "{error}");
             }
         }
     }
@@ -183,7 +179,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let credentials = Credentials::in_folder(folder.path());
         credentials.store("http://a:1", "x").unwrap();
-        std::fs::write(credentials.path(), r#"{"servers": {"http://a:1": "hunter2"}}"#).unwrap();
+        std::fs::write(&credentials.path, r#"{"servers": {"http://a:1": "hunter2"}}"#).unwrap();
         let error = format!("{:?}", credentials.key_of("http://a:1").unwrap_err());
         assert!(error.contains("line 1") && !error.contains("hunter2"), "{error}");
     }
