@@ -3,7 +3,9 @@
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::cmd::{bench, config, dead_letter, demo, dev_certs, doctor, queue, serve, task, up, worker};
+use crate::cmd::{
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, queue, serve, task, tenant, up, worker,
+};
 use crate::exit::CODES;
 
 /// A control plane for leased work: tasks survive the workers that run them.
@@ -30,6 +32,18 @@ pub enum Command {
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
     DeadLetter(dead_letter::Args),
+    /// Store an API key for a server
+    Login(login::LoginArgs),
+    /// Forget the stored API key of a server
+    Logout(login::LogoutArgs),
+    /// Say whom the API key stands for
+    Whoami(login::WhoAmIArgs),
+    /// Make, list and revoke API keys
+    ApiKey(api_key::Args),
+    /// Show tenants and set their limits
+    Tenant(tenant::Args),
+    /// Show what admins and users did
+    Audit(audit::Args),
     /// Show, check and explain the configuration
     Config(config::Args),
     /// Check configuration, store, server and clock
@@ -46,8 +60,8 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "queue", "dead-letter"]),
-    ("Look after it", &["config", "doctor", "dev-certs", "bench", "completions"]),
+    ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
+    ("Look after it", &["config", "api-key", "tenant", "audit", "doctor", "dev-certs", "bench", "completions"]),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.
@@ -88,6 +102,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    /// Others on the machine see the command line, and shells keep it.
+    #[test]
+    fn no_example_has_a_secret_among_its_arguments() {
+        fn look(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for flag in ["--api-key ", "--api-key=", "--key ", "--token ", "--worker-token "] {
+                assert!(!help.contains(flag), "{}: {help}", command.get_name());
+            }
+            command.get_subcommands().for_each(look);
+        }
+        look(&command());
     }
 
     #[test]

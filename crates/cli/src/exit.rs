@@ -108,7 +108,7 @@ fn of_status(status: u16) -> Exit {
 
 fn of_worker(error: &WorkerError) -> Exit {
     match error {
-        WorkerError::Setup(_) | WorkerError::TokenFile { .. } => Exit::Usage,
+        WorkerError::Setup(_) | WorkerError::TokenFile { .. } | WorkerError::BootstrapKeyFile { .. } => Exit::Usage,
         WorkerError::Refused { .. } | WorkerError::Superseded { .. } => Exit::Refused,
         WorkerError::Unreported { .. } => Exit::Unavailable,
         _ => Exit::Failure,
@@ -159,7 +159,10 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             ClientError::Network { .. } => {
                 Some("is a server running there? `tenure up` starts one, --server URL names another".to_owned())
             }
-            ClientError::Api { status: 401, .. } => Some("give a key with --api-key-file or TENURE_API_KEY".to_owned()),
+            ClientError::Api { status: 401, .. } => {
+                Some("log in with `tenure login`, or give a key with --api-key-file or TENURE_API_KEY".to_owned())
+            }
+            ClientError::Api { status: 403, .. } => Some("`tenure whoami` says what this key stands for".to_owned()),
             _ => None,
         }
     })

@@ -5,6 +5,7 @@
 mod access;
 mod cli;
 mod cmd;
+mod credentials;
 mod exit;
 mod logging;
 mod output;

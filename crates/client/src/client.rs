@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::{Method, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,12 +11,11 @@ use tenure_contract::user::{
     TaskSubmission, Why,
 };
 
+use crate::builder::ClientBuilder;
 use crate::error::ClientError;
 use crate::filter::{self, TaskFilter};
 use crate::http::{self, Backoff};
 
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-const RETRIES_DEFAULT: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -26,63 +25,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// always, without an answer only if the call can be made twice.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    http: reqwest::Client,
-    server: Url,
-    api_key: Option<HeaderValue>,
-    timeout: Duration,
-    retries: u32,
-}
-
-/// Settings of a [`Client`].
-#[derive(Clone)]
-pub struct ClientBuilder {
-    server: String,
-    api_key: Option<String>,
-    timeout: Duration,
-    retries: u32,
-}
-
-impl ClientBuilder {
-    /// Sent as `X-API-Key`.
-    #[must_use]
-    pub fn api_key(mut self, key: impl Into<String>) -> Self {
-        self.api_key = Some(key.into());
-        self
-    }
-
-    /// Bounds one request, default 30 s.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// How often a call is repeated at most, default 4.
-    #[must_use]
-    pub fn retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
-    }
-
-    pub fn build(self) -> Result<Client, ClientError> {
-        let server = http::parse_server(&self.server).map_err(ClientError::Setup)?;
-        let api_key = self.api_key.as_deref().map(secret_header).transpose()?;
-        let http = http::new_client()
-            .map_err(|error| ClientError::Setup(format!("the HTTP client could not be set up: {error}")))?;
-        let inner = Inner { http, server, api_key, timeout: self.timeout, retries: self.retries };
-        Ok(Client { inner: Arc::new(inner) })
-    }
-}
-
-fn secret_header(key: &str) -> Result<HeaderValue, ClientError> {
-    let mut value = HeaderValue::from_str(key.trim())
-        .map_err(|_| ClientError::Setup("the API key has characters that a header cannot carry".into()))?;
-    value.set_sensitive(true);
-    Ok(value)
+pub(crate) struct Inner {
+    pub(crate) http: reqwest::Client,
+    pub(crate) server: Url,
+    /// Who calls: on every request.
+    pub(crate) headers: HeaderMap,
+    pub(crate) timeout: Duration,
+    pub(crate) retries: u32,
 }
 
 impl Client {
@@ -92,7 +44,7 @@ impl Client {
     }
 
     pub fn builder(server: impl Into<String>) -> ClientBuilder {
-        ClientBuilder { server: server.into(), api_key: None, timeout: TIMEOUT_DEFAULT, retries: RETRIES_DEFAULT }
+        ClientBuilder::new(server.into())
     }
 
     /// Submits one task. With an `idempotency_key` the call is repeated when no answer comes.
@@ -159,22 +111,22 @@ impl Client {
 
     /// A request with the key on it and without a time limit.
     pub(crate) fn request(&self, method: Method, url: Url) -> reqwest::RequestBuilder {
-        let request = self.inner.http.request(method, url);
-        match &self.inner.api_key {
-            Some(key) => request.header("x-api-key", key.clone()),
-            None => request,
-        }
+        self.inner.http.request(method, url).headers(self.inner.headers.clone())
     }
 
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
+        let answer = self.answer(&call).await?;
+        serde_json::from_slice(&answer.body)
+            .map_err(|source| ClientError::Decode { operation: call.operation(), source })
+    }
+
+    /// Sends a call until it is accepted, refused for good, or was repeated often enough.
+    pub(crate) async fn answer(&self, call: &Call) -> Result<Answer, ClientError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut retries_left = self.inner.retries;
         loop {
-            let (error, again, asked) = match self.send(&call).await {
-                Ok(answer) if (200..300).contains(&answer.status) => {
-                    return serde_json::from_slice(&answer.body)
-                        .map_err(|source| ClientError::Decode { operation: call.operation(), source });
-                }
+            let (error, again, asked) = match self.send(call).await {
+                Ok(answer) if (200..300).contains(&answer.status) => return Ok(answer),
                 Ok(answer) => {
                     // 429 and 503 say that nothing was done; the other temporary answers leave it open.
                     let again =
@@ -207,8 +159,10 @@ impl Client {
         let response = request.send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let retry_after = http::retry_after(response.headers());
+        let next_cursor = response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
+        let next_cursor = next_cursor.map(str::to_owned);
         let body = response.bytes().await.map_err(unanswered)?.to_vec();
-        Ok(Answer { status, retry_after, body })
+        Ok(Answer { status, retry_after, next_cursor, body })
     }
 }
 
@@ -218,10 +172,12 @@ fn never_sent(error: &ClientError) -> bool {
     source.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect)
 }
 
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     retry_after: Option<Duration>,
-    body: Vec<u8>,
+    /// Of a list whose form has no room for it.
+    pub(crate) next_cursor: Option<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// One call of the API, ready to be sent more than once.
@@ -235,7 +191,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(method: Method, url: Url) -> Self {
-        let repeatable = method == Method::GET || method == Method::PUT;
+        let repeatable = matches!(method, Method::GET | Method::PUT | Method::DELETE);
         Self { method, url, body: None, repeatable }
     }
 
@@ -251,7 +207,7 @@ impl Call {
         self
     }
 
-    fn operation(&self) -> String {
+    pub(crate) fn operation(&self) -> String {
         format!("{} {}", self.method, self.url.path())
     }
 }
@@ -259,12 +215,5 @@ impl Call {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("server", &self.inner.server.as_str()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ClientBuilder {
-    /// Without the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("server", &self.server).finish_non_exhaustive()
     }
 }

@@ -68,6 +68,55 @@ impl DeadLetterFilter {
     }
 }
 
+/// Filter of [`Client::admin_audit`](crate::Client::admin_audit).
+#[derive(Debug, Clone, Default)]
+pub struct AdminAuditFilter {
+    pub actor: Option<String>,
+    /// Such as `DELETE`.
+    pub method: Option<String>,
+    pub status: Option<u16>,
+    /// What the path begins with.
+    pub path: Option<String>,
+    /// Default 100, up to 500.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl AdminAuditFilter {
+    pub(crate) fn write(&self, url: &mut Url) {
+        write(
+            url,
+            &[
+                ("actor", &self.actor),
+                ("method", &self.method),
+                ("status", &self.status.map(|status| status.to_string())),
+                ("path", &self.path),
+                ("limit", &self.limit.map(|limit| limit.to_string())),
+                ("cursor", &self.cursor),
+            ],
+        );
+    }
+}
+
+/// Filter of [`Client::operation_audit`](crate::Client::operation_audit).
+#[derive(Debug, Clone, Default)]
+pub struct OperationAuditFilter {
+    pub action: Option<String>,
+    pub actor: Option<String>,
+    /// Default 100, up to 500.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl OperationAuditFilter {
+    pub(crate) fn write(&self, url: &mut Url) {
+        let limit = self.limit.map(|limit| limit.to_string());
+        write(url, &[("action", &self.action), ("actor", &self.actor), ("limit", &limit), ("cursor", &self.cursor)]);
+    }
+}
+
 pub(crate) fn write(url: &mut Url, fields: &[(&str, &Option<String>)]) {
     let set = fields.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, value)));
     for (name, value) in set {

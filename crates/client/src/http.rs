@@ -1,9 +1,10 @@
 //! What client and worker share below the API: address, connection settings, back-off.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::Url;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{Certificate, Url};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -27,15 +28,52 @@ pub(crate) fn join(server: &Url, segments: &[&str]) -> Url {
     url
 }
 
+/// Whose signature makes the certificate of a server good.
+#[derive(Clone, Default)]
+pub(crate) enum Roots {
+    #[default]
+    System,
+    Pem(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Roots {
+    /// The certificates that count instead of those of the system, if there are any.
+    pub(crate) fn load(&self) -> Result<Option<Vec<Certificate>>, String> {
+        let (pem, what) = match self {
+            Self::System => return Ok(None),
+            Self::Pem(pem) => (pem.clone(), "the root certificate".to_owned()),
+            Self::File(path) => {
+                let pem = std::fs::read(path)
+                    .map_err(|error| format!("the CA file {} could not be read: {error}", path.display()))?;
+                (pem, format!("the CA file {}", path.display()))
+            }
+        };
+        match Certificate::from_pem_bundle(&pem) {
+            Ok(roots) if !roots.is_empty() => Ok(Some(roots)),
+            Ok(_) | Err(_) => Err(format!("{what} holds no certificate in PEM")),
+        }
+    }
+}
+
 /// An HTTP client without redirects: a redirect would carry keys and tokens to another host.
 ///
 /// Its connections belong to the tokio runtime that first uses it, so each runtime needs a client of its own.
-pub(crate) fn new_client() -> Result<reqwest::Client, reqwest::Error> {
-    reqwest::Client::builder()
+pub(crate) fn new_client(roots: Option<Vec<Certificate>>) -> Result<reqwest::Client, String> {
+    let mut builder = reqwest::Client::builder()
         .user_agent(concat!("tenure-rust/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .build()
+        .connect_timeout(CONNECT_TIMEOUT);
+    if let Some(roots) = roots {
+        builder = builder.tls_certs_only(roots);
+    }
+    builder.build().map_err(|error| format!("the HTTP client could not be set up: {}", chain(&error)))
+}
+
+/// For logs: an error and all its sources in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// `Retry-After` in seconds. The form with a date needs a clock that agrees with the server's, so it is ignored.

@@ -30,6 +30,8 @@
 //! A task runs at least once. What must happen once is written in Tenure's own transaction (the result) or guarded
 //! with [`TaskContext::fence`] where it is written.
 
+mod administer;
+mod builder;
 mod client;
 mod error;
 mod filter;
@@ -39,10 +41,12 @@ mod sse;
 mod watch;
 mod worker;
 
-pub use client::{Client, ClientBuilder};
+pub use administer::CsvPage;
+pub use builder::ClientBuilder;
+pub use client::Client;
 pub use error::ClientError;
-pub use filter::{DeadLetterFilter, TaskFilter};
-pub use tenure_contract::{Json, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
+pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, TaskFilter};
+pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
 pub use watch::Watch;
 pub use worker::{
     CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError, TestLease,

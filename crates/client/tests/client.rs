@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use tenure_client::{Client, ClientError, TaskFilter, TaskSubmission};
+use tenure_client::admin::{NewApiKey, TenantLimits, WorkerTokenRequest};
+use tenure_client::{AdminAuditFilter, Client, ClientError, OperationAuditFilter, TaskFilter, TaskSubmission};
 use tokio::sync::watch;
 
 const ID: &str = "018c385a-9fb1-9509-0e89-33fe3b7b1aa9";
@@ -33,6 +35,7 @@ async fn serve(app: Router) -> Client {
 struct Canned {
     answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
     asked: Arc<Mutex<Vec<String>>>,
+    retry_after: Arc<AtomicU64>,
 }
 
 impl Canned {
@@ -51,7 +54,8 @@ async fn answer(State(canned): State<Canned>, request: Request) -> Response {
     assert_eq!(request.headers()["x-api-key"], "key");
     canned.asked.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
     let (status, body) = canned.answers.lock().unwrap().pop_front().unwrap();
-    (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body.to_string()).into_response()
+    let retry_after = canned.retry_after.load(Ordering::Relaxed).to_string();
+    (StatusCode::from_u16(status).unwrap(), [("retry-after", retry_after)], body.to_string()).into_response()
 }
 
 fn task(state: &str) -> Value {
@@ -71,6 +75,18 @@ async fn a_call_that_was_not_done_is_repeated() {
     let (canned, client) = Canned::serve(answers).await;
     assert_eq!(client.submit(&TaskSubmission::default()).await.unwrap().task_id, ID);
     assert_eq!(canned.asked(), ["POST /api/v1/tasks"; 3]);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_fewer_requests_gets_them_later() {
+    for status in [429, 503] {
+        let (canned, client) = Canned::serve([(status, refusal("later")), (200, task("Ready"))]).await;
+        canned.retry_after.store(1, Ordering::Relaxed);
+        let start = std::time::Instant::now();
+        client.get(ID).await.unwrap();
+        assert!(start.elapsed() >= Duration::from_secs(1), "{status}: again after {:?}", start.elapsed());
+        assert_eq!(canned.asked().len(), 2);
+    }
 }
 
 #[tokio::test]
@@ -105,6 +121,70 @@ async fn filters_become_the_query() {
     let page = client.list(&filter).await.unwrap();
     assert_eq!((page.items.len(), page.next_cursor.as_deref()), (1, Some("c2")));
     assert_eq!(canned.asked(), ["GET /api/v1/tasks?queue=a+b&tag=team%3Aetl&limit=1&cursor=c1"]);
+}
+
+#[tokio::test]
+async fn what_admins_do_has_its_addresses() {
+    let key = json!({"id": "1f", "name": "ci", "role": "api", "tenant": "acme", "created_at": "2026-01-01T00:00:00Z",
+        "created_by": "config:admin"});
+    let created = json!({"key": "tnr_1f_x", "id": "1f", "name": "ci", "role": "api", "tenant": "acme",
+        "created_at": "2026-01-01T00:00:00Z", "created_by": "config:admin"});
+    let token = json!({"token": "t", "worker_id": "w", "expires_at": "2026-01-01T00:05:00Z"});
+    let tenant = json!({"tenant": {"name": "acme", "limits": {"max_ready": 5}}});
+    let none = json!({"items": [], "next_cursor": null});
+    let (canned, client) = Canned::serve([
+        (200, json!({"actor": "key:1f", "role": "admin"})),
+        (201, created),
+        (200, json!({"items": [key], "next_cursor": "2"})),
+        (200, key.clone()),
+        (200, key),
+        (200, token),
+        (204, Value::Null),
+        (200, json!({"items": ["a", "b"]})),
+        (200, json!({"tenants": []})),
+        (200, tenant.clone()),
+        (200, tenant.clone()),
+        (200, tenant),
+        (200, none.clone()),
+        (200, none),
+    ])
+    .await;
+    assert_eq!(client.whoami().await.unwrap().tenant, None);
+    assert_eq!(client.create_api_key(&NewApiKey::default()).await.unwrap().key, "tnr_1f_x");
+    assert_eq!(client.api_keys(Some("1".into())).await.unwrap().next_cursor.as_deref(), Some("2"));
+    assert_eq!(client.api_key("a/b").await.unwrap().id, "1f");
+    assert_eq!(client.revoke_api_key("1f").await.unwrap().name, "ci");
+    assert_eq!(client.issue_worker_token(&WorkerTokenRequest::default()).await.unwrap().token, "t");
+    client.revoke_worker_token("7").await.unwrap();
+    assert_eq!(client.revoked_worker_tokens().await.unwrap(), ["a", "b"]);
+    assert_eq!(client.tenants().await.unwrap(), []);
+    assert_eq!(client.tenant("acme").await.unwrap().limits.max_ready, Some(5));
+    client.set_tenant("acme", &TenantLimits::default()).await.unwrap();
+    client.unset_tenant("acme").await.unwrap();
+    let filter =
+        AdminAuditFilter { status: Some(403), path: Some("/api/v1/admin".into()), ..AdminAuditFilter::default() };
+    client.admin_audit(&filter).await.unwrap();
+    let filter = OperationAuditFilter { action: Some("task.submit".into()), limit: Some(5), ..Default::default() };
+    client.operation_audit(&filter).await.unwrap();
+    assert_eq!(
+        canned.asked(),
+        [
+            "GET /api/v1/whoami",
+            "POST /api/v1/admin/api-keys",
+            "GET /api/v1/admin/api-keys?cursor=1",
+            "GET /api/v1/admin/api-keys/a%2Fb",
+            "DELETE /api/v1/admin/api-keys/1f",
+            "POST /api/v1/admin/worker-tokens",
+            "POST /api/v1/admin/worker-tokens/revocations",
+            "GET /api/v1/admin/worker-tokens/revocations",
+            "GET /api/v1/admin/tenants",
+            "GET /api/v1/admin/tenants/acme",
+            "PUT /api/v1/admin/tenants/acme",
+            "DELETE /api/v1/admin/tenants/acme",
+            "GET /api/v1/admin/audit?status=403&path=%2Fapi%2Fv1%2Fadmin",
+            "GET /api/v1/audit?action=task.submit&limit=5",
+        ]
+    );
 }
 
 #[tokio::test]

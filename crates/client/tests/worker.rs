@@ -228,6 +228,48 @@ async fn a_worker_that_the_server_does_not_know_ends() {
 }
 
 #[tokio::test]
+async fn a_server_that_wants_fewer_requests_gets_them_later() {
+    for (status, error) in [(429, "rate_limited"), (503, "store_unavailable")] {
+        let server = FakeServer::start(script([job("a", "echo", 60)])).await;
+        server.script(|script| {
+            script.claim = Reply::RefuseAll(status, error);
+            script.retry_after = Some(1);
+        });
+        let (_stop, _run) = spawn(worker(&server));
+        let seen = server.until(|seen| seen.len() >= 2).await;
+        let wait = seen[1].at - seen[0].at;
+        assert!(wait >= Duration::from_secs(1), "{status}: again after {wait:?}");
+        let claims = [0, 1].map(|n| seen[n].body.claim.as_ref().unwrap().claim_id.clone());
+        assert_eq!(claims[0], claims[1]);
+        server.script(|script| script.claim = Reply::Accept);
+        server.until(|seen| completed(seen) == ["a"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_outlives_heartbeats_that_come_too_often() {
+    let server = FakeServer::start(script([job("a", "wait", 1)])).await;
+    server.script(|script| {
+        script.heartbeat = Reply::RefuseAll(429, "rate_limited");
+        script.retry_after = Some(1);
+    });
+    let go_on = Arc::new(Notify::new());
+    let wait = Arc::clone(&go_on);
+    let worker = worker(&server).operator("wait", move |_task| {
+        let wait = Arc::clone(&wait);
+        async move {
+            wait.notified().await;
+            Ok(1)
+        }
+    });
+    let (_stop, _run) = spawn(worker);
+    server.until(|seen| heartbeats(seen) >= 3).await;
+    server.script(|script| script.heartbeat = Reply::Accept);
+    go_on.notify_one();
+    server.until(|seen| completed(seen) == ["a"]).await;
+}
+
+#[tokio::test]
 async fn a_panic_is_a_failure() {
     let server = FakeServer::start(script([job("a", "panic", 60), job("b", "late", 60)])).await;
     let worker = worker(&server)

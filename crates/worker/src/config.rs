@@ -11,6 +11,8 @@ pub struct WorkerConfig {
     pub server: String,
     /// Absent where the server lets workers in without one.
     pub token: Option<TokenSource>,
+    /// Certificates in PEM that sign the server's; absent: those that the system trusts.
+    pub ca_file: Option<PathBuf>,
     /// A fixed worker id; absent: one of its own for every run.
     pub name: Option<String>,
     /// In order of preference.
@@ -32,6 +34,7 @@ impl WorkerConfig {
         Self {
             server: server.into(),
             token: None,
+            ca_file: None,
             name: None,
             queues: vec!["default".into()],
             concurrency: 1,
@@ -49,6 +52,11 @@ pub enum TokenSource {
     Text(String),
     /// Read again for every request.
     File(PathBuf),
+    /// Issued by the server for the key in this file, which belongs to the worker's name.
+    Bootstrap {
+        key_file: PathBuf,
+        token_ttl: Option<Duration>,
+    },
 }
 
 impl fmt::Debug for TokenSource {
@@ -56,6 +64,9 @@ impl fmt::Debug for TokenSource {
         match self {
             Self::Text(_) => f.write_str("Text(hidden)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Bootstrap { key_file, token_ttl } => {
+                f.debug_struct("Bootstrap").field("key_file", key_file).field("token_ttl", token_ttl).finish()
+            }
         }
     }
 }

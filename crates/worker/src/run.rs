@@ -60,7 +60,11 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         None => worker,
         Some(TokenSource::Text(token)) => worker.token(token),
         Some(TokenSource::File(path)) => worker.token_file(path),
+        Some(TokenSource::Bootstrap { key_file, token_ttl }) => worker.bootstrap_key_file(key_file, token_ttl),
     };
+    if let Some(path) = config.ca_file {
+        worker = worker.ca_file(path);
+    }
     if let Some(name) = config.name {
         worker = worker.name(name);
     }

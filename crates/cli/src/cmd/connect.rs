@@ -3,25 +3,53 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use tenure_client::{Client, ClientError};
+use tenure_client::{Client, ClientBuilder, ClientError};
 
+use crate::credentials::Credentials;
 use crate::exit::Stop;
 
 pub const SERVER_DEFAULT: &str = "http://127.0.0.1:7423";
+
+/// Where the server is, and whether it is the right one.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct ServerArgs {
+    /// Address of the server
+    #[arg(long, global = true, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
+    pub server: String,
+    /// Certificates in PEM that sign the server's [default: those that the system trusts]
+    #[arg(long, global = true, value_name = "FILE", env = "TENURE_CA_FILE", hide_env_values = true)]
+    pub ca_file: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    pub fn builder(&self) -> ClientBuilder {
+        let builder = Client::builder(&self.server);
+        match &self.ca_file {
+            Some(path) => builder.ca_file(path),
+            None => builder,
+        }
+    }
+}
 
 /// Flags of every command that talks to a server.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ClientArgs {
-    /// Address of the server
-    #[arg(long, global = true, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
-    pub server: String,
-    /// API key; others can see a flag, so prefer the variable or a file [env: TENURE_API_KEY]
+    #[command(flatten)]
+    pub at: ServerArgs,
+    /// API key; others can see a flag, so prefer `tenure login`, the variable or a file [env: TENURE_API_KEY]
     #[arg(long, global = true, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
-    /// File that holds the API key [env: TENURE_API_KEY_FILE]
+    /// File that holds the API key [env: TENURE_API_KEY_FILE] [default: what `tenure login` stored]
     #[arg(long, global = true, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// See and make only what belongs to this owner
+    #[arg(long, global = true, value_name = "OWNER", env = "TENURE_USER_ID", hide_env_values = true)]
+    user_id: Option<String>,
+    /// Act in this tenant, where the key leaves a choice
+    #[arg(long, global = true, value_name = "TENANT", env = "TENURE_TENANT_ID", hide_env_values = true)]
+    tenant_id: Option<String>,
     /// Print the JSON of the API
     #[arg(long, global = true)]
     pub json: bool,
@@ -30,25 +58,26 @@ pub struct ClientArgs {
 impl std::fmt::Debug for ClientArgs {
     /// Without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientArgs").field("server", &self.server).field("json", &self.json).finish_non_exhaustive()
+        f.debug_struct("ClientArgs").field("at", &self.at).field("json", &self.json).finish_non_exhaustive()
     }
 }
 
 impl ClientArgs {
     pub fn client(&self) -> anyhow::Result<Client> {
-        let mut builder = Client::builder(&self.server);
+        let mut builder = self.at.builder();
         if let Some(key) = self.api_key()? {
             builder = builder.api_key(key);
         }
-        builder.build().map_err(|error| match error {
-            ClientError::Setup(message) => {
-                Stop::usage(message).hint(format!("say --server like {SERVER_DEFAULT}")).into()
-            }
-            other => other.into(),
-        })
+        if let Some(owner) = &self.user_id {
+            builder = builder.user_id(owner);
+        }
+        if let Some(tenant) = &self.tenant_id {
+            builder = builder.tenant(tenant);
+        }
+        build(builder)
     }
 
-    /// A flag wins over a variable, and each over nothing.
+    /// A flag wins over a variable, that over what is stored for the server, and each over nothing.
     pub fn api_key(&self) -> anyhow::Result<Option<String>> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
         match (&self.api_key, &self.api_key_file) {
@@ -57,10 +86,22 @@ impl ClientArgs {
             (None, None) => match (variable("TENURE_API_KEY"), variable("TENURE_API_KEY_FILE")) {
                 (Some(key), _) => Ok(Some(key)),
                 (None, Some(path)) => read_key(Path::new(&path)).map(Some),
-                (None, None) => Ok(None),
+                (None, None) => match Credentials::of_user() {
+                    Some(credentials) => credentials.key_of(&self.at.server),
+                    None => Ok(None),
+                },
             },
         }
     }
+}
+
+pub fn build(builder: ClientBuilder) -> anyhow::Result<Client> {
+    builder.build().map_err(|error| match error {
+        ClientError::Setup(message) if message.contains("server address") => {
+            Stop::usage(message).hint(format!("say --server like {SERVER_DEFAULT}")).into()
+        }
+        other => other.into(),
+    })
 }
 
 pub fn read_key(path: &Path) -> anyhow::Result<String> {

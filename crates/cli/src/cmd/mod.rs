@@ -1,5 +1,7 @@
 //! The commands, one module each.
 
+pub mod api_key;
+pub mod audit;
 pub mod bench;
 pub mod config;
 pub mod connect;
@@ -8,9 +10,11 @@ pub mod dead_letter;
 pub mod demo;
 pub mod dev_certs;
 pub mod doctor;
+pub mod login;
 pub mod queue;
 pub mod serve;
 pub mod task;
+pub mod tenant;
 pub mod up;
 pub mod worker;
 
@@ -27,6 +31,12 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Task(args) => task::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
+        Command::Login(args) => login::login(args).await,
+        Command::Logout(args) => login::logout(&args),
+        Command::Whoami(args) => login::whoami(args).await,
+        Command::ApiKey(args) => api_key::run(args).await,
+        Command::Tenant(args) => tenant::run(args).await,
+        Command::Audit(args) => audit::run(args).await,
         Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::DevCerts(args) => dev_certs::run(&args),

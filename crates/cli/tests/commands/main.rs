@@ -8,6 +8,7 @@ mod demo;
 mod dev_certs;
 mod doctor;
 mod kit;
+mod login;
 mod operate;
 mod serve;
 mod tasks;

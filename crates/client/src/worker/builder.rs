@@ -12,10 +12,11 @@ use super::context::TaskContext;
 use super::error::{TaskError, WorkerError};
 use super::execute::Handler;
 use super::id;
+use super::issued::{BootstrapKey, Issued};
 use super::link::Identity;
 use super::runtime::{Options, Runtime};
 use super::token::Token;
-use crate::http;
+use crate::http::{self, Roots};
 
 /// Streams of a claim.
 const QUEUES_MAX: usize = 64;
@@ -32,25 +33,62 @@ pub const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 #[must_use = "a worker does nothing until it runs"]
 pub struct Worker {
     server: String,
-    token: Token,
+    token: Source,
     name: Option<String>,
+    roots: Roots,
     options: Options,
+}
+
+/// Where the token comes from, as it was set.
+#[derive(Clone)]
+enum Source {
+    Given(Token),
+    Issued { key: BootstrapKey, ttl: Option<Duration> },
 }
 
 impl Worker {
     pub fn new(server: impl Into<String>) -> Self {
-        Self { server: server.into(), token: Token::None, name: None, options: Options::default() }
+        let token = Source::Given(Token::None);
+        Self { server: server.into(), token, name: None, roots: Roots::System, options: Options::default() }
     }
 
     /// Sent as `X-Worker-Token`.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = Token::Text(token.into());
+        self.token = Source::Given(Token::Text(token.into()));
         self
     }
 
     /// A file with the token, read again for every request.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.token = Token::File(path.into());
+        self.token = Source::Given(Token::File(path.into()));
+        self
+    }
+
+    /// Has the server issue the token: this key says that it may, and it is good for this worker's name only.
+    ///
+    /// The token is renewed at two thirds of its life, and at once when it is refused. `ttl` is how long each lasts, up
+    /// to 15 minutes; without it the server chooses.
+    pub fn bootstrap_key(mut self, key: impl Into<String>, ttl: Option<Duration>) -> Self {
+        self.token = Source::Issued { key: BootstrapKey::Text(key.into()), ttl };
+        self
+    }
+
+    /// [`bootstrap_key`](Self::bootstrap_key) from a file, read again whenever a token is asked for.
+    pub fn bootstrap_key_file(mut self, path: impl Into<PathBuf>, ttl: Option<Duration>) -> Self {
+        self.token = Source::Issued { key: BootstrapKey::File(path.into()), ttl };
+        self
+    }
+
+    /// Certificates in PEM. Only a server whose certificate they sign is trusted, and no longer those that the system
+    /// trusts.
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.roots = Roots::Pem(pem.into());
+        self
+    }
+
+    /// [`root_certificate`](Self::root_certificate) from a file.
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.roots = Roots::File(path.into());
         self
     }
 
@@ -148,9 +186,17 @@ impl Worker {
         if self.options.poll_wait > POLL_MAX {
             return wrong("a claim may wait for 60 s at most".into());
         }
+        let token = match self.token {
+            Source::Given(token) => token,
+            Source::Issued { .. } if self.name.is_none() => {
+                return wrong("a bootstrap key belongs to one worker id: give the worker a name".into());
+            }
+            Source::Issued { key, ttl } => Token::Issued(Arc::new(Issued::new(key, ttl))),
+        };
         let identity = Identity {
             server: http::parse_server(&self.server).map_err(WorkerError::Setup)?,
-            token: self.token,
+            token,
+            roots: self.roots.load().map_err(WorkerError::Setup)?,
             worker_id: self.name.unwrap_or_else(id::worker_id),
             incarnation: id::ulid(),
         };

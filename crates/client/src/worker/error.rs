@@ -121,6 +121,12 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the file with the bootstrap key, {}, could not be read", path.display())]
+    BootstrapKeyFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     /// The server refuses this worker, or what it asks for, and would refuse it again.
     #[error("the server refuses this worker: {message} ({error}, HTTP {status})")]
     Refused { status: u16, error: String, message: String },

@@ -3,20 +3,23 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use reqwest::Url;
 use reqwest::header::HeaderValue;
+use reqwest::{Certificate, Url};
 use tenure_contract::error::WorkerError as ErrorBody;
 use tenure_contract::pull::{ExchangeRequest, ExchangeResponse};
+use tokio::time::Instant;
 
 use super::error::WorkerError;
 use super::token::Token;
-use crate::http;
+use crate::http::{self, chain};
 
 /// Who is calling, and where.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) server: Url,
     pub(crate) token: Token,
+    /// Instead of those of the system.
+    pub(crate) roots: Option<Vec<Certificate>>,
     pub(crate) worker_id: String,
     pub(crate) incarnation: String,
 }
@@ -46,8 +49,7 @@ impl Link {
     pub(crate) fn new(identity: Identity) -> Result<Self, WorkerError> {
         let worker_id = HeaderValue::from_str(&identity.worker_id)
             .map_err(|_| WorkerError::Setup(format!("`{}` cannot be a worker name", identity.worker_id)))?;
-        let http = http::new_client()
-            .map_err(|error| WorkerError::Setup(format!("the HTTP client could not be set up: {error}")))?;
+        let http = http::new_client(identity.roots.clone()).map_err(WorkerError::Setup)?;
         let url = http::join(&identity.server, &["internal", "worker", "exchange"]);
         Ok(Self { http, url, worker_id, identity, admitted: AtomicBool::new(false) })
     }
@@ -61,28 +63,60 @@ impl Link {
         }
     }
 
+    /// Sends a request and waits for the answer, for `timeout` in all.
+    ///
+    /// A token that is refused is replaced once, if it can be: it may have been revoked, or signed with a key that was
+    /// taken away.
     pub(crate) async fn exchange(
         &self,
         request: &ExchangeRequest,
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
+        let until = Instant::now() + timeout;
+        let token = match tokio::time::timeout_at(until, self.identity.token.header()).await {
+            Ok(Ok(token)) => token,
+            Ok(Err(error)) if self.is_admitted() => return Err(again(chain(&error))),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return Err(again("the worker has no token yet".to_owned())),
+        };
+        let mut answer = self.post(request, token.as_ref(), until).await?;
+        if answer.status == 401 {
+            let renewed = tokio::time::timeout_at(until, self.identity.token.renewed(token.as_ref())).await;
+            if let Ok(Some(renewed)) = renewed {
+                answer = self.post(request, Some(&renewed), until).await?;
+            }
+        }
+        if (200..300).contains(&answer.status) {
+            self.admitted.store(true, Ordering::Relaxed);
+            return serde_json::from_slice(&answer.body)
+                .map_err(|error| again(format!("the answer could not be read: {error}")));
+        }
+        Err(self.refusal(answer.status, answer.retry_after, &answer.body))
+    }
+
+    async fn post(
+        &self,
+        request: &ExchangeRequest,
+        token: Option<&HeaderValue>,
+        until: Instant,
+    ) -> Result<Answer, ExchangeError> {
+        let timeout = until.saturating_duration_since(Instant::now());
         let mut post = self.http.post(self.url.clone()).timeout(timeout).header("x-worker-id", self.worker_id.clone());
-        match self.identity.token.header().await {
-            Ok(Some(token)) => post = post.header("x-worker-token", token),
-            Ok(None) => {}
-            Err(error) if self.is_admitted() => return Err(again(chain(&error))),
-            Err(error) => return Err(error.into()),
+        if let Some(token) = token {
+            post = post.header("x-worker-token", token.clone());
         }
         let response = post.json(request).send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let retry_after = http::retry_after(response.headers());
-        let body = response.bytes().await.map_err(unanswered)?;
-        if (200..300).contains(&status) {
-            self.admitted.store(true, Ordering::Relaxed);
-            return serde_json::from_slice(&body)
-                .map_err(|error| again(format!("the answer could not be read: {error}")));
-        }
-        Err(self.refusal(status, retry_after, &body))
+        let body = response.bytes().await.map_err(unanswered)?.to_vec();
+        Ok(Answer { status, retry_after, body })
+    }
+
+    /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.
+    pub(crate) async fn keep_token(&self) -> WorkerError {
+        let Token::Issued(issued) = &self.identity.token else { return std::future::pending().await };
+        let url = http::join(&self.identity.server, &["api", "v1", "worker", &self.identity.worker_id, "token"]);
+        issued.keep(&self.http, &url, &self.worker_id).await
     }
 
     fn refusal(&self, status: u16, retry_after: Option<Duration>, body: &[u8]) -> ExchangeError {
@@ -110,6 +144,12 @@ impl Link {
     }
 }
 
+struct Answer {
+    status: u16,
+    retry_after: Option<Duration>,
+    body: Vec<u8>,
+}
+
 /// Said of a whole request or of one item, when a newer process has the worker's name.
 pub(crate) const STALE_INCARNATION: &str = "stale_incarnation";
 
@@ -118,16 +158,10 @@ pub(crate) fn is_temporary(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..)
 }
 
-fn again(reason: String) -> ExchangeError {
+pub(crate) fn again(reason: String) -> ExchangeError {
     ExchangeError::Again { reason, retry_after: None }
 }
 
-fn unanswered(error: reqwest::Error) -> ExchangeError {
+pub(crate) fn unanswered(error: reqwest::Error) -> ExchangeError {
     again(chain(&error.without_url()))
-}
-
-/// For logs: an error and all its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

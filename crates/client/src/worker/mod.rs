@@ -11,6 +11,7 @@ mod context;
 mod error;
 mod execute;
 mod id;
+mod issued;
 mod lease;
 mod link;
 mod registry;

@@ -2,7 +2,7 @@
 //!
 //! It renews leases, passes on cancellations, and decides that a lease is lost: when the server says so, or when the
 //! lease has run out by the local monotonic clock because no heartbeat was answered. Clocks of worker and server are
-//! never compared. What it does to a lost lease ([`Lease::lose`]) happens on this thread and needs nothing from the
+//! never compared. It also keeps a token fresh that the server issues. What it does to a lost lease ([`Lease::lose`]) happens on this thread and needs nothing from the
 //! caller's runtime.
 
 use std::sync::Arc;
@@ -67,6 +67,7 @@ fn supervise(identity: Identity, registry: &Arc<Registry>, stop: &CancellationTo
     runtime.block_on(async {
         let link = Arc::new(Link::new(identity)?);
         let mut beats = tokio::task::JoinSet::new();
+        let mut keeping_token = std::pin::pin!(link.keep_token());
         loop {
             let now = Instant::now();
             let tick = registry.tick(now);
@@ -85,6 +86,7 @@ fn supervise(identity: Identity, registry: &Arc<Registry>, stop: &CancellationTo
                 Some(sent) = beats.join_next() => {
                     sent.map_err(|error| WorkerError::Supervisor(error.to_string()))??;
                 }
+                error = &mut keeping_token => return Err(error),
                 () = registry.woken() => {}
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }

@@ -1,13 +1,15 @@
 //! A server that speaks the exchange, scripted by the test.
 
+#![allow(dead_code, reason = "each file of tests uses its part")]
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::post;
 use tenure_client::Json;
@@ -38,11 +40,29 @@ pub struct Script {
     /// So many answers with jobs break off in the middle.
     pub cut_answers: usize,
     pub granted: Vec<(String, Vec<Job>)>,
+    /// `Retry-After` of refusals.
+    pub retry_after: Option<u64>,
+    /// What the server says, one after the other, before it issues tokens.
+    pub issuer_refusals: VecDeque<(u16, &'static str)>,
+    /// How long issued tokens last.
+    pub token_seconds: i64,
+    /// Only requests with this token pass.
+    pub only_token: Option<String>,
+}
+
+/// A request for a token, and when it came.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub at: Instant,
+    pub worker_id: String,
+    pub headers: HeaderMap,
+    pub body: serde_json::Value,
 }
 
 /// A request as it came.
 #[derive(Debug, Clone)]
 pub struct Seen {
+    pub at: Instant,
     pub headers: HeaderMap,
     pub body: ExchangeRequest,
 }
@@ -53,6 +73,7 @@ pub struct FakeServer {
     script: Arc<Mutex<Script>>,
     seen: watch::Sender<Vec<Seen>>,
     changed: watch::Sender<u64>,
+    asked: watch::Sender<Vec<Asked>>,
 }
 
 impl FakeServer {
@@ -63,8 +84,12 @@ impl FakeServer {
             script: Arc::new(Mutex::new(script)),
             seen: watch::Sender::default(),
             changed: watch::Sender::default(),
+            asked: watch::Sender::default(),
         };
-        let app = Router::new().route("/internal/worker/exchange", post(exchange)).with_state(server.clone());
+        let app = Router::new()
+            .route("/internal/worker/exchange", post(exchange))
+            .route("/api/v1/worker/{id}/token", post(issue))
+            .with_state(server.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         server
     }
@@ -79,6 +104,11 @@ impl FakeServer {
         let mut seen = self.seen.subscribe();
         let wait = seen.wait_for(|seen| done(seen));
         tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the condition never came").unwrap().clone()
+    }
+
+    /// The requests for tokens so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.borrow().clone()
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -155,8 +185,17 @@ fn item(reply: &Reply) -> ItemAnswer {
 
 async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let body: ExchangeRequest = serde_json::from_slice(&body).unwrap();
-    server.seen.send_modify(|seen| seen.push(Seen { headers, body: body.clone() }));
-    let (status, text) = match server.answer(&body).await {
+    let token = headers.get("x-worker-token").map(|token| token.to_str().unwrap().to_owned());
+    server.seen.send_modify(|seen| seen.push(Seen { at: Instant::now(), headers, body: body.clone() }));
+    let (stranger, retry_after) = {
+        let script = server.script.lock().unwrap();
+        (script.only_token.is_some() && script.only_token != token, script.retry_after)
+    };
+    let answer = match stranger {
+        true => Err(Reply::RefuseAll(401, "invalid_worker_token")),
+        false => server.answer(&body).await,
+    };
+    let (status, text) = match answer {
         Ok(answer) => (StatusCode::OK, serde_json::to_string(&answer).unwrap()),
         Err(Reply::RefuseAll(status, error)) => {
             let text = format!(r#"{{"ok":false,"error":"{error}","message":"as scripted","request_id":"req_1"}}"#);
@@ -171,6 +210,9 @@ async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: By
         cut
     };
     let mut response = Response::builder().status(status).header("content-type", "application/json");
+    if let Some(seconds) = retry_after.filter(|_| !status.is_success()) {
+        response = response.header("retry-after", seconds);
+    }
     if cut {
         // More is promised than comes: the connection ends with the answer half said.
         response = response.header("content-length", text.len());
@@ -179,6 +221,35 @@ async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: By
         return response.body(Body::from_stream(futures_util::stream::iter(pieces))).unwrap();
     }
     response.body(text.into()).unwrap()
+}
+
+/// Gives out `token-1`, `token-2` and so on.
+async fn issue(
+    State(server): State<FakeServer>,
+    Path(worker_id): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let (refusal, lasts) = {
+        let mut script = server.script.lock().unwrap();
+        (script.issuer_refusals.pop_front(), script.token_seconds)
+    };
+    let body = serde_json::from_slice(&body).unwrap();
+    server
+        .asked
+        .send_modify(|asked| asked.push(Asked { at: Instant::now(), worker_id: worker_id.clone(), headers, body }));
+    let (status, text) = match refusal {
+        Some((status, error)) => {
+            (status, serde_json::json!({"code": "UNAVAILABLE", "error": error, "message": "as scripted"}))
+        }
+        None => {
+            let number = server.asked.borrow().len();
+            let expires_at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lasts);
+            let token = format!("token-{number}");
+            (200, serde_json::json!({"token": token, "worker_id": worker_id, "expires_at": expires_at.to_string()}))
+        }
+    };
+    Response::builder().status(status).body(text.to_string().into()).unwrap()
 }
 
 /// A job with a lease of `ttl` seconds.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use tenure_contract::user::Health;
 
-use super::super::connect::{ClientArgs, SERVER_DEFAULT};
+use super::super::connect::{ClientArgs, SERVER_DEFAULT, ServerArgs};
 use super::Finding;
 
 const CHECK: &str = "server";
@@ -15,18 +15,22 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const CLOCK_SECONDS: i64 = 3;
 
 pub async fn check(args: &ClientArgs) -> Vec<Finding> {
-    let (health, date) = match ask(&args.server).await {
+    let (health, date) = match ask(&args.at).await {
         Ok(answer) => answer,
         // Nobody said that a server should be running.
-        Err(why) if args.server == SERVER_DEFAULT => {
-            return vec![Finding::warn(CHECK, format!("none at {}: {why}", args.server), "start one with `tenure up`")];
+        Err(why) if args.at.server == SERVER_DEFAULT => {
+            return vec![Finding::warn(
+                CHECK,
+                format!("none at {}: {why}", args.at.server),
+                "start one with `tenure up`",
+            )];
         }
         Err(why) => {
             let fix = "check that it runs and that the address is right";
-            return vec![Finding::fail(CHECK, format!("none at {}: {why}", args.server), fix)];
+            return vec![Finding::fail(CHECK, format!("none at {}: {why}", args.at.server), fix)];
         }
     };
-    let mut findings = vec![well(&health, &args.server), version(&health.version)];
+    let mut findings = vec![well(&health, &args.at.server), version(&health.version)];
     if let Some(theirs) = date {
         findings.push(clock("server clock", "the server", Timestamp::now().as_second() - theirs.as_second()));
     }
@@ -35,7 +39,7 @@ pub async fn check(args: &ClientArgs) -> Vec<Finding> {
 }
 
 /// Health, and the time by the server's clock.
-async fn ask(server: &str) -> Result<(Health, Option<Timestamp>), String> {
+async fn ask(at: &ServerArgs) -> Result<(Health, Option<Timestamp>), String> {
     let plain = |error: reqwest::Error| {
         let error = error.without_url();
         let mut text = error.to_string();
@@ -46,8 +50,13 @@ async fn ask(server: &str) -> Result<(Health, Option<Timestamp>), String> {
         }
         text
     };
-    let client = reqwest::Client::builder().timeout(TIMEOUT).build().map_err(plain)?;
-    let url = format!("{}/api/v1/health", server.trim_end_matches('/'));
+    let mut client = reqwest::Client::builder().timeout(TIMEOUT);
+    if let Some(path) = &at.ca_file {
+        let pem = std::fs::read(path).map_err(|error| format!("{} could not be read: {error}", path.display()))?;
+        client = client.tls_certs_only(reqwest::Certificate::from_pem_bundle(&pem).map_err(plain)?);
+    }
+    let client = client.build().map_err(plain)?;
+    let url = format!("{}/api/v1/health", at.server.trim_end_matches('/'));
     let answer = client.get(url).send().await.map_err(plain)?;
     let date = answer.headers().get("date").and_then(|date| date.to_str().ok()).and_then(http_date);
     let status = answer.status();
@@ -98,11 +107,17 @@ async fn key(args: &ClientArgs) -> Finding {
     let check = "API key";
     let client = match args.client() {
         Ok(client) => client,
-        Err(error) => return Finding::fail(check, error.to_string(), "correct --api-key-file or TENURE_API_KEY"),
+        Err(error) => {
+            return Finding::fail(check, error.to_string(), "correct the key: `tenure login` stores a new one");
+        }
     };
     match client.queues(None).await {
         Ok(_) => Finding::ok(check, "the API lets this caller in"),
-        Err(error) => Finding::fail(check, error.to_string(), "give a key with --api-key-file or TENURE_API_KEY"),
+        Err(error) => Finding::fail(
+            check,
+            error.to_string(),
+            "log in with `tenure login`, or give a key with --api-key-file or TENURE_API_KEY",
+        ),
     }
 }
 

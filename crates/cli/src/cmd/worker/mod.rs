@@ -33,17 +33,28 @@ pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     /// Address of the server
-    #[arg(long, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
+    #[arg(long, visible_alias = "control-plane", value_name = "URL", env = "TENURE_SERVER", hide_env_values = true)]
+    #[arg(default_value = SERVER_DEFAULT)]
     server: String,
+    /// Certificates in PEM that sign the server's [default: those that the system trusts]
+    #[arg(long, value_name = "FILE", env = "TENURE_CA_FILE", hide_env_values = true)]
+    ca_file: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
     /// Worker id; without it each process gets its own. A new process takes over from an old one of the same name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, visible_alias = "id", value_name = "NAME")]
     name: Option<String>,
     /// File that holds the worker token [env: TENURE_WORKER_TOKEN, TENURE_WORKER_TOKEN_FILE]
     /// [default: worker-token in the data folder]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "worker-token-file", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// File that holds the bootstrap key of this worker: the server issues a token for it, again and again. A token
+    /// file goes before it [env: TENURE_BOOTSTRAP_KEY_FILE]
+    #[arg(long, value_name = "FILE", requires = "name")]
+    bootstrap_key_file: Option<PathBuf>,
+    /// How long each token lasts that is issued for the bootstrap key, up to 15m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::duration)]
+    bootstrap_token_ttl: Duration,
     /// Configuration file, for `logging`, `auth.worker_token` and `worker.operators` [env: TENURE_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -116,15 +127,21 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     logging::start(config.logging)?;
     let mut worker = args.work.config(args.server, &config)?;
     worker.name = args.name;
-    worker.token = token_source(args.token_file, &config)?;
-    let with_token = worker.token.is_some();
+    let flags = TokenFlags {
+        token_file: args.token_file,
+        bootstrap_key_file: args.bootstrap_key_file,
+        token_ttl: args.bootstrap_token_ttl,
+    };
+    worker.token = token_source(flags, &config)?;
+    worker.ca_file = args.ca_file;
+    let token = worker.token.clone();
     let stop = signals::stop_on_signal()?;
     if args.until_eof {
         stop_at_end_of_input(stop.clone());
     }
     describe(&worker);
     let ended = tenure_worker::run(worker, stop.cancelled_owned()).await;
-    ended.map_err(|error| refusal_explained(error, with_token, &config.data))?;
+    ended.map_err(|error| refusal_explained(error, token.as_ref(), &config.data))?;
     Ok(Exit::Ok)
 }
 
@@ -138,19 +155,34 @@ fn describe(worker: &WorkerConfig) {
     );
 }
 
-/// A flag, a variable, the configuration, the token that a server on this machine made; the first that is there.
-fn token_source(flag: Option<PathBuf>, config: &Config) -> anyhow::Result<Option<TokenSource>> {
-    if let Some(path) = flag {
+struct TokenFlags {
+    token_file: Option<PathBuf>,
+    bootstrap_key_file: Option<PathBuf>,
+    token_ttl: Duration,
+}
+
+/// A flag, a variable, the configuration, the token that a server on this machine made; the first that is there. Of
+/// the flags, and of the variables, a token file goes before a bootstrap key, and that before a token.
+fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<TokenSource>> {
+    let bootstrap = |key_file| TokenSource::Bootstrap { key_file, token_ttl: Some(flags.token_ttl) };
+    if let Some(path) = flags.token_file {
         return Ok(Some(TokenSource::File(path)));
+    }
+    if let Some(path) = flags.bootstrap_key_file {
+        return Ok(Some(bootstrap(path)));
     }
     let variable = |name| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
     match (variable("TENURE_WORKER_TOKEN"), variable("TENURE_WORKER_TOKEN_FILE")) {
         (Some(_), Some(_)) => {
             return Err(Stop::usage("TENURE_WORKER_TOKEN and TENURE_WORKER_TOKEN_FILE are both set: keep one").into());
         }
-        (Some(token), None) => return Ok(Some(TokenSource::Text(token))),
         (None, Some(path)) => return Ok(Some(TokenSource::File(path.into()))),
-        (None, None) => {}
+        (token, None) => {
+            let key_file = variable("TENURE_BOOTSTRAP_KEY_FILE").map(|path| bootstrap(path.into()));
+            if let Some(source) = key_file.or(token.map(TokenSource::Text)) {
+                return Ok(Some(source));
+            }
+        }
     }
     if let Some(secret) = config.worker_token()? {
         return Ok(Some(TokenSource::Text(secret.reveal().to_owned())));
@@ -159,11 +191,14 @@ fn token_source(flag: Option<PathBuf>, config: &Config) -> anyhow::Result<Option
     Ok(path.is_file().then_some(TokenSource::File(path)))
 }
 
-fn refusal_explained(error: tenure_worker::RunError, with_token: bool, data: &Path) -> anyhow::Error {
+fn refusal_explained(error: tenure_worker::RunError, token: Option<&TokenSource>, data: &Path) -> anyhow::Error {
     use tenure_client::WorkerError::{Refused, Superseded};
     use tenure_worker::RunError::Worker;
     let hint = match &error {
-        Worker(Refused { status: 401, .. }) if with_token => {
+        Worker(Refused { status: 401, .. }) if matches!(token, Some(TokenSource::Bootstrap { .. })) => {
+            "the server does not know this bootstrap key for this worker id, or not the tokens that it issues for it"
+        }
+        Worker(Refused { status: 401, .. }) if token.is_some() => {
             "the token is not the server's; --token-file names another"
         }
         Worker(Refused { status: 401, .. }) => {
