@@ -3,13 +3,13 @@ use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
     "auth.enabled" Bool, "false", Restart,
-        "Asks users for a key. Without it everybody who reaches the API is an admin of the tenant `default`, and only a loopback address is listened on.";
+        "Asks users for a key. Without it everybody who reaches the API is an admin of every tenant, and only a loopback address is listened on.";
     "auth.api_key" Secret, "", Reload,
-        "Key of users, sent as `X-API-Key`.";
+        "Key of users, sent as `X-API-Key`. Its role is `api`, its tenant `default`.";
     "auth.api_key_file" File, "", Reload,
         "File that holds `auth.api_key`.";
     "auth.admin_api_key" Secret, "", Reload,
-        "Key of admins, sent as `X-Admin-API-Key`.";
+        "Key of admins, sent as `X-Admin-API-Key` or `X-API-Key`. It reaches every tenant.";
     "auth.admin_api_key_file" File, "", Reload,
         "File that holds `auth.admin_api_key`.";
     "auth.admin_fallback_enabled" Bool, "false", Restart,
@@ -24,7 +24,7 @@ pub const KEYS: &[Key] = keys! {
     "auth.oidc_audience" Text, "", Restart,
         "Audience that a token has to name in `aud`. Without it any audience is accepted.";
     "auth.oidc_jwks_url" Text, "", Restart,
-        "Where the keys of the issuer are published.";
+        "Where the keys of the issuer are published: an https address that is public, unless `outbound` allows more.";
     "auth.oidc_public_key" Text, "", Reload,
         "Public key of the issuer in PEM, in place of `auth.oidc_jwks_url`.";
     "auth.oidc_public_key_file" File, "", Reload,
@@ -65,7 +65,7 @@ pub const KEYS: &[Key] = keys! {
     "auth.worker_revoked_token_ids" Texts, "", Reload,
         "Ids (`jti`) of signed worker tokens that are refused.";
     "auth.worker_revoked_token_ids_file" File, "", Reload,
-        "File that holds `auth.worker_revoked_token_ids`: one id per line, `#` begins a comment.";
+        "File that holds `auth.worker_revoked_token_ids`: one id per line, `#` begins a comment. It must not be empty, so keep a comment in it.";
     "auth.worker_bootstrap_keys" SecretMap, "", Reload,
         "Keys with which a worker fetches its own signed token, by worker id: the key itself, or `sha256:` and the hexadecimal digest of it.";
     "auth.legacy_worker_tokens" Bool, "false", Restart,

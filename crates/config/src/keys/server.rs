@@ -7,11 +7,11 @@ pub const KEYS: &[Key] = keys! {
     "server.port" Integer, "7423", Restart,
         "Port to listen on. 0 takes a free one.";
     "server.tls.cert_file" File, "", Reload,
-        "Certificate chain in PEM, the server's own first. Set together with the key it turns TLS on.";
+        "Certificate chain in PEM, the server's own first. Set together with the key it turns TLS on. What the file holds is read again; another path needs a restart.";
     "server.tls.key_file" File, "", Reload,
-        "Private key of the certificate, in PEM.";
+        "Private key of the certificate, in PEM. What the file holds is read again; another path needs a restart.";
     "server.tls.client_ca_file" File, "", Reload,
-        "Roots, in PEM, under which certificates of clients are accepted.";
+        "Roots, in PEM, under which certificates of clients are accepted. What the file holds is read again; another path needs a restart.";
     "server.tls.client_auth" Choice(&["off", "optional", "required"]), "off", Restart,
         "Whether clients show a certificate. With `server.tls.client_ca_file` and without this key it is `required`.";
     "server.cors_allowed_origins" Texts, "", Restart,
@@ -46,13 +46,13 @@ pub const KEYS: &[Key] = keys! {
         "Failed authentications per address and minute before the answer is 429. It holds also when `rate_limit.enabled` is false. 0 means without limit.";
 
     "tenants.max_ready" Integer, "0", Restart,
-        "Tasks of a tenant that may wait at a time.";
+        "Tasks of a tenant that may wait at a time, ready or scheduled. At the limit submits get 429.";
     "tenants.max_running" Integer, "0", Restart,
-        "Tasks of a tenant that may run at a time.";
+        "Tasks of a tenant that may run at a time. At the limit submits get 429; what waits is still granted.";
     "tenants.submits_per_second" Integer, "0", Restart,
-        "Tasks that a tenant may submit per second.";
+        "Tasks that a tenant may submit per second. Bursts of ten seconds' worth pass.";
     "tenants.max_payload_bytes" super::Kind::Size, "0", Restart,
-        "Largest payload of a task, in bytes or with a unit such as `64KiB`. The limit of the API holds in any case.";
+        "Bytes of payload in all tasks of a tenant that wait or run, as a number or with a unit such as `64MiB`.";
 
     "retention.finished" Duration, "7d", Restart,
         "How long ended tasks are kept.";

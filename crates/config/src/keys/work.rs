@@ -9,7 +9,7 @@ pub const KEYS: &[Key] = keys! {
     "dispatch.capability.previous_key_files" Files, "", Reload,
         "Keys that signed before. They verify and never sign, and may go once 24 hours have passed.";
     "callback.shared_secret" Secret, "", Reload,
-        "Secret for task tokens signed with HS256, for older callback workers. Without it ES256 is used.";
+        "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. Without it ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,
         "File that holds `callback.shared_secret`.";
 
@@ -25,7 +25,7 @@ pub const KEYS: &[Key] = keys! {
     "worker.operators" TextMap, "", Restart,
         "Shell commands that run tasks of an operator, by its name.";
     "worker.rpc_tls.enabled" Bool, "false", Restart,
-        "Turns TLS on for worker RPC.";
+        "Turns TLS on for worker RPC. The block is loaded and checked; there is no worker RPC yet that uses it.";
     "worker.rpc_tls.server_cert_file" File, "", Reload,
         "Worker: its certificate chain, in PEM.";
     "worker.rpc_tls.server_key_file" File, "", Reload,
