@@ -66,7 +66,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.push(local::config(&config));
             findings.extend(local::data_folder(&config.data));
             findings.push(local::worker_token(&config));
-            findings.extend(store::check(&config.store).await);
+            findings.extend(store::check(&config.store_url()).await);
         }
         Err(error) => {
             let fix = "correct it; without a configuration, data folder and store were not looked at";

@@ -9,7 +9,6 @@ use anyhow::Context;
 use tenure_worker::{Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
-use super::connect::SERVER_DEFAULT;
 use crate::exit::{Exit, Stop};
 use crate::{logging, signals, times, token as local_token};
 use tenure_config::{Config, Flags};
@@ -32,16 +31,15 @@ reports. A second signal ends at once.";
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Address of the server
+    /// Address of the server [default: worker.control_plane_url of the configuration, or http://localhost:7423]
     #[arg(long, visible_alias = "control-plane", value_name = "URL", env = "TENURE_SERVER", hide_env_values = true)]
-    #[arg(default_value = SERVER_DEFAULT)]
-    server: String,
+    server: Option<String>,
     /// Certificates in PEM that sign the server's [default: those that the system trusts]
     #[arg(long, value_name = "FILE", env = "TENURE_CA_FILE", hide_env_values = true)]
     ca_file: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
-    /// Worker id; without it each process gets its own. A new process takes over from an old one of the same name
+    /// Worker id; without it, and without worker.id in the configuration, each process gets its own. A new process takes over from an old one of the same name
     #[arg(long, visible_alias = "id", value_name = "NAME")]
     name: Option<String>,
     /// File that holds the worker token [env: TENURE_WORKER_TOKEN, TENURE_WORKER_TOKEN_FILE]
@@ -121,12 +119,13 @@ impl WorkArgs {
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(Command::Token(args)) = args.command {
-        return token::run(args);
+        return token::run(args).await;
     }
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;
-    let mut worker = args.work.config(args.server, &config)?;
-    worker.name = args.name;
+    let server = args.server.unwrap_or_else(|| config.worker.control_plane_url.clone());
+    let mut worker = args.work.config(server, &config)?;
+    worker.name = args.name.or_else(|| config.worker.id.clone());
     let flags = TokenFlags {
         token_file: args.token_file,
         bootstrap_key_file: args.bootstrap_key_file,

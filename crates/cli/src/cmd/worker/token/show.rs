@@ -87,10 +87,16 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
 pub fn verify(args: VerifyArgs) -> anyhow::Result<Exit> {
     let mut keys = given_keys(&args)?;
     let mut revoked: Vec<String> = args.revoked_token_ids.iter().map(|id| id.trim().to_owned()).collect();
-    if !keys.can_verify() {
-        let configured = keys::configured()?;
-        keys = configured.keys;
-        revoked.extend(configured.revoked);
+    match keys::configured() {
+        Ok(configured) => {
+            // Keys that are given take the place of those of the configuration. What it revokes is refused in any case.
+            if !keys.can_verify() {
+                keys = configured.keys;
+            }
+            revoked.extend(configured.revoked);
+        }
+        Err(error) if !keys.can_verify() => return Err(error),
+        Err(error) => eprintln!("warning: what the configuration revokes is not known: {error:#}"),
     }
     if !keys.can_verify() {
         return Err(Stop::usage("there is no key to verify with")
