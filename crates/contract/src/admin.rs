@@ -100,6 +100,13 @@ pub struct Revocations {
     pub items: Vec<String>,
 }
 
+/// Ids of the task keys that replicas registered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskKeyIds {
+    pub items: Vec<String>,
+}
+
 /// Whom a credential stands for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

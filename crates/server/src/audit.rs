@@ -90,11 +90,29 @@ pub async fn operation<T>(
         tenant: Some(caller.home().to_string()),
         request_id: Some(id.0.clone()),
     };
+    record(app, row).await;
+    answer
+}
+
+/// A worker token that was issued: its id is what a revocation needs.
+pub async fn issued(app: &App, actor: &str, id: &RequestId, worker: &str, token_id: &str) {
+    let row = OperationAudit {
+        actor: plain(actor),
+        action: "worker_token.issue".to_owned(),
+        resource: plain(worker),
+        status: "ok".to_owned(),
+        detail: Some(format!("token_id {}", plain(token_id))),
+        tenant: None,
+        request_id: Some(id.0.clone()),
+    };
+    record(app, row).await;
+}
+
+async fn record(app: &App, row: OperationAudit) {
     if let Err(error) = app.engine.store().audit_operations(&[row]).await {
         metrics::counter!("tenure_audit_failures_total").increment(1);
         tracing::error!("an operation could not be written to the audit: {}", error.chain());
     }
-    answer
 }
 
 /// What callers chose goes into the audit without control characters and not at any length.

@@ -221,6 +221,7 @@ impl Fault {
                 "queue_not_found" => "no such queue".to_owned(),
                 "api_key_not_found" => "no such API key".to_owned(),
                 "tenant_not_found" => "no such tenant".to_owned(),
+                "task_key_not_found" => "no such task key".to_owned(),
                 _ => "no such path; see /api/v1/openapi.json".to_owned(),
             },
             Self::MethodNotAllowed => "this path takes another method; see /api/v1/openapi.json".to_owned(),

@@ -22,10 +22,12 @@ impl<T> Live<T> {
 }
 
 impl<T: Clone> Live<T> {
+    /// Nobody else changes the value meanwhile.
     pub fn update(&self, change: impl FnOnce(&mut T)) {
-        let mut value = T::clone(&self.get());
+        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut value = T::clone(&place);
         change(&mut value);
-        self.set(value);
+        *place = Arc::new(value);
     }
 }
 

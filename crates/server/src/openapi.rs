@@ -3,7 +3,7 @@
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::api::admin::{api_keys, audit, tenants, worker_tokens};
+use crate::api::admin::{api_keys, audit, task_keys, tenants, worker_tokens};
 use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
 use crate::contracts::{exchange, pull};
 
@@ -48,6 +48,8 @@ use crate::contracts::{exchange, pull};
         worker_tokens::revoke,
         worker_tokens::revocations,
         worker_tokens::bootstrap,
+        task_keys::list,
+        task_keys::forget,
         tenants::list,
         tenants::show,
         tenants::set,

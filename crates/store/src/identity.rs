@@ -157,6 +157,9 @@ pub trait IdentityStore: Send + Sync {
     /// offered under a `kid` first stays: nobody can put another key in its place.
     async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<(), StoreError>;
 
+    /// Takes a task key back: nobody is offered it any more. `false` if there was none.
+    async fn forget_task_key(&self, kid: &str) -> Result<bool, StoreError>;
+
     /// `kid` and `jwk` of the task keys whose owners were seen within [`TASK_KEY_KEPT`].
     async fn task_keys(&self) -> Result<Vec<(String, String)>, StoreError>;
 

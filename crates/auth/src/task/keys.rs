@@ -86,13 +86,22 @@ impl TaskKeys {
         self.current.jwk()
     }
 
-    /// The body of `GET /internal/jwks/task`: the current and the previous keys.
+    /// The `kid`s of this replica's own keys, the current one first.
+    pub fn own_kids(&self) -> impl Iterator<Item = &str> {
+        self.own().map(TaskPublicKey::kid)
+    }
+
+    /// The body of `GET /internal/jwks/task`: the current and the previous keys, and those of other replicas, so that
+    /// it does not matter which replica is asked.
     pub fn jwks(&self) -> String {
         #[derive(Serialize)]
         struct Jwks<'a> {
             keys: Vec<PublicJwk<'a>>,
         }
-        let keys = self.own().map(TaskPublicKey::public_jwk).collect();
+        let own = |kid: &str| self.own().any(|key| key.kid() == kid);
+        let mut peers: Vec<_> = self.peers.values().filter(|key| !own(key.kid())).collect();
+        peers.sort_by_key(|key| key.kid());
+        let keys = self.own().chain(peers).map(TaskPublicKey::public_jwk).collect();
         serde_json::to_string(&Jwks { keys }).unwrap_or_default()
     }
 

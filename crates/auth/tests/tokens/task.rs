@@ -276,7 +276,7 @@ fn a_replica_verifies_what_another_signed_by_its_registered_key() {
 }
 
 #[test]
-fn the_key_set_shows_current_and_previous_keys_without_private_parts() {
+fn the_key_set_shows_own_keys_first_and_those_of_others_without_private_parts() {
     let (old, new, peer) = (Replica::new(), Replica::new(), Replica::new());
     let keys = new
         .keys
@@ -287,7 +287,7 @@ fn the_key_set_shows_current_and_previous_keys_without_private_parts() {
     assert_eq!(jwks.as_object().unwrap().len(), 1);
     let list = jwks["keys"].as_array().unwrap();
     let kids: Vec<_> = list.iter().map(|key| key["kid"].as_str().unwrap()).collect();
-    assert_eq!(kids, [new.keys.kid(), old.keys.kid()]);
+    assert_eq!(kids, [new.keys.kid(), old.keys.kid(), peer.keys.kid()]);
     for key in list {
         let names: Vec<&str> = key.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(names, ["alg", "crv", "kid", "kty", "use", "x", "y"]);

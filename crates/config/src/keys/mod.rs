@@ -141,7 +141,9 @@ fn meaning(section: &str) -> &'static str {
         "tokens" => "Tokens that the control plane signs for running tasks.",
         "dispatch" => "The dispatch contract.",
         "callback" => "The callback contract.",
-        "outbound" => "Calls from the control plane to addresses that were chosen elsewhere, such as `auth.oidc_jwks_url`.",
+        "outbound" => {
+            "Calls from the control plane to addresses that were chosen elsewhere, such as `auth.oidc_jwks_url`."
+        }
         "worker" => "What a worker process needs, and how worker RPC is protected.",
         "logging" => "What is logged, and how.",
         _ => "",

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Extension, MatchedPath, Request, State};
+use axum::RequestExt;
+use axum::extract::{Extension, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -79,7 +80,7 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         Rule::Worker(scope) => worker(app, access, request.headers(), scope).map(|worker| {
             request.extensions_mut().insert(worker);
         }),
-        Rule::Bootstrap => bootstrap(access, request),
+        Rule::Bootstrap => bootstrap(access, request).await,
         Rule::User(scope) => match app.identity.user(access, request.headers(), effort).await {
             Ok(caller) => caller.narrowed(request.headers()).and_then(|caller| {
                 // Also who lacks the scope is known to the audit.
@@ -119,14 +120,15 @@ fn worker(app: &App, access: &Access, headers: &HeaderMap, scope: Scope) -> Resu
     if worker.may(scope) { Ok(worker) } else { Err(Fault::WorkerScope { scope }) }
 }
 
-fn bootstrap(access: &Access, request: &Request) -> Result<(), Fault> {
+async fn bootstrap(access: &Access, request: &mut Request) -> Result<(), Fault> {
     if access.workers.bootstrap.is_empty() {
         return Err(Fault::BootstrapNotConfigured);
     }
-    let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok());
+    let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
     let key = key.ok_or(Fault::MissingBootstrapKey)?;
-    let id = request.uri().path().split('/').rev().nth(1).unwrap_or_default();
-    access.workers.authenticate_bootstrap(id, Some(key)).map_err(|_| Fault::InvalidBootstrapKey)
+    // The id as the handler will read it, whatever way it is written in the path.
+    let Path(id) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidBootstrapKey)?;
+    access.workers.authenticate_bootstrap(&id, Some(&key)).map_err(|_| Fault::InvalidBootstrapKey)
 }
 
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -23,7 +23,7 @@ pub enum Rule {
 use Rule::{Bootstrap, Open, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
-const RULES: [(&str, &str, Rule); 43] = [
+const RULES: [(&str, &str, Rule); 45] = [
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
     ("GET", "/api/v1/health", Open),
@@ -62,6 +62,8 @@ const RULES: [(&str, &str, Rule); 43] = [
     ("POST", "/api/v1/admin/worker-tokens", User(Admin)),
     ("POST", "/api/v1/admin/worker-tokens/revocations", User(Admin)),
     ("GET", "/api/v1/admin/worker-tokens/revocations", User(Admin)),
+    ("GET", "/api/v1/admin/task-keys", User(Admin)),
+    ("DELETE", "/api/v1/admin/task-keys/{id}", User(Admin)),
     ("GET", "/api/v1/admin/audit", User(Admin)),
     ("GET", "/api/v1/admin/tenants", User(Admin)),
     ("GET", "/api/v1/admin/tenants/{tenant}", User(TenantAdmin)),

@@ -83,6 +83,11 @@ impl Identity {
         &self.api_keys
     }
 
+    /// `None` on a server that was given none.
+    pub fn task_keys(&self) -> Option<&SharedTaskKeys> {
+        self.task_keys.as_deref()
+    }
+
     /// The public keys of task tokens, as a key set.
     pub fn jwks(&self) -> String {
         self.task_keys.as_ref().map_or_else(|| r#"{"keys":[]}"#.to_owned(), |keys| keys.get().jwks())

@@ -1,18 +1,21 @@
 //! The keys that sign task tokens: this replica's own, and the public ones of all others.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_auth::{CapabilityClaims, TaskClaims, TaskKeys, TaskPublicKey, TokenError, Verified};
 use tenure_engine::Engine;
+use tenure_engine::store::StoreError;
 
 use crate::access::guard::unix_now;
 use crate::live::Live;
 
 /// An unknown key makes a replica look for new ones this often at most.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How often a replica says that its key is in use, and takes over the keys of others.
+/// How often a replica says that its key is in use.
 const REGISTER: Duration = Duration::from_secs(600);
+/// How often it takes over the keys of others. A key that was taken back is refused everywhere after this.
+const TAKE_OVER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct SharedTaskKeys {
@@ -24,6 +27,7 @@ pub struct SharedTaskKeys {
 #[derive(Debug, Default)]
 struct Times {
     registered: Option<Instant>,
+    taken_over: Option<Instant>,
     looked: Option<Instant>,
 }
 
@@ -37,28 +41,59 @@ impl SharedTaskKeys {
         self.keys.get()
     }
 
-    /// Keys that were read anew from their files. What other replicas registered stays known.
+    /// Keys that were read anew from their files. Own keys that are gone are taken back everywhere; what other
+    /// replicas registered stays known.
     pub async fn replace(&self, keys: TaskKeys) {
+        let before = self.keys.get();
+        let gone: Vec<&str> = before.own_kids().filter(|kid| keys.own_kids().all(|kept| kept != *kid)).collect();
+        for kid in gone {
+            if let Err(error) = self.engine.store().forget_task_key(kid).await {
+                tracing::error!(kid, "a task key that is gone could not be taken back: {}", error.chain());
+            }
+        }
         self.keys.set(keys);
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).registered = None;
+        *self.times() = Times::default();
         self.refresh().await;
+    }
+
+    /// Takes a key of any replica back: its tokens are refused here at once, and elsewhere within seconds. A replica
+    /// that has the key itself registers it again, until it has another one.
+    pub async fn forget(&self, kid: &str) -> Result<bool, StoreError> {
+        let known = self.engine.store().forget_task_key(kid).await?;
+        self.take_over().await;
+        Ok(known)
     }
 
     /// Registers this replica's key and takes over those of others, from time to time.
     pub async fn refresh(&self) {
-        let due = |times: &Times| times.registered.is_none_or(|at| at.elapsed() >= REGISTER);
-        if due(&self.times.lock().unwrap_or_else(PoisonError::into_inner)) && self.share().await {
-            self.times.lock().unwrap_or_else(PoisonError::into_inner).registered = Some(Instant::now());
+        let due = |at: Option<Instant>, pace| at.is_none_or(|at| at.elapsed() >= pace);
+        let (register, take_over) = {
+            let times = self.times();
+            (due(times.registered, REGISTER), due(times.taken_over, TAKE_OVER))
+        };
+        if register && self.register().await {
+            self.times().registered = Some(Instant::now());
+        }
+        if take_over && self.take_over().await {
+            self.times().taken_over = Some(Instant::now());
         }
     }
 
-    async fn share(&self) -> bool {
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn register(&self) -> bool {
         let own = self.keys.get();
-        let shared = async {
-            let store = self.engine.store();
-            store.register_task_key(own.kid(), &own.public_jwk()).await?;
-            store.task_keys().await
-        };
+        let registered = self.engine.store().register_task_key(own.kid(), &own.public_jwk()).await;
+        if let Err(error) = &registered {
+            tracing::warn!("the task key could not be registered for other replicas: {}", error.chain());
+        }
+        registered.is_ok()
+    }
+
+    async fn take_over(&self) -> bool {
+        let shared = self.engine.store().task_keys();
         match shared.await {
             Ok(peers) => {
                 let peers = peers.iter().filter_map(|(kid, jwk)| {
@@ -69,7 +104,7 @@ impl SharedTaskKeys {
                 true
             }
             Err(error) => {
-                tracing::warn!("task keys could not be shared with other replicas: {}", error.chain());
+                tracing::warn!("task keys of other replicas could not be read: {}", error.chain());
                 false
             }
         }
@@ -91,12 +126,12 @@ impl SharedTaskKeys {
         if !matches!(judged, Err(TokenError::UnknownKey { .. })) || !self.may_look() {
             return judged;
         }
-        self.share().await;
+        self.take_over().await;
         check(&self.keys.get())
     }
 
     fn may_look(&self) -> bool {
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.times();
         let may = times.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
         if may {
             times.looked = Some(Instant::now());

@@ -155,6 +155,12 @@ impl IdentityStore for Postgres {
         self.write_one("register a task key", conn, sql::TASK_KEY_PUT, &[&kid, &jwk, &now]).await.map(drop)
     }
 
+    async fn forget_task_key(&self, kid: &str) -> Result<bool> {
+        let conn = Conn::get(&self.work).await?;
+        let found = self.write_one("forget a task key", conn, sql::TASK_KEY_DELETE, &[&kid]).await?;
+        Ok(!found.is_empty())
+    }
+
     async fn task_keys(&self) -> Result<Vec<(String, String)>> {
         let conn = Conn::get(&self.read).await?;
         let since = Time(task_keys_since(self.reading(&conn).await?));

@@ -88,6 +88,7 @@ pub const SCHEDULED_INSERT: &str = include_str!("sql/scheduled_insert.sql");
 pub const SCHEDULED_LOCK: &str = include_str!("sql/scheduled_lock.sql");
 pub const SESSION: &str = include_str!("sql/session.sql");
 pub const SESSION_BATCHES: &str = include_str!("sql/session_batches.sql");
+pub const TASK_KEY_DELETE: &str = include_str!("sql/task_key_delete.sql");
 pub const TASK_KEY_PUT: &str = include_str!("sql/task_key_put.sql");
 pub const TASK_KEYS_LIVE: &str = include_str!("sql/task_keys_live.sql");
 pub const TASK_KEYS_PRUNE: &str = include_str!("sql/task_keys_prune.sql");

@@ -147,6 +147,12 @@ impl IdentityStore for Sqlite {
         .await
     }
 
+    async fn forget_task_key(&self, kid: &str) -> Result<bool> {
+        let kid = kid.to_owned();
+        self.write("forget a task key", move |tx| Ok(tx.prepare_cached(sql::TASK_KEY_DELETE)?.execute([kid])? > 0))
+            .await
+    }
+
     async fn task_keys(&self) -> Result<Vec<(String, String)>> {
         let since = task_keys_since(self.clock.read_process().now).as_millis();
         self.read("read task keys", move |tx| {

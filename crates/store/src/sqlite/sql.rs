@@ -77,6 +77,7 @@ pub const RUNNING_RENEW: &str = include_str!("sql/running_renew.sql");
 pub const SCHEDULED_DELETE: &str = include_str!("sql/scheduled_delete.sql");
 pub const SCHEDULED_GET: &str = include_str!("sql/scheduled_get.sql");
 pub const SCHEDULED_INSERT: &str = include_str!("sql/scheduled_insert.sql");
+pub const TASK_KEY_DELETE: &str = include_str!("sql/task_key_delete.sql");
 pub const TASK_KEY_PUT: &str = include_str!("sql/task_key_put.sql");
 pub const TASK_KEYS_LIVE: &str = include_str!("sql/task_keys_live.sql");
 pub const TASK_KEYS_PRUNE: &str = include_str!("sql/task_keys_prune.sql");

@@ -109,6 +109,11 @@ async fn a_revoked_key_stays_revoked_since_the_first_time(t: &Fixture) {
         t.store.create_api_key(&key(id, "acme")).await.unwrap();
     }
     assert_eq!(t.store.revoke_api_key("k9", None).await.unwrap(), None);
+    assert_eq!(t.store.api_key("k1", Some("acme")).await.unwrap().unwrap().key_id, "k1");
+    assert_eq!(t.store.api_key("k1", None).await.unwrap().unwrap().revoked_at, None);
+    for (id, tenant) in [("k1", Some("other")), ("k9", None)] {
+        assert_eq!(t.store.api_key(id, tenant).await.unwrap(), None, "{id} {tenant:?}");
+    }
     assert_eq!(t.store.revoke_api_key("k1", Some("other")).await.unwrap(), None);
     let hash = key("k1", "").hash;
     assert_eq!(t.store.api_key_by_hash(&hash).await.unwrap().unwrap().revoked_at, None, "not the other tenant's");
@@ -164,6 +169,10 @@ async fn a_task_key_is_offered_while_its_owner_is_seen(t: &Fixture) {
     assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
     assert_eq!(t.store.task_keys().await.unwrap(), pairs(&[("a", "{}")]));
     assert_eq!(t.raw.number("SELECT count(*) FROM task_keys").await, 1);
+    // Taken back, it is offered to nobody.
+    assert!(t.store.forget_task_key("a").await.unwrap());
+    assert!(!t.store.forget_task_key("a").await.unwrap());
+    assert_eq!(t.store.task_keys().await.unwrap(), pairs(&[]));
 }
 
 async fn what_was_offered_under_a_kid_stays(t: &Fixture) {

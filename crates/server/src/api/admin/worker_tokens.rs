@@ -8,7 +8,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use tenure_auth::worker::{Audience, BOOTSTRAP_SCOPES, MintError, MintRequest, Scope, Scopes, TTL_DEFAULT};
+use tenure_auth::worker::{Audience, BOOTSTRAP_SCOPES, MintError, MintRequest, Minted, Scope, Scopes, TTL_DEFAULT};
 use tenure_contract::admin::{BootstrapRequest, Revocation, Revocations, WorkerToken, WorkerTokenRequest};
 use tenure_contract::duration;
 use tenure_contract::error::UserError;
@@ -20,7 +20,7 @@ use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::unavailable;
-use crate::validate;
+use crate::{audit, validate};
 
 const TTL_MAX: Duration = Duration::from_secs(15 * 60);
 const TOKEN_ID_BYTES: usize = 256;
@@ -39,6 +39,7 @@ pub fn router() -> Router<App> {
 pub async fn issue(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -50,7 +51,8 @@ pub async fn issue(
             None => None,
             Some(names) => Some(scopes(names)?),
         };
-        mint(&app, &asked.worker_id, asked.ttl.as_deref(), scopes, audience)
+        let minted = mint(&app, &asked.worker_id, asked.ttl.as_deref(), scopes, audience)?;
+        Ok(issued(&app, &caller.actor, &id, minted).await)
     };
     respond(answer.await, &id)
 }
@@ -83,7 +85,8 @@ pub async fn bootstrap(
         let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
         let asked: BootstrapRequest = if raw.bytes.is_empty() { BootstrapRequest::default() } else { raw.decode()? };
         let scopes = BOOTSTRAP_SCOPES.into_iter().collect();
-        mint(&app, &worker, asked.ttl.as_deref(), Some(scopes), Audience::ControlPlane)
+        let minted = mint(&app, &worker, asked.ttl.as_deref(), Some(scopes), Audience::ControlPlane)?;
+        Ok(issued(&app, "bootstrap key", &id, minted).await)
     };
     respond(answer.await, &id)
 }
@@ -94,7 +97,7 @@ fn mint(
     ttl: Option<&str>,
     scopes: Option<Scopes>,
     audience: Audience,
-) -> Result<WorkerToken, Fault> {
+) -> Result<Minted, Fault> {
     let worker = worker.trim();
     validate::text_of(worker, "worker_id", limits::WORKER_ID_BYTES).map_err(as_bad)?;
     let ttl = ttl.map_or(Some(TTL_DEFAULT), duration::parse).filter(|ttl| !ttl.is_zero() && *ttl <= TTL_MAX);
@@ -102,13 +105,20 @@ fn mint(
     let access = app.access.get();
     // Both formats are good on every route of the control plane; a worker that knows only the older one holds an HMAC key.
     let request = MintRequest { ttl, scopes, ed25519: true, ..MintRequest::new(worker, audience, unix_now()) };
-    let minted = access.workers.keys.mint(&request).map_err(|error| match error {
+    access.workers.keys.mint(&request).map_err(|error| match error {
         MintError::NoKey => Fault::NoSigningKey,
         MintError::Ttl => Fault::bad("ttl", "must be a duration from 1s to 15m"),
         other => Fault::bad("worker_id", &other.to_string()),
-    })?;
-    let expires_at = Timestamp::from_millis(minted.expires_at.saturating_mul(1000)).to_string();
-    Ok(WorkerToken { token: minted.token.reveal().to_owned(), worker_id: worker.to_owned(), expires_at })
+    })
+}
+
+async fn issued(app: &App, actor: &str, id: &RequestId, minted: Minted) -> WorkerToken {
+    audit::issued(app, actor, id, &minted.worker_id, &minted.token_id).await;
+    WorkerToken {
+        token: minted.token.reveal().to_owned(),
+        worker_id: minted.worker_id,
+        expires_at: Timestamp::from_millis(minted.expires_at.saturating_mul(1000)).to_string(),
+    }
 }
 
 /// The issuer answers 400, where the rest of the API says 422.

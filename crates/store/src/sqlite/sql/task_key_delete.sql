@@ -1,0 +1,1 @@
+DELETE FROM task_keys WHERE kid = ?
