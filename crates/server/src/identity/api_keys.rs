@@ -52,11 +52,12 @@ impl ApiKeys {
     async fn find(&self, digest: KeyDigest, effort: Effort) -> Result<Option<ApiKey>, Fault> {
         let cached = self.cached(&digest);
         if let Some((at, key)) = &cached
-            && (at.elapsed() < FRESH || effort == Effort::Cheap)
+            && at.elapsed() < FRESH
         {
             return Ok(key.clone());
         }
-        if effort == Effort::Cheap {
+        // A key that was good is asked about again also then: it must not outlive its revocation, and there are few.
+        if effort == Effort::Cheap && !matches!(cached, Some((_, Some(_)))) {
             return Ok(None);
         }
         match self.engine.store().api_key_by_hash(&digest).await {
@@ -89,8 +90,10 @@ impl ApiKeys {
         }
     }
 
-    /// After a change that was made here, which holds at once.
-    pub fn forget(&self) {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// After a key was revoked here, which holds at once. Others stay: whoever calls from an address with many failures
+    /// is known only from here.
+    pub fn forget(&self, key_id: &str) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.retain(|_, (_, key)| key.as_ref().is_none_or(|key| key.key_id != key_id));
     }
 }
