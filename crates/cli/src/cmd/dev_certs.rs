@@ -47,7 +47,7 @@ fn report(dir: &Path, made: &[PathBuf], workers: &[String]) -> Result<String, st
     writeln!(text, "\nServe with TLS, in tenure.yaml:")?;
     writeln!(text, "  server:\n    tls:\n      cert_file: {dir}/server.crt\n      key_file: {dir}/server.key")?;
     writeln!(text, "\nTrust it:")?;
-    writeln!(text, "  curl --cacert {dir}/ca.crt https://localhost:7423/health")?;
+    writeln!(text, "  curl --cacert {dir}/ca.crt https://localhost:7423/api/v1/health")?;
     writeln!(text, "\nPostgres: ssl=on with server.crt and server.key there, and in the address here")?;
     writeln!(text, "  ?sslmode=verify-full&sslrootcert={dir}/ca.crt")?;
     if let Some(id) = workers.first() {
