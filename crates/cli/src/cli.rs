@@ -25,7 +25,7 @@ pub enum Command {
     /// Start a server
     Serve(serve::Args),
     /// Start a worker: take tasks from queues and run them
-    Worker(worker::Args),
+    Worker(Box<worker::Args>),
     /// Submit, list, watch, cancel and retry tasks
     Task(task::Args),
     /// List queues, set their limits, pause and resume them

@@ -171,6 +171,9 @@ async fn measure(path: Option<MatchedPath>, request: Request, next: middleware::
 async fn security_headers(request: Request, next: middleware::Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
+    if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        headers.remove(header::ACCESS_CONTROL_EXPOSE_HEADERS);
+    }
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),

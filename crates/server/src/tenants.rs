@@ -36,11 +36,13 @@ const FRESH_FACTOR: u32 = 10;
 const LIMITS_FRESH: Duration = Duration::from_secs(2);
 const BURST_SECONDS: f64 = 10.0;
 
+type LimitsByTenant = HashMap<String, TenantLimits>;
+
 #[derive(Debug)]
 pub struct Tenants {
     engine: Engine,
     rates: Limiter,
-    limits: tokio::sync::Mutex<Option<(Instant, Arc<HashMap<String, TenantLimits>>)>>,
+    limits: tokio::sync::Mutex<Option<(Instant, Arc<LimitsByTenant>)>>,
     usage: Mutex<HashMap<String, Counted>>,
 }
 
@@ -133,7 +135,7 @@ impl Tenants {
     }
 
     /// Limits of their own that tenants have.
-    pub async fn all(&self) -> Result<Arc<HashMap<String, TenantLimits>>, Fault> {
+    pub async fn all(&self) -> Result<Arc<LimitsByTenant>, Fault> {
         let mut known = self.limits.lock().await;
         if let Some((at, limits)) = &*known
             && at.elapsed() < LIMITS_FRESH
@@ -147,7 +149,7 @@ impl Tenants {
                     let limits = limits.inspect_err(|_| tracing::error!(tenant, "the limits of a tenant are damaged"));
                     Some((tenant, limits.ok()?))
                 });
-                let limits = Arc::new(limits.collect::<HashMap<_, _>>());
+                let limits = Arc::new(limits.collect::<LimitsByTenant>());
                 *known = Some((Instant::now(), Arc::clone(&limits)));
                 Ok(limits)
             }

@@ -33,7 +33,7 @@ pub struct Args {
     /// Only requests whose path begins so
     #[arg(long, value_name = "PATH", conflicts_with = "operations")]
     path: Option<String>,
-    /// Only this kind of change, such as task.submit
+    /// Only this kind of change, such as task.cancel
     #[arg(long, value_name = "ACTION", requires = "operations")]
     action: Option<String>,
     /// At most so many, newest first

@@ -27,7 +27,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(args).await,
         Command::Up(args) => up::run(args).await,
         Command::Serve(args) => serve::run(args).await,
-        Command::Worker(args) => worker::run(args).await,
+        Command::Worker(args) => worker::run(*args).await,
         Command::Task(args) => task::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,

@@ -7,6 +7,7 @@ mod config;
 mod demo;
 mod dev_certs;
 mod doctor;
+mod identity;
 mod kit;
 mod login;
 mod operate;

@@ -14,11 +14,11 @@ pub const KEYS: &[Key] = keys! {
         "Roots, in PEM, under which certificates of clients are accepted.";
     "server.tls.client_auth" Choice(&["off", "optional", "required"]), "off", Restart,
         "Whether clients show a certificate. With `server.tls.client_ca_file` and without this key it is `required`.";
-    "server.cors_allowed_origins" Texts, "", Restart,
+    "server.cors_allowed_origins" Texts, "", Reload,
         "Origins whose pages may call the API from a browser: `https://console.example.com`, or `*` for all.";
     "server.max_connections" Integer, "10000", Restart,
         "Open connections at a time. More are left waiting in the backlog of the system.";
-    "server.trusted_proxies" Texts, "", Restart,
+    "server.trusted_proxies" Texts, "", Reload,
         "Networks, such as `10.0.0.0/8`, whose `X-Forwarded-For` is believed. Without any the address of the connection counts.";
 
     "database.driver" Choice(&["sqlite", "postgres"]), "sqlite", Restart,
@@ -30,29 +30,29 @@ pub const KEYS: &[Key] = keys! {
     "database.tls.ca_file" File, "", Restart,
         "Roots, in PEM, for the certificate of the Postgres. Without it those of the system hold. Whether TLS is used says `sslmode` in the DSN.";
 
-    "rate_limit.enabled" Bool, "false", Restart,
+    "rate_limit.enabled" Bool, "false", Reload,
         "Limits calls to the user API, after authentication. Worker routes are not limited.";
-    "rate_limit.requests_per_minute" Integer, "120", Restart,
+    "rate_limit.requests_per_minute" Integer, "120", Reload,
         "Calls per minute that each caller may make in the long run.";
-    "rate_limit.burst" Integer, "60", Restart,
+    "rate_limit.burst" Integer, "60", Reload,
         "Calls that a caller may make at once after a pause.";
-    "rate_limit.key_by" Choice(&["owner", "api_key", "ip"]), "owner", Restart,
+    "rate_limit.key_by" Choice(&["owner", "api_key", "ip"]), "owner", Reload,
         "What counts as one caller: the owner that the request acts for, the key, or the address.";
-    "rate_limit.bucket_ttl" Duration, "15m", Restart,
+    "rate_limit.bucket_ttl" Duration, "15m", Reload,
         "After so long without a call a caller is forgotten.";
-    "rate_limit.cleanup_interval" Duration, "1m", Restart,
+    "rate_limit.cleanup_interval" Duration, "1m", Reload,
         "How often forgotten callers are removed from memory.";
-    "rate_limit.failed_auth_per_minute" Integer, "30", Restart,
+    "rate_limit.failed_auth_per_minute" Integer, "30", Reload,
         "Failed authentications per address and minute before the answer is 429. It holds also when `rate_limit.enabled` is false. 0 means without limit.";
 
-    "tenants.max_ready" Integer, "0", Restart,
+    "tenants.max_ready" Integer, "0", Reload,
         "Tasks of a tenant that may wait at a time.";
-    "tenants.max_running" Integer, "0", Restart,
-        "Tasks of a tenant that may run at a time.";
-    "tenants.submits_per_second" Integer, "0", Restart,
+    "tenants.max_running" Integer, "0", Reload,
+        "Tasks of a tenant that may run at a time. At the limit its submissions are refused; what waits already still runs.";
+    "tenants.submits_per_second" Integer, "0", Reload,
         "Tasks that a tenant may submit per second.";
-    "tenants.max_payload_bytes" super::Kind::Size, "0", Restart,
-        "Largest payload of a task, in bytes or with a unit such as `64KiB`. The limit of the API holds in any case.";
+    "tenants.max_payload_bytes" super::Kind::Size, "0", Reload,
+        "Bytes of all payloads of a tenant that wait or run, as a number or with a unit such as `64MiB`.";
 
     "retention.finished" Duration, "7d", Restart,
         "How long ended tasks are kept.";

@@ -88,3 +88,18 @@ fn keys_that_nobody_is_asked_for_are_noticed() {
     assert!(!from_file("auth:\n  enabled: true\n  api_key: k\n").unwrap().has_idle_keys());
     assert!(!from_file("").unwrap().has_idle_keys());
 }
+
+/// The key pair of the worker contract's test vector.
+const PRIVATE_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+const PUBLIC_KEY: &str = "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg";
+/// The public key of RFC 8032's first test.
+const OTHER_PUBLIC_KEY: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+
+/// What the file of a key may hold.
+fn content_for(key: &str) -> &str {
+    match key {
+        "auth.worker_private_key_file" => PRIVATE_KEY,
+        "auth.worker_public_keys_file" => PUBLIC_KEY,
+        other => other,
+    }
+}

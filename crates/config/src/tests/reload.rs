@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use super::{from_file, load};
+use super::{content_for, from_file, load};
 use crate::keys::{self, Kind, Shape};
 use crate::{Config, Flags, Shown, changed_keys, example, needs_restart, show};
 
@@ -48,7 +48,7 @@ fn every_named_file_is_watched() {
         .iter()
         .map(|key| {
             let path = folder.path().join(key.path);
-            fs::write(&path, key.path).unwrap();
+            fs::write(&path, content_for(key.path)).unwrap();
             (crate::env::name_of(key.path).into(), path.into())
         })
         .collect();

@@ -181,9 +181,9 @@ fn secret_files_are_trimmed_and_have_to_hold_something() {
         std::fs::write(&secret, b"\xffhunter2").unwrap();
         let message = load().unwrap_err();
         assert!(message.contains("no UTF-8") && !message.contains("hunter2"), "{message}");
-        std::fs::write(&secret, " hunter2\n").unwrap();
+        std::fs::write(&secret, format!(" {}\n", super::content_for(key))).unwrap();
         let config = load().unwrap();
-        assert_eq!(config.settings.content(key).unwrap().reveal(), "hunter2");
+        assert_eq!(config.settings.content(key).unwrap().reveal(), super::content_for(key));
         std::fs::remove_file(&secret).unwrap();
     }
 }

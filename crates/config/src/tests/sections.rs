@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{from_file, load};
+use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
 use crate::{BindWorkerId, ClientAuth, Driver, Flags, RateKey};
 
 #[test]
@@ -74,7 +74,7 @@ fn lists_and_maps_come_from_the_file_and_from_variables() {
 fn lists_of_ids_and_keys_come_from_files_too() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ids"), "id-1\n# gone\nid-2\n").unwrap();
-    std::fs::write(folder.path().join("keys"), "key-1\nkey-2\n").unwrap();
+    std::fs::write(folder.path().join("keys"), format!("{PUBLIC_KEY}\n{OTHER_PUBLIC_KEY}\n")).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let env = [
         ("TENURE_AUTH__WORKER_REVOKED_TOKEN_IDS_FILE", path("ids")),
@@ -83,7 +83,7 @@ fn lists_of_ids_and_keys_come_from_files_too() {
     let env = env.each_ref().map(|(name, value)| (*name, value.as_str()));
     let worker = load(Flags::default(), &env, None).unwrap().auth.worker;
     assert_eq!(worker.revoked_token_ids.into_iter().collect::<Vec<_>>(), ["id-1", "id-2"]);
-    assert_eq!(worker.public_keys, ["key-1", "key-2"]);
+    assert_eq!(worker.public_keys, [PUBLIC_KEY, OTHER_PUBLIC_KEY]);
 }
 
 #[test]

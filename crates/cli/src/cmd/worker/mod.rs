@@ -121,7 +121,7 @@ impl WorkArgs {
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(Command::Token(args)) = args.command {
-        return token::run(args);
+        return token::run(args).await;
     }
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;

@@ -79,7 +79,7 @@ pub async fn admin(
         Ok::<_, Fault>((Page { items: rows.collect(), next_cursor: page.next }, csv))
     };
     match answer.await {
-        Ok((page, true)) => csv(&ADMIN_COLUMNS, page.items.iter().map(admin_cells)),
+        Ok((page, true)) => csv(&ADMIN_COLUMNS, page.items.iter().map(admin_cells), page.next_cursor.as_deref()),
         Ok((page, false)) => respond(Ok(page), &id),
         Err(fault) => fault.for_user(&id),
     }
@@ -169,7 +169,9 @@ pub async fn operations(
         Ok::<_, Fault>((Page { items: rows.collect(), next_cursor: page.next }, csv))
     };
     match answer.await {
-        Ok((page, true)) => csv(&OPERATION_COLUMNS, page.items.iter().map(operation_cells)),
+        Ok((page, true)) => {
+            csv(&OPERATION_COLUMNS, page.items.iter().map(operation_cells), page.next_cursor.as_deref())
+        }
         Ok((page, false)) => respond(Ok(page), &id),
         Err(fault) => fault.for_user(&id),
     }
@@ -210,7 +212,12 @@ fn before(cursor: Option<&str>) -> Result<Option<i64>, Fault> {
     cursor.map(parse).transpose()
 }
 
-fn csv<const N: usize>(columns: &[&str; N], rows: impl Iterator<Item = [String; N]>) -> Response {
+/// A page as a table. What `next_cursor` is in JSON stands in `X-Next-Cursor`.
+fn csv<const N: usize>(
+    columns: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    next_cursor: Option<&str>,
+) -> Response {
     let mut text = columns.join(",");
     text.push_str("\r\n");
     for row in rows {
@@ -219,6 +226,9 @@ fn csv<const N: usize>(columns: &[&str; N], rows: impl Iterator<Item = [String; 
     }
     let mut response = text.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
+    if let Some(cursor) = next_cursor.and_then(|cursor| HeaderValue::from_str(cursor).ok()) {
+        response.headers_mut().insert("x-next-cursor", cursor);
+    }
     response
 }
 

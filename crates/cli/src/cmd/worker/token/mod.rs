@@ -4,6 +4,7 @@ mod keygen;
 mod keys;
 mod mint;
 mod plan;
+mod revoke;
 mod show;
 
 use std::io::Read;
@@ -43,15 +44,21 @@ enum Command {
     RotationPlan(plan::Args),
     /// Make an Ed25519 key pair
     Keygen(keygen::Args),
+    /// Have a server refuse a token before its time is over
+    Revoke(revoke::RevokeArgs),
+    /// List the tokens that a server refuses
+    Revoked(revoke::RevokedArgs),
 }
 
-pub fn run(args: Args) -> anyhow::Result<Exit> {
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         None => mint::run(args.mint),
         Some(Command::Inspect(args)) => show::inspect(args),
         Some(Command::Verify(args)) => show::verify(args),
         Some(Command::RotationPlan(args)) => plan::run(args),
         Some(Command::Keygen(args)) => keygen::run(args),
+        Some(Command::Revoke(args)) => revoke::revoke(args).await,
+        Some(Command::Revoked(args)) => revoke::revoked(args).await,
     }
 }
 
