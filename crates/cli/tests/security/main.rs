@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod attack;
 mod bootstrap;
+mod certs;
 mod kit;
 mod load;
 mod refusals;

@@ -130,12 +130,14 @@ async fn a_server_that_is_set_up_wrongly_says_what_and_where_and_ends_with_2() {
     let mut problems = Vec::new();
     for wrong in table() {
         let mut child = Child::spawn(serve(&desk, &wrong));
-        wait_until("it ends, or starts after all", PATIENCE, async || {
+        let ended = wait_until("it ends, or starts after all", PATIENCE, async || {
             let output = child.output();
-            output.status.is_some() || !output.stdout.is_empty()
-        })
-        .await;
-        child.kill();
+            (output.status.is_some() || !output.stdout.is_empty()).then_some(output.status)
+        });
+        match ended.await {
+            Some(_) => drop(child.wait(PATIENCE).await),
+            None => child.kill(),
+        }
         let output = child.output();
         let said = &output.stderr;
         let missing = wrong.said.iter().filter(|part| !said.contains(**part)).map(|part| format!("without {part}"));
