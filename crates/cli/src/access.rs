@@ -71,18 +71,23 @@ fn oidc(config: &Config) -> Result<Option<OidcAccess>, ConfigError> {
 
 /// The certificate of the listener, checked.
 pub fn tls(config: &Config) -> anyhow::Result<Option<Arc<LiveServer>>> {
-    let Some(tls) = &config.server.tls else { return Ok(None) };
+    let Some(tls) = server_tls(config) else { return Ok(None) };
+    Ok(Some(Arc::new(tls.load().map_err(|error| ConfigError::Rule(format!("server.tls: {error}")))?)))
+}
+
+/// What the certificate of the listener is read from.
+pub fn server_tls(config: &Config) -> Option<ServerTls> {
+    let tls = config.server.tls.as_ref()?;
     let client_auth = match tls.client_auth {
         tenure_config::ClientAuth::Off => ClientAuth::Off,
         tenure_config::ClientAuth::Optional => ClientAuth::Optional,
         tenure_config::ClientAuth::Required => ClientAuth::Required,
     };
-    let server = ServerTls {
+    Some(ServerTls {
         client_ca_file: tls.client_ca_file.clone(),
         client_auth,
         ..ServerTls::new(&tls.cert_file, &tls.key_file)
-    };
-    Ok(Some(Arc::new(server.load().map_err(|error| ConfigError::Rule(format!("server.tls: {error}")))?)))
+    })
 }
 
 /// Checks the block that worker RPC takes its certificates from.

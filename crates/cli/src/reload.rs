@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use tenure_auth::Secret;
 use tenure_config::{Config, Watcher, changed_keys, needs_restart};
 use tenure_server::{Access, Live, SharedTaskKeys};
@@ -69,10 +70,14 @@ impl Reloader {
             Some(shared) => Some((shared, access::task_keys(&config)?)),
             None => None,
         };
-        if let Some(tls) = &self.tls
-            && tls.reload()?
-        {
-            tracing::info!("new connections get the new certificate");
+        match (&self.tls, access::server_tls(&config)) {
+            (Some(live), Some(tls)) => {
+                if live.reload_from(tls).context("server.tls")? {
+                    tracing::info!("new connections get the new certificate");
+                }
+            }
+            (None, None) => {}
+            _ => tracing::warn!("server.tls is turned on and off by a restart only"),
         }
         if let Some((shared, keys)) = task_keys {
             shared.replace(keys).await;

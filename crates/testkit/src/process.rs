@@ -73,7 +73,7 @@ impl Tenure {
         let url = line
             .trim_end()
             .strip_prefix(LISTENING)
-            .filter(|url| url.starts_with("http://"))
+            .filter(|url| url.starts_with("http://") || url.starts_with("https://"))
             .unwrap_or_else(|| panic!("no URL in {line:?}"))
             .to_owned();
         Self { child, url, data: data.to_owned(), _temporary: None }
@@ -125,7 +125,7 @@ impl Tenure {
         binary
     }
 
-    /// Where the server listens, as `http://ADDRESS:PORT`.
+    /// Where the server listens, as `http://ADDRESS:PORT`, or with `https` when it has a certificate.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -179,10 +179,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_up_when_it_says_where_it_listens() {
-        let script = "echo early; echo tenure listening on http://127.0.0.1:4321; exec sleep 60";
-        let mut server = Tenure::listening(shell(script), Path::new("/data")).await;
-        assert_eq!(server.url(), "http://127.0.0.1:4321");
-        assert!(!server.terminate().await.success());
+        for url in ["http://127.0.0.1:4321", "https://127.0.0.1:4321"] {
+            let script = format!("echo early; echo tenure listening on {url}; exec sleep 60");
+            let mut server = Tenure::listening(shell(&script), Path::new("/data")).await;
+            assert_eq!(server.url(), url);
+            assert!(!server.terminate().await.success());
+        }
     }
 
     #[tokio::test]

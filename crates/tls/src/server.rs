@@ -58,7 +58,7 @@ impl ServerTls {
         let files = self.read()?;
         let tickets = new_tickets()?;
         let config = self.config(&files, &tickets)?;
-        Ok(LiveServer { tls: self, current: RwLock::new(Current { config, files, tickets }) })
+        Ok(LiveServer { current: RwLock::new(Current { tls: self, config, files, tickets }) })
     }
 
     fn read(&self) -> Result<Files, TlsError> {
@@ -133,6 +133,7 @@ struct Files {
 
 #[derive(Debug)]
 struct Current {
+    tls: ServerTls,
     config: Arc<ServerConfig>,
     files: Files,
     tickets: Arc<dyn ProducesTickets>,
@@ -141,7 +142,6 @@ struct Current {
 /// TLS of a listener that runs. Certificates are swapped under it; connections that exist are not touched.
 #[derive(Debug)]
 pub struct LiveServer {
-    tls: ServerTls,
     current: RwLock<Current>,
 }
 
@@ -154,17 +154,26 @@ impl LiveServer {
     /// Reads the files again. `true` when something is new from now on. On an error nothing changes: the old
     /// certificate goes on serving.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let files = self.tls.read()?;
+        let tls = self.current.read().unwrap_or_else(PoisonError::into_inner).tls.clone();
+        self.reload_from(tls)
+    }
+
+    /// The same from other files, or under other rules for clients.
+    pub fn reload_from(&self, tls: ServerTls) -> Result<bool, TlsError> {
+        let files = tls.read()?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let same_clients = files.client_roots == current.files.client_roots;
+        let old = &current.tls;
+        let same_rules = old.client_auth == tls.client_auth && old.allowed_client_names == tls.allowed_client_names;
+        let same_clients = same_rules && files.client_roots == current.files.client_roots;
         // The key belongs to the certificate, so a new key shows as a new certificate.
         if same_clients && files.identity.chain() == current.files.identity.chain() {
+            current.tls = tls;
             return Ok(false);
         }
         // A resumed session is not verified again. Whoever came in under the old CA must not come back by a ticket.
         let tickets = if same_clients { Arc::clone(&current.tickets) } else { new_tickets()? };
-        let config = self.tls.config(&files, &tickets)?;
-        *current = Current { config, files, tickets };
+        let config = tls.config(&files, &tickets)?;
+        *current = Current { tls, config, files, tickets };
         Ok(true)
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tenure_config::{Config, Flags, Level, StoreUrl, example, lint, show};
 
+use super::control_plane::StoreParser;
 use crate::exit::Exit;
 use crate::output::{self, cell};
 
@@ -50,7 +51,7 @@ struct FileArgs {
     #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
     /// Store, in place of the database section
-    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreUrl::parse)]
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreParser)]
     store: Option<StoreUrl>,
 }
 

@@ -31,8 +31,29 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
     /// Store: sqlite:PATH or postgres://… [default: tenure.db in the data folder]
-    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreUrl::parse)]
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreParser)]
     store: Option<StoreUrl>,
+}
+
+/// Reads the address of a store. What is wrong with it is said without it: it may hold a password.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreParser;
+
+impl clap::builder::TypedValueParser for StoreParser {
+    type Value = StoreUrl;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<StoreUrl, clap::Error> {
+        let parsed = value.to_str().ok_or("the address of the store is no UTF-8".to_owned()).and_then(StoreUrl::parse);
+        parsed.map_err(|problem| {
+            let message = format!("invalid value for --store or TENURE_STORE: {problem}\n");
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, message).with_cmd(command)
+        })
+    }
 }
 
 /// Where to listen.

@@ -12,7 +12,7 @@ pub const KEYS: &[Key] = keys! {
         "Private key of the certificate, in PEM.";
     "server.tls.client_ca_file" File, "", Reload,
         "Roots, in PEM, under which certificates of clients are accepted.";
-    "server.tls.client_auth" Choice(&["off", "optional", "required"]), "off", Restart,
+    "server.tls.client_auth" Choice(&["off", "optional", "required"]), "off", Reload,
         "Whether clients show a certificate. With `server.tls.client_ca_file` and without this key it is `required`.";
     "server.cors_allowed_origins" Texts, "", Reload,
         "Origins whose pages may call the API from a browser: `https://console.example.com`, or `*` for all.";

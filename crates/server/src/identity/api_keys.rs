@@ -56,7 +56,7 @@ impl ApiKeys {
         {
             return Ok(key.clone());
         }
-        // A key that was good a moment ago is worth a look, whoever else calls from there.
+        // A key that was good is asked about again also then: it must not outlive its revocation, and there are few.
         if effort == Effort::Cheap && !matches!(cached, Some((_, Some(_)))) {
             return Ok(None);
         }
@@ -90,8 +90,10 @@ impl ApiKeys {
         }
     }
 
-    /// After a change that was made here, which holds at once.
-    pub fn forget(&self) {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// After a key was revoked here, which holds at once. Others stay: whoever calls from an address with many failures
+    /// is known only from here.
+    pub fn forget(&self, key_id: &str) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.retain(|_, (_, key)| key.as_ref().is_none_or(|key| key.key_id != key_id));
     }
 }

@@ -15,6 +15,7 @@ use console::style;
 use tenure_client::{Client, TaskFilter};
 use tenure_contract::user::{CancelRequest, Task};
 
+use super::control_plane::StoreParser;
 use crate::exit::{Exit, Stop};
 use crate::{output, signals};
 use plan::{Kind, Planned, Queues};
@@ -45,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = tasks)]
     tasks: usize,
     /// Use this store: sqlite:PATH or postgres://…; the tasks stay there
-    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse)]
+    #[arg(long, value_name = "URL", value_parser = StoreParser)]
     store: Option<StoreUrl>,
     /// Keep the temporary folder, with the store and the logs of the workers
     #[arg(long)]

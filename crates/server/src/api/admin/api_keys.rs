@@ -66,7 +66,6 @@ pub async fn create(
             expires_at: asked.expires_in.as_deref().map(expiry).transpose()?,
         };
         let stored = app.engine.store().create_api_key(&new).await.map_err(unavailable)?;
-        app.identity.api_keys().forget();
         Ok(CreatedApiKey { key: fresh.text.reveal().to_owned(), info: render(&stored) })
     };
     match answer.await {
@@ -141,7 +140,7 @@ pub async fn revoke(
     let answer = async {
         let key = known(&key)?;
         let revoked = app.engine.store().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
-        app.identity.api_keys().forget();
+        app.identity.api_keys().forget(key);
         revoked.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
     };
     respond(answer.await, &id)

@@ -1,0 +1,13 @@
+//! The real binary under attack and under change: secrets stay secret, keys and certificates change while it serves,
+//! and what is set up wrongly does not start.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod attack;
+mod bootstrap;
+mod certs;
+mod kit;
+mod load;
+mod refusals;
+mod reload;
+mod tls;
