@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::Timestamp;
 use tenure_engine::Engine;
 use tenure_engine::store::StoreError;
+use tokio::sync::Mutex;
 
 use crate::access::guard::unix_now;
 use crate::live::Live;
@@ -20,11 +21,13 @@ const KEPT_SECONDS: i64 = 20 * 60;
 pub struct Revocations {
     engine: Engine,
     ids: Live<HashSet<String>>,
+    /// Held while the store is asked, so that an answer from before a revocation does not undo it.
+    asking: Mutex<()>,
 }
 
 impl Revocations {
     pub fn new(engine: Engine) -> Self {
-        Self { engine, ids: Live::default() }
+        Self { engine, ids: Live::default(), asking: Mutex::default() }
     }
 
     pub fn get(&self) -> Arc<HashSet<String>> {
@@ -33,6 +36,7 @@ impl Revocations {
 
     /// Holds here at once, and elsewhere within [`PACE`].
     pub async fn add(&self, token_id: &str, by: &str) -> Result<(), StoreError> {
+        let _asking = self.asking.lock().await;
         let until = Timestamp::from_millis((unix_now() + KEPT_SECONDS).saturating_mul(1000));
         self.engine.store().revoke_worker_token(token_id, until, by).await?;
         self.ids.update(|ids| {
@@ -43,6 +47,7 @@ impl Revocations {
 
     /// Takes over what the store has. If it cannot be asked, what is known holds on.
     pub async fn refresh(&self) {
+        let _asking = self.asking.lock().await;
         match self.engine.store().revoked_worker_tokens().await {
             Ok(ids) => {
                 let ids: HashSet<String> = ids.into_iter().collect();
