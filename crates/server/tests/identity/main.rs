@@ -7,7 +7,10 @@
 mod harness;
 
 mod api_keys;
+mod audit;
+mod limits;
 mod matrix;
+mod oidc;
 mod people;
 mod provider;
 mod worker_tokens;
