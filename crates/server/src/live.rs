@@ -22,12 +22,12 @@ impl<T> Live<T> {
 }
 
 impl<T: Clone> Live<T> {
-    /// Nobody else changes the value meanwhile.
+    /// Two at a time both count: the second one begins with what the first one left.
     pub fn update(&self, change: impl FnOnce(&mut T)) {
-        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let mut value = T::clone(&place);
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut value = T::clone(&current);
         change(&mut value);
-        *place = Arc::new(value);
+        *current = Arc::new(value);
     }
 }
 
@@ -54,5 +54,17 @@ mod tests {
         let (other, taken) = (live.clone(), live.get());
         other.update(|value| *value += 1);
         assert_eq!((*taken, *live.get()), (1, 2));
+    }
+
+    #[test]
+    fn no_update_is_lost_beside_another() {
+        let live = Live::new(Vec::new());
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let live = live.clone();
+                scope.spawn(move || (0..200).for_each(|_| live.update(|all| all.push(n))));
+            }
+        });
+        assert_eq!(live.get().len(), 8 * 200);
     }
 }

@@ -81,18 +81,25 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
             request.extensions_mut().insert(worker);
         }),
         Rule::Bootstrap => bootstrap(access, request).await,
-        Rule::User(scope) => match app.identity.user(access, request.headers(), effort).await {
-            Ok(caller) => caller.narrowed(request.headers()).and_then(|caller| {
-                // Also who lacks the scope is known to the audit.
-                request.extensions_mut().insert(caller.clone());
-                caller.require(scope)
-            }),
-            Err(fault) => Err(fault),
-        },
+        Rule::User(_) => app.identity.user(access, request.headers(), effort).await.map(|caller| {
+            // Also who then lacks a scope, or asks for too much, is known to the audit.
+            request.extensions_mut().insert(caller);
+        }),
     };
     admitted.map_err(|fault| failures.count(fault, rule))?;
-    let Some(limit) = access.rate_limit.filter(|_| matches!(rule, Rule::User(_))) else { return Ok(None) };
-    let caller = request.extensions().get::<Caller>();
+    let Rule::User(scope) = rule else { return Ok(None) };
+    let caller = request.extensions().get::<Caller>().cloned().ok_or(Fault::Internal)?;
+    let narrowed = caller.clone().narrowed(request.headers());
+    // Refusals count too: they cost a row of the audit each.
+    let applied = limited(app, access, narrowed.as_ref().unwrap_or(&caller), from)?;
+    let caller = narrowed?;
+    request.extensions_mut().insert(caller.clone());
+    caller.require(scope)?;
+    Ok(applied)
+}
+
+fn limited(app: &App, access: &Access, caller: &Caller, from: IpAddr) -> Result<Applied, Fault> {
+    let Some(limit) = access.rate_limit else { return Ok(None) };
     let verdict = app.limiter.take(&bucket(limit.key_by, caller, from), allowance(limit), Instant::now());
     if !verdict.allowed {
         metrics::counter!("tenure_rate_limit_blocked_total").increment(1);
@@ -124,9 +131,9 @@ async fn bootstrap(access: &Access, request: &mut Request) -> Result<(), Fault> 
     if access.workers.bootstrap.is_empty() {
         return Err(Fault::BootstrapNotConfigured);
     }
-    let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-    let key = key.ok_or(Fault::MissingBootstrapKey)?;
-    // The id as the handler will read it, whatever way it is written in the path.
+    let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok());
+    let key = key.ok_or(Fault::MissingBootstrapKey)?.to_owned();
+    // Read as the handler reads it: the key is judged for the id that the token will name.
     let Path(id) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidBootstrapKey)?;
     access.workers.authenticate_bootstrap(&id, Some(&key)).map_err(|_| Fault::InvalidBootstrapKey)
 }
@@ -185,15 +192,11 @@ fn allowance(limit: RateLimit) -> Allowance {
     Allowance { per_minute: f64::from(limit.requests_per_minute), burst: f64::from(limit.burst) }
 }
 
-fn bucket(key_by: KeyBy, caller: Option<&Caller>, from: IpAddr) -> String {
-    let by_key = |caller: &Caller| format!("key:{}", caller.actor);
-    match (key_by, caller) {
-        (KeyBy::Ip, _) | (_, None) => format!("ip:{from}"),
-        (KeyBy::ApiKey, Some(caller)) => by_key(caller),
-        (KeyBy::Owner, Some(caller)) => match &caller.subject {
-            Some(owner) => format!("owner:{}/{owner}", caller.home()),
-            None => by_key(caller),
-        },
+fn bucket(key_by: KeyBy, caller: &Caller, from: IpAddr) -> String {
+    match (key_by, &caller.subject) {
+        (KeyBy::Ip, _) => format!("ip:{from}"),
+        (KeyBy::Owner, Some(owner)) => format!("owner:{}/{owner}", caller.home()),
+        (KeyBy::ApiKey, _) | (KeyBy::Owner, None) => format!("key:{}", caller.actor),
     }
 }
 

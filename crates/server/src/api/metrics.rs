@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -11,6 +11,7 @@ use tenure_contract::error::UserError;
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
+use crate::access::guard::User;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
@@ -20,17 +21,18 @@ pub fn router() -> Router<App> {
 /// The same, where scrapers look first
 #[utoipa::path(get, path = "/metrics", tag = "health", security(("api_key" = ["operator"])),
     responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
-pub async fn metrics_at_root(state: State<App>) -> Response {
-    metrics(state).await
+pub async fn metrics_at_root(state: State<App>, caller: User) -> Response {
+    metrics(state, caller).await
 }
 
 /// Figures for Prometheus
 #[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "health", security(("api_key" = ["operator"])),
     responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
-pub async fn metrics(State(app): State<App>) -> Response {
+pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Response {
     let mut text = app.metrics.render();
-    // Depths are read when asked for: they are the store's, not this process's.
-    match app.engine.queues(None, None, limits::LIST_LIMIT_MAX).await {
+    // Depths are read when asked for: they are the store's, not this process's. Queues have names, so an operator of
+    // one tenant sees those of its own; other figures name nobody.
+    match app.engine.queues(caller.queues_of(), None, limits::LIST_LIMIT_MAX).await {
         Ok(page) => queue_depths(&mut text, &page.items),
         Err(error) => tracing::warn!(%error, "cannot read queue depths for metrics"),
     }

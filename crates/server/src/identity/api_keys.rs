@@ -23,7 +23,14 @@ const CACHED: usize = 10_000;
 #[derive(Debug)]
 pub struct ApiKeys {
     engine: Engine,
-    cache: Mutex<HashMap<KeyDigest, (Instant, Option<ApiKey>)>>,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    keys: HashMap<KeyDigest, (Instant, Option<ApiKey>)>,
+    /// How often a key was forgotten. What was read before that is not remembered after it.
+    turn: u64,
 }
 
 impl ApiKeys {
@@ -50,19 +57,19 @@ impl ApiKeys {
     }
 
     async fn find(&self, digest: KeyDigest, effort: Effort) -> Result<Option<ApiKey>, Fault> {
-        let cached = self.cached(&digest);
+        let (cached, turn) = self.cached(&digest);
         if let Some((at, key)) = &cached
             && at.elapsed() < FRESH
         {
             return Ok(key.clone());
         }
-        // A key that was good is asked about again also then: it must not outlive its revocation, and there are few.
+        // A key that was good is looked up again, however little may be done: it may have been revoked since.
         if effort == Effort::Cheap && !matches!(cached, Some((_, Some(_)))) {
             return Ok(None);
         }
         match self.engine.store().api_key_by_hash(&digest).await {
             Ok(key) => {
-                self.remember(digest, key.clone());
+                self.remember(digest, key.clone(), turn);
                 Ok(key)
             }
             Err(error) if error.is_transient() => match cached {
@@ -76,17 +83,21 @@ impl ApiKeys {
         }
     }
 
-    fn cached(&self, digest: &KeyDigest) -> Option<(Instant, Option<ApiKey>)> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    fn cached(&self, digest: &KeyDigest) -> (Option<(Instant, Option<ApiKey>)>, u64) {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        (cache.keys.get(digest).cloned(), cache.turn)
     }
 
-    fn remember(&self, digest: KeyDigest, key: Option<ApiKey>) {
+    fn remember(&self, digest: KeyDigest, key: Option<ApiKey>, turn: u64) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.len() >= CACHED {
-            cache.retain(|_, (at, key)| key.is_some() && at.elapsed() < KEPT_IN_OUTAGE);
+        if cache.turn != turn {
+            return;
         }
-        if cache.len() < CACHED {
-            cache.insert(digest, (Instant::now(), key));
+        if cache.keys.len() >= CACHED {
+            cache.keys.retain(|_, (at, key)| key.is_some() && at.elapsed() < KEPT_IN_OUTAGE);
+        }
+        if cache.keys.len() < CACHED {
+            cache.keys.insert(digest, (Instant::now(), key));
         }
     }
 
@@ -94,6 +105,7 @@ impl ApiKeys {
     /// is known only from here.
     pub fn forget(&self, key_id: &str) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.retain(|_, (_, key)| key.as_ref().is_none_or(|key| key.key_id != key_id));
+        cache.keys.retain(|_, (_, key)| key.as_ref().is_none_or(|key| key.key_id != key_id));
+        cache.turn += 1;
     }
 }

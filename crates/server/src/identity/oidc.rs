@@ -20,6 +20,8 @@ use crate::validate;
 const KEPT: Duration = Duration::from_secs(600);
 /// A token of an unknown key makes the server look for new keys this often at most.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// A provider that could not be asked is asked again after this long.
+const RETRY: Duration = Duration::from_secs(1);
 const FETCH: Duration = Duration::from_secs(5);
 const JWKS_BYTES: usize = 256 * 1024;
 
@@ -65,8 +67,25 @@ impl OidcAccess {
 pub struct Provider {
     outbound: Option<Outbound>,
     keys: Live<Option<Fetched>>,
-    /// One fetch at a time, and when the last one began.
-    fetching: Mutex<Option<Instant>>,
+    /// One fetch at a time.
+    fetching: Mutex<Last>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Last {
+    /// When the last fetch ended.
+    fetch: Option<Instant>,
+    /// When keys were last looked for because of an unknown one.
+    look: Option<Instant>,
+}
+
+/// Why keys are fetched.
+#[derive(Debug, Clone, Copy)]
+enum Why {
+    /// There are none, or none that are fresh.
+    Old,
+    /// A token names a key that is not among them.
+    UnknownKey,
 }
 
 #[derive(Debug, Clone)]
@@ -111,7 +130,7 @@ impl Provider {
         let fresh = known.filter(|known| known.at.elapsed() < KEPT);
         let keys = match fresh {
             Some(known) => Some(Arc::clone(&known.keys)),
-            None => self.fetch(url, Duration::ZERO).await.or_else(|| known.map(|known| Arc::clone(&known.keys))),
+            None => self.fetch(url, Why::Old).await.or_else(|| known.map(|known| Arc::clone(&known.keys))),
         };
         let Some(keys) = keys else { return Err(Fault::ProviderUnavailable) };
         let verify = |keys: &JwkSet| oidc.verifier(OidcKeys::Set(keys.clone())).verify(token, now);
@@ -119,24 +138,28 @@ impl Provider {
             Err(TokenError::UnknownKey { .. }) => {}
             judged => return judged.map_err(|error| refused(&error)),
         }
-        let keys = self.fetch(url, LOOK_AGAIN).await.ok_or(Fault::InvalidBearer)?;
+        let keys = self.fetch(url, Why::UnknownKey).await.ok_or(Fault::InvalidBearer)?;
         verify(&keys).map_err(|error| refused(&error))
     }
 
-    /// Fetches the keys, unless that was done less than `pause` ago.
-    async fn fetch(&self, url: &str, pause: Duration) -> Option<Arc<JwkSet>> {
+    /// Fetches the keys, unless that was done a moment ago.
+    async fn fetch(&self, url: &str, why: Why) -> Option<Arc<JwkSet>> {
+        let asked = Instant::now();
         let mut last = self.fetching.lock().await;
-        // Somebody may have done it while this one waited.
-        if let Some(known) = (*self.keys.get()).as_ref().filter(|known| known.url == url)
-            && last.is_some_and(|at| known.at >= at && at.elapsed() < Duration::from_secs(1))
-        {
-            return Some(Arc::clone(&known.keys));
+        // Somebody may have done it while this one waited, with or without luck.
+        if last.fetch.is_some_and(|at| at >= asked) {
+            return (*self.keys.get()).as_ref().filter(|known| known.url == url).map(|known| Arc::clone(&known.keys));
         }
-        if last.is_some_and(|at| at.elapsed() < pause.max(Duration::from_secs(1))) {
-            return None;
+        let recently = |at: Option<Instant>, pause| at.is_some_and(|at| at.elapsed() < pause);
+        match why {
+            Why::Old if recently(last.fetch, RETRY) => return None,
+            Why::UnknownKey if recently(last.look, LOOK_AGAIN) => return None,
+            Why::Old => {}
+            Why::UnknownKey => last.look = Some(asked),
         }
-        *last = Some(Instant::now());
-        match self.fetch_now(url).await {
+        let fetched = self.fetch_now(url).await;
+        last.fetch = Some(Instant::now());
+        match fetched {
             Ok(keys) => {
                 let keys = Arc::new(keys);
                 self.keys.set(Some(Fetched { url: url.to_owned(), at: Instant::now(), keys: Arc::clone(&keys) }));

@@ -21,13 +21,13 @@ const KEPT_SECONDS: i64 = 20 * 60;
 pub struct Revocations {
     engine: Engine,
     ids: Live<HashSet<String>>,
-    /// What was revoked here must not be lost to an older reading.
-    changing: Mutex<()>,
+    /// Held while the store is asked, so that an answer from before a revocation does not undo it.
+    asking: Mutex<()>,
 }
 
 impl Revocations {
     pub fn new(engine: Engine) -> Self {
-        Self { engine, ids: Live::default(), changing: Mutex::default() }
+        Self { engine, ids: Live::default(), asking: Mutex::default() }
     }
 
     pub fn get(&self) -> Arc<HashSet<String>> {
@@ -36,7 +36,7 @@ impl Revocations {
 
     /// Holds here at once, and elsewhere within [`PACE`].
     pub async fn add(&self, token_id: &str, by: &str) -> Result<(), StoreError> {
-        let _changing = self.changing.lock().await;
+        let _asking = self.asking.lock().await;
         let until = Timestamp::from_millis((unix_now() + KEPT_SECONDS).saturating_mul(1000));
         self.engine.store().revoke_worker_token(token_id, until, by).await?;
         self.ids.update(|ids| {
@@ -47,7 +47,7 @@ impl Revocations {
 
     /// Takes over what the store has. If it cannot be asked, what is known holds on.
     pub async fn refresh(&self) {
-        let _changing = self.changing.lock().await;
+        let _asking = self.asking.lock().await;
         match self.engine.store().revoked_worker_tokens().await {
             Ok(ids) => {
                 let ids: HashSet<String> = ids.into_iter().collect();

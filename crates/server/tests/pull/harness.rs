@@ -81,7 +81,7 @@ pub struct Server {
     pub engine: Engine,
     pub home: Arc<Home>,
     pub url: String,
-    config: ServerConfig,
+    pub config: ServerConfig,
     retention: Retention,
     http: reqwest::Client,
     stop: CancellationToken,
@@ -152,9 +152,20 @@ impl Server {
     }
 
     async fn start_at(home: Arc<Home>, config: ServerConfig, retention: Retention, clock: Arc<Clock>) -> Self {
+        Self::start_with(home, retention, clock, |_| config).await
+    }
+
+    /// A server whose set-up needs the engine.
+    pub async fn start_with(
+        home: Arc<Home>,
+        retention: Retention,
+        clock: Arc<Clock>,
+        config: impl FnOnce(&Engine) -> ServerConfig,
+    ) -> Self {
         let engine_config =
             EngineConfig { retention: retention.clone(), clock: Arc::clone(&clock), ..EngineConfig::default() };
         let engine = Engine::open_with(&home.url(), engine_config).await.unwrap();
+        let config = config(&engine);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();

@@ -1,0 +1,405 @@
+//! Tokens of workers: static and signed, accepted and refused; who issues and revokes them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use aws_lc_rs::signature::Ed25519KeyPair;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tenure_auth::worker::{BootstrapKey, ClaimSet, PrivateKey, PublicKey, SigningKey};
+use tenure_auth::{Secret, WorkerAuth, WorkerKeys};
+use tenure_testkit::wait_until;
+
+use crate::harness::{Answer, Server, TOKEN, merge};
+use crate::on_both_stores;
+use crate::people::{ADMIN, Header, USER, get, post, said, set, with_users};
+use crate::provider::{b64, now};
+
+on_both_stores!(
+    tokens_that_are_accepted,
+    tokens_that_are_refused,
+    a_revoked_token_is_refused_at_once_and_stays_revoked,
+    many_revocations_at_once_all_hold,
+    keys_change_without_a_restart,
+    admins_issue_tokens,
+    a_worker_gets_its_own_token_for_its_bootstrap_key,
+);
+
+const ACTIVE: &str = "the-active-signing-key-with-32-bytes-";
+const ROTATED: &str = "the-former-signing-key-with-32-bytes-";
+const SEED: [u8; 32] = *b"0123456789abcdef0123456789abcdef";
+const SEED_ROTATED: [u8; 32] = *b"fedcba9876543210fedcba9876543210";
+
+/// A server that knows every kind of worker credential.
+fn with_workers(server: &Server) {
+    with_users(server);
+    let former = PrivateKey::parse(&b64(SEED_ROTATED)).unwrap();
+    let keys = WorkerKeys {
+        active: SigningKey::new(ACTIVE),
+        rotation: SigningKey::new(ROTATED).into_iter().collect(),
+        private: Some(PrivateKey::parse(&b64(SEED)).unwrap()),
+        public: vec![former.public()],
+        legacy: false,
+    };
+    let workers = WorkerAuth {
+        shared: Secret::new(TOKEN),
+        shared_previous: Secret::new("the-previous-shared-token"),
+        per_worker: HashMap::from([("w-own".to_owned(), Secret::new("own-token").unwrap())]),
+        keys,
+        revoked: ["revoked-by-config".to_owned()].into(),
+        bootstrap: HashMap::from([
+            ("w-boot".to_owned(), BootstrapKey::parse("boot-key").unwrap()),
+            // SHA-256 of `abc`.
+            (
+                "w-hashed".to_owned(),
+                BootstrapKey::parse("sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad").unwrap(),
+            ),
+        ]),
+        anonymous: false,
+    };
+    set(server, |access| access.workers = workers);
+}
+
+/// Good claims of worker `w-1`, changed; what is null is left out.
+fn claims(change: Value) -> Value {
+    let mut claims = json!({"worker_id": "w-1", "jti": "token-1", "aud": "worker:control-plane",
+        "exp": now() + 300, "iat": now()});
+    merge(&mut claims, change);
+    claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    claims
+}
+
+fn by_hmac(key: &str, claims: &Value) -> String {
+    let message = format!("stacyvm-worker-v1.{}", b64(claims.to_string()));
+    let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), message.as_bytes());
+    format!("{message}.{}", b64(signature))
+}
+
+fn by_ed25519(seed: &[u8; 32], claims: &Value) -> String {
+    let message = format!("tenure-worker-v1.{}", b64(claims.to_string()));
+    let pair = Ed25519KeyPair::from_seed_unchecked(seed).unwrap();
+    format!("{message}.{}", b64(pair.sign(message.as_bytes())))
+}
+
+async fn claim(server: &Server, headers: &[Header<'_>], worker: &str) -> Answer {
+    let body = json!({"worker_id": worker, "streams": ["q"], "max_wait_ms": 0});
+    server.call(Method::POST, "/internal/worker/claim", headers, Some(&body)).await
+}
+
+async fn by_token(server: &Server, token: &str) -> (u16, String) {
+    let answer = claim(server, &[("X-Worker-Token", token), ("X-Worker-ID", "w-1")], "w-1").await;
+    let (status, word) = said(&answer);
+    (status, word.to_owned())
+}
+
+async fn tokens_that_are_accepted(server: Server) {
+    with_workers(&server);
+    let good = claims(json!({}));
+    let signed = [
+        ("HMAC", by_hmac(ACTIVE, &good)),
+        ("HMAC by a rotation key", by_hmac(ROTATED, &good)),
+        ("Ed25519", by_ed25519(&SEED, &good)),
+        ("Ed25519 by a rotation key", by_ed25519(&SEED_ROTATED, &good)),
+        ("scope lease", by_hmac(ACTIVE, &claims(json!({"scopes": ["worker:lease"]})))),
+        ("scope lease among unknown ones", by_hmac(ACTIVE, &claims(json!({"scopes": ["x", "worker:lease"]})))),
+        ("issued 25 s ahead", by_ed25519(&SEED, &claims(json!({"iat": now() + 25})))),
+        ("valid in 25 s", by_ed25519(&SEED, &claims(json!({"nbf": now() + 25})))),
+        ("15 minutes", by_hmac(ACTIVE, &claims(json!({"exp": now() + 900})))),
+        ("a claim that is not known", by_hmac(ACTIVE, &claims(json!({"more": [1]})))),
+    ];
+    for (what, token) in &signed {
+        let bearer = format!("Bearer {token}");
+        for headers in [
+            vec![("X-Worker-Token", token.as_str()), ("X-Worker-ID", "w-1")],
+            vec![("X-Worker-Token", token)],
+            vec![("Authorization", &bearer), ("X-Worker-ID", "w-1")],
+        ] {
+            assert_eq!(said(&claim(&server, &headers, "w-1").await), (200, ""), "{what} {headers:?}");
+        }
+    }
+    let previous = "the-previous-shared-token";
+    for (headers, worker) in [
+        (vec![("X-Worker-Token", "own-token"), ("X-Worker-ID", "w-own")], "w-own"),
+        (vec![("X-Worker-Token", TOKEN), ("X-Worker-ID", "w-2")], "w-2"),
+        (vec![("X-Worker-Token", previous), ("X-Worker-ID", "w-2")], "w-2"),
+        (vec![("X-Trace-Worker-Token", TOKEN)], "w-2"),
+        (vec![("X-Trace-Worker-Token", previous)], "w-2"),
+    ] {
+        assert_eq!(said(&claim(&server, &headers, worker).await), (200, ""), "{headers:?}");
+    }
+    // A worker with a static token may hold a signed one too.
+    let own = by_ed25519(&SEED, &claims(json!({"worker_id": "w-own"})));
+    let headers = [("X-Worker-Token", own.as_str()), ("X-Worker-ID", "w-own")];
+    assert_eq!(said(&claim(&server, &headers, "w-own").await), (200, ""));
+}
+
+async fn tokens_that_are_refused(server: Server) {
+    with_workers(&server);
+    let (invalid, forbidden) = ((401, "invalid_worker_token"), (403, "forbidden"));
+    let rows = [
+        ("another worker", json!({"worker_id": "w-2"}), invalid),
+        ("no worker", json!({"worker_id": null}), invalid),
+        ("a blank worker", json!({"worker_id": " "}), invalid),
+        ("expired", json!({"exp": now() - 1, "iat": now() - 100}), invalid),
+        ("no expiry", json!({"exp": null}), invalid),
+        ("expiry zero", json!({"exp": 0}), invalid),
+        ("not yet valid", json!({"nbf": now() + 60}), invalid),
+        ("issued in the future", json!({"iat": now() + 60, "exp": now() + 120}), invalid),
+        ("a life of more than 15 minutes", json!({"exp": now() + 901}), invalid),
+        ("revoked by the configuration", json!({"jti": "revoked-by-config"}), invalid),
+        ("no audience", json!({"aud": null}), invalid),
+        ("no time of issue", json!({"iat": null}), invalid),
+        ("no id", json!({"jti": null}), invalid),
+        ("a blank id", json!({"jti": "  "}), invalid),
+        ("the audience of workers", json!({"aud": "worker:rpc"}), invalid),
+        ("another audience", json!({"aud": "tenure"}), invalid),
+        ("audiences in a list", json!({"aud": ["worker:control-plane"]}), invalid),
+        ("lacking scope", json!({"scopes": ["worker:heartbeat", "worker:exec"]}), forbidden),
+        ("scopes of which none is known", json!({"scopes": ["lease", "admin", "*"]}), forbidden),
+        ("no scopes", json!({"scopes": []}), forbidden),
+    ];
+    for (what, change, (status, word)) in rows {
+        let claims = claims(change);
+        for token in [by_hmac(ACTIVE, &claims), by_ed25519(&SEED, &claims)] {
+            assert_eq!(by_token(&server, &token).await, (status, word.to_owned()), "{what}");
+        }
+    }
+    let good = claims(json!({}));
+    let (hmac, ed25519) = (by_hmac(ACTIVE, &good), by_ed25519(&SEED, &good));
+    let without_signature = hmac.rsplit_once('.').unwrap().0.to_owned();
+    for (what, token) in [
+        ("another key", by_hmac("another-signing-key-with-at-least-32-bytes", &good)),
+        ("another Ed25519 key", by_ed25519(&[7; 32], &good)),
+        ("no signature", without_signature.clone()),
+        ("an empty signature", format!("{without_signature}.")),
+        ("a signature of the other format", hmac.replace("stacyvm", "tenure")),
+        ("a part more", format!("{hmac}.x")),
+        ("padding", format!("{ed25519}==")),
+        ("a changed payload", ed25519.replacen(".e", ".f", 1)),
+        ("the prefix alone", "tenure-worker-v1.".to_owned()),
+        ("a key of the API", USER.1.to_owned()),
+        ("a key of admins", ADMIN.1.to_owned()),
+        ("a bootstrap key", "boot-key".to_owned()),
+        ("the signing key itself", ACTIVE.to_owned()),
+    ] {
+        assert_eq!(by_token(&server, &token).await, (401, "invalid_worker_token".to_owned()), "{what}");
+    }
+    let token = hmac.as_str();
+    for (what, headers, worker, expected) in [
+        ("shared for a mapped id", vec![("X-Worker-Token", TOKEN), ("X-Worker-ID", "w-own")], "w-own", invalid),
+        ("shared, naming a mapped id in the body", vec![("X-Worker-Token", TOKEN)], "w-own", invalid),
+        ("the token of another", vec![("X-Worker-Token", "own-token"), ("X-Worker-ID", "w-1")], "w-1", invalid),
+        ("header of another", vec![("X-Worker-Token", token), ("X-Worker-ID", "w-2")], "w-2", invalid),
+        ("header of another, body of its own", vec![("X-Worker-Token", token), ("X-Worker-ID", "w-2")], "w-1", invalid),
+        ("signed, in the header of the shared", vec![("X-Trace-Worker-Token", token)], "w-1", invalid),
+        ("two that differ", vec![("X-Worker-Token", token), ("X-Trace-Worker-Token", TOKEN)], "w-1", invalid),
+        ("body of another", vec![("X-Worker-Token", token)], "w-2", (403, "worker_mismatch")),
+        ("body of a mapped one", vec![("X-Worker-Token", token)], "w-own", (403, "worker_mismatch")),
+    ] {
+        assert_eq!(said(&claim(&server, &headers, worker).await), expected, "{what}");
+    }
+    // Every call of the contract holds the token against its own scope.
+    let narrow = by_hmac(ACTIVE, &claims(json!({"scopes": ["worker:heartbeat"]})));
+    for call in ["claim", "heartbeat", "complete", "fail", "exchange"] {
+        let headers = [("X-Worker-Token", narrow.as_str())];
+        let answer = post(&server, &headers, &format!("/internal/worker/{call}"), json!({"worker_id": "w-1"})).await;
+        assert_eq!(said(&answer), (403, "forbidden"), "{call}");
+        assert!(answer.body["message"].as_str().unwrap().contains("worker:lease"), "{}", answer.body);
+    }
+}
+
+async fn revoke(server: &Server, id: &str) {
+    let answer = post(server, &[ADMIN], "/api/v1/admin/worker-tokens/revocations", json!({"token_id": id})).await;
+    assert_eq!((answer.status.as_u16(), answer.body.as_str()), (204, Some("")));
+}
+
+async fn a_revoked_token_is_refused_at_once_and_stays_revoked(server: Server) {
+    with_workers(&server);
+    let token = by_ed25519(&SEED, &claims(json!({"jti": "stolen"})));
+    let other = by_ed25519(&SEED, &claims(json!({"jti": "kept"})));
+    assert_eq!(by_token(&server, &token).await.0, 200);
+    let second = if server.home.is_sqlite() { None } else { Some(server.beside().await) };
+    if let Some(second) = &second {
+        assert_eq!(by_token(second, &token).await.0, 200);
+    }
+    revoke(&server, "stolen").await;
+    assert_eq!(by_token(&server, &token).await, (401, "invalid_worker_token".to_owned()));
+    if let Some(second) = &second {
+        let refused = async || (by_token(second, &token).await.0 == 401).then_some(());
+        wait_until("the other replica refuses it", Duration::from_secs(5), refused).await;
+    }
+    // Longer than what was revoked is read again: nothing brings it back.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    for server in std::iter::once(&server).chain(&second) {
+        assert_eq!(by_token(server, &token).await.0, 401);
+        assert_eq!(by_token(server, &other).await.0, 200);
+        let listed = get(server, &[ADMIN], "/api/v1/admin/worker-tokens/revocations").await.ok();
+        assert_eq!(listed, json!({"items": ["stolen"]}));
+    }
+    drop(second);
+    let server = server.restart().await;
+    let refused = async || (by_token(&server, &token).await.0 == 401).then_some(());
+    wait_until("a new process refuses it", Duration::from_secs(5), refused).await;
+    for blank in ["", "  ", "a b"] {
+        let body = json!({"token_id": blank});
+        let answer = post(&server, &[ADMIN], "/api/v1/admin/worker-tokens/revocations", body).await;
+        assert_eq!(said(&answer), (400, "invalid_argument"), "{blank:?}");
+    }
+}
+
+async fn many_revocations_at_once_all_hold(server: Server) {
+    with_workers(&server);
+    let ids: Vec<String> = (0..40).map(|n| format!("token-{n}")).collect();
+    futures_util::future::join_all(ids.iter().map(|id| revoke(&server, id))).await;
+    for id in &ids {
+        let token = by_hmac(ACTIVE, &claims(json!({"jti": id})));
+        assert_eq!(by_token(&server, &token).await.0, 401, "{id}");
+    }
+}
+
+async fn keys_change_without_a_restart(server: Server) {
+    with_workers(&server);
+    let token = by_hmac(ACTIVE, &claims(json!({})));
+    let fresh = by_ed25519(&[9; 32], &claims(json!({})));
+    assert_eq!((by_token(&server, &token).await.0, by_token(&server, &fresh).await.0), (200, 401));
+    let public = PrivateKey::parse(&b64([9; 32])).unwrap().public();
+    set(&server, |access| {
+        access.workers.keys.active = None;
+        access.workers.keys.public.push(PublicKey::clone(&public));
+        access.workers.shared = None;
+        access.workers.revoked.insert("token-9".to_owned());
+    });
+    assert_eq!((by_token(&server, &token).await.0, by_token(&server, &fresh).await.0), (401, 200));
+    assert_eq!(by_token(&server, TOKEN).await.0, 401);
+    let revoked = by_ed25519(&[9; 32], &claims(json!({"jti": "token-9"})));
+    assert_eq!(by_token(&server, &revoked).await.0, 401);
+}
+
+async fn admins_issue_tokens(server: Server) {
+    with_workers(&server);
+    let path = "/api/v1/admin/worker-tokens";
+    let issue = async |body: Value| post(&server, &[ADMIN], path, body).await;
+    for (asked, lives_s, scopes, audience) in [
+        (json!({"worker_id": "w-1"}), 300, None, "worker:control-plane"),
+        (json!({"worker_id": " w-1 ", "ttl": "15m"}), 900, None, "worker:control-plane"),
+        (json!({"worker_id": "w-1", "ttl": "1m30s", "audience": "worker:rpc"}), 90, None, "worker:rpc"),
+        (
+            json!({"worker_id": "w-1", "scopes": ["worker:lease", "worker:exec"]}),
+            300,
+            Some(["worker:exec", "worker:lease"]),
+            "worker:control-plane",
+        ),
+    ] {
+        let issued = issue(asked.clone()).await.ok();
+        assert_eq!(issued.as_object().unwrap().len(), 3, "{issued}");
+        assert_eq!(issued["worker_id"], "w-1");
+        let token = issued["token"].as_str().unwrap();
+        let claims = ClaimSet::inspect(token).unwrap();
+        assert_eq!((claims.worker_id.as_deref(), claims.aud.as_deref()), (Some("w-1"), Some(audience)), "{asked}");
+        assert_eq!(claims.exp.unwrap() - claims.iat.unwrap(), lives_s, "{asked}");
+        assert_eq!(claims.scopes, scopes.map(|names| names.map(str::to_owned).to_vec()), "{asked}");
+        assert_eq!(claims.jti.unwrap().len(), 32);
+        assert_eq!(crate::harness::time(&issued["expires_at"]).as_millis(), claims.exp.unwrap() * 1000);
+        let expected = if audience == "worker:rpc" { 401 } else { 200 };
+        assert_eq!(by_token(&server, token).await.0, expected, "{asked}");
+    }
+    for (asked, field) in [
+        (json!({}), "worker_id"),
+        (json!({"worker_id": "  "}), "worker_id"),
+        (json!({"worker_id": "a\nb"}), "worker_id"),
+        (json!({"worker_id": "w".repeat(1000)}), "worker_id"),
+        (json!({"worker_id": "w-1", "ttl": "0s"}), "ttl"),
+        (json!({"worker_id": "w-1", "ttl": "-5m"}), "ttl"),
+        (json!({"worker_id": "w-1", "ttl": "15m1s"}), "ttl"),
+        (json!({"worker_id": "w-1", "ttl": "10ms"}), "ttl"),
+        (json!({"worker_id": "w-1", "ttl": "soon"}), "ttl"),
+        (json!({"worker_id": "w-1", "audience": "tenure"}), "audience"),
+        (json!({"worker_id": "w-1", "audience": ""}), "audience"),
+        (json!({"worker_id": "w-1", "scopes": ["worker:lease", "worker:everything"]}), "scopes[1]"),
+        (json!({"worker_id": "w-1", "scopes": []}), "scopes"),
+    ] {
+        let answer = issue(asked.clone()).await;
+        assert_eq!(said(&answer), (400, "invalid_argument"), "{asked}");
+        assert_eq!((&answer.body["field"], &answer.body["code"]), (&json!(field), &json!("BAD_REQUEST")), "{asked}");
+    }
+    // Others do not issue.
+    assert_eq!(said(&post(&server, &[USER], path, json!({"worker_id": "w-1"})).await), (403, "forbidden"));
+    assert_eq!(said(&post(&server, &[], path, json!({"worker_id": "w-1"})).await), (401, "missing_api_key"));
+    // Without an Ed25519 key the older format is issued, without any key nothing.
+    set(&server, |access| access.workers.keys.private = None);
+    let issued = issue(json!({"worker_id": "w-1"})).await.ok();
+    assert!(issued["token"].as_str().unwrap().starts_with("stacyvm-worker-v1."));
+    set(&server, |access| access.workers.keys.active = None);
+    let answer = issue(json!({"worker_id": "w-1"})).await;
+    assert_eq!(said(&answer), (503, "signing_key_not_configured"));
+    assert_eq!(answer.body["code"], "UNAVAILABLE");
+}
+
+async fn a_worker_gets_its_own_token_for_its_bootstrap_key(server: Server) {
+    with_workers(&server);
+    let bootstrap = "X-Worker-Bootstrap-Key";
+    let ask = async |id: &str, headers: &[Header<'_>], body: Option<&Value>| {
+        server.call(Method::POST, &format!("/api/v1/worker/{id}/token"), headers, body).await
+    };
+    for (path, id, key) in
+        [("w-boot", "w-boot", "boot-key"), ("w%2Dboot", "w-boot", "boot-key"), ("w-hashed", "w-hashed", "abc")]
+    {
+        for (body, lives_s) in [(None, 300), (Some(json!({})), 300), (Some(json!({"ttl": "15m"})), 900)] {
+            let issued = ask(path, &[(bootstrap, key)], body.as_ref()).await.ok();
+            assert_eq!(issued["worker_id"], id);
+            let token = issued["token"].as_str().unwrap();
+            let claims = ClaimSet::inspect(token).unwrap();
+            assert_eq!((claims.worker_id.as_deref(), claims.aud.as_deref()), (Some(id), Some("worker:control-plane")));
+            assert_eq!(claims.scopes.unwrap(), ["worker:heartbeat", "worker:lease"]);
+            assert_eq!(claims.exp.unwrap() - claims.iat.unwrap(), lives_s);
+            let headers = [("X-Worker-Token", token), ("X-Worker-ID", id)];
+            assert_eq!(said(&claim(&server, &headers, id).await), (200, ""));
+        }
+    }
+    // What it asks for beyond its time to live is not heard.
+    let more = json!({"worker_id": "w-1", "scopes": ["worker:exec"], "audience": "worker:rpc"});
+    let issued = ask("w-boot", &[(bootstrap, "boot-key")], Some(&more)).await.ok();
+    let claims = ClaimSet::inspect(issued["token"].as_str().unwrap()).unwrap();
+    assert_eq!((claims.worker_id.as_deref(), claims.aud.as_deref()), (Some("w-boot"), Some("worker:control-plane")));
+    assert_eq!(claims.scopes.unwrap(), ["worker:heartbeat", "worker:lease"]);
+    let hash = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let (missing, invalid) = ((401, "missing_bootstrap_key"), (401, "invalid_bootstrap_key"));
+    for (id, headers, expected) in [
+        ("w-boot", vec![], missing),
+        ("w-boot", vec![("Authorization", "Bearer boot-key")], missing),
+        ("w-boot", vec![("X-Worker-Token", "boot-key")], missing),
+        ("w-boot", vec![ADMIN], missing),
+        ("w-boot", vec![(bootstrap, "wrong")], invalid),
+        ("w-boot", vec![(bootstrap, "")], invalid),
+        ("w-boot", vec![(bootstrap, ADMIN.1)], invalid),
+        ("w-boot", vec![(bootstrap, TOKEN)], invalid),
+        ("w-boot", vec![(bootstrap, "abc")], invalid),
+        ("w-hashed", vec![(bootstrap, hash)], invalid),
+        ("w-hashed", vec![(bootstrap, "boot-key")], invalid),
+        ("w-1", vec![(bootstrap, "boot-key")], invalid),
+        ("W-BOOT", vec![(bootstrap, "boot-key")], invalid),
+        ("w-boot%20", vec![(bootstrap, "boot-key")], invalid),
+    ] {
+        assert_eq!(said(&ask(id, &headers, None).await), expected, "{id} {headers:?}");
+    }
+    for ttl in ["0s", "16m", "x"] {
+        let answer = ask("w-boot", &[(bootstrap, "boot-key")], Some(&json!({"ttl": ttl}))).await;
+        assert_eq!(said(&answer), (400, "invalid_argument"), "{ttl}");
+    }
+    // On any other route the key is nothing.
+    for (header, text) in [(bootstrap, "boot-key"), ("X-API-Key", "boot-key"), ("X-Admin-API-Key", "boot-key")] {
+        assert_eq!(get(&server, &[(header, text)], "/api/v1/tasks").await.status.as_u16(), 401, "{header}");
+        let body = json!({"worker_id": "w-boot"});
+        assert_eq!(post(&server, &[(header, text)], "/api/v1/admin/worker-tokens", body).await.status.as_u16(), 401);
+    }
+    let headers = [(bootstrap, "boot-key"), ("X-Worker-ID", "w-boot")];
+    assert_eq!(said(&claim(&server, &headers, "w-boot").await), (401, "missing_worker_token"));
+    // No key to sign with; then no bootstrap keys at all.
+    set(&server, |access| access.workers.keys = WorkerKeys::default());
+    let answer = ask("w-boot", &[(bootstrap, "boot-key")], None).await;
+    assert_eq!(said(&answer), (503, "signing_key_not_configured"));
+    set(&server, |access| access.workers.bootstrap.clear());
+    let answer = ask("w-boot", &[(bootstrap, "boot-key")], None).await;
+    assert_eq!(said(&answer), (503, "worker_auth_not_configured"));
+}
