@@ -89,23 +89,22 @@ impl Config {
         Self::build(Sources { flags, data, env: env::parse(env)? }, file)
     }
 
+    /// Whether the text of a file makes sense in itself. Neither the environment nor the files that it names are looked
+    /// at, so it can be asked about any text.
+    pub fn check_text(text: &str) -> Result<(), ConfigError> {
+        let sources = Sources { flags: Flags::default(), data: PathBuf::new(), env: Vec::new() };
+        let file = Some((PathBuf::from("tenure.yaml"), text.to_owned()));
+        let settings = settings_of(&sources, file.as_ref())?;
+        Self::of_settings(settings, sources, file).map(drop)
+    }
+
     fn build(sources: Sources, file: Option<(PathBuf, String)>) -> Result<Self, ConfigError> {
-        let mut settings = Settings::default();
-        if let Some((path, text)) = &file {
-            settings.overlay(file::parse(path, text)?);
-        }
-        settings.overlay(sources.env.clone());
-        if let Some((host, port)) = &sources.flags.listen {
-            let origin = Origin::Flag("--listen");
-            settings.overlay_text("server.host", host.clone(), origin.clone());
-            settings.overlay_text("server.port", port.to_string(), origin);
-        }
-        // What the file says about the database has to make sense also where a flag overrules it.
-        database::database(&settings, &sources.data)?;
-        if let Some(store) = &sources.flags.store {
-            overrule_database(&mut settings, store);
-        }
+        let mut settings = settings_of(&sources, file.as_ref())?;
         settings.open_files()?;
+        Self::of_settings(settings, sources, file)
+    }
+
+    fn of_settings(settings: Settings, sources: Sources, file: Option<(PathBuf, String)>) -> Result<Self, ConfigError> {
         let (database, store) = database::database(&settings, &sources.data)?;
         Ok(Self {
             file: file.map(|(path, _)| path),
@@ -177,6 +176,26 @@ impl Config {
         paths.dedup();
         paths
     }
+}
+
+/// What was set, the later source over the earlier one.
+fn settings_of(sources: &Sources, file: Option<&(PathBuf, String)>) -> Result<Settings, ConfigError> {
+    let mut settings = Settings::default();
+    if let Some((path, text)) = file {
+        settings.overlay(file::parse(path, text)?);
+    }
+    settings.overlay(sources.env.clone());
+    if let Some((host, port)) = &sources.flags.listen {
+        let origin = Origin::Flag("--listen");
+        settings.overlay_text("server.host", host.clone(), origin.clone());
+        settings.overlay_text("server.port", port.to_string(), origin);
+    }
+    // What the file says about the database has to make sense also where a flag overrules it.
+    database::database(&settings, &sources.data)?;
+    if let Some(store) = &sources.flags.store {
+        overrule_database(&mut settings, store);
+    }
+    Ok(settings)
 }
 
 /// The keys whose values differ, what their files hold included. What is only a path, such as that of a certificate,

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::error::{ConfigError, Origin};
+use super::error::{ConfigError, Origin, shortened};
 use super::keys::{self, Place, Shape};
 use super::settings::{Given, Value};
 
@@ -52,10 +52,21 @@ fn budget() -> Option<serde_saphyr::Budget> {
     }
 }
 
-/// The message without the place, which is named anyway.
+/// What the reader says, without the place, which is named anyway, and without what it quotes: a secret that begins
+/// with `!` is a tag to it.
 fn plain(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
-    let text = text.lines().next().unwrap_or_default();
+    let error = error.without_snippet();
+    match error {
+        serde_saphyr::Error::UnsupportedTag { .. } => {
+            return "a tag that is not supported: put a value that begins with ! in quotes".to_owned();
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            return format!("the key `{}` stands twice", shortened(key));
+        }
+        _ => {}
+    }
+    let text = error.to_string();
+    let text = text.split(['\n', '`', '"', '[']).next().unwrap_or_default().trim_end();
     match text.rsplit_once(" at line ") {
         Some((message, place)) if place.starts_with(|c: char| c.is_ascii_digit()) => message.to_owned(),
         _ => text.to_owned(),
@@ -193,6 +204,10 @@ mod tests {
             "auth:\n  api_key: {a: hunter2}\n",
             "auth: hunter2\n",
             "auth:\n  api_key: a\n  api_key: hunter2\n",
+            "auth:\n  api_key: !hunter2\n",
+            "auth:\n  api_key: *hunter2\n",
+            "auth:\n  api_key: @hunter2\n",
+            "\"auth:\n  api_key: hunter2\": x\n",
         ] {
             let message = read(text).unwrap_err();
             assert!(message.starts_with("t.yaml line ") && !message.contains("hunter2"), "{message}");

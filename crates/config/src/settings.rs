@@ -24,6 +24,16 @@ pub(crate) enum Value {
     Map(BTreeMap<String, String>),
 }
 
+impl Value {
+    fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::Text(text) => vec![text],
+            Self::List(list) => list.iter().map(String::as_str).collect(),
+            Self::Map(map) => map.values().map(String::as_str).collect(),
+        }
+    }
+}
+
 /// One key that was set somewhere.
 #[derive(Clone)]
 pub(crate) struct Given {
@@ -126,7 +136,16 @@ impl Settings {
 
     /// An error that quotes a value, so not for secrets.
     pub fn unfit(&self, key: &str, wanted: &str, text: &str) -> ConfigError {
+        if self.tells_a_secret(text) {
+            return self.wrong(key, format!("must be {wanted}"));
+        }
         self.wrong(key, format!("must be {wanted}, not `{}`", shortened(text)))
+    }
+
+    /// An alias can carry a secret to where none belongs.
+    fn tells_a_secret(&self, text: &str) -> bool {
+        let secrets = self.given.values().filter(|given| given.key.kind.is_secret());
+        secrets.flat_map(|given| given.value.texts()).any(|secret| !secret.is_empty() && text.contains(secret))
     }
 
     fn read<T>(&self, key: &str, wanted: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ConfigError> {

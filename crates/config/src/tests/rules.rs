@@ -57,6 +57,11 @@ fn values_of_the_wrong_kind_are_refused_with_their_place() {
         ("auth:\n  oidc_groups_claim: ''\n", "auth.oidc_groups_claim is empty"),
         ("auth:\n  api_key: hunter2\n  worker_signing_keys: hunter2\n", "/etc/t.yaml line 3"),
         ("auth:\n  worker_tokens: [hunter2]\n", "/etc/t.yaml line 2"),
+        ("auth:\n  api_key: &a hunter2\nserver:\n  port: *a\n", "line 4: server.port must be a port from 0 to 65535"),
+        (
+            "server:\n  port: \"80\n   api_key: hunter2\n   x\"\n",
+            "server.port must be a port from 0 to 65535, not `80 api_key…`",
+        ),
         ("auth:\n  api_key: [hunter2]\n", "/etc/t.yaml line 2"),
     ]);
 }

@@ -1,0 +1,14 @@
+//! What the fuzz targets check. The tests `corpus` of `tenure-auth` and `tenure-config` include the same files and
+//! replay `corpus/`, so that what was found once stays found.
+
+pub mod targets {
+    pub mod api_key;
+    pub mod config;
+    pub mod forge;
+    pub mod leak;
+    pub mod oidc;
+    pub mod task;
+    #[path = "../../../crates/auth/tests/tokens/vectors.rs"]
+    pub mod vectors;
+    pub mod worker;
+}
