@@ -11,6 +11,9 @@ use tenure_config::{LogFormat, Logging};
 /// The variables that replace `logging.level`, the first that is set.
 const FILTERS: [&str; 2] = ["TENURE_LOG", "RUST_LOG"];
 
+/// Logs the parameters of every statement: payloads, results, lease tokens. Nobody gets to see those.
+const SECRETIVE: &str = "tokio_postgres::query=off";
+
 /// Starts to log. Call once.
 pub fn start(logging: Logging) -> anyhow::Result<()> {
     let terminal = stderr().is_terminal();
@@ -25,10 +28,11 @@ pub fn start(logging: Logging) -> anyhow::Result<()> {
 
 fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let set = FILTERS.iter().find_map(|name| Some((name, std::env::var(name).ok().filter(|text| !text.is_empty())?)));
-    match set {
-        None => Ok(EnvFilter::new(level)),
+    let filter = match set {
+        None => EnvFilter::new(level),
         Some((name, text)) => EnvFilter::try_new(&text).map_err(|error| {
-            Stop::usage(format!("{name} cannot be read: {error}")).hint("say it like info,tenure=debug").into()
-        }),
-    }
+            Stop::usage(format!("{name} cannot be read: {error}")).hint("say it like info,tenure=debug")
+        })?,
+    };
+    Ok(filter.add_directive(SECRETIVE.parse()?))
 }

@@ -186,6 +186,15 @@ impl Caller {
         .await
     }
 
+    /// Waits until a task has ended, well or not.
+    pub async fn until_ended(&self, task: &str) {
+        wait_until(&format!("task {task} has ended"), PATIENCE, async || {
+            let task = self.get(&format!("/api/v1/tasks/{task}")).await.json();
+            matches!(task["state"].as_str(), Some("Succeeded" | "Failed" | "Canceled"))
+        })
+        .await;
+    }
+
     /// A counter of `/metrics`; 0 if it is not there yet.
     pub async fn counter(&self, name: &str) -> u64 {
         let said = self.get("/metrics").await;

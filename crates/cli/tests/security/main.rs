@@ -5,9 +5,12 @@
 
 mod attack;
 mod bootstrap;
+mod canary;
 mod certs;
 mod kit;
+mod leaks;
 mod load;
 mod refusals;
 mod reload;
+mod secrets;
 mod tls;

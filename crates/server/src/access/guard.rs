@@ -74,14 +74,13 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         return Ok(None);
     }
     let failures = Failures { app, allowance: failed_auth(access), from };
-    let effort = failures.effort();
     let admitted = match rule {
         Rule::Open => Ok(()),
         Rule::Worker(scope) => worker(app, access, request.headers(), scope).map(|worker| {
             request.extensions_mut().insert(worker);
         }),
         Rule::Bootstrap => bootstrap(access, request).await,
-        Rule::User(_) => app.identity.user(access, request.headers(), effort).await.map(|caller| {
+        Rule::User(_) => app.identity.user(access, request.headers(), failures.effort()).await.map(|caller| {
             // Also who then lacks a scope, or asks for too much, is known to the audit.
             request.extensions_mut().insert(caller);
         }),
