@@ -25,12 +25,15 @@ async fn rows(server: &Server, who: &[Header<'_>], path: &str) -> Vec<Value> {
     get(server, who, path).await.ok()["items"].as_array().unwrap().clone()
 }
 
+/// Method, path, who calls; then the status, the actor and the tenant of the row.
+type Call<'a> = (&'a str, &'a str, Vec<Header<'a>>, u16, &'a str, &'a str);
+
 async fn every_request_of_an_admin_leaves_a_row(server: Server) {
     with_users(&server);
     let chief = made(&server, json!({"role": "tenant_admin", "tenant": "acme"})).await;
     let actor = format!("key:{}", chief.id);
     let keys = "/api/v1/admin/api-keys";
-    let calls: Vec<(&str, &str, Vec<Header<'_>>, u16, &str, &str)> = vec![
+    let calls: Vec<Call<'_>> = vec![
         ("GET", keys, vec![ADMIN], 200, "auth.admin_api_key", ""),
         ("GET", keys, vec![ADMIN, ("X-Tenant-ID", "acme")], 200, "auth.admin_api_key", "acme"),
         ("GET", keys, vec![chief.header()], 200, &actor, "acme"),

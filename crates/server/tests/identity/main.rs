@@ -8,9 +8,15 @@ mod harness;
 
 mod api_keys;
 mod audit;
+mod browsers;
+mod issuers;
 mod limits;
 mod matrix;
+mod narrowing;
 mod oidc;
 mod people;
 mod provider;
+mod task_keys;
+mod tenants;
+mod tls;
 mod worker_tokens;

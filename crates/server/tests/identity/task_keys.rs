@@ -1,0 +1,142 @@
+//! Keys of task tokens: published without their private half, and known to every replica.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tenure_auth::{CapabilityClaims, DEFAULT_ISSUER, S3Grant, Secret, TaskClaims, TaskKeys, TaskPublicKey, TokenError};
+use tenure_engine::Engine;
+use tenure_engine::store::Retention;
+use tenure_server::{Live, ServerConfig, SharedTaskKeys};
+use tenure_testkit::wait_until;
+
+use crate::harness::{SOON, Server};
+use crate::on_both_stores;
+use crate::people::{get, with_users};
+use crate::provider::now;
+
+on_both_stores!(the_keys_are_published_without_their_private_half, a_token_of_one_replica_is_good_at_another);
+
+fn keys(pem: &Secret) -> TaskKeys {
+    TaskKeys::new(DEFAULT_ISSUER, pem).unwrap()
+}
+
+fn task() -> TaskClaims {
+    TaskClaims {
+        task_id: "task-1".into(),
+        tenant_id: "acme".into(),
+        workspace_id: "default".into(),
+        run_id: "run-1".into(),
+        attempt: 2,
+        attempt_id: "attempt-2".into(),
+    }
+}
+
+fn capability() -> CapabilityClaims {
+    let access = tenure_auth::Access::Inline { datasets: vec![], s3: S3Grant::default() };
+    CapabilityClaims { org_id: "acme".into(), task_id: "task-1".into(), attempt: 2, fence: 7, access }
+}
+
+/// The same store behind a server with these keys.
+async fn with_keys(mut server: Server, keys: TaskKeys) -> (Server, Arc<SharedTaskKeys>) {
+    server.stop().await;
+    let (home, clock) = (Arc::clone(&server.home), Arc::clone(&server.clock));
+    // The former keys hold on to the former engine.
+    let config = ServerConfig { task_keys: None, ..server.config.clone() };
+    drop(server);
+    start(home, clock, config, keys).await
+}
+
+async fn start(
+    home: Arc<crate::harness::Home>,
+    clock: Arc<tenure_engine::store::Clock>,
+    config: ServerConfig,
+    keys: TaskKeys,
+) -> (Server, Arc<SharedTaskKeys>) {
+    let mut shared = None;
+    let server = Server::start_with(home, Retention::default(), clock, |engine: &Engine| {
+        let keys = Arc::new(SharedTaskKeys::new(engine.clone(), keys));
+        shared = Some(Arc::clone(&keys));
+        ServerConfig { task_keys: Some(keys), ..config }
+    })
+    .await;
+    (server, shared.unwrap())
+}
+
+/// Another server on the same store, with keys of its own.
+async fn beside(server: &Server, keys: TaskKeys) -> (Server, Arc<SharedTaskKeys>) {
+    let config = ServerConfig { access: Live::clone(&server.config.access), ..server.config.clone() };
+    start(Arc::clone(&server.home), Arc::clone(&server.clock), config, keys).await
+}
+
+async fn the_keys_are_published_without_their_private_half(server: Server) {
+    let jwks = "/internal/jwks/task";
+    let none = get(&server, &[], jwks).await;
+    assert_eq!((none.status.as_u16(), &none.body), (200, &json!({"keys": []})));
+    let (pem, former) = (TaskKeys::generate().unwrap(), TaskKeys::generate().unwrap());
+    let former_public = TaskPublicKey::from_pem(&former).unwrap();
+    let (server, shared) = with_keys(server, keys(&pem).with_previous([former_public.clone()])).await;
+    with_users(&server);
+    let answer = get(&server, &[], jwks).await;
+    assert_eq!(answer.status.as_u16(), 200);
+    assert_eq!(answer.header("content-type"), "application/json");
+    assert_eq!(answer.header("cache-control"), "max-age=300");
+    let published = answer.body["keys"].as_array().unwrap();
+    let kids: Vec<&str> = published.iter().map(|key| key["kid"].as_str().unwrap()).collect();
+    assert_eq!(kids, [shared.get().kid(), former_public.kid()]);
+    for key in published {
+        let mut names: Vec<&str> = key.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["alg", "crv", "kid", "kty", "use", "x", "y"]);
+        let is = ["alg", "crv", "kty", "use"].map(|name| key[name].as_str().unwrap());
+        assert_eq!(is, ["ES256", "P-256", "EC", "sig"]);
+        // What is published is enough to verify with, and only that.
+        assert!(TaskPublicKey::from_jwk(&key.to_string()).is_ok());
+    }
+    // Somebody who has only the answer verifies a token of this server.
+    let token = shared.get().issue_task(&task(), now(), 60).unwrap();
+    let reader = keys(&TaskKeys::generate().unwrap());
+    assert!(matches!(reader.verify_task(token.reveal(), now()), Err(TokenError::UnknownKey { .. })));
+    let read = published.iter().map(|key: &Value| TaskPublicKey::from_jwk(&key.to_string()).unwrap());
+    assert_eq!(reader.with_peers(read).verify_task(token.reveal(), now()).unwrap().claims, task());
+}
+
+async fn a_token_of_one_replica_is_good_at_another(server: Server) {
+    let (first, one) = with_keys(server, keys(&TaskKeys::generate().unwrap())).await;
+    if first.home.is_sqlite() {
+        // One process at a time: what another one signed before is good after.
+        let (token, kid) = (one.get().issue_task(&task(), now(), 60).unwrap(), one.get().kid().to_owned());
+        wait_until("its key is registered", SOON, async || {
+            let registered = first.engine.store().task_keys().await.unwrap();
+            registered.iter().any(|(known, _)| *known == kid).then_some(())
+        })
+        .await;
+        drop(one);
+        let (_second, two) = with_keys(first, keys(&TaskKeys::generate().unwrap())).await;
+        assert_eq!(two.verify_task(token.reveal()).await.unwrap().claims, task());
+        return;
+    }
+    let (second, two) = beside(&first, keys(&TaskKeys::generate().unwrap())).await;
+    wait_until("both keys are registered", SOON, async || {
+        (first.engine.store().task_keys().await.unwrap().len() == 2).then_some(())
+    })
+    .await;
+    // The first began before the second was there: it learns of the key when it meets it.
+    for (signs, verifies) in [(&one, &two), (&two, &one)] {
+        let token = signs.get().issue_task(&task(), now(), 60).unwrap();
+        assert_eq!(verifies.verify_task(token.reveal()).await.unwrap().claims, task());
+        let token = signs.get().issue_capability(&capability(), now(), 60).unwrap();
+        assert_eq!(verifies.verify_capability(token.reveal()).await.unwrap().claims, capability());
+        // Neither is taken in the other's place, at no replica.
+        assert!(verifies.verify_task(token.reveal()).await.is_err());
+        // Peers verify and are not published as one's own.
+        let own = verifies.get().jwks();
+        assert!(own.contains(verifies.get().kid()) && !own.contains(signs.get().kid()));
+    }
+    // A key that nobody registered stays unknown, and asking for it is not free for ever.
+    let stranger = keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap();
+    for _ in 0..3 {
+        let refused = two.verify_task(stranger.reveal()).await;
+        assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+    }
+    drop(second);
+}
