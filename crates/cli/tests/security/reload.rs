@@ -104,6 +104,7 @@ async fn keys_and_tokens_of_workers_change_under_load_without_one_failed_call() 
     load.settle().await;
     keys.shared_previous = None;
     desk.file("tenure.yaml", &keys.yaml());
+    server.signal(Signal::SIGHUP);
     until_refused(&old, "w-shared").await;
     load.settle().await;
 
@@ -128,6 +129,7 @@ async fn keys_and_tokens_of_workers_change_under_load_without_one_failed_call() 
     let (old, new) = (bare.worker("w-ed", first.token.reveal()), bare.worker("w-ed", second.token.reveal()));
     (keys.private_file, keys.public) = ("new.pem", vec![private[0].public().to_string()]);
     desk.file("tenure.yaml", &keys.yaml());
+    server.signal(Signal::SIGHUP);
     until_accepted(&new, "w-ed").await;
     until_accepted(&old, "w-ed").await;
     ed.set(new);
@@ -274,6 +276,7 @@ async fn what_is_broken_is_not_taken_and_what_is_mended_is() {
         &good.replace("worker_token_file", &format!("worker_token_previous: {first}, worker_token_file")),
     );
     let reloads = admin.counter(RELOADS).await;
+    server.signal(Signal::SIGHUP);
     wait_until("the file is read", PATIENCE, async || admin.counter(RELOADS).await > reloads).await;
     desk.file("token", second);
     let new = bare.worker("w", second);
