@@ -82,9 +82,11 @@ async fn certificates_are_swapped_under_load_without_one_failed_call() {
     let failures = async || bare.admin().counter("tenure_config_reload_failures_total").await;
     let before = failures().await;
     desk.file("tenure.yaml", &yaml("certs-1/server.crt", "certs-4/server.key"));
+    server.signal(Signal::SIGHUP);
     wait_until("the pair is refused", PATIENCE, async || failures().await > before).await;
     assert_eq!(served(&trusted, &url).await, seen[4]);
     desk.file("tenure.yaml", &yaml("certs-1/server.crt", "certs-1/server.key"));
+    server.signal(Signal::SIGHUP);
     changed(&mut seen).await;
     load.finish().await;
 }

@@ -102,7 +102,7 @@ impl Load {
 
     /// Fails with what went wrong so far.
     fn check(&self) {
-        let failures = self.failures.lock().unwrap();
+        let failures = self.failures.lock().unwrap().clone();
         assert!(failures.is_empty(), "{} valid calls failed, such as {}", failures.len(), failures[0]);
     }
 
@@ -112,7 +112,7 @@ impl Load {
         for runner in self.runners {
             runner.task.await.unwrap();
         }
-        let failures = self.failures.lock().unwrap();
+        let failures = self.failures.lock().unwrap().clone();
         assert!(failures.is_empty(), "{failures:?}");
     }
 }

@@ -1,8 +1,9 @@
 //! Keys, tokens and rules that change while the server is busy: no call that is valid fails.
 
+use serde_json::json;
 use tenure_auth::WorkerKeys;
 use tenure_auth::worker::{Audience, MintRequest, Minted, PrivateKey, SigningKey};
-use tenure_testkit::{Signal, Tenure, wait_until};
+use tenure_testkit::{Postgres, Signal, Tenure, wait_until};
 
 use crate::kit::{ADMIN_KEY, API_KEY, Caller, Desk, PATIENCE};
 use crate::load::Load;
@@ -103,6 +104,7 @@ async fn keys_and_tokens_of_workers_change_under_load_without_one_failed_call() 
     load.settle().await;
     keys.shared_previous = None;
     desk.file("tenure.yaml", &keys.yaml());
+    server.signal(Signal::SIGHUP);
     until_refused(&old, "w-shared").await;
     load.settle().await;
 
@@ -127,6 +129,7 @@ async fn keys_and_tokens_of_workers_change_under_load_without_one_failed_call() 
     let (old, new) = (bare.worker("w-ed", first.token.reveal()), bare.worker("w-ed", second.token.reveal()));
     (keys.private_file, keys.public) = ("new.pem", vec![private[0].public().to_string()]);
     desk.file("tenure.yaml", &keys.yaml());
+    server.signal(Signal::SIGHUP);
     until_accepted(&new, "w-ed").await;
     until_accepted(&old, "w-ed").await;
     ed.set(new);
@@ -141,7 +144,7 @@ async fn keys_and_tokens_of_workers_change_under_load_without_one_failed_call() 
     let (lost, stolen) = (bare.worker("w-ed", by_file.token.reveal()), bare.worker("w-hmac", by_api.token.reveal()));
     until_accepted(&lost, "w-ed").await;
     until_accepted(&stolen, "w-hmac").await;
-    let revocation = serde_json::json!({"token_id": by_api.token_id});
+    let revocation = json!({"token_id": by_api.token_id});
     let said = bare.admin().post("/api/v1/admin/worker-tokens/revocations", &revocation).await;
     assert_eq!(said.status, 204, "{said:?}");
     assert!(matches!(stolen.claim("w-hmac").await.status, 401 | 429), "it holds at once");
@@ -157,7 +160,7 @@ async fn a_revoked_api_key_is_refused_and_costs_nobody_else_a_call() {
     let server = desk.serve(&yaml).await;
     let bare = Caller::new(server.url());
     let made = async |name: &str| {
-        let said = bare.admin().post("/api/v1/admin/api-keys", &serde_json::json!({"name": name})).await;
+        let said = bare.admin().post("/api/v1/admin/api-keys", &json!({"name": name})).await;
         assert_eq!(said.status, 201, "{said:?}");
         let made = said.json();
         (bare.header("X-API-Key", made["key"].as_str().unwrap()), made["id"].as_str().unwrap().to_owned())
@@ -188,6 +191,39 @@ async fn a_revoked_api_key_is_refused_and_costs_nobody_else_a_call() {
     load.settle().await;
     revoke(&id).await;
     load.finish().await;
+}
+
+#[tokio::test]
+async fn a_revocation_reaches_other_replicas_also_where_many_calls_fail() {
+    let (desk, database) = (Desk::new(), Postgres::shared().await.database().await);
+    let yaml = format!(
+        "auth: {{enabled: true, api_key: {API_KEY}, admin_api_key: {ADMIN_KEY}, worker_signing_key: {}}}
+database: {{driver: postgres, dsn: '{}'}}",
+        HMAC[0],
+        database.url()
+    );
+    let (here, there) = (desk.serve(&yaml).await, desk.serve(&yaml).await);
+    let (admin, other) = (Caller::new(here.url()).admin(), Caller::new(there.url()));
+    let made = admin.post("/api/v1/admin/api-keys", &json!({"name": "eve"})).await.json();
+    let eve = other.header("X-API-Key", made["key"].as_str().unwrap());
+    let token = by_hmac(HMAC[0], "w");
+    let worker = other.worker("w", token.token.reveal());
+    assert_eq!((eve.get("/api/v1/tasks").await.status, worker.claim("w").await.status), (200, 200));
+    let wrong = other.header("X-API-Key", "nobody's");
+    wait_until("more calls fail than may", PATIENCE, async || wrong.get("/api/v1/tasks").await.status == 429).await;
+    assert_eq!(eve.get("/api/v1/tasks").await.status, 200, "a key that is known is let in");
+
+    let path = format!("/api/v1/admin/api-keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(admin.try_call(reqwest::Method::DELETE, &path, None).await.unwrap().status, 200);
+    let revocation = json!({"token_id": token.token_id});
+    assert_eq!(admin.post("/api/v1/admin/worker-tokens/revocations", &revocation).await.status, 204);
+    until_refused(&worker, "w").await;
+    wait_until("the key is refused", PATIENCE, async || {
+        // Failures go on all the time.
+        wrong.get("/api/v1/tasks").await;
+        eve.get("/api/v1/tasks").await.status != 200
+    })
+    .await;
 }
 
 const FAILURES: &str = "tenure_config_reload_failures_total";
@@ -240,6 +276,7 @@ async fn what_is_broken_is_not_taken_and_what_is_mended_is() {
         &good.replace("worker_token_file", &format!("worker_token_previous: {first}, worker_token_file")),
     );
     let reloads = admin.counter(RELOADS).await;
+    server.signal(Signal::SIGHUP);
     wait_until("the file is read", PATIENCE, async || admin.counter(RELOADS).await > reloads).await;
     desk.file("token", second);
     let new = bare.worker("w", second);
