@@ -20,6 +20,13 @@ pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
+/// SIGHUP asks to read files again. Who reads them for every request has nothing to do.
+pub fn outlive_hangup() -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move { while hangup.recv().await.is_some() {} });
+    Ok(())
+}
+
 async fn either(term: &mut Signal, int: &mut Signal) -> SignalKind {
     tokio::select! {
         _ = term.recv() => SignalKind::terminate(),

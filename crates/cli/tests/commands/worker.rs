@@ -48,6 +48,8 @@ async fn a_worker_drains_and_ends_with_0() {
     let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 1500}"#]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
     watcher.wait_for_stdout("Running", SOON).await;
+    // It reads its files for every request anyway.
+    worker.signal(Signal::SIGHUP);
     worker.signal(Signal::SIGTERM);
     assert_eq!(worker.wait(SOON).await.code(), Some(0));
     assert_eq!(watcher.wait(SOON).await.code(), Some(0));

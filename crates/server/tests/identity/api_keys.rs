@@ -158,13 +158,18 @@ async fn who_makes_a_key_hands_out_no_more_than_it_has(server: Server) {
             assert_eq!(answer.body["created_by"], whoami(&server, who).await["actor"]);
         }
     }
-    // Keys of another tenant are not there.
+    // Keys of another tenant, of a higher role and of another owner are not there.
     let other = made(&server, json!({"role": "viewer", "tenant": "other"})).await;
-    let path = format!("{KEYS}/{}", other.id);
-    assert_eq!(said(&get(&server, &own, &path).await), (404, "api_key_not_found"));
-    assert_eq!(said(&delete(&server, &own, &path).await), (404, "api_key_not_found"));
-    assert!(!column(&get(&server, &own, KEYS).await.ok(), "id").contains(&other.id));
-    assert_eq!(status(&server, other.header()).await, 200);
+    let admin = made(&server, json!({"role": "admin", "tenant": "acme"})).await;
+    let bob = made(&server, json!({"role": "viewer", "tenant": "acme", "owner": "bob"})).await;
+    for (who, hidden) in [(&own, &other), (&own, &admin), (&bound, &bob)] {
+        let path = format!("{KEYS}/{}", hidden.id);
+        assert_eq!(said(&get(&server, who, &path).await), (404, "api_key_not_found"));
+        assert_eq!(said(&delete(&server, who, &path).await), (404, "api_key_not_found"));
+        assert!(!column(&get(&server, who, KEYS).await.ok(), "id").contains(&hidden.id));
+        assert_eq!(status(&server, hidden.header()).await, 200);
+    }
+    delete(&server, &own, &format!("{KEYS}/{}", bob.id)).await.ok();
 }
 
 async fn bad_keys_are_not_made(server: Server) {

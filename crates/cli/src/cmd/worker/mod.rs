@@ -48,7 +48,7 @@ pub struct Args {
     token_file: Option<PathBuf>,
     /// File that holds the bootstrap key of this worker: the server issues a token for it, again and again. A token
     /// file goes before it [env: TENURE_BOOTSTRAP_KEY_FILE]
-    #[arg(long, value_name = "FILE", requires = "name")]
+    #[arg(long, value_name = "FILE")]
     bootstrap_key_file: Option<PathBuf>,
     /// How long each token lasts that is issued for the bootstrap key, up to 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::duration)]
@@ -132,9 +132,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         token_ttl: args.bootstrap_token_ttl,
     };
     worker.token = token_source(flags, &config)?;
+    if matches!(worker.token, Some(TokenSource::Bootstrap { .. })) && worker.name.is_none() {
+        return Err(Stop::usage("a bootstrap key belongs to one worker id")
+            .hint("say --name ID, or set worker.id in the configuration")
+            .into());
+    }
     worker.ca_file = args.ca_file;
     let token = worker.token.clone();
     let stop = signals::stop_on_signal()?;
+    signals::outlive_hangup()?;
     if args.until_eof {
         stop_at_end_of_input(stop.clone());
     }

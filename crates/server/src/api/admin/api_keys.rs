@@ -104,7 +104,8 @@ pub async fn list(
         let store = app.engine.store();
         let page =
             store.api_keys(caller.tenant.as_deref(), asked.cursor.as_deref(), limit).await.map_err(unavailable)?;
-        Ok(Page { items: page.items.iter().map(render).collect(), next_cursor: page.next })
+        let items = page.items.iter().filter(|key| reaches(&caller, key)).map(render).collect();
+        Ok(Page { items, next_cursor: page.next })
     };
     respond(answer.await, &id)
 }
@@ -120,8 +121,7 @@ pub async fn show(
 ) -> Response {
     let answer = async {
         let key = known(&key)?;
-        let found = app.engine.store().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
-        found.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
+        find(&app, &caller, key).await.map(|key| render(&key))
     };
     respond(answer.await, &id)
 }
@@ -139,11 +139,25 @@ pub async fn revoke(
 ) -> Response {
     let answer = async {
         let key = known(&key)?;
+        find(&app, &caller, key).await?;
         let revoked = app.engine.store().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
         app.identity.api_keys().forget(key);
         revoked.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
     };
     respond(answer.await, &id)
+}
+
+async fn find(app: &App, caller: &Caller, key: &str) -> Result<StoredKey, Fault> {
+    let found = app.engine.store().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
+    found.filter(|key| reaches(caller, key)).ok_or(Fault::NotFound { what: "api_key_not_found" })
+}
+
+/// A key of a higher role is out of reach, also one that happens to belong to the same tenant; so is one of another
+/// owner. A role that nobody knows any more is for admins to clean up.
+fn reaches(caller: &Caller, key: &StoredKey) -> bool {
+    let within_role = Role::parse(&key.role).map_or(caller.role == Role::Admin, |role| role <= caller.role);
+    let within_owner = caller.owner.as_deref().is_none_or(|own| key.owner.as_deref() == Some(own));
+    within_role && within_owner
 }
 
 /// Not every store could be asked for any text.

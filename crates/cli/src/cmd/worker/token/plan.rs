@@ -82,7 +82,7 @@ fn plan(new: &str, previous: &str, ttl: Duration) -> Plan {
     let steps = [
         format!("Activate the new key: {new} becomes the signing key (auth.worker_signing_key or its _file)."),
         format!("Move the old key, {previous}, to the verification list (auth.worker_signing_keys)."),
-        "Reload the control plane and the workers with SIGHUP: they sign with the new key and believe both.".to_owned(),
+        "Reload the control plane and the workers (SIGHUP, or within 5s by itself): they sign with the new key and believe both.".to_owned(),
         format!("Wait {wait}, which is {life} and 30s for clocks: by then every token of the old key has expired."),
         format!("Drop the old key: take {previous} out of auth.worker_signing_keys, and reload again."),
     ];
