@@ -232,7 +232,7 @@ async fn a_revoked_key_is_refused_at_once_and_soon_everywhere(server: Server) {
 /// A look-up that began before the revocation must not bring the key back.
 async fn a_key_revoked_under_load_is_refused_at_once(server: Server) {
     with_users(&server);
-    for _ in 0..15 {
+    for _ in 0..40 {
         let key = made(&server, json!({"tenant": "acme"})).await;
         let load = futures_util::future::join_all((0..12).map(|_| status(&server, key.header())));
         let revoke = async {

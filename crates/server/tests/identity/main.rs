@@ -19,4 +19,5 @@ mod provider;
 mod task_keys;
 mod tenants;
 mod tls;
+mod under_load;
 mod worker_tokens;

@@ -14,7 +14,12 @@ use crate::on_both_stores;
 use crate::people::{get, with_users};
 use crate::provider::now;
 
-on_both_stores!(the_keys_are_published_without_their_private_half, a_token_of_one_replica_is_good_at_another);
+on_both_stores!(
+    the_keys_are_published_without_their_private_half,
+    a_token_of_one_replica_is_good_at_another,
+    a_new_key_signs_at_once_and_the_former_one_goes_on_verifying,
+    what_is_no_task_token_is_refused,
+);
 
 fn keys(pem: &Secret) -> TaskKeys {
     TaskKeys::new(DEFAULT_ISSUER, pem).unwrap()
@@ -139,4 +144,53 @@ async fn a_token_of_one_replica_is_good_at_another(server: Server) {
         assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
     }
     drop(second);
+}
+
+async fn a_new_key_signs_at_once_and_the_former_one_goes_on_verifying(server: Server) {
+    let (before, after) = (TaskKeys::generate().unwrap(), TaskKeys::generate().unwrap());
+    let (server, shared) = with_keys(server, keys(&before)).await;
+    let other = if server.home.is_sqlite() { None } else { Some(beside(&server, keys(&before)).await) };
+    let former = shared.get().issue_task(&task(), now(), 60).unwrap();
+    let public = TaskPublicKey::from_pem(&before).unwrap();
+    shared.replace(keys(&after).with_previous([public.clone()])).await;
+    let current = shared.get().issue_task(&task(), now(), 60).unwrap();
+    let published = get(&server, &[], "/internal/jwks/task").await.ok();
+    let kids: Vec<&str> =
+        published["keys"].as_array().unwrap().iter().map(|key| key["kid"].as_str().unwrap()).collect();
+    assert_eq!(kids, [TaskPublicKey::from_pem(&after).unwrap().kid(), public.kid()]);
+    for token in [&former, &current] {
+        assert_eq!(shared.verify_task(token.reveal()).await.unwrap().claims, task());
+        if let Some((_, other)) = &other {
+            assert_eq!(
+                other.verify_task(token.reveal()).await.unwrap().claims,
+                task(),
+                "at a replica that has not rotated"
+            );
+        }
+    }
+}
+
+async fn what_is_no_task_token_is_refused(server: Server) {
+    let pem = TaskKeys::generate().unwrap();
+    let (_server, shared) = with_keys(server, keys(&pem)).await;
+    let secret = Secret::new("a-callback-secret-that-nobody-configured-here").unwrap();
+    let by_secret = keys(&pem).with_callback_secret(&secret).unwrap();
+    let elsewhere = TaskKeys::new("https://other.example", &pem).unwrap();
+    let good = shared.get().issue_task(&task(), now(), 60).unwrap();
+    let (head, rest) = good.reveal().split_once('.').unwrap();
+    let none = crate::provider::b64(json!({"alg": "none", "typ": "JWT", "kid": shared.get().kid()}).to_string());
+    for (what, token) in [
+        ("a capability token", shared.get().issue_capability(&capability(), now(), 60).unwrap()),
+        ("HS256 without a configured secret", by_secret.issue_task(&task(), now(), 60).unwrap()),
+        ("another issuer", elsewhere.issue_task(&task(), now(), 60).unwrap()),
+        ("expired", shared.get().issue_task(&task(), now() - 63, 60).unwrap()),
+        ("not yet valid", shared.get().issue_task(&task(), now() + 60, 60).unwrap()),
+        ("no algorithm", Secret::new(&format!("{none}.{rest}")).unwrap()),
+        ("no signature", Secret::new(&format!("{head}.{}.", rest.split_once('.').unwrap().0)).unwrap()),
+        ("a key that nobody registered", keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap()),
+    ] {
+        assert!(shared.verify_task(token.reveal()).await.is_err(), "{what}");
+    }
+    assert!(shared.verify_capability(good.reveal()).await.is_err());
+    assert!(shared.verify_task(good.reveal()).await.is_ok());
 }
