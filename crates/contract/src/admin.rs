@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewApiKey {
     /// For people.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, required = true))]
     #[serde(default)]
     pub name: String,
     /// viewer, api, operator, tenant_admin or admin; default api.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(viewer|api|operator|tenant_admin|admin)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Default: that of the caller.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9_-]{1,64}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Binds the key to one owner.
@@ -54,6 +57,7 @@ pub struct CreatedApiKey {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerTokenRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
     #[serde(default)]
     pub worker_id: String,
     /// At most `15m`, default `5m`.
@@ -63,6 +67,7 @@ pub struct WorkerTokenRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scopes: Option<Vec<String>>,
     /// worker:control-plane, the default, or worker:rpc.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^worker:(control-plane|rpc)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
 }
@@ -89,6 +94,7 @@ pub struct WorkerToken {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Revocation {
     /// The `jti` of the token; `tenure worker token inspect` shows it.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
     #[serde(default)]
     pub token_id: String,
 }

@@ -8,20 +8,26 @@ use crate::Json;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClaimRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
     /// Queue names, tried strictly in this order. May be absent when `job_id` names one job.
+    #[cfg_attr(feature = "openapi", schema(max_items = 64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Vec<String>>,
     /// 0..=60000, default 5000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_ms: Option<i64>,
     /// 1..=100. When present the answer also has `jobs`.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_jobs: Option<i64>,
     /// The same request sent again under the same id, while the leases live, gets the same jobs.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_id: Option<String>,
     /// Claims that very job.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,6 +35,7 @@ pub struct ClaimRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// A time-ordered id of this worker process. A newer one under the same `worker_id` voids what the older one held.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
 }
@@ -80,10 +87,14 @@ pub struct ClaimResponse {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     /// 0..=100.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<i64>,
     /// Cut to 4 KiB.
@@ -109,9 +120,12 @@ impl From<HeartbeatRequest> for HeartbeatItem {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatItem {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     /// 0..=100.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<i64>,
     /// Cut to 4 KiB.
@@ -136,9 +150,13 @@ pub struct HeartbeatResponse {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CompleteRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub attempt_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
@@ -164,8 +182,11 @@ impl From<CompleteRequest> for CompleteItem {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CompleteItem {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub attempt_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
@@ -186,9 +207,13 @@ pub struct CompleteResponse {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub attempt_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
@@ -213,8 +238,11 @@ impl From<FailRequest> for FailItem {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailItem {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub attempt_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub lease_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
@@ -250,6 +278,7 @@ pub struct FailResponse {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<Vec<CompleteItem>>,
@@ -263,6 +292,7 @@ pub struct ExchangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<bool>,
     /// As in a claim.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
 }
@@ -270,13 +300,17 @@ pub struct ExchangeRequest {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeClaim {
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 64, required = true))]
     #[serde(default)]
     pub streams: Vec<String>,
     /// 1..=1000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_jobs: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_ms: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_id: Option<String>,
 }

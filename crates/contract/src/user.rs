@@ -20,48 +20,64 @@ pub struct Page<T> {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskSubmission {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$", required = true))]
     #[serde(default)]
     pub queue: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$", required = true))]
     #[serde(default)]
     pub operator: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Json>,
     /// 0..=9, lower first, default 5.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 31_622_400_000_i64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<i64>,
     /// In place of `delay_ms`.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
     /// 1..=3600.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ttl_seconds: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3599))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<i64>,
     /// Bounds one attempt.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2_592_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<i64>,
     /// In place of `timeout_seconds`.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2_592_000_000_i64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<i64>,
     /// Absolute end of the whole task.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 3_600_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_grace_period_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<BTreeMap<String, String>>,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9_-]{1,64}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9_-]{1,64}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }
@@ -69,13 +85,17 @@ pub struct TaskSubmission {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetryPolicy {
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_backoff_ms: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_backoff_ms: Option<i64>,
     /// `full` or `none`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(full|none)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
 }
@@ -93,6 +113,7 @@ pub struct Submitted {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchSubmission {
     /// 1..=10000, all or nothing.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
     pub tasks: Vec<TaskSubmission>,
 }
 
@@ -237,9 +258,11 @@ pub struct WhyReason {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelRequest {
     /// Up to 256 bytes, default `user_requested`.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// `cooperative` (default) or `immediate`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(cooperative|immediate)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
@@ -367,6 +390,7 @@ pub struct RedriveRequest {
     /// Tasks per second; absent means as fast as it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
@@ -375,20 +399,27 @@ pub struct RedriveRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RedriveFilter {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(max_attempts|non_retryable|deadline_exceeded)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9_-]{1,64}$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_ids: Option<Vec<String>>,
 }

@@ -78,6 +78,10 @@ pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<R
 impl Raw {
     /// Decodes. What is no JSON is malformed; what is JSON of the wrong shape names its field.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        // serde would also take the fields one after the other in a list, without their names.
+        if self.bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(Fault::invalid("body", "must be a JSON object"));
+        }
         match serde_json::from_slice(&self.bytes) {
             Ok(value) => Ok(value),
             // Keeping track of where one is costs more than decoding: that is for what is wrong.
@@ -138,6 +142,7 @@ mod tests {
             (r#"{"name":1,"items":[]}"#, "name"),
             (r#"{"name":"a","items":[1,"x"]}"#, "items[1]"),
             ("[]", "body"),
+            (r#" ["a",[1]]"#, "body"),
         ] {
             match fault(text) {
                 Fault::Invalid { field: found, .. } => assert_eq!(found, field, "{text}"),

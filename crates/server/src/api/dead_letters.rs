@@ -34,9 +34,11 @@ pub struct ListQuery {
     queue: Option<String>,
     operator: Option<String>,
     /// max_attempts, non_retryable or deadline_exceeded
+    #[param(pattern = "^(max_attempts|non_retryable|deadline_exceeded)$")]
     reason: Option<String>,
     tenant: Option<String>,
     /// 1..=1000, default 100
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
     cursor: Option<String>,
 }

@@ -35,6 +35,7 @@ pub fn router() -> Router<App> {
 #[into_params(parameter_in = Query)]
 pub struct PageQuery {
     /// 1..=1000, default 100
+    #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
     pub cursor: Option<String>,
 }

@@ -143,6 +143,7 @@ async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submi
 pub struct ListQuery {
     queue: Option<String>,
     /// Scheduled, Ready, Running, Succeeded, Failed, Canceled
+    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled)$")]
     state: Option<String>,
     operator: Option<String>,
     tenant: Option<String>,
@@ -150,6 +151,7 @@ pub struct ListQuery {
     /// `name:value`
     tag: Option<String>,
     /// 1..=1000, default 100
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
     cursor: Option<String>,
 }

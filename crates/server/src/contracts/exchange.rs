@@ -37,7 +37,7 @@ type Part = Vec<Result<Command, Fault>>;
 /// `POST /internal/worker/exchange`
 #[utoipa::path(post, path = "/internal/worker/exchange", tag = "pull contract", request_body = ExchangeRequest,
     security(("worker_token" = ["worker:lease"])),
-    responses((status = 200, body = ExchangeResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
+    responses((status = 200, content((ExchangeResponse = "application/json"), (String = "application/x-ndjson"))), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]
 pub async fn exchange(
     State(app): State<App>,

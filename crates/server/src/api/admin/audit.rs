@@ -30,6 +30,7 @@ pub fn router() -> Router<App> {
 #[into_params(parameter_in = Query)]
 pub struct AdminQuery {
     /// 1..=500, default 100
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
     actor: Option<String>,
     method: Option<String>,
@@ -37,13 +38,14 @@ pub struct AdminQuery {
     /// What the path begins with
     path: Option<String>,
     /// json, the default, or csv
+    #[param(pattern = "^(json|csv)$")]
     format: Option<String>,
     cursor: Option<String>,
 }
 
 /// What admins did, newest first
 #[utoipa::path(get, path = "/api/v1/admin/audit", tag = "admin", params(AdminQuery), security(("api_key" = ["admin"])),
-    responses((status = 200, body = Page<AdminAuditRow>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, content((Page<AdminAuditRow> = "application/json"), (String = "text/csv"))), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn admin(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -120,17 +122,19 @@ fn admin_cells(row: &AdminAuditRow) -> [String; 11] {
 #[into_params(parameter_in = Query)]
 pub struct OperationQuery {
     /// 1..=500, default 100
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
     action: Option<String>,
     actor: Option<String>,
     /// json, the default, or csv
+    #[param(pattern = "^(json|csv)$")]
     format: Option<String>,
     cursor: Option<String>,
 }
 
 /// What users changed, newest first
 #[utoipa::path(get, path = "/api/v1/audit", tag = "admin", params(OperationQuery), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<OperationAuditRow>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, content((Page<OperationAuditRow> = "application/json"), (String = "text/csv"))), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn operations(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
