@@ -34,7 +34,12 @@ async fn paths(engine: &Engine) -> Vec<String> {
 
 async fn open(home: &Home, audit_retention: Option<Duration>) -> (Engine, Arc<Clock>) {
     let clock = Arc::new(Clock::default());
-    let config = EngineConfig { audit_retention, clock: Arc::clone(&clock), ..EngineConfig::default() };
+    let config = EngineConfig {
+        admin_audit_retention: audit_retention,
+        audit_retention,
+        clock: Arc::clone(&clock),
+        ..EngineConfig::default()
+    };
     (Engine::open_with(&home.url(), config).await.unwrap(), clock)
 }
 

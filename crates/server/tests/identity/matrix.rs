@@ -148,6 +148,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("GET" | "DELETE", "/api/v1/admin/api-keys/{id}") => (None, NotFound),
         ("POST", "/api/v1/admin/worker-tokens") => (Some(json!({"worker_id": "w-9"})), Nothing),
         ("POST", "/api/v1/admin/worker-tokens/revocations") => (Some(json!({"token_id": "nobody's"})), Nothing),
+        ("DELETE", "/api/v1/admin/task-keys/{id}") => (None, Nothing),
         ("GET" | "DELETE", "/api/v1/admin/tenants/{tenant}") => (None, NotFound),
         ("PUT", "/api/v1/admin/tenants/{tenant}") => (Some(limits), NotFound),
         ("GET", path) if !path.contains('{') => (None, Nothing),
@@ -155,6 +156,10 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
     };
     let id = match (operation.method.as_str(), operation.path.as_str()) {
         ("POST", "/api/v1/worker/{id}/token") => "w-boot".to_owned(),
+        (_, path) if path.contains("/admin/task-keys/") => {
+            server.engine.store().register_task_key("of-nobody", "{}").await.unwrap();
+            "of-nobody".to_owned()
+        }
         (_, path) if path.contains("/admin/api-keys/") && fresh => {
             made(server, json!({"tenant": tenant, "role": "viewer"})).await.id
         }

@@ -11,13 +11,14 @@ use tenure_testkit::wait_until;
 
 use crate::harness::{SOON, Server};
 use crate::on_both_stores;
-use crate::people::{get, with_users};
+use crate::people::{delete, get, with_users};
 use crate::provider::now;
 
 on_both_stores!(
     the_keys_are_published_without_their_private_half,
     a_token_of_one_replica_is_good_at_another,
     a_new_key_signs_at_once_and_the_former_one_goes_on_verifying,
+    a_key_that_was_taken_back_is_refused,
     what_is_no_task_token_is_refused,
 );
 
@@ -133,9 +134,9 @@ async fn a_token_of_one_replica_is_good_at_another(server: Server) {
         assert_eq!(verifies.verify_capability(token.reveal()).await.unwrap().claims, capability());
         // Neither is taken in the other's place, at no replica.
         assert!(verifies.verify_task(token.reveal()).await.is_err());
-        // Peers verify and are not published as one's own.
-        let own = verifies.get().jwks();
-        assert!(own.contains(verifies.get().kid()) && !own.contains(signs.get().kid()));
+        // Whichever replica is asked for the public keys, they are all there.
+        let keys = verifies.get().jwks();
+        assert!(keys.contains(verifies.get().kid()) && keys.contains(signs.get().kid()));
     }
     // A key that nobody registered stays unknown, and asking for it is not free for ever.
     let stranger = keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap();
@@ -168,6 +169,26 @@ async fn a_new_key_signs_at_once_and_the_former_one_goes_on_verifying(server: Se
             );
         }
     }
+    // Left out, it is retired, whatever the store knew of it.
+    shared.replace(keys(&after)).await;
+    let refused = shared.verify_task(former.reveal()).await;
+    assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+    assert_eq!(shared.verify_task(current.reveal()).await.unwrap().claims, task());
+}
+
+async fn a_key_that_was_taken_back_is_refused(server: Server) {
+    let (server, shared) = with_keys(server, keys(&TaskKeys::generate().unwrap())).await;
+    let peer = keys(&TaskKeys::generate().unwrap());
+    server.engine.store().register_task_key(peer.kid(), &peer.public_jwk()).await.unwrap();
+    let token = peer.issue_task(&task(), now(), 60).unwrap();
+    assert_eq!(shared.verify_task(token.reveal()).await.unwrap().claims, task());
+    let listed = get(&server, &[], "/api/v1/admin/task-keys").await.ok();
+    assert!(listed["items"].as_array().unwrap().contains(&json!(peer.kid())), "{listed}");
+    let path = format!("/api/v1/admin/task-keys/{}", peer.kid());
+    assert_eq!(delete(&server, &[], &path).await.status.as_u16(), 204);
+    let refused = shared.verify_task(token.reveal()).await;
+    assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+    assert_eq!(delete(&server, &[], &path).await.refused(404)["error"], "task_key_not_found");
 }
 
 async fn what_is_no_task_token_is_refused(server: Server) {

@@ -73,7 +73,12 @@ async fn every_documented_route_answers(server: Server) {
             assert!(status != 405, "{method} {path}: {status}");
             if status == 404 || status >= 500 {
                 let word = response.json::<Value>().await.unwrap()["error"].as_str().unwrap().to_owned();
-                let of_the_route = ["api_key_not_found", "signing_key_not_configured", "worker_auth_not_configured"];
+                let of_the_route = [
+                    "api_key_not_found",
+                    "task_key_not_found",
+                    "signing_key_not_configured",
+                    "worker_auth_not_configured",
+                ];
                 assert!(of_the_route.contains(&word.as_str()), "{method} {path}: {status} {word}");
             }
             seen += 1;
