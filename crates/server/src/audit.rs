@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use tenure_engine::store::{AdminAudit, OperationAudit};
 
 use crate::access::caller::Caller;
@@ -16,6 +16,13 @@ use crate::state::App;
 
 const ADMIN: &str = "/api/v1/admin/";
 const TEXT_BYTES: usize = 256;
+
+/// Whether a request ends with a row in the audit: of admins, and of what users change. Submitting leaves the task.
+pub fn leaves_a_row(method: &Method, route: &str) -> bool {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let submits = matches!(route, "/api/v1/tasks" | "/api/v1/tasks/batch");
+    route.starts_with(ADMIN) || (route.starts_with("/api/v1/") && !reads && !submits)
+}
 
 /// An admin request on its way.
 #[derive(Debug)]

@@ -50,20 +50,29 @@ pub async fn guard(
     let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
     let from = address::caller(peer, request.headers(), &access.trusted_proxies);
     let audited = audit::Pending::of(route.as_str(), &request, from, &id);
-    let admitted = admit(&app, &access, rule, &mut request, from).await;
-    let actor = request.extensions().get::<Caller>().cloned();
-    let response = match admitted {
-        Ok(verdict) => {
-            let mut response = next.run(request).await;
-            verdict.inspect(|(limit, verdict)| show_limit(response.headers_mut(), *limit, *verdict));
-            response
+    let (uri, detached) = (request.uri().clone(), audit::leaves_a_row(request.method(), route.as_str()));
+    let judged = id.clone();
+    let work = async move {
+        let admitted = admit(&app, &access, rule, &mut request, from).await;
+        let actor = request.extensions().get::<Caller>().cloned();
+        let response = match admitted {
+            Ok(verdict) => {
+                let mut response = next.run(request).await;
+                verdict.inspect(|(limit, verdict)| show_limit(response.headers_mut(), *limit, *verdict));
+                response
+            }
+            Err(fault) => say(fault, request.uri(), &judged),
+        };
+        if let Some(audited) = audited {
+            audited.record(&app, actor.as_ref(), response.status()).await;
         }
-        Err(fault) => say(fault, request.uri(), &id),
+        response
     };
-    if let Some(audited) = audited {
-        audited.record(&app, actor.as_ref(), response.status()).await;
+    if !detached {
+        return work.await;
     }
-    response
+    // Hanging up must not be a way to do something and leave no trace: it goes on without its caller.
+    tokio::spawn(work).await.unwrap_or_else(|_| say(Fault::Internal, &uri, &id))
 }
 
 /// The rate limit that was applied, and what it said.

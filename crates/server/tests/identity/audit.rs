@@ -16,6 +16,7 @@ on_both_stores!(
     nobody_sees_the_rows_of_another_tenant,
     no_row_holds_a_secret,
     old_rows_go,
+    who_hangs_up_leaves_a_row_all_the_same,
 );
 
 const AUDIT: &str = "/api/v1/admin/audit";
@@ -281,4 +282,44 @@ async fn old_rows_go(server: Server) {
         async || rows(&server, &[ADMIN], &format!("{AUDIT}?path=/api/v1/admin/tenants")).await.is_empty().then_some(());
     wait_until("the row is gone", SOON, gone).await;
     assert!(!rows(&server, &[ADMIN], AUDIT).await.is_empty(), "newer rows stay");
+}
+
+/// Sends a request and goes away without waiting for the answer.
+async fn hang_up(server: &Server, method: &str, path: &str) {
+    use tokio::io::AsyncWriteExt;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (header, key) = ADMIN;
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{header}: {key}\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    // Long enough for the server to begin, or not: either way nothing is done without a row.
+    tokio::time::sleep(std::time::Duration::from_micros(300)).await;
+}
+
+async fn who_hangs_up_leaves_a_row_all_the_same(server: Server) {
+    with_users(&server);
+    let (mut keys, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        keys.push(made(&server, json!({"role": "viewer"})).await.id);
+        tasks.push(submit(&server, &[ADMIN], json!({})).await);
+        hang_up(&server, "DELETE", &format!("/api/v1/admin/api-keys/{}", keys.last().unwrap())).await;
+        hang_up(&server, "POST", &format!("/api/v1/tasks/{}/cancel", tasks.last().unwrap())).await;
+    }
+    let revoked = async || {
+        let listed = get(&server, &[ADMIN], "/api/v1/admin/api-keys?limit=1000").await.ok();
+        let gone = listed["items"].as_array().unwrap().iter().filter(|key| key["revoked_at"].is_string());
+        gone.map(|key| format!("/api/v1/admin/api-keys/{}", key["id"].as_str().unwrap())).collect::<Vec<_>>()
+    };
+    let canceled = async || {
+        let listed = get(&server, &[ADMIN], "/api/v1/tasks?state=Canceled&limit=1000").await.ok();
+        column(&listed, "task_id")
+    };
+    wait_until("what was begun has left its rows", SOON, async || {
+        let paths = rows(&server, &[ADMIN], &format!("{AUDIT}?method=DELETE&limit=500")).await;
+        let resources = rows(&server, &[ADMIN], &format!("{OPERATIONS}?action=task.cancel&limit=500")).await;
+        let has = |rows: &[Value], name: &str, text: &str| rows.iter().any(|row| row[name] == text);
+        revoked().await.iter().all(|path| has(&paths, "path", path))
+            && canceled().await.iter().all(|task| has(&resources, "resource", task))
+    })
+    .await;
 }
