@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_auth::StaticKey;
 use tenure_server::KeySource;
+use tenure_testkit::wait_until;
 
-use crate::harness::{Server, TOKEN, merge};
+use crate::harness::{SOON, Server, TOKEN, merge};
 use crate::on_both_stores;
 use crate::people::{ADMIN, Header, USER, column, get, post, restarted, said, set, submit, with_users};
 use crate::provider::{Published, Serves, Signer, b64, claims, now, oidc, outbound};
@@ -262,24 +263,31 @@ async fn without_keys_the_provider_is_unavailable_and_soon_asked_again() {
     let published = Published::start(vec![]).await;
     let server = sqlite_trusting(&published.url).await;
     let bearer = signer.bearer(&claims());
-    for answer in [
+    for (before, answer) in [
         Serves::Status(500),
         Serves::Status(302),
         Serves::Keys(vec![]),
         Serves::Keys(vec![json!({"kty": "RSA", "n": "AQAB", "e": "AQAB"})]),
         Serves::Keys(vec![json!({"kty": "oct", "k": "x".repeat(300_000)})]),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         published.serves(answer);
-        let refused = get(&server, &[("Authorization", bearer.as_str())], TASKS).await;
-        assert_eq!(said(&refused), (503, "identity_provider_unavailable"));
+        // A provider that failed is left alone for a moment, whoever calls meanwhile.
+        let refused = wait_until("the provider is asked again", SOON, async || {
+            let refused = get(&server, &[("Authorization", bearer.as_str())], TASKS).await;
+            assert_eq!(said(&refused), (503, "identity_provider_unavailable"));
+            (published.fetched() > before).then_some(refused)
+        })
+        .await;
         assert_eq!((refused.header("retry-after"), &refused.body["code"]), ("5", &json!("UNAVAILABLE")));
         // Others are let in as ever.
         assert_eq!(get(&server, &[USER], TASKS).await.status.as_u16(), 200);
-        tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     assert_eq!(published.fetched(), 5);
     published.serves(Serves::Keys(vec![signer.jwk()]));
-    assert_eq!(by_bearer(&server, &bearer).await.0, 200);
+    wait_until("the keys are there", SOON, async || by_bearer(&server, &bearer).await.0 == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

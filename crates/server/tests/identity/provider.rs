@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rand::SystemRandom;
@@ -170,10 +169,7 @@ async fn serve(State(state): State<Arc<Served>>) -> (StatusCode, String) {
     match answer {
         Serves::Keys(keys) => (StatusCode::OK, json!({"keys": keys}).to_string()),
         Serves::Status(status) => (StatusCode::from_u16(status).unwrap(), String::new()),
-        Serves::Silence => {
-            tokio::time::sleep(Duration::from_secs(120)).await;
-            (StatusCode::OK, String::new())
-        }
+        Serves::Silence => std::future::pending().await,
     }
 }
 

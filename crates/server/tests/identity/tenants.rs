@@ -81,7 +81,6 @@ async fn each_limit_refuses_with_a_clear_word_and_touches_nobody_else(server: Se
     }
     // A batch that does not fit as a whole is refused as a whole.
     limit(&server, "acme", json!({"max_ready": 3})).await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
     let task = json!({"queue": "a-batch", "operator": "op"});
     let batch = json!({"tasks": vec![task; 4]});
     assert_limited(&post(&server, &[acme.header()], "/api/v1/tasks/batch", batch).await, "max_ready");

@@ -10,9 +10,10 @@ use serde_json::json;
 use tenure_auth::Secret;
 use tenure_auth::WorkerKeys;
 use tenure_auth::worker::{Audience, MintRequest, SigningKey};
+use tenure_testkit::wait_until;
 use tenure_tls::{ServerTls, dev_certs};
 
-use crate::harness::Server;
+use crate::harness::{SOON, Server};
 use crate::on_both_stores;
 use crate::people::{ADMIN, USER, delete, get, made, post, restarted, set, with_users};
 use crate::provider::now;
@@ -74,9 +75,7 @@ async fn keys_rotate_and_others_are_revoked_while_everybody_works(server: Server
             turn.store(n, Ordering::SeqCst);
             // Who took a token of the turn before gets the time to use it.
             let seen = rounds.load(Ordering::SeqCst);
-            while rounds.load(Ordering::SeqCst) < seen + 2 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            wait_until("everybody went on", SOON, async || rounds.load(Ordering::SeqCst) >= seen + 2).await;
             if n > 1 {
                 assert_eq!(claims(&server, &format!("shared-{}", n - 2)).await, 401, "two turns ago");
             }
