@@ -11,7 +11,7 @@ use tenure_client::Client;
 use tenure_contract::admin::{ApiKey, CreatedApiKey, NewApiKey};
 use tenure_contract::user::Page;
 
-use super::connect::ClientArgs;
+use super::connect::{ClientArgs, all_pages};
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, Card, cell, cell_or_dash, clean};
 use crate::times;
@@ -162,16 +162,7 @@ fn said(info: &ApiKey) -> String {
 }
 
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
-    let mut items = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = client.api_keys(cursor).await?;
-        items.extend(page.items);
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let items = all_pages(async |cursor| client.api_keys(cursor).await).await?;
     if json {
         output::json(&Page { items, next_cursor: None })
     } else if items.is_empty() {

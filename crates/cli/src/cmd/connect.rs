@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use tenure_client::{Client, ClientBuilder, ClientError};
+use tenure_contract::user::Page;
 
 use crate::credentials::Credentials;
 use crate::exit::Stop;
@@ -112,6 +113,21 @@ pub fn read_key(path: &Path) -> anyhow::Result<String> {
         return Err(Stop::usage(format!("the key file {} is empty", path.display())).into());
     }
     Ok(key.to_owned())
+}
+
+/// A whole list, page after page.
+pub async fn all_pages<T>(
+    next: impl AsyncFn(Option<String>) -> Result<Page<T>, ClientError>,
+) -> Result<Vec<T>, ClientError> {
+    let (mut items, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = next(cursor).await?;
+        items.extend(page.items);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(items);
+        }
+    }
 }
 
 /// Reads a text that is given directly, as `@file`, or as `-` for standard input.

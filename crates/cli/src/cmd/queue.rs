@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use tenure_client::Client;
 use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings, Rate};
 
-use super::connect::ClientArgs;
+use super::connect::{ClientArgs, all_pages};
 use crate::exit::{CODES, Exit};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -94,16 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
-    let mut items = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = client.queues(cursor).await?;
-        items.extend(page.items);
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let items = all_pages(async |cursor| client.queues(cursor).await).await?;
     if json {
         output::json(&Page { items, next_cursor: None })
     } else if items.is_empty() {

@@ -5,6 +5,7 @@ use tenure_client::{Client, Json};
 use tenure_contract::pull::JobError;
 use tenure_contract::user::{Attempt, Page, Task, Why};
 
+use crate::cmd::connect::all_pages;
 use crate::exit::Exit;
 use crate::output::{self, Card, cell, cell_or_dash, clean, dim, number, shortened, state_cell, state_styled};
 use crate::times;
@@ -71,16 +72,7 @@ pub fn error_text(error: &JobError) -> String {
 }
 
 pub async fn attempts(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
-    let mut items: Vec<Attempt> = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = client.attempts(id, cursor).await?;
-        items.extend(page.items);
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let items: Vec<Attempt> = all_pages(async |cursor| client.attempts(id, cursor).await).await?;
     if json {
         output::json(&Page { items, next_cursor: None })?;
     } else if items.is_empty() {
