@@ -22,6 +22,39 @@ pub struct QueueSettings {
     pub no_dead_letter: bool,
 }
 
+/// How the wake-ups of a queue travel. Claims are granted from the store whatever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Transport {
+    /// Inside the control plane, and between control planes by the store.
+    #[default]
+    Embedded,
+    /// A Redis stream with the name of the queue.
+    Redis,
+    /// An SQS queue with the name of the queue.
+    Sqs,
+}
+
+impl Transport {
+    pub const ALL: [Self; 3] = [Self::Embedded, Self::Redis, Self::Sqs];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis => "redis",
+            Self::Sqs => "sqs",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|transport| transport.as_str() == text)
+    }
+
+    /// Whether wake-ups leave the control plane.
+    pub const fn is_external(self) -> bool {
+        !matches!(self, Self::Embedded)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     pub per_second: f64,
@@ -67,6 +100,7 @@ pub struct Queue {
     /// Whose queue it is: whoever made it. `None` is shared by all tenants.
     pub tenant: Option<Arc<str>>,
     pub paused: bool,
+    pub transport: Transport,
     pub settings: QueueSettings,
     pub bucket: Bucket,
     /// The fairness value that was granted last; the next grant starts behind it.
@@ -80,6 +114,7 @@ impl Queue {
             name,
             tenant: None,
             paused: false,
+            transport: Transport::default(),
             settings: QueueSettings::default(),
             bucket: Bucket::default(),
             fair_cursor: None,

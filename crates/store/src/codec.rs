@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenure_core::attempt::{AttemptState, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
 use tenure_core::batch::Counts;
 use tenure_core::event::{FACT_BYTES, Fact};
-use tenure_core::queue::QueueId;
+use tenure_core::queue::{QueueId, Transport};
 use tenure_core::task::{Carry, End, Finished, Spec};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
@@ -269,4 +269,9 @@ mod tests {
             assert_eq!(receipt_from(receipt_code(receipt)), receipt);
         }
     }
+}
+
+/// The column of a queue; embedded is `NULL`.
+pub fn transport(transport: Transport) -> Option<&'static str> {
+    transport.is_external().then(|| transport.as_str())
 }

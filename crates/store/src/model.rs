@@ -1,13 +1,13 @@
 //! What people ask a store for, and what it shows them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::event::Fact;
-use tenure_core::queue::Queue;
+use tenure_core::queue::{Queue, Transport};
 use tenure_core::task::{Body, Place, Running, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -166,5 +166,19 @@ pub struct EventBatch {
 impl TaskView {
     pub fn id(&self) -> TaskId {
         self.body.id
+    }
+}
+
+/// What new queues get.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DefaultTransport(Arc<Mutex<Transport>>);
+
+impl DefaultTransport {
+    pub fn set(&self, transport: Transport) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = transport;
+    }
+
+    pub fn get(&self) -> Transport {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use tenure_core::batch::{Outcome, World, Writes};
 use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
-use tenure_core::queue::QueueId;
+use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId};
 
@@ -103,6 +103,9 @@ pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
 
     /// For tests that make steps fail.
     fn faults(&self) -> &Faults;
+
+    /// What new queues get. Until it is told: embedded.
+    fn set_default_transport(&self, transport: Transport);
 
     /// Loads and locks what the batch names, decides, writes, commits.
     ///

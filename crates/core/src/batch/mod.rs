@@ -200,7 +200,9 @@ impl World {
             Command::ClaimTask(claim) => Ok(self.claim_task(claim)),
             Command::Hello(hello) => self.hello(hello),
             Command::Redrive(redrive) => Ok(self.redrive(redrive)),
-            Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, &set.settings)),
+            Command::SetQueue(set) => {
+                self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, &set.settings, set.transport))
+            }
             Command::PauseQueue(pause) => {
                 self.with_queue(&pause.queue, &pause.reach, |queue| pause::pause(queue, pause.paused))
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Reach, Rejection};
-use crate::queue::{Bucket, Queue, QueueSettings};
+use crate::queue::{Bucket, Queue, QueueSettings, Transport};
 
 /// The whole setting, in place of what was there. A queue that does not exist becomes one of the tenant that the reach
 /// names, or one that all share.
@@ -11,6 +11,8 @@ use crate::queue::{Bucket, Queue, QueueSettings};
 pub struct SetQueue {
     pub queue: Arc<str>,
     pub settings: QueueSettings,
+    /// `None` leaves it as it is.
+    pub transport: Option<Transport>,
     pub reach: Reach,
 }
 
@@ -33,12 +35,13 @@ pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
     }
 }
 
-pub fn set(queue: &Queue, settings: &QueueSettings) -> Queue {
+pub fn set(queue: &Queue, settings: &QueueSettings, transport: Option<Transport>) -> Queue {
     // A new rate starts with a full bucket; the same rate keeps its level.
     let bucket = if queue.settings.rate == settings.rate { queue.bucket } else { Bucket::default() };
     let fair_cursor =
         if queue.settings.fairness_key == settings.fairness_key { queue.fair_cursor.clone() } else { None };
-    Queue { settings: settings.clone(), bucket, fair_cursor, ..queue.clone() }
+    let transport = transport.unwrap_or(queue.transport);
+    Queue { settings: settings.clone(), transport, bucket, fair_cursor, ..queue.clone() }
 }
 
 pub fn pause(queue: &Queue, paused: bool) -> Queue {
@@ -56,15 +59,15 @@ mod tests {
         let rate = |per_second| Some(Rate { per_second, burst: 1.0 });
         let limited =
             QueueSettings { rate: rate(1.0), fairness_key: Some(FairnessKey::Tenant), ..QueueSettings::default() };
-        let mut used = set(&queue(), &limited);
+        let mut used = set(&queue(), &limited, None);
         used.spend(at(0));
         used.fair_cursor = Some("acme".into());
 
-        let slots = set(&used, &QueueSettings { max_running: Some(3), ..limited.clone() });
+        let slots = set(&used, &QueueSettings { max_running: Some(3), ..limited.clone() }, None);
         assert_eq!((slots.bucket, slots.fair_cursor.as_deref()), (used.bucket, Some("acme")));
-        let faster = set(&used, &QueueSettings { rate: rate(2.0), ..limited.clone() });
+        let faster = set(&used, &QueueSettings { rate: rate(2.0), ..limited.clone() }, None);
         assert_eq!((faster.bucket, faster.fair_cursor.as_deref()), (Bucket::default(), Some("acme")));
-        let by_workspace = set(&used, &QueueSettings { fairness_key: Some(FairnessKey::Workspace), ..limited });
+        let by_workspace = set(&used, &QueueSettings { fairness_key: Some(FairnessKey::Workspace), ..limited }, None);
         assert_eq!((by_workspace.bucket, by_workspace.fair_cursor), (used.bucket, None));
     }
 
@@ -90,5 +93,13 @@ mod tests {
     fn pause_touches_nothing_else() {
         let paused = pause(&queue(), true);
         assert_eq!((paused.paused, pause(&paused, false)), (true, queue()));
+    }
+
+    #[test]
+    fn a_setting_that_names_no_transport_leaves_it() {
+        let on_redis = set(&queue(), &QueueSettings::default(), Some(Transport::Redis));
+        assert_eq!(on_redis.transport, Transport::Redis);
+        assert_eq!(set(&on_redis, &QueueSettings::default(), None).transport, Transport::Redis);
+        assert_eq!(set(&on_redis, &QueueSettings::default(), Some(Transport::Embedded)).transport, Transport::Embedded);
     }
 }

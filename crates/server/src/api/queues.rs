@@ -109,7 +109,7 @@ pub async fn set(
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
         let settings = validate::queue_settings(&settings)?;
-        app.engine.set_queue(SetQueue { queue, settings, reach: caller.tenant_reach() }).await??;
+        app.engine.set_queue(SetQueue { queue, settings, transport: None, reach: caller.tenant_reach() }).await??;
         stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;

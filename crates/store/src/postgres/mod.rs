@@ -21,18 +21,18 @@ use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use tenure_core::batch::World;
 use tenure_core::command::{Numbers, Reach};
-use tenure_core::queue::{Queue, QueueId};
+use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId, limits};
 use tenure_tls::{PostgresAddress, TlsError};
 
 use crate::clock::Clock;
-use crate::codec::{Pruning, WORKERS_KEPT_MS};
+use crate::codec::{self, Pruning, WORKERS_KEPT_MS};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView, Whose,
+    AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
+    RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
@@ -41,10 +41,11 @@ use cursors::Cursors;
 use load::{Searches, query};
 use rows::Time;
 
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
+    include_str!("migrations/0004_wakeups.sql"),
 ];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
@@ -58,6 +59,7 @@ const QUEUE_CACHE: Duration = Duration::from_secs(1);
 pub struct Postgres {
     clock: Arc<Clock>,
     faults: Faults,
+    transport: DefaultTransport,
     work: Pool,
     heartbeat: Pool,
     read: Pool,
@@ -86,6 +88,7 @@ impl Postgres {
         let store = Self {
             clock,
             faults: Faults::default(),
+            transport: DefaultTransport::default(),
             work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
@@ -132,7 +135,10 @@ impl Postgres {
             return Ok(());
         }
         self.faults.before("make queues")?;
-        query(conn, sql::QUEUES_MAKE, &[&missing, &makers]).await.map_err(|error| failed("make queues", error))?;
+        let transport = codec::transport(self.transport.get());
+        query(conn, sql::QUEUES_MAKE, &[&missing, &makers, &transport])
+            .await
+            .map_err(|error| failed("make queues", error))?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.made.extend(missing.into_iter().map(Arc::from));
         Ok(())
@@ -238,6 +244,10 @@ impl Store for Postgres {
 
     fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    fn set_default_transport(&self, transport: Transport) {
+        self.transport.set(transport);
     }
 
     async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {

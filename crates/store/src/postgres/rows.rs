@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
 use tenure_core::lease::Lease;
-use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate};
+use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
 use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
 use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId, Timestamp};
 use tokio_postgres::Row;
@@ -209,6 +209,11 @@ pub fn body(row: &Row) -> Result<Body> {
     })
 }
 
+/// `NULL` is embedded.
+pub fn transport(text: Option<&str>) -> Transport {
+    text.and_then(Transport::parse).unwrap_or_default()
+}
+
 pub fn queue(row: &Row) -> Result<Queue> {
     let rate: Option<f64> = row.try_get(4)?;
     let burst: Option<f64> = row.try_get(5)?;
@@ -220,6 +225,7 @@ pub fn queue(row: &Row) -> Result<Queue> {
         name: text(row, 1)?,
         tenant: text_if(row, 13)?,
         paused: row.try_get(2)?,
+        transport: transport(row.try_get(14)?),
         settings: QueueSettings {
             max_running: max_running.map(i32::unsigned_abs),
             rate: rate.zip(burst).map(|(per_second, burst)| Rate { per_second, burst }),

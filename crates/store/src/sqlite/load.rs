@@ -14,6 +14,7 @@ use tenure_core::time::Timestamp;
 
 use super::{Cache, rows, sql};
 use crate::clock::Reading;
+use crate::codec;
 use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
 use crate::store::Batch;
 
@@ -94,7 +95,11 @@ pub fn body(tx: &Connection, seq: Seq) -> Result<Option<Body>> {
 fn queues(tx: &Connection, cache: &mut Cache, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for (name, maker) in &needs.make_queues {
         if cache.by_name(tx, name)?.is_none() {
-            tx.prepare_cached(sql::QUEUE_MAKE)?.execute(params![name, maker])?;
+            tx.prepare_cached(sql::QUEUE_MAKE)?.execute(params![
+                name,
+                maker,
+                codec::transport(cache.transport.get())
+            ])?;
             cache.reload(tx)?;
         }
     }

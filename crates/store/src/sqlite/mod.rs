@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use tenure_core::command::{Numbers, Reach};
-use tenure_core::queue::{Queue, QueueId};
+use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId, limits};
 
@@ -28,17 +28,18 @@ use crate::codec::{Prunable, Pruning, WORKERS_KEPT_MS};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView, Whose,
+    AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
+    RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
+    include_str!("migrations/0004_wakeups.sql"),
 ];
 const READERS: usize = 4;
 
@@ -47,6 +48,7 @@ pub struct Sqlite {
     path: PathBuf,
     clock: Arc<Clock>,
     faults: Arc<Faults>,
+    transport: DefaultTransport,
     readers: Arc<Mutex<Vec<Connection>>>,
     writer: Writer,
     /// Keeps other processes out while it is open.
@@ -64,6 +66,7 @@ pub struct Db {
 #[derive(Debug, Default)]
 pub struct Cache {
     queues: Option<Queues>,
+    transport: DefaultTransport,
 }
 
 #[derive(Debug, Default)]
@@ -152,9 +155,12 @@ impl Sqlite {
             Ok(reader)
         });
         let readers = readers.collect::<Result<Vec<_>, _>>().map_err(|error| failed("open", error))?;
-        let writer = Writer::start(Db { conn, cache: Cache::default() })
+        let cache = Cache::default();
+        let transport = cache.transport.clone();
+        let writer = Writer::start(Db { conn, cache })
             .map_err(|error| StoreError::Failed { operation: "start the writer", source: error.into() })?;
-        Ok(Self { path, clock, faults: Arc::default(), readers: Arc::new(Mutex::new(readers)), writer, _lock: lock })
+        let readers = Arc::new(Mutex::new(readers));
+        Ok(Self { path, clock, faults: Arc::default(), transport, readers, writer, _lock: lock })
     }
 
     async fn write<T: Send + 'static>(
@@ -285,6 +291,10 @@ impl Store for Sqlite {
 
     fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    fn set_default_transport(&self, transport: Transport) {
+        self.transport.set(transport);
     }
 
     async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {

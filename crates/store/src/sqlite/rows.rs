@@ -7,7 +7,7 @@ use rusqlite::{Row, Statement, params};
 use serde::de::DeserializeOwned;
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
-use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate};
+use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
 use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
 use tenure_core::{AttemptId, Fence, LeaseToken, TaskId, Timestamp};
 
@@ -365,7 +365,9 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
     };
     let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
     let (fair_cursor, tenant) = (cells.get()?, cells.get()?);
-    Ok(Queue { id, name, tenant, paused, settings, bucket: Bucket { level }, fair_cursor })
+    let transport = cells.get::<Option<String>>()?;
+    let transport = transport.as_deref().and_then(Transport::parse).unwrap_or_default();
+    Ok(Queue { id, name, tenant, paused, transport, settings, bucket: Bucket { level }, fair_cursor })
 }
 
 pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
@@ -383,6 +385,7 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
         queue.bucket.level.map(|(tokens, _)| tokens),
         queue.bucket.level.map(|(_, at)| at.as_millis()),
         queue.fair_cursor,
+        codec::transport(queue.transport),
     ])?;
     Ok(())
 }

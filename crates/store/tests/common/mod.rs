@@ -289,7 +289,8 @@ impl Client {
     }
 
     pub async fn set_queue(&self, queue: &str, settings: tenure_core::queue::QueueSettings) {
-        let set = tenure_core::command::pause::SetQueue { queue: queue.into(), settings, reach: Reach::All };
+        let set =
+            tenure_core::command::pause::SetQueue { queue: queue.into(), settings, transport: None, reach: Reach::All };
         let outcome = self.run(Command::SetQueue(set)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }

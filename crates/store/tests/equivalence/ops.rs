@@ -338,6 +338,7 @@ impl Known {
             Op::SetQueue { queue, settings, reach } => Command::SetQueue(SetQueue {
                 queue: QUEUES[*queue].into(),
                 settings: settings.clone(),
+                transport: None,
                 reach: reach.clone(),
             }),
             Op::Pause { queue, paused, reach } => {

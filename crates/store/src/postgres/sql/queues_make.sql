@@ -1,1 +1,1 @@
-INSERT INTO queues (name, tenant) SELECT unnest($1::text[]), unnest($2::text[]) ON CONFLICT DO NOTHING
+INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($2::text[]), $3 ON CONFLICT DO NOTHING

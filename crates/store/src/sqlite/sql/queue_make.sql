@@ -1,1 +1,1 @@
-INSERT INTO queues (name, tenant) VALUES (?, ?) ON CONFLICT DO NOTHING
+INSERT INTO queues (name, tenant, transport) VALUES (?, ?, ?) ON CONFLICT DO NOTHING

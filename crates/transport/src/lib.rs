@@ -1,0 +1,104 @@
+//! Carries wake-ups between control planes and workers.
+//!
+//! A wake-up says "this task may be claimed now" and nothing else. The store is the truth: a wake-up that is lost,
+//! doubled, late or out of order costs time and never correctness. So a transport promises little, and what it cannot
+//! promise the control plane makes good: what was lost is published again, what is stale is settled when somebody meets
+//! it.
+//!
+//! - [`Transport`] is what publishers and consumers use: publish, receive with a wait, settle.
+//! - [`Upkeep`] is what only a control plane does to keep a stream in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+/// What tells the consumers of a queue that a task may be claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WakeUp {
+    pub queue: Arc<str>,
+    /// The id of the task, as a lower-case UUID.
+    pub task: Arc<str>,
+    /// Fresh with every enqueue of the task; the same when a wake-up is published again.
+    pub enqueue: i64,
+}
+
+/// A wake-up as a consumer got it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub queue: Arc<str>,
+    pub task: Arc<str>,
+    /// Not every transport carries it.
+    pub enqueue: Option<i64>,
+    /// How the transport names the message: what a claim sends as `message_id`.
+    pub message_id: Arc<str>,
+    /// What settles this very delivery. A message that was delivered again has another one.
+    pub receipt: Receipt,
+}
+
+/// Names one delivery of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    pub queue: Arc<str>,
+    pub handle: Arc<str>,
+}
+
+/// Why one wake-up was refused while the transport as such works.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// The transport as such did not do it. Messages hold no address and no credential.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// It cannot be reached, or does not answer in time. What was asked may have happened.
+    #[error("{service} cannot be reached: {reason}")]
+    Unreachable { service: &'static str, reason: String },
+    /// It answered, and will not do this however often it is asked.
+    #[error("{service} refused: {reason}")]
+    Refused { service: &'static str, reason: String },
+}
+
+/// What publishers and consumers of wake-ups use.
+#[async_trait]
+pub trait Transport: std::fmt::Debug + Send + Sync {
+    /// `redis` or `sqs`.
+    fn name(&self) -> &'static str;
+
+    /// Publishes each wake-up, in order. Gives for each its message id, or why it alone was refused. An error means
+    /// that nothing is known: some may have been published, and all are to be published again.
+    async fn publish(&self, wakes: &[WakeUp]) -> Result<Vec<Result<Arc<str>, Refused>>, TransportError>;
+
+    /// Up to `max` deliveries, all of the first of `queues` that has any. Waits up to `wait` while none has. A message
+    /// that is no wake-up is logged, settled and left out.
+    async fn receive(&self, queues: &[Arc<str>], max: usize, wait: Duration) -> Result<Vec<Delivery>, TransportError>;
+
+    /// The wake-ups are over: they are not delivered again. A receipt of an earlier delivery settles nothing.
+    async fn settle(&self, receipts: &[Receipt]) -> Result<(), TransportError>;
+
+    /// Whoever got these still works: nobody else gets them for so long from now.
+    async fn extend(&self, receipts: &[Receipt], time: Duration) -> Result<(), TransportError>;
+}
+
+/// What a control plane does to keep the messages of a queue in line with the store.
+#[async_trait]
+pub trait Upkeep: Transport {
+    /// Makes what consumers of the queue need, if it is not there.
+    async fn prepare(&self, queue: &Arc<str>) -> Result<(), TransportError>;
+
+    /// How many messages it holds of a queue, delivered or not.
+    async fn depth(&self, queue: &Arc<str>) -> Result<u64, TransportError>;
+
+    /// Which of these messages it no longer holds, by their place in the list. `None` if it cannot tell.
+    async fn lost(&self, queue: &Arc<str>, messages: &[Arc<str>]) -> Result<Option<Vec<usize>>, TransportError>;
+
+    /// Deliveries of which nobody was heard for `idle`: from now on they are the caller's.
+    async fn take_over(&self, queue: &Arc<str>, idle: Duration, max: usize) -> Result<Vec<Delivery>, TransportError>;
+
+    /// Messages behind `after` in the order of the queue, delivered or not, without taking them from anybody. Empty at
+    /// the end, and always for a transport that cannot look.
+    async fn peek(&self, queue: &Arc<str>, after: Option<&str>, max: usize) -> Result<Vec<Delivery>, TransportError>;
+
+    /// Removes messages whoever has them, by message id. A transport that cannot leaves them to those who receive them.
+    async fn remove(&self, queue: &Arc<str>, messages: &[Arc<str>]) -> Result<(), TransportError>;
+}
