@@ -44,6 +44,7 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(redriver(Arc::clone(shared)));
     tasks.spawn(retention(Arc::clone(shared)));
     tasks.spawn(identity(Arc::clone(shared)));
+    tasks.spawn(crate::sweep::sweeper(Arc::clone(shared)));
 }
 
 /// Sleeps, less if the clock is moved. Gives false when the engine stops.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::batch::Outcome;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::{Command, Reach};
-use tenure_core::queue::QueueId;
+use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
 use tenure_core::{Seq, TaskId};
@@ -23,19 +23,49 @@ use crate::error::EngineError;
 use crate::events::{EventId, Events};
 use crate::lane::{self, LaneQueue, Reply};
 use crate::numbers::NumberPool;
+use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct EngineConfig {
     pub retention: Retention,
     /// How long requests of admins stay in the audit; `None` is for good.
     pub admin_audit_retention: Option<Duration>,
     /// How long operations of users do.
     pub audit_retention: Option<Duration>,
+    /// Where wake-ups go that leave the process.
+    pub transports: Transports,
+    /// What new queues get.
+    pub default_transport: Transport,
+    /// How often what transports hold is compared with the store.
+    pub sweep_every: Duration,
+    /// How often a wake-up that a transport refuses is tried.
+    pub outbox_tries: u32,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            retention: Retention::default(),
+            admin_audit_retention: None,
+            audit_retention: None,
+            transports: Transports::default(),
+            default_transport: Transport::default(),
+            sweep_every: Duration::from_secs(60),
+            outbox_tries: 20,
+            clock: Arc::default(),
+        }
+    }
+}
+
+impl EngineConfig {
+    pub(crate) fn sweep_every_ms(&self) -> i64 {
+        i64::try_from(self.sweep_every.as_millis()).unwrap_or(i64::MAX)
+    }
 }
 
 /// A control plane without the network. Cloning gives another handle to the same one.
@@ -53,6 +83,11 @@ pub struct Shared {
     pub work: LaneQueue,
     pub heartbeat: LaneQueue,
     pub waiters: Waiters,
+    pub outbox: Outbox,
+    /// Wake-ups should be swept now.
+    pub sweep: Notify,
+    /// The transport of a queue was changed.
+    pub changed_transport: Notify,
     pub known_workers: KnownWorkers,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
@@ -79,6 +114,8 @@ impl Shared {
         for (queue, tasks) in &done.wakes {
             self.waiters.wake(queue, *tasks);
         }
+        self.outbox.publish(done.outbox);
+        self.outbox.settle(done.settled);
         for queue in &done.freed {
             self.waiters.freed(queue);
         }
@@ -132,6 +169,8 @@ impl Engine {
         if let Some(until) = store.mark_alive().await? {
             tracing::warn!(%until, "no control plane was alive for a while: no lease expires before the grace ends");
         }
+        store.set_default_transport(config.default_transport);
+        let (outbox, ends) = Outbox::new(&config.transports);
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
             store,
@@ -140,6 +179,9 @@ impl Engine {
             work: LaneQueue::new(Lane::Work),
             heartbeat: LaneQueue::new(Lane::Heartbeat),
             waiters: Waiters::default(),
+            outbox,
+            sweep: Notify::new(),
+            changed_transport: Notify::new(),
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
@@ -154,6 +196,7 @@ impl Engine {
         }
         tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Heartbeat));
         background::start(&shared, &tasks);
+        outbox::start(&shared, ends, &tasks);
         tasks.close();
         Ok(Self { shared, tasks })
     }
@@ -229,7 +272,11 @@ impl Engine {
 
     pub async fn set_queue(&self, set: SetQueue) -> Result<Outcome, EngineError> {
         let queue = Arc::clone(&set.queue);
+        let changes_transport = set.transport.is_some();
         let outcome = self.one(Command::SetQueue(set), 0).await?;
+        if changes_transport && outcome.is_ok() {
+            self.shared.changed_transport.notify_one();
+        }
         self.shared.waiters.wake_all(&queue);
         Ok(outcome)
     }

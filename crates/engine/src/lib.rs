@@ -19,7 +19,9 @@ mod error;
 mod events;
 mod lane;
 mod numbers;
+mod outbox;
 mod random;
+mod sweep;
 mod waiters;
 
 pub use claims::ClaimWait;
@@ -27,6 +29,8 @@ pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};
 pub use lane::Reply;
+pub use outbox::Transports;
 pub use random::{random_bits, random_seed};
 pub use tenure_core as core;
 pub use tenure_store as store;
+pub use tenure_transport as transport;

@@ -11,6 +11,7 @@ mod faults;
 mod identity;
 mod model;
 mod needs;
+mod outbox;
 pub mod postgres;
 pub mod sqlite;
 mod store;
@@ -25,6 +26,10 @@ pub use identity::{
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
+};
+pub use outbox::{
+    ExternalQueue, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry, OutboxState,
+    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
 };
 pub use store::{Batch, Done, Due, Lane, Pruned, Store};
 

@@ -8,6 +8,7 @@ mod conn;
 mod cursors;
 mod identity;
 mod load;
+mod outbox;
 mod read;
 mod rows;
 mod save;
@@ -34,12 +35,13 @@ use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
     RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
 };
-use crate::needs::{self, Needs};
+use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use conn::{Conn, failed};
 use cursors::Cursors;
 use load::{Searches, query};
 use rows::Time;
+use save::{Asked, Saved};
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_tasks.sql"),
@@ -260,16 +262,19 @@ impl Store for Postgres {
         let (mut world, searches) = load::world(self, &conn, &batch, &needs).await?;
         let now = world.now;
         let mut outcomes = world.decide(&batch.commands);
+        let messages = Messages::of(&world, &outcomes);
         let wakes = crate::store::wakes(&world);
         let writes = world.writes();
         let granted = needs::granted(&outcomes);
-        let bodies = save::writes(self, &conn, &writes, &granted, now).await?;
+        let asked = Asked { bodies: &granted, messages: &messages.asked };
+        let Saved { bodies, receipts, gone } = save::writes(self, &conn, &writes, &asked, now).await?;
         conn.give_back();
         self.forget_queues(&writes.queues);
         self.move_cursors(searches, &world);
         self.cursors.inserted(&writes.ready);
         needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
-        Ok(Done::new(outcomes, wakes, &world, &writes))
+        messages.attach(&batch.commands, &mut outcomes, &receipts);
+        Ok(Done::new(outcomes, wakes, &world, &writes, gone))
     }
 
     async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {

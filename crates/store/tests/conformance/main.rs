@@ -19,6 +19,7 @@ mod limits;
 mod lists;
 mod opening;
 mod order;
+mod outbox;
 mod owners;
 mod plans;
 mod retention;
