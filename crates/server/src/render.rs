@@ -222,6 +222,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         tenant: stats.queue.tenant.as_deref().map(ToOwned::to_owned),
         paused: stats.queue.paused,
         kind: "pull".to_owned(),
+        transport: stats.queue.transport.as_str().to_owned(),
         limits: user::QueueLimits {
             max_running: settings.max_running.map(u64::from),
             rate: settings.rate.map(|rate| user::Rate { per_second: rate.per_second, burst: Some(rate.burst) }),
