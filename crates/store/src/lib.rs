@@ -9,6 +9,7 @@ mod codec;
 mod error;
 mod faults;
 mod identity;
+mod leases;
 mod model;
 mod needs;
 pub mod postgres;
@@ -22,6 +23,7 @@ pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TenantUsage,
 };
+pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,

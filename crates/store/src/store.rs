@@ -12,6 +12,7 @@ use tenure_core::{Seq, TaskId};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::identity::IdentityStore;
+use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
@@ -97,7 +98,7 @@ pub struct Pruned {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
+pub trait Store: IdentityStore + LeaseStore + Send + Sync + std::fmt::Debug {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

@@ -7,6 +7,7 @@ mod columns;
 mod conn;
 mod cursors;
 mod identity;
+mod leases;
 mod load;
 mod read;
 mod rows;
