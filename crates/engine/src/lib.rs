@@ -14,15 +14,18 @@
 
 mod background;
 mod claims;
+mod duty;
 mod engine;
 mod error;
 mod events;
 mod lane;
 mod numbers;
 mod random;
+mod replicas;
 mod waiters;
 
 pub use claims::ClaimWait;
+pub use duty::{Duties, Duty};
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};

@@ -12,6 +12,7 @@ mod identity;
 mod leases;
 mod model;
 mod needs;
+mod notices;
 pub mod postgres;
 pub mod sqlite;
 mod store;
@@ -28,6 +29,7 @@ pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
 };
+pub use notices::{Notice, NoticeStore};
 pub use store::{Batch, Done, Due, Lane, Pruned, Store};
 
 use std::sync::Arc;

@@ -17,6 +17,7 @@ use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
 };
+use crate::notices::NoticeStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +99,7 @@ pub struct Pruned {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: IdentityStore + LeaseStore + Send + Sync + std::fmt::Debug {
+pub trait Store: IdentityStore + LeaseStore + NoticeStore + Send + Sync + std::fmt::Debug {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

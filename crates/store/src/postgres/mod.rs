@@ -9,6 +9,7 @@ mod cursors;
 mod identity;
 mod leases;
 mod load;
+mod notices;
 mod read;
 mod rows;
 mod save;
@@ -53,6 +54,8 @@ const MIGRATION_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
 const HEARTBEAT_CONNECTIONS: usize = 1;
 const READ_CONNECTIONS: usize = 4;
+/// To tell others; one more listens.
+const NOTICE_CONNECTIONS: usize = 1;
 /// Settings of a queue that a finished attempt needs may be this old; those that a grant needs are always fresh.
 const QUEUE_CACHE: Duration = Duration::from_secs(1);
 
@@ -64,6 +67,8 @@ pub struct Postgres {
     work: Pool,
     heartbeat: Pool,
     read: Pool,
+    notices: Pool,
+    address: PostgresAddress,
     cache: Mutex<Cache>,
     cursors: Cursors,
 }
@@ -93,6 +98,8 @@ impl Postgres {
             work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
+            notices: conn::pool(&address, NOTICE_CONNECTIONS, &[sql::SESSION, sql::SESSION_NOTICES])?,
+            address,
             cache: Mutex::default(),
             cursors: Cursors::default(),
         };

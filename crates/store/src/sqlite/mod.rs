@@ -5,6 +5,7 @@
 mod identity;
 mod leases;
 mod load;
+mod notices;
 mod read;
 mod rows;
 mod save;
