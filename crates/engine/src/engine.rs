@@ -10,7 +10,7 @@ use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
 use tenure_core::{Seq, TaskId};
 use tenure_store::{
-    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Page, QueueStats, RedriveFilter, RedriveView,
+    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
     Retention, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::Notify;
@@ -19,12 +19,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::background;
 use crate::claims::KnownWorkers;
+use crate::duty::{Duties, Duty};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
 use crate::lane::{self, LaneQueue, Reply};
 use crate::numbers::NumberPool;
 use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
+use crate::replicas::Telling;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -45,6 +47,9 @@ pub struct EngineConfig {
     pub outbox_tries: u32,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,
+    /// How often it looks for what should have been told: ready tasks, due tasks, facts. Tests set it; production leaves
+    /// it alone.
+    pub look_every: Option<Duration>,
 }
 
 impl Default for EngineConfig {
@@ -58,6 +63,7 @@ impl Default for EngineConfig {
             sweep_every: Duration::from_secs(60),
             outbox_tries: 20,
             clock: Arc::default(),
+            look_every: None,
         }
     }
 }
@@ -67,6 +73,9 @@ impl EngineConfig {
         i64::try_from(self.sweep_every.as_millis()).unwrap_or(i64::MAX)
     }
 }
+
+/// Whoever has the timers looks by itself for what is due later than this.
+const TOLD_WHEN_DUE_WITHIN_MS: i64 = 1_500;
 
 /// A control plane without the network. Cloning gives another handle to the same one.
 #[derive(Debug, Clone)]
@@ -86,8 +95,6 @@ pub struct Shared {
     pub outbox: Outbox,
     /// Wake-ups should be swept now.
     pub sweep: Notify,
-    /// The transport of a queue was changed.
-    pub changed_transport: Notify,
     pub known_workers: KnownWorkers,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
@@ -98,6 +105,9 @@ pub struct Shared {
     pub redriving: Notify,
     /// Facts were recorded.
     pub recorded: Notify,
+    pub duties: Duties,
+    /// What other control planes are to be told.
+    pub telling: Telling,
     pub stopping: CancellationToken,
 }
 
@@ -112,23 +122,37 @@ impl Shared {
     /// A batch is durable: what it set free can be told.
     pub fn committed(&self, done: Done) -> Vec<Outcome> {
         for (queue, tasks) in &done.wakes {
-            self.waiters.wake(queue, *tasks);
+            let left = tasks.saturating_sub(self.waiters.wake(queue, *tasks));
+            if left > 0 {
+                self.tell(|| Notice::Ready { queue: Arc::clone(queue), tasks: left });
+            }
         }
         self.outbox.publish(done.outbox);
         self.outbox.settle(done.settled);
         for queue in &done.freed {
             self.waiters.freed(queue);
         }
-        if done.next_due.is_some() {
+        if let Some(due) = done.next_due {
             self.scheduled.notify_one();
+            if due.since(done.now) < TOLD_WHEN_DUE_WITHIN_MS && !self.duties.is_mine(Duty::Timer) {
+                self.tell(|| Notice::Scheduled);
+            }
         }
         for (kind, count) in &done.facts {
             metrics::counter!("tenure_task_events_total", "kind" => kind.as_str()).increment(*count);
         }
         if !done.facts.is_empty() {
             self.recorded.notify_waiters();
+            self.tell(|| Notice::Facts);
         }
         done.outcomes
+    }
+
+    /// Tells other control planes, if there are any.
+    pub fn tell(&self, notice: impl FnOnce() -> Notice) {
+        if self.duties.others() > 0 {
+            self.telling.tell(notice());
+        }
     }
 
     pub async fn queue_name(&self, id: QueueId) -> Result<Arc<str>, EngineError> {
@@ -171,6 +195,8 @@ impl Engine {
         }
         store.set_default_transport(config.default_transport);
         let (outbox, ends) = Outbox::new(&config.transports);
+        let duties = Duties::new();
+        duties.renew(&*store).await?;
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
             store,
@@ -181,13 +207,14 @@ impl Engine {
             waiters: Waiters::default(),
             outbox,
             sweep: Notify::new(),
-            changed_transport: Notify::new(),
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
             scheduled: Notify::new(),
             redriving: Notify::new(),
             recorded: Notify::new(),
+            duties,
+            telling: Telling::default(),
             stopping: CancellationToken::new(),
         });
         let tasks = TaskTracker::new();
@@ -222,6 +249,21 @@ impl Engine {
     /// The store itself, for what the engine has no word for.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
+    }
+
+    /// Whether this control plane has a duty now.
+    pub fn has(&self, duty: Duty) -> bool {
+        self.shared.duties.is_mine(duty)
+    }
+
+    /// How many other control planes share the store, as of the last look.
+    pub fn others(&self) -> usize {
+        self.shared.duties.others()
+    }
+
+    /// How many claims have found nothing and wait for work.
+    pub fn claims_waiting(&self) -> usize {
+        self.shared.waiters.asleep()
     }
 
     /// How many requests wait for the store: work, and heartbeats.
@@ -275,9 +317,11 @@ impl Engine {
         let changes_transport = set.transport.is_some();
         let outcome = self.one(Command::SetQueue(set), 0).await?;
         if changes_transport && outcome.is_ok() {
-            self.shared.changed_transport.notify_one();
+            self.shared.sweep.notify_one();
+            self.shared.tell(|| Notice::Everything);
         }
         self.shared.waiters.wake_all(&queue);
+        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
     }
 
@@ -285,6 +329,7 @@ impl Engine {
         let queue = Arc::clone(&pause.queue);
         let outcome = self.one(Command::PauseQueue(pause), 0).await?;
         self.shared.waiters.wake_all(&queue);
+        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
     }
 
@@ -343,6 +388,9 @@ impl Engine {
     pub async fn redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, EngineError> {
         let view = self.shared.store.start_redrive(redrive).await?;
         self.shared.redriving.notify_one();
+        if !self.shared.duties.is_mine(Duty::Redrive) {
+            self.shared.tell(|| Notice::Redrive);
+        }
         Ok(view)
     }
 

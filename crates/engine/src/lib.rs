@@ -14,6 +14,7 @@
 
 mod background;
 mod claims;
+mod duty;
 mod engine;
 mod error;
 mod events;
@@ -21,10 +22,12 @@ mod lane;
 mod numbers;
 mod outbox;
 mod random;
+mod replicas;
 mod sweep;
 mod waiters;
 
 pub use claims::ClaimWait;
+pub use duty::{Duties, Duty};
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};

@@ -12,11 +12,12 @@ use tenure_core::limits::LEASE_TTL_MS_DEFAULT;
 use tenure_store::ExternalQueue;
 use tenure_transport::{Delivery, Upkeep, WakeUp};
 
+use crate::duty::Duty;
 use crate::engine::Shared;
 use crate::error::EngineError;
 
 const TICK: Duration = Duration::from_secs(1);
-/// After a change of transport other control planes may still write for the old one for a moment.
+/// After a change other control planes may still write for the old one for a moment.
 const AFTER_CHANGE: Duration = Duration::from_secs(2);
 const ROWS: usize = 1_000;
 const FEED_ROWS: usize = 10_000;
@@ -48,19 +49,24 @@ pub async fn sweeper(shared: Arc<Shared>) {
     let mut sweeps = 0_u32;
     let mut next = Instant::now();
     let mut taken_over: HashMap<Arc<str>, Instant> = HashMap::new();
+    let mut again = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(TICK) => {}
-            () = shared.sweep.notified() => next = Instant::now(),
-            () = shared.changed_transport.notified() => {
-                shared.sweep.notify_one();
-                next = Instant::now() + AFTER_CHANGE;
-                if let Err(error) = sweep(&shared, true).await {
-                    tracing::warn!(%error, "wake-ups could not all be swept");
-                }
-                continue;
+            () = shared.duties.gained(Duty::WakeUps) => {}
+            () = shared.sweep.notified() => {
+                next = Instant::now();
+                again = Some(next + AFTER_CHANGE);
             }
             () = shared.stopping.cancelled() => return,
+        }
+        if !shared.duties.is_mine(Duty::WakeUps) {
+            // Whoever takes it up does not know how far the last one came.
+            next = Instant::now();
+            continue;
+        }
+        if again.is_some_and(|at| Instant::now() >= at) {
+            (again, next) = (None, Instant::now());
         }
         if Instant::now() >= next {
             next = Instant::now() + shared.config.sweep_every;

@@ -12,10 +12,12 @@ use tenure_core::{Seq, TaskId};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::identity::IdentityStore;
+use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
 };
+use crate::notices::NoticeStore;
 use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
@@ -116,7 +118,7 @@ pub struct Pruned {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: IdentityStore + OutboxStore + Send + Sync + std::fmt::Debug {
+pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send + Sync + std::fmt::Debug {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

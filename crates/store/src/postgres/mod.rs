@@ -7,7 +7,9 @@ mod columns;
 mod conn;
 mod cursors;
 mod identity;
+mod leases;
 mod load;
+mod notices;
 mod outbox;
 mod read;
 mod rows;
@@ -54,6 +56,8 @@ const MIGRATION_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
 const HEARTBEAT_CONNECTIONS: usize = 1;
 const READ_CONNECTIONS: usize = 4;
+/// To tell others; one more listens.
+const NOTICE_CONNECTIONS: usize = 1;
 /// Settings of a queue that a finished attempt needs may be this old; those that a grant needs are always fresh.
 const QUEUE_CACHE: Duration = Duration::from_secs(1);
 
@@ -65,6 +69,8 @@ pub struct Postgres {
     work: Pool,
     heartbeat: Pool,
     read: Pool,
+    notices: Pool,
+    address: PostgresAddress,
     cache: Mutex<Cache>,
     cursors: Cursors,
 }
@@ -94,6 +100,8 @@ impl Postgres {
             work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
+            notices: conn::pool(&address, NOTICE_CONNECTIONS, &[sql::SESSION, sql::SESSION_NOTICES])?,
+            address,
             cache: Mutex::default(),
             cursors: Cursors::default(),
         };

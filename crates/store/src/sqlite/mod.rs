@@ -3,7 +3,9 @@
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
 mod identity;
+mod leases;
 mod load;
+mod notices;
 mod outbox;
 mod read;
 mod rows;
@@ -146,6 +148,7 @@ impl Sqlite {
         let mut conn = Connection::open(&path).map_err(|error| failed("open", error))?;
         configure(&conn).map_err(|error| failed("open", error))?;
         migrate(&mut conn)?;
+        leases::end_all(&conn).map_err(|error| failed("open", error))?;
         let (alive_at, _) = load::marks(&conn).map_err(|error| failed("open", error))?;
         clock.not_before(alive_at);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

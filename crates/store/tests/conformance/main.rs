@@ -14,6 +14,7 @@ mod events;
 mod expiry;
 mod identity;
 mod keys;
+mod leases;
 mod lifecycle;
 mod limits;
 mod lists;
