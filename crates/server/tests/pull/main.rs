@@ -18,6 +18,7 @@ mod lists;
 mod outage;
 mod reaper;
 mod receipts;
+mod redis;
 mod redrive;
 mod retries;
 mod sizes;
