@@ -7,7 +7,7 @@ pub const KEYS: &[Key] = keys! {
     "transport.sweep_interval" Duration, "60s", Restart,
         "How often ready tasks are looked over whose wake-up may be lost, from 1s to 1h. Their wake-ups are sent again.";
     "outbox.max_tries" Integer, "20", Restart,
-        "How often a wake-up is tried to be sent before it counts as failed, from 1 to 1000. `tenure outbox retry` sends it again.";
+        "How often the transport may refuse a wake-up before it counts as failed, from 1 to 1000. That the transport is away does not count. `tenure outbox retry` tries again.";
 
     "redis.url" Dsn, "", Restart,
         "Address of a Redis 6.2 or newer: `rediss://user:password@host:6379/0`, or `redis://` without TLS. With it queues can have the transport `redis`.";
