@@ -4,7 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, queue, serve, task, tenant, up, worker,
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, queue, serve, task, tenant, up,
+    worker,
 };
 use crate::exit::CODES;
 
@@ -63,7 +64,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
     ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
-    ("Look after it", &["config", "api-key", "tenant", "audit", "outbox", "doctor", "dev-certs", "bench", "completions"]),
+    (
+        "Look after it",
+        &["config", "api-key", "tenant", "audit", "outbox", "doctor", "dev-certs", "bench", "completions"],
+    ),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.

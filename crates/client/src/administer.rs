@@ -2,8 +2,8 @@
 
 use reqwest::Method;
 use tenure_contract::admin::{
-    AdminAuditRow, ApiKey, CreatedApiKey, NewApiKey, OperationAuditRow, OutboxEntry, OutboxRetried, OutboxRetryRequest, Revocation, Revocations, Tenant, TenantBody,
-    TenantLimits, TenantsBody, WhoAmI, WorkerToken, WorkerTokenRequest,
+    AdminAuditRow, ApiKey, CreatedApiKey, NewApiKey, OperationAuditRow, OutboxEntry, OutboxRetried, OutboxRetryRequest,
+    Revocation, Revocations, Tenant, TenantBody, TenantLimits, TenantsBody, WhoAmI, WorkerToken, WorkerTokenRequest,
 };
 use tenure_contract::user::Page;
 

@@ -36,7 +36,7 @@ pub struct TransportSettings {
 
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// `redis://` or `rediss://`. May hold a password.
+    /// `redis://`, `rediss://` or `unix://`. May hold a password.
     pub url: Secret,
     pub group: String,
     pub key_prefix: String,
@@ -104,7 +104,7 @@ fn redis(settings: &Settings) -> Result<Option<RedisSettings>, ConfigError> {
     let key = if settings.is_set("redis.url") { "redis.url" } else { "redis.url_file" };
     let Some(place) = redis_place(url.reveal()) else {
         let wanted = "must be an address such as rediss://user:password@host:6379/0, with %XX for what is special in a \
-                      password, and nothing behind the number of the database";
+                      password and nothing behind the number of the database, or unix:///path";
         return Err(settings.wrong(key, wanted));
     };
     if ca_file.is_some() && !place.tls {
@@ -123,9 +123,13 @@ pub(crate) struct RedisPlace {
     pub loopback: bool,
 }
 
-/// `redis://user:password@host:port/database` and the same with `rediss`. Parameters and fragments are refused: one of
+/// `redis://user:password@host:port/database`, the same with `rediss`, or `unix:///path`. Fragments are refused: one of
 /// them turns off the check of the certificate.
 pub(crate) fn redis_place(url: &str) -> Option<RedisPlace> {
+    if let Some(path) = url.strip_prefix("unix://") {
+        let sane = path.starts_with('/') && !path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#');
+        return sane.then(|| RedisPlace { tls: false, password: path.contains("pass="), loopback: true });
+    }
     let (tls, rest) = match url.strip_prefix("rediss://") {
         Some(rest) => (true, rest),
         None => (false, url.strip_prefix("redis://")?),
@@ -188,6 +192,8 @@ mod tests {
             ("redis://:p@redis.example:6379/0", false, true, false),
             ("rediss://u:p%2F@redis.example", true, true, false),
             ("rediss://u@10.0.0.1", true, false, false),
+            ("unix:///run/redis.sock", false, false, true),
+            ("unix:///run/redis.sock?db=1&pass=p", false, true, true),
         ] {
             assert_eq!(redis_place(url), Some(RedisPlace { tls, password, loopback }), "{url}");
         }
@@ -195,7 +201,8 @@ mod tests {
             "",
             "redis.example",
             "http://redis.example",
-            "unix:///run/redis.sock",
+            "unix://run/redis.sock",
+            "unix:///run/redis.sock#x",
             "redis://",
             "redis://h/x",
             "redis://h/0/1",

@@ -10,7 +10,7 @@ pub const KEYS: &[Key] = keys! {
         "How often the transport may refuse a wake-up before it counts as failed, from 1 to 1000. That the transport is away does not count. `tenure outbox retry` tries again.";
 
     "redis.url" Dsn, "", Restart,
-        "Address of a Redis 6.2 or newer: `rediss://user:password@host:6379/0`, or `redis://` without TLS. With it queues can have the transport `redis`.";
+        "Address of a Redis 6.2 or newer: `rediss://user:password@host:6379/0`, `redis://` without TLS, or `unix:///path`. With it queues can have the transport `redis`.";
     "redis.url_file" File, "", Restart,
         "File that holds `redis.url`.";
     "redis.group" Text, "tenure", Restart,

@@ -58,9 +58,10 @@ pub async fn list(
         let state = asked.state.as_deref().map(|text| {
             OutboxState::parse(text).ok_or_else(|| Fault::invalid("state", "must be waiting, published or failed"))
         });
-        let after = asked.cursor.as_deref().map(|text| {
-            text.parse().map_err(|_| Fault::invalid("cursor", "send back next_cursor as it came"))
-        });
+        let after = asked
+            .cursor
+            .as_deref()
+            .map(|text| text.parse().map_err(|_| Fault::invalid("cursor", "send back next_cursor as it came")));
         let filter = OutboxFilter {
             state: state.transpose()?,
             queue: asked.queue,
@@ -99,7 +100,7 @@ fn of_all(caller: &Caller) -> Result<(), Fault> {
         (None, Some(_)) => "X-User-ID",
         (None, None) => return Ok(()),
     };
-    Err(Fault::bad(header, "the outbox belongs to the whole system: leave the header out"))
+    Err(Fault::invalid(header, "the outbox belongs to the whole system: leave the header out"))
 }
 
 fn which(asked: OutboxRetryRequest) -> Result<OutboxRetry, Fault> {
