@@ -62,7 +62,7 @@ struct RetryArgs {
     #[arg(long)]
     all: bool,
     /// With --all: only those of this queue
-    #[arg(long, value_name = "NAME", requires = "all")]
+    #[arg(long, value_name = "NAME", requires = "all", conflicts_with = "ids")]
     queue: Option<String>,
 }
 
