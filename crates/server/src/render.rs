@@ -32,7 +32,7 @@ pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
         attempt_id: grant.attempt_id.to_string(),
         lease_token: grant.token.reveal_text(),
         stream: stream.to_owned(),
-        message_id: grant.message.to_string(),
+        message_id: grant.receipt.as_deref().map_or_else(|| grant.message.to_string(), ToOwned::to_owned),
         payload: Json::from_trusted(body.payload.clone()),
         lease_ttl_seconds: whole_seconds(grant.lease_ttl_ms),
         heartbeat_interval_seconds: whole_seconds(grant.heartbeat_ms),
