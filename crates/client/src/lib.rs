@@ -45,7 +45,7 @@ pub use administer::CsvPage;
 pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::ClientError;
-pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, TaskFilter};
+pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
 pub use watch::Watch;
 pub use worker::{

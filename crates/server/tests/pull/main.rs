@@ -16,6 +16,7 @@ mod hostile;
 mod late;
 mod lists;
 mod outage;
+mod outbox;
 mod reaper;
 mod receipts;
 mod redis;
