@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::exit::Stop;
 use crate::reload::Reloader;
-use crate::{access, token};
+use crate::{access, token, transports};
 use tenure_auth::Secret;
 use tenure_config::{Config, Flags, StoreUrl};
 
@@ -122,7 +122,8 @@ impl ControlPlane {
         }
         let own_token = if access.workers.is_configured() { None } else { Some(own_token(&config)?) };
         let dev_mode = !access.users.enabled;
-        let engine = open_store(&config.store_url(), engine_config(&config)).await?;
+        let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
+        let engine = open_store(&config.store_url(), engine_config).await?;
         let listener = listen(&config, &addresses, &engine).await?;
         let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
         let live = Live::default();
@@ -131,6 +132,7 @@ impl ControlPlane {
             tls: tls.clone(),
             task_keys: Some(Arc::clone(&task_keys)),
             outbound: Some(access::outbound(&config, dev_mode)?),
+            transports: transports::of_queues(&config.transport),
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
