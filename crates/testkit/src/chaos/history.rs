@@ -88,18 +88,40 @@ pub struct Accepted {
 #[serde(tag = "got", rename_all = "snake_case")]
 pub enum Answer {
     /// It may or may not have taken effect.
-    Unknown { why: String },
+    Unknown {
+        why: String,
+    },
     /// No connection was made, so nothing happened.
     NotSent,
     /// The server said no.
-    Refused { status: u16, error: String },
-    Submitted { tasks: Vec<Accepted> },
-    Granted { jobs: Vec<Granted> },
-    Renewed { should_cancel: bool },
-    Reported { body: Value },
-    Canceled { state: String },
-    Retried { attempt: u32, max_attempts: u32 },
-    Seen { state: String, attempt: u32, fence: u64 },
+    Refused {
+        status: u16,
+        error: String,
+    },
+    Submitted {
+        tasks: Vec<Accepted>,
+    },
+    Granted {
+        jobs: Vec<Granted>,
+    },
+    Renewed {
+        should_cancel: bool,
+    },
+    Reported {
+        body: Value,
+    },
+    Canceled {
+        state: String,
+    },
+    Retried {
+        attempt: u32,
+        max_attempts: u32,
+    },
+    Seen {
+        state: String,
+        attempt: u32,
+        fence: u64,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

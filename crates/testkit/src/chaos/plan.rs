@@ -101,7 +101,10 @@ pub enum Fault {
     KillRedis,
     StopServer(usize),
     StopWorker(usize),
-    Link { link: Link, mode: Mode },
+    Link {
+        link: Link,
+        mode: Mode,
+    },
     Flush,
     /// DEL of the stream of this queue.
     DeleteStream(usize),

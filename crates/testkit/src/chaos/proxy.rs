@@ -34,12 +34,19 @@ pub enum Mode {
     /// Every connection ends and no new one is accepted.
     Cut,
     /// Every piece comes later, both ways.
-    Delay { ms: u64, jitter_ms: u64 },
+    Delay {
+        ms: u64,
+        jitter_ms: u64,
+    },
     /// Every connection is reset (RST) once it has carried this many bytes, counted from now on.
-    Reset { after: u64 },
+    Reset {
+        after: u64,
+    },
     /// Connections stay open and new ones are accepted, but what goes this way is lost. The ends learn of it when the
     /// link heals: a stream with a hole cannot go on, so it is reset then.
-    HalfOpen { lost: Direction },
+    HalfOpen {
+        lost: Direction,
+    },
 }
 
 /// A TCP proxy on 127.0.0.1 for one upstream. Ends, with its connections, when dropped.
@@ -150,7 +157,6 @@ async fn carry(client: TcpStream, upstream: SocketAddr, mode: watch::Receiver<Mo
     let changes = async {
         loop {
             let mode = *watch.borrow_and_update();
-            wire.carried.store(0, Ordering::Relaxed);
             let healed = !matches!(mode, Mode::HalfOpen { .. });
             if mode == Mode::Cut || healed && wire.broken.load(Ordering::Relaxed) {
                 return;
@@ -158,6 +164,7 @@ async fn carry(client: TcpStream, upstream: SocketAddr, mode: watch::Receiver<Mo
             if watch.changed().await.is_err() {
                 return;
             }
+            wire.carried.store(0, Ordering::Relaxed);
         }
     };
     let ended = tokio::select! {
@@ -167,6 +174,9 @@ async fn carry(client: TcpStream, upstream: SocketAddr, mode: watch::Receiver<Mo
     };
     if !ended {
         let _ = (client_in.as_ref().set_zero_linger(), server_in.as_ref().set_zero_linger());
+        // Dropped, they would end the streams in order first.
+        client_out.forget();
+        server_out.forget();
     }
 }
 

@@ -122,7 +122,9 @@ async fn a_half_open_link_hides_that_the_other_end_is_gone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap(), 1).await.unwrap();
     let mut stream = connect(&proxy).await;
-    let (accepted, _) = listener.accept().await.unwrap();
+    let (mut accepted, _) = listener.accept().await.unwrap();
+    accepted.write_u8(1).await.unwrap();
+    stream.read_u8().await.unwrap();
     proxy.set(Mode::HalfOpen { lost: Direction::Down });
     accepted.set_zero_linger().unwrap();
     drop(accepted);
