@@ -110,13 +110,13 @@ impl State {
         steps
     }
 
-    /// The state after this event at time `at`, if its answer is right in this state.
+    /// The state after this event at time `at`, or as soon after as it can be, if its answer is right in this state.
     pub fn apply(&self, event: &Event, at: u64, facts: &Facts) -> Option<Self> {
         let mut next = self.clone();
         next.now = at;
         let right = match &event.what {
             What::Submit { max_attempts, delay } => next.submit(*max_attempts, event.asked + delay),
-            What::Grant { attempt } => next.grant(*attempt, event.asked, at, facts),
+            What::Grant { attempt } => next.grant(*attempt, event.asked, facts),
             What::Heartbeat { attempt, outcome } => next.heartbeat(*attempt, outcome, event.asked, facts),
             What::Report { attempt, kind, report, outcome } => next.report(*attempt, *kind, *report, outcome),
             What::Cancel { immediate, outcome } => next.cancel(*immediate, outcome),
@@ -133,9 +133,11 @@ impl State {
         new
     }
 
-    fn grant(&mut self, attempt: u32, asked: u64, at: u64, facts: &Facts) -> bool {
+    /// A claim may have waited for the task to be due.
+    fn grant(&mut self, attempt: u32, asked: u64, facts: &Facts) -> bool {
         let Place::Waiting { from } = self.place else { return false };
-        let right = self.attempt + 1 == attempt && at >= from;
+        let right = self.attempt + 1 == attempt;
+        self.now = self.now.max(from);
         self.attempt = attempt;
         self.last = Last::Open;
         self.place = Place::Running { until: asked + facts.attempt(attempt).ttl, cancel: false };

@@ -74,9 +74,6 @@ impl Search<'_> {
         }
         // Whatever comes next comes before the first answer that is still open.
         let latest = left().filter_map(|(event, _)| event.answered).min().unwrap_or(u64::MAX);
-        if state.now > latest {
-            return false;
-        }
         if self.seen.len() >= LIMIT {
             self.gave_up = true;
             return false;
@@ -89,7 +86,9 @@ impl Search<'_> {
             if done[index] || at > latest {
                 continue;
             }
-            if let Some(next) = state.apply(event, at, self.facts) {
+            if let Some(next) = state.apply(event, at, self.facts)
+                && next.now <= latest
+            {
                 let mut after = done.to_vec();
                 after[index] = true;
                 if self.explain(&after, &next) {
@@ -97,6 +96,7 @@ impl Search<'_> {
                 }
             }
         }
-        state.inner_steps(self.facts).iter().any(|next| self.explain(done, next))
+        let steps = state.inner_steps(self.facts);
+        steps.iter().any(|next| next.now <= latest && self.explain(done, next))
     }
 }

@@ -160,3 +160,13 @@ fn a_conflicting_report_is_refused() {
     let story = story.op(30, complete(1, "2"), refused("conflicting_completion"));
     accepts("and the first one stands", &story.ended("Succeeded", 1));
 }
+
+#[test]
+fn a_claim_that_waited_for_a_delayed_task() {
+    let mut story = Story::new();
+    let Call::Submit { tasks } = &mut story.ops[0].call else { panic!("the first is the submit") };
+    tasks[0].delay_ms = 500;
+    story.note_attempt(1, "w");
+    let story = story.long_op(10, 510, claim("w", None), Answer::Granted { jobs: vec![job(1)] });
+    accepts("and was answered when it was due", &story.complete(600, 1).ended("Succeeded", 1));
+}
