@@ -17,11 +17,11 @@ use super::history::now;
 const BUSY: Duration = Duration::from_secs(30);
 
 const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS guarded (task TEXT PRIMARY KEY, fence INTEGER NOT NULL, worker TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS accepted (seq INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL,
+    CREATE TABLE guarded (task TEXT PRIMARY KEY, fence INTEGER NOT NULL, worker TEXT NOT NULL);
+    CREATE TABLE accepted (seq INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL,
         fence INTEGER NOT NULL, attempt INTEGER NOT NULL, worker TEXT NOT NULL, at INTEGER NOT NULL);
-    CREATE TABLE IF NOT EXISTS refused (task TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS unguarded (task TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT NOT NULL);";
+    CREATE TABLE refused (task TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT NOT NULL);
+    CREATE TABLE unguarded (task TEXT NOT NULL, fence INTEGER NOT NULL, worker TEXT NOT NULL);";
 
 const GUARDED: &str = "
     INSERT INTO guarded (task, fence, worker) VALUES (?1, ?2, ?3)
@@ -44,13 +44,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Makes a new one. While this value lives, those who open and leave it need not put the log in order.
+    pub fn create(path: &Path) -> Result<Self> {
+        let ledger = Self::open(path)?;
+        ledger.connection.pragma_update(None, "journal_mode", "wal")?;
+        ledger.connection.execute_batch(SCHEMA)?;
+        Ok(ledger)
+    }
+
     pub fn open(path: &Path) -> Result<Self> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
-        connection.pragma_update(None, "journal_mode", "wal")?;
         // Processes die here, machines do not.
         connection.pragma_update(None, "synchronous", "off")?;
-        connection.execute_batch(SCHEMA)?;
         Ok(Self { connection })
     }
 
@@ -126,7 +132,7 @@ mod tests {
     fn a_holder_that_was_overtaken_is_refused_and_all_is_noted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
-        let (mut one, mut other) = (Ledger::open(&path).unwrap(), Ledger::open(&path).unwrap());
+        let (mut one, mut other) = (Ledger::create(&path).unwrap(), Ledger::open(&path).unwrap());
         assert!(one.write(&effect("a", 1)).unwrap());
         assert!(one.write(&effect("a", 1)).unwrap(), "the same holder may write again");
         assert!(other.write(&effect("a", 3)).unwrap());

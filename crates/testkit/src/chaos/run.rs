@@ -76,6 +76,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     let mut folder = tempfile::Builder::new().prefix("tenure-chaos-").tempdir()?;
     std::fs::write(folder.path().join("plan.json"), serde_json::to_string_pretty(&plan)?)?;
     let system = Arc::new(System::start(shape, folder.path()).await?);
+    let ledger = Ledger::create(&system.ledger())?;
     for index in 0..settings.workers {
         system.start_worker(index)?;
     }
@@ -89,7 +90,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     sleep(Duration::from_secs(1)).await;
     let history = History::read(&system.histories())?;
     let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
-    let effects = Ledger::open(&system.ledger())?.effects()?;
+    let effects = ledger.effects()?;
     say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
     let verdict = checker::check(&history, &ended, &effects);
     let mut summary = Summary::new(&plan, &history, &ended, &effects, verdict, system.surprises());

@@ -189,7 +189,7 @@ impl System {
         place.started += 1;
         let mut command = Command::new(&self.shape.own_binary);
         command.args(["worker", "--process", &process, "--seed", &self.shape.seed.to_string()]);
-        if index % 2 == 0 {
+        if index.is_multiple_of(2) {
             command.args(["--name", &format!("w{index}"), "--incarnation", &format!("{:020}", now())]);
         } else {
             command.args(["--name", &process]);

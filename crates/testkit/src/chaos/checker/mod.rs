@@ -68,6 +68,8 @@ pub enum Rule {
     KeySplit,
     /// One submission makes one task.
     DoubleCreate,
+    /// A batch is all or nothing.
+    HalfBatch,
     /// Only what was submitted is granted.
     Invented,
     /// A task has at most one accepted completion.
@@ -96,6 +98,7 @@ impl Rule {
             Self::LostSubmit => "an acknowledged submit is lost",
             Self::KeySplit => "one idempotency key, two tasks",
             Self::DoubleCreate => "one submission, two tasks",
+            Self::HalfBatch => "a part of a batch is there",
             Self::Invented => "a task that nobody submitted",
             Self::TwoCompletions => "two accepted completions",
             Self::ReceiptChanged => "the same report, another answer",

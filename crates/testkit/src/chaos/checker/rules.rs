@@ -16,6 +16,7 @@ struct Findings<'a> {
 pub fn check(history: &History, sorted: &Sorted<'_>, ended: &Ended, effects: &Effects) -> Vec<Violation> {
     let mut findings = Findings { sorted, ended, found: Vec::new() };
     findings.submits(history);
+    findings.batches(history);
     for task in sorted.tasks.values() {
         findings.invented(task);
         findings.reports(task);
@@ -70,6 +71,21 @@ impl Findings<'_> {
         for (nonce, tasks) in by_nonce.into_iter().filter(|(_, tasks)| tasks.len() > 1) {
             let first = tasks.first().copied().unwrap_or_default();
             self.report(Rule::DoubleCreate, first, format!("submission {nonce} became {tasks:?}"));
+        }
+    }
+
+    fn batches(&mut self, history: &History) {
+        let nonces: BTreeMap<&str, &str> =
+            self.ended.tasks.iter().map(|(id, task)| (task.nonce.as_str(), id.as_str())).collect();
+        for op in &history.ops {
+            let Call::Submit { tasks } = &op.call else { continue };
+            let there: Vec<&str> = tasks.iter().filter_map(|task| nonces.get(task.nonce.as_str()).copied()).collect();
+            if let Some(first) = there.first()
+                && there.len() < tasks.len()
+            {
+                let what = format!("of the {} tasks of {} only {} are there", tasks.len(), op.id, there.len());
+                self.report(Rule::HalfBatch, first, what);
+            }
         }
     }
 

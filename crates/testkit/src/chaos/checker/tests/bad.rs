@@ -40,6 +40,15 @@ fn two_answers_that_say_they_created_it() {
 }
 
 #[test]
+fn a_part_of_a_batch() {
+    let mut story = Story::new().op(5, cancel(false), canceled("Canceled")).ended("Canceled", 0);
+    let Call::Submit { tasks } = &mut story.ops[0].call else { panic!("the first is the submit") };
+    tasks.push(Submission { nonce: "m".into(), ..tasks[0].clone() });
+    (story.ops[0].answer, story.ops[0].answered) = (unknown(), None);
+    assert_eq!(breaks(&story), [Rule::HalfBatch]);
+}
+
+#[test]
 fn a_task_that_nobody_submitted() {
     let mut story = Story::new().grant(10, 1).complete(20, 1).ended("Succeeded", 1);
     story.ops.remove(0);
