@@ -19,20 +19,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
 
 /// Waits until no task waits or runs. Whether that came in time.
+///
+/// Asked is for the counts of the queues: each is read at one point in time. Lists by state are not, and a task that
+/// moves from one to the other can be in neither.
 pub async fn wait_for_the_end(http: &Http, patience: Duration) -> Result<bool> {
     let until = Instant::now() + patience;
-    'again: loop {
-        for state in ["Scheduled", "Ready", "Running"] {
-            let left = get(http, &format!("/api/v1/tasks?state={state}&limit=1")).await?;
-            if left["items"].as_array().is_none_or(|items| !items.is_empty()) {
-                if Instant::now() > until {
-                    return Ok(false);
-                }
-                sleep(Duration::from_millis(250)).await;
-                continue 'again;
-            }
+    loop {
+        let queues = get(http, "/api/v1/queues?limit=1000").await?;
+        let queues = queues["items"].as_array().context("a list has items")?;
+        let left = |queue: &Value| ["scheduled", "ready", "running"].iter().any(|place| queue["counts"][*place] != 0);
+        if !queues.iter().any(left) {
+            return Ok(true);
         }
-        return Ok(true);
+        if Instant::now() > until {
+            return Ok(false);
+        }
+        sleep(Duration::from_millis(250)).await;
     }
 }
 

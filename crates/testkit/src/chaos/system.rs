@@ -267,6 +267,10 @@ impl System {
         Ok(())
     }
 
+    fn has_ended(&self, index: usize) -> bool {
+        self.server(index).process.as_mut().and_then(Process::ended).is_some()
+    }
+
     fn surprised(&self, what: String) {
         self.surprises.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
@@ -288,7 +292,7 @@ impl System {
                     match http.put(server, &format!("/api/v1/queues/{queue}"), &settings).await {
                         Reply::Told { status, .. } if status < 300 => break,
                         Reply::Told { status, body } => bail!("queue {queue} is refused with {status}: {body}"),
-                        _ if Instant::now() > until => {
+                        _ if Instant::now() > until || self.has_ended(server) => {
                             let log = self.folder.join(format!("server-{server}.log"));
                             let log = std::fs::read_to_string(log).unwrap_or_default();
                             bail!("control plane {server} does not answer; its log:\n{log}");
