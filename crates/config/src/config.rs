@@ -12,8 +12,9 @@ use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
 use super::store_url::StoreUrl;
 use super::tokens::{Outbound, Tokens};
+use super::transport::TransportSettings;
 use super::worker::Worker;
-use super::{auth, database, env, file, files, limits, server, show, tokens, worker};
+use super::{auth, database, env, file, files, limits, server, show, tokens, transport, worker};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Default, Clone)]
@@ -44,6 +45,7 @@ pub struct Config {
     pub audit_retention: Duration,
     pub tokens: Tokens,
     pub outbound: Outbound,
+    pub transport: TransportSettings,
     pub worker: Worker,
     pub logging: Logging,
     pub(crate) settings: Settings,
@@ -119,6 +121,7 @@ impl Config {
             audit_retention: settings.duration("audit.retention")?,
             tokens: tokens::tokens(&settings)?,
             outbound: tokens::outbound(&settings)?,
+            transport: transport::transport(&settings)?,
             worker: worker::worker(&settings)?,
             logging: server::logging(&settings)?,
             settings,

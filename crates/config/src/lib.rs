@@ -20,6 +20,7 @@ mod store_url;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod transport;
 mod watch;
 mod worker;
 
@@ -36,5 +37,6 @@ pub use server::{ClientAuth, LogFormat, Logging, Server, ServerTls};
 pub use show::{Shown, show};
 pub use store_url::StoreUrl;
 pub use tokens::{Outbound, Tokens};
+pub use transport::{RedisSettings, SqsSettings, TransportName, TransportSettings};
 pub use watch::Watcher;
 pub use worker::{BindWorkerId, RpcTls, Worker};

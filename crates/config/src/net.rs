@@ -18,6 +18,14 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     }
 }
 
+/// The host of `host:port`, without brackets.
+pub(crate) fn host_of(authority: &str) -> &str {
+    match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
+
 /// An origin as browsers send it: `*`, or scheme and host, and a port if it is not the usual one.
 pub(crate) fn is_origin(text: &str) -> bool {
     text == "*" || web(text).is_some_and(is_authority)
@@ -35,7 +43,7 @@ fn web(text: &str) -> Option<&str> {
 }
 
 /// `host` or `host:port`, with brackets around an IPv6 address.
-fn is_authority(text: &str) -> bool {
+pub(crate) fn is_authority(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((host, port)) if host.parse::<std::net::Ipv6Addr>().is_ok() => ("v6", port),

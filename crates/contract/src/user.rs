@@ -285,7 +285,8 @@ pub struct Retried {
     pub max_attempts: u32,
 }
 
-/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit.
+/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit. The transport alone stays as it is when
+/// it is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueueSettings {
@@ -303,6 +304,11 @@ pub struct QueueSettings {
     /// Default true. Without it a task that fails for good is Failed and in no dead letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<bool>,
+    /// What carries the wake-ups: `embedded`, `redis` or `sqs`. Absent: as it is, and for a new queue as the control plane
+    /// is set up.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -324,6 +330,8 @@ pub struct Queue {
     pub tenant: Option<String>,
     pub paused: bool,
     pub kind: String,
+    /// What carries the wake-ups: `embedded`, `redis` or `sqs`.
+    pub transport: String,
     pub limits: QueueLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ttl_seconds: Option<u64>,

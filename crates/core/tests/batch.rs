@@ -198,5 +198,8 @@ fn without_message(mut outcome: Outcome) -> Outcome {
     if let Ok(tenure_core::command::Answer::Claimed(claimed)) = &mut outcome {
         claimed.grants.iter_mut().for_each(|grant| grant.message = 0);
     }
+    if let Ok(tenure_core::command::Answer::NotGranted(not)) = &mut outcome {
+        not.live = None;
+    }
     outcome
 }

@@ -1,7 +1,8 @@
 //! What happens by itself: signs of life, expiry, timers, wake-ups that were lost, redrives, retention.
 //!
 //! Each of these only looks for rows and sends commands; whether a row is really due is decided again inside the
-//! transaction. So any number of control planes can do it at the same time.
+//! transaction. So any number of control planes can do it at the same time. To spare the store, what is done for all is
+//! done by the one that has the [`Duty`]; the mark of life, the sweeper and the note of workers are everyone's own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -15,8 +16,10 @@ use tenure_core::command::{Answer, Command};
 use tenure_store::{AuditCut, RedriveView, StoreError};
 use tokio_util::task::TaskTracker;
 
+use crate::duty::{self, Duties, Duty};
 use crate::engine::Shared;
 use crate::error::EngineError;
+use crate::replicas;
 
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -30,6 +33,8 @@ const PRUNE_IDENTITY_EVERY: Duration = Duration::from_secs(60);
 const PRUNE_PAUSE: Duration = Duration::from_millis(20);
 /// A row that could not be ended is left alone for a while.
 const SKIP_FOR: Duration = Duration::from_secs(60);
+/// How long whoever does not have a duty leaves it alone.
+const NOT_MINE: Duration = Duration::from_secs(1);
 const ROWS: usize = 1_000;
 const PRUNE_ROWS: usize = 500;
 const REDRIVE_ROWS: usize = 500;
@@ -37,6 +42,9 @@ const SWEEP_TASKS: usize = 1_000;
 
 pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(alive(Arc::clone(shared)));
+    tasks.spawn(duty::keep(Arc::clone(shared)));
+    tasks.spawn(replicas::tell(Arc::clone(shared)));
+    tasks.spawn(replicas::hear(Arc::clone(shared)));
     tasks.spawn(reaper(Arc::clone(shared)));
     tasks.spawn(timer(Arc::clone(shared)));
     tasks.spawn(sweeper(Arc::clone(shared)));
@@ -44,14 +52,30 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(redriver(Arc::clone(shared)));
     tasks.spawn(retention(Arc::clone(shared)));
     tasks.spawn(identity(Arc::clone(shared)));
+    tasks.spawn(crate::sweep::sweeper(Arc::clone(shared)));
 }
 
 /// Sleeps, less if the clock is moved. Gives false when the engine stops.
-async fn pause(shared: &Shared, time: Duration) -> bool {
+pub async fn pause(shared: &Shared, time: Duration) -> bool {
     tokio::select! {
         () = tokio::time::sleep(time) => true,
         () = shared.config.clock.moved() => true,
         () = shared.stopping.cancelled() => false,
+    }
+}
+
+/// Waits for the next turn of a duty: `time` from now, or when the duty became this control plane's. Gives false when
+/// the engine stops.
+async fn turn(shared: &Shared, duty: Duty, mut time: Duration) -> bool {
+    loop {
+        tokio::select! {
+            more = pause(shared, time) => if !more { return false },
+            () = shared.duties.gained(duty) => {}
+        }
+        if shared.duties.is_mine(duty) {
+            return true;
+        }
+        time = NOT_MINE;
     }
 }
 
@@ -69,7 +93,7 @@ async fn alive(shared: Arc<Shared>) {
 
 async fn reaper(shared: Arc<Shared>) {
     let mut skipped: HashMap<Seq, Instant> = HashMap::new();
-    while pause(&shared, REAP_EVERY).await {
+    while turn(&shared, Duty::Reaper, REAP_EVERY).await {
         skipped.retain(|_, at| at.elapsed() < SKIP_FOR);
         loop {
             match reap(&shared, &mut skipped).await {
@@ -111,14 +135,18 @@ async fn reap(shared: &Shared, skipped: &mut HashMap<Seq, Instant>) -> Result<bo
 }
 
 async fn timer(shared: Arc<Shared>) {
+    let at_least_every = shared.config.look_every.unwrap_or(TIMER_AT_LEAST_EVERY);
     let mut sleep = Duration::ZERO;
     loop {
         tokio::select! {
-            more = pause(&shared, sleep) => if !more { return },
+            more = turn(&shared, Duty::Timer, sleep) => if !more { return },
             () = shared.scheduled.notified() => {}
         }
+        if !shared.duties.is_mine(Duty::Timer) {
+            continue;
+        }
         sleep = match promote(&shared).await {
-            Ok(next) => next.min(TIMER_AT_LEAST_EVERY),
+            Ok(next) => next.min(at_least_every),
             Err(error) => {
                 tracing::warn!(%error, "cannot look for due tasks");
                 TIMER_AT_LEAST_EVERY
@@ -147,19 +175,24 @@ async fn promote(shared: &Shared) -> Result<Duration, EngineError> {
 /// Wakes whoever waits for a queue that has ready tasks: a wake-up may have been lost with the process that owed it, or
 /// the task was made ready by another control plane.
 async fn sweeper(shared: Arc<Shared>) {
-    while pause(&shared, SWEEP_EVERY).await {
-        let queues = shared.waiters.queues();
-        if queues.is_empty() {
-            continue;
-        }
-        match shared.store.ready_in(&queues, SWEEP_TASKS).await {
-            Ok(found) => {
-                for (queue, tasks) in found {
-                    shared.waiters.wake(&queue, tasks);
-                }
+    let every = shared.config.look_every.unwrap_or(SWEEP_EVERY);
+    while pause(&shared, every).await {
+        sweep(&shared).await;
+    }
+}
+
+pub async fn sweep(shared: &Shared) {
+    let queues = shared.waiters.queues();
+    if queues.is_empty() {
+        return;
+    }
+    match shared.store.ready_in(&queues, SWEEP_TASKS).await {
+        Ok(found) => {
+            for (queue, tasks) in found {
+                shared.waiters.wake(&queue, tasks);
             }
-            Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks"),
         }
+        Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks"),
     }
 }
 
@@ -186,8 +219,11 @@ async fn redriver(shared: Arc<Shared>) {
     let mut last_step: HashMap<u128, Instant> = HashMap::new();
     loop {
         tokio::select! {
-            more = pause(&shared, REDRIVE_EVERY) => if !more { return },
+            more = turn(&shared, Duty::Redrive, REDRIVE_EVERY) => if !more { return },
             () = shared.redriving.notified() => {}
+        }
+        if !shared.duties.is_mine(Duty::Redrive) {
+            continue;
         }
         let open = match shared.store.open_redrives().await {
             Ok(open) => open,
@@ -223,7 +259,7 @@ async fn drive(
         return Ok(());
     }
     last_step.insert(redrive.redrive_id, Instant::now());
-    while allowed > 0 && !redrive.finished && !shared.stopping.is_cancelled() {
+    while allowed > 0 && !redrive.finished && !shared.stopping.is_cancelled() && shared.duties.is_mine(Duty::Redrive) {
         let limit = allowed.min(REDRIVE_ROWS);
         let rows = shared.store.redrive_matches(&redrive, limit).await?;
         let cursor = rows.last().copied().unwrap_or(redrive.cursor);
@@ -243,7 +279,7 @@ async fn drive(
 }
 
 async fn retention(shared: Arc<Shared>) {
-    while pause(&shared, PRUNE_EVERY).await {
+    while turn(&shared, Duty::Retention, PRUNE_EVERY).await {
         let mut after = Seq(0);
         loop {
             match shared.store.prune(&shared.config.retention, after, PRUNE_ROWS).await {
@@ -261,13 +297,19 @@ async fn retention(shared: Arc<Shared>) {
             if shared.stopping.is_cancelled() {
                 return;
             }
+            if !shared.duties.is_mine(Duty::Retention) {
+                break;
+            }
         }
     }
 }
 
 /// Audit rows, revocations and task keys that nobody needs any more.
 async fn identity(shared: Arc<Shared>) {
-    while pause(&shared, PRUNE_IDENTITY_EVERY).await {
+    while turn(&shared, Duty::IdentityPrune, PRUNE_IDENTITY_EVERY).await {
+        if let Err(error) = Duties::forget_gone(&*shared.store).await {
+            tracing::warn!(error = error.chain(), "cannot forget control planes that are gone");
+        }
         loop {
             match prune_identity(&shared).await {
                 Ok(removed) if removed < PRUNE_ROWS => break,
@@ -280,6 +322,9 @@ async fn identity(shared: Arc<Shared>) {
             tokio::time::sleep(PRUNE_PAUSE).await;
             if shared.stopping.is_cancelled() {
                 return;
+            }
+            if !shared.duties.is_mine(Duty::IdentityPrune) {
+                break;
             }
         }
     }

@@ -77,10 +77,11 @@ impl Engine {
             if let Some(waiter) = &waiter {
                 waiter.about_to_ask();
             }
-            let claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
+            let mut claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
                 Ok(Answer::Claimed(claimed)) => claimed,
                 _ => return Err(EngineError::Internal),
             };
+            self.name_messages(&mut claimed).await;
             let Some(waiter) = waiter.as_ref().filter(|_| claimed.grants.is_empty()) else { return Ok(claimed) };
             self.shared.waiters.was_full(&claimed.full);
             let mut until = deadline;
@@ -115,7 +116,10 @@ impl Engine {
         let mut replies = self.run(reports, bytes).await?;
         let claimed = match claims.then(|| replies.pop()).flatten() {
             None => None,
-            Some(Ok(Ok(Answer::Claimed(claimed)))) => Some(claimed),
+            Some(Ok(Ok(Answer::Claimed(mut claimed)))) => {
+                self.name_messages(&mut claimed).await;
+                Some(claimed)
+            }
             Some(Err(error)) => return Err(error),
             Some(Ok(_)) => return Err(EngineError::Internal),
         };
@@ -124,6 +128,19 @@ impl Engine {
 
     /// Claims one task by its id. Never waits.
     pub async fn claim_task(&self, claim: ClaimTask) -> Result<Outcome, EngineError> {
-        self.one(Command::ClaimTask(claim), 0).await
+        let mut outcome = self.one(Command::ClaimTask(claim), 0).await?;
+        if let Ok(Answer::Claimed(claimed)) = &mut outcome {
+            self.name_messages(claimed).await;
+        }
+        Ok(outcome)
+    }
+
+    /// A grant carries the name of its wake-up. One that was published a moment ago may have none in the store yet.
+    async fn name_messages(&self, claimed: &mut Claimed) {
+        for grant in &mut claimed.grants {
+            if grant.transport.is_external() && grant.receipt.is_none() {
+                grant.receipt = self.shared.outbox.name(grant.message).await;
+            }
+        }
     }
 }

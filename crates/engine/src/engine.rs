@@ -5,12 +5,12 @@ use std::time::Duration;
 use tenure_core::batch::Outcome;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::{Command, Reach};
-use tenure_core::queue::QueueId;
+use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
 use tenure_core::{Seq, TaskId};
 use tenure_store::{
-    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Page, QueueStats, RedriveFilter, RedriveView,
+    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
     Retention, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::Notify;
@@ -19,24 +19,63 @@ use tokio_util::task::TaskTracker;
 
 use crate::background;
 use crate::claims::KnownWorkers;
+use crate::duty::{Duties, Duty};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
 use crate::lane::{self, LaneQueue, Reply};
 use crate::numbers::NumberPool;
+use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
+use crate::replicas::Telling;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct EngineConfig {
     pub retention: Retention,
     /// How long requests of admins stay in the audit; `None` is for good.
     pub admin_audit_retention: Option<Duration>,
     /// How long operations of users do.
     pub audit_retention: Option<Duration>,
+    /// Where wake-ups go that leave the process.
+    pub transports: Transports,
+    /// What new queues get.
+    pub default_transport: Transport,
+    /// How often what transports hold is compared with the store.
+    pub sweep_every: Duration,
+    /// How often a wake-up that a transport refuses is tried.
+    pub outbox_tries: u32,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,
+    /// How often it looks for what should have been told: ready tasks, due tasks, facts. Tests set it; production leaves
+    /// it alone.
+    pub look_every: Option<Duration>,
 }
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            retention: Retention::default(),
+            admin_audit_retention: None,
+            audit_retention: None,
+            transports: Transports::default(),
+            default_transport: Transport::default(),
+            sweep_every: Duration::from_secs(60),
+            outbox_tries: 20,
+            clock: Arc::default(),
+            look_every: None,
+        }
+    }
+}
+
+impl EngineConfig {
+    pub(crate) fn sweep_every_ms(&self) -> i64 {
+        i64::try_from(self.sweep_every.as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Whoever has the timers looks by itself for what is due later than this.
+const TOLD_WHEN_DUE_WITHIN_MS: i64 = 1_500;
 
 /// A control plane without the network. Cloning gives another handle to the same one.
 #[derive(Debug, Clone)]
@@ -53,6 +92,9 @@ pub struct Shared {
     pub work: LaneQueue,
     pub heartbeat: LaneQueue,
     pub waiters: Waiters,
+    pub outbox: Outbox,
+    /// Wake-ups should be swept now.
+    pub sweep: Notify,
     pub known_workers: KnownWorkers,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
@@ -63,6 +105,9 @@ pub struct Shared {
     pub redriving: Notify,
     /// Facts were recorded.
     pub recorded: Notify,
+    pub duties: Duties,
+    /// What other control planes are to be told.
+    pub telling: Telling,
     pub stopping: CancellationToken,
 }
 
@@ -77,21 +122,37 @@ impl Shared {
     /// A batch is durable: what it set free can be told.
     pub fn committed(&self, done: Done) -> Vec<Outcome> {
         for (queue, tasks) in &done.wakes {
-            self.waiters.wake(queue, *tasks);
+            let left = tasks.saturating_sub(self.waiters.wake(queue, *tasks));
+            if left > 0 {
+                self.tell(|| Notice::Ready { queue: Arc::clone(queue), tasks: left });
+            }
         }
+        self.outbox.publish(done.outbox);
+        self.outbox.settle(done.settled);
         for queue in &done.freed {
             self.waiters.freed(queue);
         }
-        if done.next_due.is_some() {
+        if let Some(due) = done.next_due {
             self.scheduled.notify_one();
+            if due.since(done.now) < TOLD_WHEN_DUE_WITHIN_MS && !self.duties.is_mine(Duty::Timer) {
+                self.tell(|| Notice::Scheduled);
+            }
         }
         for (kind, count) in &done.facts {
             metrics::counter!("tenure_task_events_total", "kind" => kind.as_str()).increment(*count);
         }
         if !done.facts.is_empty() {
             self.recorded.notify_waiters();
+            self.tell(|| Notice::Facts);
         }
         done.outcomes
+    }
+
+    /// Tells other control planes, if there are any.
+    pub fn tell(&self, notice: impl FnOnce() -> Notice) {
+        if self.duties.others() > 0 {
+            self.telling.tell(notice());
+        }
     }
 
     pub async fn queue_name(&self, id: QueueId) -> Result<Arc<str>, EngineError> {
@@ -132,6 +193,10 @@ impl Engine {
         if let Some(until) = store.mark_alive().await? {
             tracing::warn!(%until, "no control plane was alive for a while: no lease expires before the grace ends");
         }
+        store.set_default_transport(config.default_transport);
+        let (outbox, ends) = Outbox::new(&config.transports);
+        let duties = Duties::new();
+        duties.renew(&*store).await?;
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
             store,
@@ -140,12 +205,16 @@ impl Engine {
             work: LaneQueue::new(Lane::Work),
             heartbeat: LaneQueue::new(Lane::Heartbeat),
             waiters: Waiters::default(),
+            outbox,
+            sweep: Notify::new(),
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
             scheduled: Notify::new(),
             redriving: Notify::new(),
             recorded: Notify::new(),
+            duties,
+            telling: Telling::default(),
             stopping: CancellationToken::new(),
         });
         let tasks = TaskTracker::new();
@@ -154,6 +223,7 @@ impl Engine {
         }
         tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Heartbeat));
         background::start(&shared, &tasks);
+        outbox::start(&shared, ends, &tasks);
         tasks.close();
         Ok(Self { shared, tasks })
     }
@@ -179,6 +249,21 @@ impl Engine {
     /// The store itself, for what the engine has no word for.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
+    }
+
+    /// Whether this control plane has a duty now.
+    pub fn has(&self, duty: Duty) -> bool {
+        self.shared.duties.is_mine(duty)
+    }
+
+    /// How many other control planes share the store, as of the last look.
+    pub fn others(&self) -> usize {
+        self.shared.duties.others()
+    }
+
+    /// How many claims have found nothing and wait for work.
+    pub fn claims_waiting(&self) -> usize {
+        self.shared.waiters.asleep()
     }
 
     /// How many requests wait for the store: work, and heartbeats.
@@ -229,8 +314,14 @@ impl Engine {
 
     pub async fn set_queue(&self, set: SetQueue) -> Result<Outcome, EngineError> {
         let queue = Arc::clone(&set.queue);
+        let changes_transport = set.transport.is_some();
         let outcome = self.one(Command::SetQueue(set), 0).await?;
+        if changes_transport && outcome.is_ok() {
+            self.shared.sweep.notify_one();
+            self.shared.tell(|| Notice::Everything);
+        }
         self.shared.waiters.wake_all(&queue);
+        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
     }
 
@@ -238,6 +329,7 @@ impl Engine {
         let queue = Arc::clone(&pause.queue);
         let outcome = self.one(Command::PauseQueue(pause), 0).await?;
         self.shared.waiters.wake_all(&queue);
+        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
     }
 
@@ -296,6 +388,9 @@ impl Engine {
     pub async fn redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, EngineError> {
         let view = self.shared.store.start_redrive(redrive).await?;
         self.shared.redriving.notify_one();
+        if !self.shared.duties.is_mine(Duty::Redrive) {
+            self.shared.tell(|| Notice::Redrive);
+        }
         Ok(view)
     }
 

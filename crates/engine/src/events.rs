@@ -96,7 +96,8 @@ impl Events {
             if self.read().await? {
                 continue;
             }
-            let pause = if self.gap_since.is_some() { GAP_POLL } else { POLL };
+            let poll = self.shared.config.look_every.unwrap_or(POLL);
+            let pause = if self.gap_since.is_some() { GAP_POLL } else { poll };
             tokio::select! {
                 () = changed => {}
                 () = tokio::time::sleep(pause) => {}

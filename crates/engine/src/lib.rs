@@ -14,19 +14,26 @@
 
 mod background;
 mod claims;
+mod duty;
 mod engine;
 mod error;
 mod events;
 mod lane;
 mod numbers;
+mod outbox;
 mod random;
+mod replicas;
+mod sweep;
 mod waiters;
 
 pub use claims::ClaimWait;
+pub use duty::{Duties, Duty};
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};
 pub use lane::Reply;
+pub use outbox::Transports;
 pub use random::{random_bits, random_seed};
 pub use tenure_core as core;
 pub use tenure_store as store;
+pub use tenure_transport as transport;

@@ -22,6 +22,8 @@ struct Lines {
 #[derive(Debug, Default)]
 struct Bell {
     rung: AtomicBool,
+    /// Its waiter has asked and sleeps.
+    asleep: AtomicBool,
     ring: Notify,
 }
 
@@ -72,6 +74,13 @@ impl Waiters {
         self.lock().by_queue.keys().cloned().collect()
     }
 
+    /// How many have asked, got nothing, and sleep.
+    pub fn asleep(&self) -> usize {
+        let lines = self.lock();
+        let asleep = lines.by_queue.values().flatten().filter(|bell| bell.asleep.load(Ordering::SeqCst));
+        asleep.map(Arc::as_ptr).collect::<HashSet<_>>().len()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,11 +97,13 @@ impl Lines {
 impl Waiter {
     /// Waits for a wake-up. One that came since the last call counts.
     pub async fn woken(&self) {
+        self.bell.asleep.store(true, Ordering::SeqCst);
         self.bell.ring.notified().await;
     }
 
     /// About to ask the store: a wake-up from here on is a new one.
     pub fn about_to_ask(&self) {
+        self.bell.asleep.store(false, Ordering::SeqCst);
         self.bell.rung.store(false, Ordering::SeqCst);
     }
 }

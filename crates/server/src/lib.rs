@@ -17,6 +17,7 @@ mod render;
 mod request;
 mod state;
 mod tenants;
+mod transports;
 mod validate;
 
 pub use access::{Access, KeyBy, RateLimit};
@@ -25,3 +26,4 @@ pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::SharedTaskKeys;
 pub use live::Live;
 pub use state::ServerConfig;
+pub use transports::Transports;

@@ -32,7 +32,7 @@ pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
         attempt_id: grant.attempt_id.to_string(),
         lease_token: grant.token.reveal_text(),
         stream: stream.to_owned(),
-        message_id: grant.message.to_string(),
+        message_id: grant.receipt.as_deref().map_or_else(|| grant.message.to_string(), ToOwned::to_owned),
         payload: Json::from_trusted(body.payload.clone()),
         lease_ttl_seconds: whole_seconds(grant.lease_ttl_ms),
         heartbeat_interval_seconds: whole_seconds(grant.heartbeat_ms),
@@ -222,6 +222,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         tenant: stats.queue.tenant.as_deref().map(ToOwned::to_owned),
         paused: stats.queue.paused,
         kind: "pull".to_owned(),
+        transport: stats.queue.transport.as_str().to_owned(),
         limits: user::QueueLimits {
             max_running: settings.max_running.map(u64::from),
             rate: settings.rate.map(|rate| user::Rate { per_second: rate.per_second, burst: Some(rate.burst) }),

@@ -14,6 +14,7 @@ use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
 use crate::tenants::Tenants;
+use crate::transports::Transports;
 
 /// How a server is set up.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct ServerConfig {
     pub task_keys: Option<Arc<SharedTaskKeys>>,
     /// For addresses that others chose; without one they are not called.
     pub outbound: Option<Outbound>,
+    /// What queues may be set to.
+    pub transports: Transports,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -38,6 +41,7 @@ impl Default for ServerConfig {
             tls: None,
             task_keys: None,
             outbound: None,
+            transports: Transports::default(),
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -54,6 +58,7 @@ pub struct Inner {
     pub access: Live<Access>,
     pub identity: Arc<Identity>,
     pub tenants: Tenants,
+    pub transports: Transports,
     /// Calls of users.
     pub limiter: Limiter,
     /// Failed authentications by address.
@@ -68,6 +73,7 @@ impl App {
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
             tenants: Tenants::new(engine.clone()),
+            transports: config.transports.clone(),
             limiter: Limiter::new(limits::RATE_BUCKETS),
             failures: Limiter::new(limits::RATE_BUCKETS),
             engine,

@@ -245,6 +245,11 @@ impl Pruning {
     }
 }
 
+/// The column of a queue; embedded is `NULL`.
+pub fn transport(transport: Transport) -> Option<&'static str> {
+    transport.is_external().then(|| transport.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,9 +274,4 @@ mod tests {
             assert_eq!(receipt_from(receipt_code(receipt)), receipt);
         }
     }
-}
-
-/// The column of a queue; embedded is `NULL`.
-pub fn transport(transport: Transport) -> Option<&'static str> {
-    transport.is_external().then(|| transport.as_str())
 }

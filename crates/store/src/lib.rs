@@ -9,8 +9,11 @@ mod codec;
 mod error;
 mod faults;
 mod identity;
+mod leases;
 mod model;
 mod needs;
+mod notices;
+mod outbox;
 pub mod postgres;
 pub mod sqlite;
 mod store;
@@ -22,9 +25,15 @@ pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TenantUsage,
 };
+pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
+};
+pub use notices::{Notice, NoticeStore};
+pub use outbox::{
+    ExternalQueue, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry, OutboxState,
+    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
 };
 pub use store::{Batch, Done, Due, Lane, Pruned, Store};
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tenure_core::batch::{self, IdempotencyScope, Outcome, World};
-use tenure_core::command::claim::{Claim, Grant};
+use tenure_core::command::claim::{Claim, Grant, NotGranted};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::{Answer, Command, Context, expire};
-use tenure_core::queue::QueueId;
+use tenure_core::queue::{QueueId, Transport};
 use tenure_core::task::{Body, Place, Running, Waiting};
 use tenure_core::{AttemptId, Seq, TaskId};
 
@@ -134,6 +134,61 @@ pub fn attach_bodies(outcomes: &mut [Outcome], mut bodies: HashMap<Seq, Arc<Body
         if let Ok(Answer::Claimed(claimed)) = outcome {
             for grant in &mut claimed.grants {
                 grant.body = bodies.get(&grant.seq()).cloned();
+            }
+        }
+    }
+}
+
+/// What the answers to claims say about wake-ups that leave the process: the queues of the batch that have such, and the
+/// messages whose names are asked for.
+#[derive(Debug, Default)]
+pub struct Messages {
+    queues: HashMap<QueueId, Transport>,
+    pub asked: Vec<i64>,
+}
+
+impl Messages {
+    pub fn of(world: &World, outcomes: &[Outcome]) -> Self {
+        let external = world.queues.values().map(|cell| (cell.queue.id, cell.queue.transport));
+        let queues: HashMap<_, _> = external.filter(|(_, transport)| transport.is_external()).collect();
+        if queues.is_empty() {
+            return Self::default();
+        }
+        let asked = outcomes.iter().flat_map(|outcome| match outcome {
+            Ok(Answer::Claimed(claimed)) => {
+                let grants = claimed.grants.iter().filter(|grant| queues.contains_key(&grant.queue));
+                grants.map(|grant| grant.message).collect()
+            }
+            Ok(Answer::NotGranted(NotGranted { live: Some(live), .. })) if queues.contains_key(&live.queue) => {
+                vec![live.message]
+            }
+            _ => Vec::new(),
+        });
+        let asked = asked.collect();
+        Self { queues, asked }
+    }
+
+    /// Puts the names into the answers. Whether a message may be dropped depends on them too.
+    pub fn attach(&self, commands: &[Command], outcomes: &mut [Outcome], receipts: &HashMap<i64, Arc<str>>) {
+        if self.queues.is_empty() {
+            return;
+        }
+        for (command, outcome) in commands.iter().zip(outcomes) {
+            match (command, outcome) {
+                (_, Ok(Answer::Claimed(claimed))) => {
+                    for grant in &mut claimed.grants {
+                        grant.transport = self.queues.get(&grant.queue).copied().unwrap_or_default();
+                        grant.receipt = receipts.get(&grant.message).cloned();
+                    }
+                }
+                (Command::ClaimTask(claim), Ok(Answer::NotGranted(not))) => {
+                    let Some(live) = not.live.filter(|live| self.queues.contains_key(&live.queue)) else { continue };
+                    // A wake-up without a name is being published now: the message may be just that one.
+                    not.ack = receipts
+                        .get(&live.message)
+                        .is_some_and(|receipt| NotGranted::may_ack(not.live, Some(receipt), claim.message.as_deref()));
+                }
+                _ => {}
             }
         }
     }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::batch::{Outcome, World, Writes};
+use tenure_core::batch::{OutboxWake, Outcome, World, Writes};
 use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
 use tenure_core::queue::{QueueId, Transport};
@@ -12,10 +12,13 @@ use tenure_core::{Seq, TaskId};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::identity::IdentityStore;
+use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, TaskFilter, TaskView, Whose,
 };
+use crate::notices::NoticeStore;
+use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,22 +50,40 @@ pub struct Done {
     pub next_due: Option<Timestamp>,
     /// How many facts of each kind were recorded.
     pub facts: HashMap<FactKind, u64>,
+    /// Wake-ups that have to leave the process. They are in the outbox, and for a while this process's to publish.
+    pub outbox: Vec<OutboxItem>,
+    /// Such wake-ups that are over.
+    pub settled: Vec<Settled>,
     /// When the batch was decided.
     pub now: Timestamp,
 }
 
 impl Done {
     /// `world` and `writes` are those of the committed batch.
-    pub(crate) fn new(outcomes: Vec<Outcome>, wakes: HashMap<Arc<str>, usize>, world: &World, writes: &Writes) -> Self {
-        let name = |id| world.queues.get(id).map(|cell| Arc::clone(&cell.queue.name));
+    pub(crate) fn new(
+        outcomes: Vec<Outcome>,
+        wakes: HashMap<Arc<str>, usize>,
+        world: &World,
+        writes: &Writes,
+        gone: Vec<Gone>,
+    ) -> Self {
+        let name = |id: QueueId| world.queues.get(&id).map(|cell| Arc::clone(&cell.queue.name));
+        let outbox = writes.wakes.iter().filter_map(|wake| {
+            let OutboxWake { message, task, transport, .. } = *wake;
+            Some(OutboxItem { message, task, queue: name(wake.queue)?, transport, tries: 0 })
+        });
+        let settled = gone.into_iter().filter_map(|(message, queue, transport, receipt)| {
+            Some(Settled { message, queue: name(queue)?, transport, receipt })
+        });
         let freed =
-            writes.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(id)).collect();
+            writes.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id)).collect();
         let mut facts = HashMap::new();
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
         }
         let next_due = writes.schedule.iter().map(|(_, waiting)| waiting.at).min();
-        Self { outcomes, wakes, freed, next_due, facts, now: world.now }
+        let (outbox, settled) = (outbox.collect(), settled.collect());
+        Self { outcomes, wakes, freed, next_due, facts, outbox, settled, now: world.now }
     }
 }
 
@@ -97,7 +118,7 @@ pub struct Pruned {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: IdentityStore + Send + Sync + std::fmt::Debug {
+pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send + Sync + std::fmt::Debug {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

@@ -10,17 +10,21 @@
 
 pub mod chaos;
 mod child;
+mod moto;
 mod ports;
 mod postgres;
 mod process;
+mod redis;
 mod scratch;
 mod tcp;
 mod wait;
 
 pub use child::{Child, Output};
+pub use moto::Moto;
 pub use nix::sys::signal::Signal;
 pub use ports::Port;
 pub use postgres::{Database, Postgres, PrivatePostgres};
 pub use process::Tenure;
+pub use redis::Redis;
 pub use tcp::{Answer, RawClient};
 pub use wait::{Condition, wait_until, wait_until_blocking};

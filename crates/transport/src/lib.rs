@@ -8,6 +8,13 @@
 //! - [`Transport`] is what publishers and consumers use: publish, receive with a wait, settle.
 //! - [`Upkeep`] is what only a control plane does to keep a stream in order.
 
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "sqs")]
+pub mod sqs;
+#[cfg(any(feature = "redis", feature = "sqs"))]
+mod wake;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,11 +39,12 @@ pub struct Delivery {
     pub enqueue: Option<i64>,
     /// How the transport names the message: what a claim sends as `message_id`.
     pub message_id: Arc<str>,
-    /// What settles this very delivery. A message that was delivered again has another one.
+    /// What settles it. Where the transport has one receipt per delivery, a message that was delivered again has
+    /// another one.
     pub receipt: Receipt,
 }
 
-/// Names one delivery of a message.
+/// Names a delivery of a message to the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     pub queue: Arc<str>,
@@ -70,10 +78,13 @@ pub trait Transport: std::fmt::Debug + Send + Sync {
     async fn publish(&self, wakes: &[WakeUp]) -> Result<Vec<Result<Arc<str>, Refused>>, TransportError>;
 
     /// Up to `max` deliveries, all of the first of `queues` that has any. Waits up to `wait` while none has. A message
-    /// that is no wake-up is logged, settled and left out.
+    /// that is no wake-up is logged, settled and left out. Who stops waiting for the answer loses nothing: what was taken
+    /// by then is given back.
     async fn receive(&self, queues: &[Arc<str>], max: usize, wait: Duration) -> Result<Vec<Delivery>, TransportError>;
 
-    /// The wake-ups are over: they are not delivered again. A receipt of an earlier delivery settles nothing.
+    /// The wake-ups are over: they are not delivered again. Only for what the control plane has called over (`ack: true`),
+    /// and then for everybody. So it does not matter whether the receipt of an earlier delivery settles the message, as in
+    /// Redis, or settles nothing, as SQS may do. A receipt of what is gone is no error.
     async fn settle(&self, receipts: &[Receipt]) -> Result<(), TransportError>;
 
     /// Whoever got these still works: nobody else gets them for so long from now.

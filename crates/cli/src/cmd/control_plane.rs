@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
+use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys, Transports};
 use tokio::net::TcpListener;
 
 use crate::exit::Stop;
 use crate::reload::Reloader;
 use crate::{access, token};
 use tenure_auth::Secret;
-use tenure_config::{Config, Flags, StoreUrl};
+use tenure_config::{Config, Flags, StoreUrl, TransportSettings};
 
 /// How long a Postgres may take to come up.
 const STORE_WAIT: Duration = Duration::from_secs(30);
@@ -131,6 +131,7 @@ impl ControlPlane {
             tls: tls.clone(),
             task_keys: Some(Arc::clone(&task_keys)),
             outbound: Some(access::outbound(&config, dev_mode)?),
+            transports: transports(&config.transport),
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
@@ -183,6 +184,11 @@ fn engine_config(config: &Config) -> EngineConfig {
         audit_retention: unless_zero(config.audit_retention),
         ..EngineConfig::default()
     }
+}
+
+/// What queues may be set to: what there are settings for.
+fn transports(settings: &TransportSettings) -> Transports {
+    Transports { redis: settings.redis.is_some(), sqs: settings.sqs.as_ref().map(|sqs| sqs.queue_prefix.clone()) }
 }
 
 fn retention(asked: tenure_config::Retention) -> Retention {

@@ -39,8 +39,8 @@ struct One {
 }
 
 const SET_DETAILS: &str = "\
-The whole setting is replaced: a limit that is not named here is lifted. A queue that does not exist is \
-made.";
+The whole setting is replaced: a limit that is not named here is lifted. The transport alone stays as it is. \
+A queue that does not exist is made.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = SET_DETAILS)]
@@ -66,6 +66,9 @@ struct SetArgs {
     /// Tasks that fail for good do not go to the dead letters
     #[arg(long)]
     no_dead_letter: bool,
+    /// What carries the wake-ups: embedded, redis or sqs [default: as it is]
+    #[arg(long, value_name = "NAME")]
+    transport: Option<String>,
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
@@ -112,6 +115,7 @@ async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
         lease_ttl_seconds: args.lease_ttl,
         heartbeat_interval_seconds: args.heartbeat,
         dead_letter: args.no_dead_letter.then_some(false),
+        transport: args.transport,
     };
     let queue = client.set_queue(&args.name, &settings).await.context("the queue was not changed")?;
     if json { output::json(&queue) } else { output::line(table(&[queue], Timestamp::now())) }
@@ -132,6 +136,7 @@ fn table(queues: &[Queue], now: Timestamp) -> String {
         vec![
             cell(&queue.name),
             state,
+            cell(&queue.transport),
             number(counts.scheduled),
             number(counts.ready),
             number(counts.running),
@@ -140,7 +145,7 @@ fn table(queues: &[Queue], now: Timestamp) -> String {
             cell_or_dash(limits(queue)),
         ]
     });
-    output::table(&["QUEUE", "STATE", "SCHEDULED", "READY", "RUNNING", "DEAD", "OLDEST", "LIMITS"], rows)
+    output::table(&["QUEUE", "STATE", "TRANSPORT", "SCHEDULED", "READY", "RUNNING", "DEAD", "OLDEST", "LIMITS"], rows)
 }
 
 /// Everything that is not the default.
@@ -178,13 +183,13 @@ mod tests {
     #[test]
     fn a_queue_shows_what_is_in_it_and_what_bounds_it() {
         console::set_colors_enabled(false);
-        let queue = r#"{"name":"etl","paused":true,"kind":"pull",
+        let queue = r#"{"name":"etl","paused":true,"kind":"pull","transport":"redis",
             "limits":{"max_running":100,"rate":{"per_second":50,"burst":100},"fairness_key":"tenant"},"dead_letter":false,
             "counts":{"scheduled":4,"ready":10,"running":100,"dead_lettered":1},"oldest_ready_at":"2025-01-15T10:00:00Z"}"#;
         let now: Timestamp = "2025-01-15T10:01:00Z".parse().unwrap();
         let text = table(&[serde_json::from_str(queue).unwrap()], now);
-        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().take(7).collect();
-        assert_eq!(row, ["etl", "paused", "4", "10", "100", "1", "60s"]);
+        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().take(8).collect();
+        assert_eq!(row, ["etl", "paused", "redis", "4", "10", "100", "1", "60s"]);
         assert!(text.ends_with("100 running; 50/s, burst 100; fair by tenant; no dead letters"), "{text}");
     }
 }

@@ -1,9 +1,9 @@
 //! `tenure queue` and `tenure dead-letter`.
 
 use serde_json::json;
-use tenure_testkit::wait_until;
+use tenure_testkit::{Tenure, wait_until};
 
-use crate::kit::{SOON, Site, code};
+use crate::kit::{Home, SOON, Site, code};
 
 #[tokio::test]
 async fn a_queue_is_set_paused_and_resumed() {
@@ -32,6 +32,26 @@ async fn a_queue_is_set_paused_and_resumed() {
     assert_eq!(code(&bad), 2);
     assert!(bad.stderr.contains("fairness_key"), "{}", bad.stderr);
     assert_eq!(code(&site.run(&["queue", "set", "etl", "--rate", "fast"]).await), 2);
+}
+
+#[tokio::test]
+async fn a_queue_is_set_to_a_transport() {
+    // Nothing listens there: a transport that is down holds up nobody.
+    let redis = |command: &mut std::process::Command| {
+        command.env("TENURE_REDIS__URL", "redis://127.0.0.1:1");
+    };
+    let site = Site { server: Tenure::serve_with(&[], redis).await, home: Home::new() };
+    assert_eq!(site.json(&["queue", "set", "etl", "--transport", "redis"]).await["transport"], "redis");
+    assert_eq!(site.json(&["queue", "set", "etl", "--max-running", "3"]).await["transport"], "redis");
+    let table = site.ok(&["queue", "list"]).await;
+    let row: Vec<_> = table.lines().nth(1).unwrap_or_default().split_whitespace().take(3).collect();
+    assert_eq!(row, ["etl", "open", "redis"], "{table}");
+    for (name, said) in [("sqs", "set sqs.region"), ("kafka", "must be embedded, redis or sqs")] {
+        let refused = site.run(&["queue", "set", "etl", "--transport", name]).await;
+        assert_eq!(code(&refused), 2);
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    assert_eq!(site.json(&["queue", "set", "etl", "--transport", "embedded"]).await["transport"], "embedded");
 }
 
 #[tokio::test]

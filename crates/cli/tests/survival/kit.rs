@@ -22,11 +22,22 @@ pub struct Site {
 
 impl Site {
     pub async fn start(store: Option<&str>) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), store).await
+    }
+
+    /// Another server on the same Postgres, which lets the same workers in.
+    pub async fn beside(other: &Self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(other.path("worker-token"), folder.path().join("worker-token")).unwrap();
+        Self::start_in(folder, other.store.as_deref()).await
+    }
+
+    async fn start_in(folder: TempDir, store: Option<&str>) -> Self {
         let port = Port::reserve();
         let mut site = Self {
             server: None,
             url: format!("http://127.0.0.1:{}", port.number()),
-            folder: tempfile::tempdir().unwrap(),
+            folder,
             port,
             store: store.map(ToOwned::to_owned),
             http: reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
@@ -73,6 +84,10 @@ impl Site {
 
     pub async fn get(&self, path: &str) -> Value {
         self.http.get(format!("{}{path}", self.url)).send().await.unwrap().json().await.unwrap()
+    }
+
+    pub async fn text(&self, path: &str) -> String {
+        self.http.get(format!("{}{path}", self.url)).send().await.unwrap().text().await.unwrap()
     }
 
     pub async fn submit(&self, operator: &str, extra: Value) -> String {

@@ -5,5 +5,6 @@
 mod disk;
 mod kit;
 mod postgres;
+mod replicas;
 mod server;
 mod worker;

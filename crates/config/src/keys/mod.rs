@@ -2,6 +2,7 @@
 
 mod auth;
 mod server;
+mod transport;
 mod work;
 
 /// What a value is, and so how it is written, read, checked and shown.
@@ -102,7 +103,7 @@ macro_rules! keys {
 }
 use keys;
 
-const GROUPS: [&[Key]; 3] = [server::KEYS, auth::KEYS, work::KEYS];
+const GROUPS: [&[Key]; 4] = [server::KEYS, auth::KEYS, transport::KEYS, work::KEYS];
 
 /// A longer path is no slip of the pen, and costly to compare.
 const LONGEST: usize = 100;
@@ -138,6 +139,10 @@ fn meaning(section: &str) -> &'static str {
         "tenants" => "What each tenant may use. 0 means without limit.",
         "retention" => "How long what has ended is kept.",
         "audit" => "The record of who did what.",
+        "transport" => "How wake-ups travel. Claims are granted from the store whatever it is.",
+        "outbox" => "Wake-ups that were committed with their task and are still to be sent.",
+        "redis" => "The Redis whose streams carry wake-ups.",
+        "sqs" => "The SQS queues that carry wake-ups.",
         "tokens" => "Tokens that the control plane signs for running tasks.",
         "dispatch" => "The dispatch contract.",
         "callback" => "The callback contract.",

@@ -108,7 +108,7 @@ fn signing_key(worker: &WorkerSettings, report: &mut Report) {
 }
 
 /// A secret is better kept in a file than in the configuration or in the environment.
-fn inline(config: &Config, report: &mut Report, key: &str, file_key: &'static str) {
+pub(super) fn inline(config: &Config, report: &mut Report, key: &str, file_key: &'static str) {
     if let Ok(Some(path)) = config.settings.path(file_key) {
         report.pass(file_key, format!("{key} comes from {}", path.display()));
     } else if config.settings.is_set(key) {

@@ -4,6 +4,7 @@ mod auth;
 mod system;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 use std::fmt;
 
@@ -61,6 +62,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     }
     auth::check(config, &mut report);
     system::check(config, &mut report);
+    transport::check(config, &mut report);
     report.checks
 }
 

@@ -100,6 +100,7 @@ fn content_for(key: &str) -> &str {
     match key {
         "auth.worker_private_key_file" => PRIVATE_KEY,
         "auth.worker_public_keys_file" => PUBLIC_KEY,
+        "redis.url_file" => "rediss://redis.example",
         other => other,
     }
 }

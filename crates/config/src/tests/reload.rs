@@ -68,7 +68,11 @@ fn canaries() -> Vec<(String, &'static str)> {
         _ => "hunter2",
     };
     let users = ["auth.api_key", "auth.admin_api_key"];
-    let value = |key: &keys::Key| if users.contains(&key.path) { "hunter2-of-users" } else { value(key.kind) };
+    let value = |key: &keys::Key| match key.path {
+        "redis.url" => "redis://u:hunter2@redis.example",
+        path if users.contains(&path) => "hunter2-of-users",
+        _ => value(key.kind),
+    };
     secret.map(|key| (crate::env::name_of(key.path), value(key))).collect()
 }
 
@@ -91,6 +95,7 @@ fn no_secret_is_shown_or_printed() {
     assert_eq!(by_key["auth.worker_tokens"], "w-1=***");
     assert_eq!(by_key["auth.worker_signing_keys"], "***, ***");
     assert_eq!(by_key["database.dsn"], "postgres://u:***@h/d?password=***");
+    assert_eq!(by_key["redis.url"], "redis://u:***@redis.example");
 }
 
 #[test]

@@ -80,6 +80,41 @@ fn databases_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn transports_that_make_no_sense_are_refused() {
+    let redis = "redis.url must be an address such as rediss://user:password@host:6379/0";
+    let visible = "sqs.visibility_timeout must be a duration of whole seconds from 1s to 12h";
+    refused(&[
+        ("transport:\n  default: kafka\n", "transport.default must be one of embedded, redis, sqs, not `kafka`"),
+        ("transport:\n  default: redis\n", "line 2: transport.default is redis, but redis.url is not set: set it"),
+        (
+            "transport:\n  sweep_interval: 0s\n",
+            "line 2: transport.sweep_interval must be a duration from 1s to 1h, not `0s`",
+        ),
+        ("transport:\n  sweep_interval: 61m\n", "must be a duration from 1s to 1h, not `61m`"),
+        ("outbox:\n  max_tries: 0\n", "outbox.max_tries must be a number from 1 to 1000, not `0`"),
+        ("redis:\n  url: http://u:hunter2@h\n", redis),
+        ("redis:\n  url: redis://u:hunter2/@h\n", redis),
+        ("redis:\n  url: 'rediss://u:hunter2@h/#insecure'\n", redis),
+        ("redis:\n  url: ''\n", "redis.url is empty"),
+        ("redis:\n  group: ''\n", "redis.group is empty"),
+        ("redis:\n  group: a b\n", "redis.group must be a text of at most 128 bytes without white space"),
+        ("redis:\n  key_prefix: a b\n", "redis.key_prefix must be a text"),
+        (
+            "redis:\n  url: redis://u:hunter2@h\n  tls: {ca_file: ca.pem}\n",
+            "line 3: redis.tls.ca_file is set, but redis.url is without TLS: begin it with rediss://",
+        ),
+        ("sqs:\n  region: Frankfurt\n", "sqs.region must be a region such as eu-central-1, not `Frankfurt`"),
+        ("sqs:\n  endpoint_url: https://u:hunter2@h/\n", "sqs.endpoint_url must be an address"),
+        ("sqs:\n  queue_prefix: a.b\n", "sqs.queue_prefix must be a text of at most 79 letters, digits"),
+        (&format!("sqs:\n  queue_prefix: {}\n", "a".repeat(80)), "sqs.queue_prefix must be a text of at most 79"),
+        ("sqs:\n  visibility_timeout: 0s\n", visible),
+        ("sqs:\n  visibility_timeout: 13h\n", visible),
+        ("sqs:\n  visibility_timeout: 1500ms\n", visible),
+        ("sqs:\n  create_queues: maybe\n", "sqs.create_queues must be true or false"),
+    ]);
+}
+
+#[test]
 fn half_pairs_of_certificates_are_refused() {
     refused(&[
         (
@@ -138,7 +173,7 @@ fn with_oidc_no_key_is_needed() {
 }
 
 /// Every key that has a `_file` beside it.
-const WITH_FILES: [&str; 9] = [
+const WITH_FILES: [&str; 10] = [
     "auth.api_key",
     "auth.admin_api_key",
     "auth.worker_token",
@@ -148,6 +183,7 @@ const WITH_FILES: [&str; 9] = [
     "auth.worker_public_keys",
     "auth.worker_revoked_token_ids",
     "callback.shared_secret",
+    "redis.url",
 ];
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
-use crate::{BindWorkerId, ClientAuth, Driver, Flags, RateKey};
+use crate::{BindWorkerId, ClientAuth, Config, Driver, Flags, RateKey, TransportName};
 
 #[test]
 fn every_default_holds_when_nothing_is_set() {
@@ -25,6 +25,10 @@ fn every_default_holds_when_nothing_is_set() {
     assert_eq!(config.worker.control_plane_url, "http://localhost:7423");
     assert!(config.worker.id.is_none() && !config.worker.rpc_tls.enabled);
     assert_eq!(config.worker.rpc_tls.bind_worker_id, BindWorkerId::Off);
+    let transport = config.transport;
+    assert_eq!((transport.default, transport.outbox_max_tries), (TransportName::Embedded, 20));
+    assert_eq!(transport.sweep_interval, Duration::from_secs(60));
+    assert!(transport.redis.is_none() && transport.sqs.is_none());
     let auth = config.auth;
     assert!(!auth.enabled && !auth.admin_fallback && auth.oidc.is_none() && auth.admin_audit_retention.is_zero());
     assert!(!auth.worker.legacy && !auth.worker.anonymous);
@@ -122,4 +126,53 @@ fn a_store_that_a_flag_names_stands_for_the_whole_section() {
     assert_eq!((config.store.reveal(), config.database.driver), ("sqlite:x.db", Driver::Sqlite));
     let config = load(flags("postgres://h/d"), &[], Some("database: {path: x.db}\n")).unwrap();
     assert_eq!((config.store.reveal(), config.database.driver), ("postgres://h/d", Driver::Postgres));
+}
+
+#[test]
+fn transports_come_out_whole() {
+    let text = "
+transport: {default: redis, sweep_interval: 5s}
+outbox: {max_tries: 3}
+redis:
+  url: rediss://u:hunter2@redis.example:6380/2
+  key_prefix: 'tenure:'
+  tls: {ca_file: tls/redis-ca.pem}
+sqs: {region: eu-central-1, queue_prefix: prod-, create_queues: true, visibility_timeout: 2m}
+";
+    let transport = from_file(text).unwrap().transport;
+    assert_eq!((transport.default, transport.outbox_max_tries), (TransportName::Redis, 3));
+    assert_eq!(transport.sweep_interval, Duration::from_secs(5));
+    let redis = transport.redis.unwrap();
+    assert!(redis.url.matches("rediss://u:hunter2@redis.example:6380/2"));
+    assert_eq!((redis.group.as_str(), redis.key_prefix.as_str()), ("tenure", "tenure:"));
+    assert_eq!(redis.ca_file.as_deref(), Some(Path::new("/etc/tls/redis-ca.pem")));
+    let sqs = transport.sqs.unwrap();
+    assert_eq!((sqs.region.as_deref(), sqs.endpoint_url), (Some("eu-central-1"), None));
+    assert_eq!((sqs.queue_prefix.as_str(), sqs.create_queues), ("prod-", true));
+    assert_eq!(sqs.visibility_timeout, Duration::from_secs(120));
+}
+
+#[test]
+fn sqs_is_there_when_its_place_is_named_or_it_is_the_default() {
+    let sqs = |text: &str| from_file(text).unwrap().transport.sqs;
+    assert!(sqs("sqs: {queue_prefix: prod-, create_queues: true}\n").is_none());
+    assert!(sqs("sqs: {region: eu-central-1}\n").is_some());
+    assert!(sqs("sqs: {endpoint_url: 'http://localhost:9324'}\n").is_some());
+    let by_default = sqs("transport: {default: sqs}\n").unwrap();
+    assert_eq!((by_default.region, by_default.visibility_timeout), (None, Duration::from_secs(60)));
+}
+
+#[test]
+fn a_redis_can_be_named_by_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("redis"), "redis://u:hunter2@localhost\n").unwrap();
+    let path = folder.path().join("redis").display().to_string();
+    let env = [("TENURE_REDIS__URL_FILE", path.as_str()), ("TENURE_TRANSPORT__DEFAULT", "redis")];
+    let redis = load(Flags::default(), &env, None).unwrap().transport.redis.unwrap();
+    assert!(redis.url.matches("redis://u:hunter2@localhost"));
+    // A text alone is judged without its files.
+    Config::check_text("transport: {default: redis}\nredis: {url_file: /run/redis}\n").unwrap();
+    std::fs::write(folder.path().join("redis"), "hunter2\n").unwrap();
+    let message = load(Flags::default(), &env, None).unwrap_err();
+    assert!(message.contains("redis.url_file must be an address") && !message.contains("hunter2"), "{message}");
 }

@@ -104,7 +104,7 @@ impl World {
     }
 
     pub(super) fn claim_task(&mut self, command: &ClaimTask) -> Answer {
-        let not_found = NotGranted { reason: NotGrantedReason::NotFound, ack: true };
+        let not_found = NotGranted { reason: NotGrantedReason::NotFound, ack: true, live: None };
         let row = command.task.seq();
         let Some(cell) = self.tasks.get(&row).filter(|cell| cell.task.id == command.task) else {
             return Answer::NotGranted(not_found);

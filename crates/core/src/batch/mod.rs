@@ -12,7 +12,7 @@ mod writes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-pub use writes::{Counts, RedriveProgress, Writes};
+pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 
 use crate::attempt::{ClosedAttempt, Reason};
 use crate::command::{
@@ -364,7 +364,11 @@ impl World {
             _ => None,
         };
         let Some(new) = order(&self.tasks, row) else { return };
-        let plain = self.queues.get(&new.0).is_some_and(|cell| cell.queue.settings.fairness_key.is_none());
+        // A wake-up that leaves the process has a name only once it was published.
+        let plain = self
+            .queues
+            .get(&new.0)
+            .is_some_and(|cell| cell.queue.settings.fairness_key.is_none() && !cell.queue.transport.is_external());
         if plain && self.empty.contains(&new.0) {
             let line = self.candidates.entry(new.0).or_default();
             let behind = line.iter().rev().take_while(|other| order(&self.tasks, **other) > Some(new)).count();

@@ -8,7 +8,7 @@ use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
-use crate::queue::{Queue, QueueId};
+use crate::queue::{Queue, QueueId, Transport};
 use crate::task::{Body, Finished, Place, Running, Waiting};
 
 /// Rows to delete, then rows to insert, then the rest. Deletes come first: a row that changed inside its table is
@@ -35,6 +35,19 @@ pub struct Writes {
     pub hellos: Vec<hello::Hello>,
     pub redrives: Vec<RedriveProgress>,
     pub facts: Vec<Fact>,
+    /// Wake-ups that have to leave the process.
+    pub wakes: Vec<OutboxWake>,
+    /// Messages of such wake-ups that are over: their task has ended, or was enqueued again.
+    pub settled: Vec<i64>,
+}
+
+/// The wake-up of a task that became ready in a queue whose wake-ups leave the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxWake {
+    pub message: i64,
+    pub task: TaskId,
+    pub queue: QueueId,
+    pub transport: Transport,
 }
 
 /// How the number of rows per place changes.
@@ -124,6 +137,10 @@ impl World {
                 writes.counts.entry(original.queue()).or_default().add(original, -1);
             }
             writes.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
+            let transport = self.queues.get(&task.place.queue()).map_or(Transport::Embedded, |q| q.queue.transport);
+            if transport.is_external() {
+                writes.wake_up(task.id, transport, original.as_ref(), &task.place);
+            }
             if taken {
                 original = None;
             }
@@ -155,6 +172,23 @@ impl QueueCell {
 }
 
 impl Writes {
+    /// At most one wake-up per task is live: that of its last enqueue, from then on until the task ends.
+    fn wake_up(&mut self, id: TaskId, transport: Transport, original: Option<&Place>, place: &Place) {
+        let live = |place: &Place| match place {
+            Place::Ready(waiting) => Some(waiting.message),
+            Place::Running(running) => Some(running.message),
+            Place::Scheduled(_) | Place::Finished(_) => None,
+        };
+        let before = original.and_then(live);
+        if before == live(place) {
+            return;
+        }
+        self.settled.extend(before);
+        if let Place::Ready(waiting) = place {
+            self.wakes.push(OutboxWake { message: waiting.message, task: id, queue: waiting.queue, transport });
+        }
+    }
+
     fn leave(&mut self, row: Seq, original: Option<&Place>, place: &Place) {
         match original {
             None => {}

@@ -8,7 +8,7 @@ use super::{Answer, Change, Context, Decision, Task, expire};
 use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
-use crate::queue::{Queue, QueueId};
+use crate::queue::{Queue, QueueId, Transport};
 use crate::task::{Body, Carry, End, Place, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
@@ -66,8 +66,8 @@ pub struct Claim {
 pub struct ClaimTask {
     pub claimer: Claimer,
     pub task: TaskId,
-    /// The message that named it.
-    pub message: Option<i64>,
+    /// The message that named it, as the transport calls it.
+    pub message: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -93,6 +93,9 @@ pub struct Grant {
     pub heartbeat_ms: DurationMs,
     pub deadline: Option<Timestamp>,
     pub checkpoint: Option<Arc<str>>,
+    /// How the wake-up of this task travelled, and what its transport calls it. Filled in by the store.
+    pub transport: Transport,
+    pub receipt: Option<Arc<str>>,
     /// The claim had an id: whoever sent it can ask for the same grant again.
     pub repeatable: bool,
     /// Filled in by the store, which reads it only for what was granted.
@@ -113,6 +116,8 @@ impl Grant {
             heartbeat_ms: running.heartbeat_ms,
             deadline: running.carry.spec.deadline,
             checkpoint: running.carry.checkpoint.clone(),
+            transport: Transport::default(),
+            receipt: None,
             repeatable: running.claim_id.is_some(),
             body: None,
         }
@@ -127,6 +132,23 @@ impl Grant {
 pub struct NotGranted {
     pub reason: NotGrantedReason,
     pub ack: bool,
+    /// The message that stands for the task now, if there is one.
+    pub live: Option<LiveMessage>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveMessage {
+    pub queue: QueueId,
+    pub message: i64,
+}
+
+impl NotGranted {
+    /// Whether a message may be dropped: unless it is the one that still stands for the task. `receipt` is what the
+    /// transport calls that one.
+    pub fn may_ack(live: Option<LiveMessage>, receipt: Option<&str>, message: Option<&str>) -> bool {
+        let Some(live) = live else { return true };
+        message.is_some_and(|message| message != live.message.to_string() && Some(message) != receipt)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,10 +214,10 @@ pub fn decide_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32
 }
 
 fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx: &Context<'_>) -> Decision {
-    let refuse = |reason, live: Option<i64>| {
-        // The message may go unless it is the one that still stands for this task.
-        let ack = live.is_none_or(|live| command.message.is_some_and(|message| message != live));
-        Decision::unchanged(Answer::NotGranted(NotGranted { reason, ack }))
+    let refuse = |reason, live: Option<(QueueId, i64)>| {
+        let live = live.map(|(queue, message)| LiveMessage { queue, message });
+        let ack = NotGranted::may_ack(live, None, command.message.as_deref());
+        Decision::unchanged(Answer::NotGranted(NotGranted { reason, ack, live }))
     };
     match &task.place {
         Place::Ready(waiting) if queue.room(running, ctx.now).grants > 0 => {
@@ -203,14 +225,14 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             let claimed = Claimed { grants: vec![granted], ..Claimed::default() };
             Decision::accept(change, Answer::Claimed(claimed))
         }
-        Place::Ready(waiting) => refuse(NotGrantedReason::NotDue, Some(waiting.message)),
+        Place::Ready(waiting) => refuse(NotGrantedReason::NotDue, Some((waiting.queue, waiting.message))),
         Place::Scheduled(_) => refuse(NotGrantedReason::NotDue, None),
         Place::Running(held) => {
             if command.claimer.was_granted(held, 1) {
                 let claimed = Claimed { grants: vec![Grant::of(task.id, held)], ..Claimed::default() };
                 return Decision::unchanged(Answer::Claimed(claimed));
             }
-            refuse(NotGrantedReason::AlreadyRunning, Some(held.message))
+            refuse(NotGrantedReason::AlreadyRunning, Some((held.queue, held.message)))
         }
         Place::Finished(finished) => match finished.end {
             End::Canceled => refuse(NotGrantedReason::Cancelled, None),
@@ -242,13 +264,13 @@ mod tests {
     }
 
     fn claim_at(place: Place, claimer: Claimer, message: Option<i64>, queue: &Queue, now: i64) -> Decision {
-        let command = ClaimTask { claimer, task: id(), message };
+        let command = ClaimTask { claimer, task: id(), message: message.map(|message| message.to_string().into()) };
         with_ctx(now, |ctx| decide_task(&task(place), &command, queue, 0, ctx))
     }
 
     fn not_granted(decision: &Decision) -> (NotGrantedReason, bool) {
         match decision.answer {
-            Ok(Answer::NotGranted(NotGranted { reason, ack })) => (reason, ack),
+            Ok(Answer::NotGranted(NotGranted { reason, ack, .. })) => (reason, ack),
             ref other => panic!("not refused: {other:?}"),
         }
     }

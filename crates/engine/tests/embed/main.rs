@@ -5,6 +5,7 @@
 mod harness;
 mod pressure;
 mod pruning;
+mod replicas;
 mod restart;
 mod run;
 mod watching;

@@ -108,8 +108,10 @@ pub async fn set(
     let answer = async {
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
+        let transport =
+            settings.transport.as_deref().map(|asked| app.transports.of_queue(&queue, asked)).transpose()?;
         let settings = validate::queue_settings(&settings)?;
-        app.engine.set_queue(SetQueue { queue, settings, transport: None, reach: caller.tenant_reach() }).await??;
+        app.engine.set_queue(SetQueue { queue, settings, transport, reach: caller.tenant_reach() }).await??;
         stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;

@@ -90,7 +90,7 @@ pub async fn claim(
                 let task = TaskId::parse(job_id).map_err(|e| Fault::invalid("job_id", &e.to_string()))?;
                 let claimer = claimer?;
                 hello(&app, &claimer).await?;
-                let message = request.message_id.as_deref().and_then(|text| text.parse().ok());
+                let message = request.message_id.as_deref().map(Arc::from);
                 claim_task(&app, ClaimTask { claimer, task, message }).await
             }
             None => {

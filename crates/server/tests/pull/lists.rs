@@ -1,6 +1,7 @@
 //! Lists of tasks and queues, settings of queues, and why a task is not running.
 
 use serde_json::{Value, json};
+use tenure_server::Transports;
 use tenure_testkit::wait_until;
 
 use crate::harness::{SOON, Server, retryable, time};
@@ -12,6 +13,7 @@ on_both_stores!(
     bad_queries_name_their_field,
     queues_are_set_shown_and_listed,
     a_setting_replaces_the_whole,
+    a_transport_stays_until_another_one_is_named,
     queue_counts_follow_the_tasks,
     a_paused_queue_lets_running_work_go_on,
     bad_settings_are_refused,
@@ -109,7 +111,7 @@ async fn queues_are_set_shown_and_listed(server: Server) {
         "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true});
     let set = server.put("/api/v1/queues/etl", settings).await.ok();
     let expected = json!({
-        "name": "etl", "paused": false, "kind": "pull",
+        "name": "etl", "paused": false, "kind": "pull", "transport": "embedded",
         "limits": {"max_running": 100, "rate": {"per_second": 50.0, "burst": 100.0}, "fairness_key": "tenant"},
         "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true,
         "counts": {"scheduled": 0, "ready": 0, "running": 0, "dead_lettered": 0},
@@ -143,6 +145,31 @@ async fn a_setting_replaces_the_whole(server: Server) {
     assert_eq!(set["paused"], true);
     let server = server.restart().await;
     assert_eq!(server.queue("q").await, set);
+}
+
+async fn a_transport_stays_until_another_one_is_named(server: Server) {
+    let refused = server.put("/api/v1/queues/q", json!({"transport": "redis"})).await.refused(422);
+    assert!(refused["message"].as_str().unwrap().contains("redis.url"), "{refused}");
+    let server = server
+        .restart_with(|config, _| config.transports = Transports { redis: true, sqs: Some("prod-".to_owned()) })
+        .await;
+    server.submit(json!({})).await;
+    assert_eq!(server.queue("q").await["transport"], "embedded");
+    let set = server.put("/api/v1/queues/q", json!({"transport": "redis", "max_running": 1})).await.ok();
+    assert_eq!((&set["transport"], &set["limits"]["max_running"]), (&json!("redis"), &json!(1)));
+    for settings in [json!({}), json!({"transport": null}), json!({"max_running": 2})] {
+        assert_eq!(server.put("/api/v1/queues/q", settings).await.ok()["transport"], "redis");
+    }
+    let refused = server.put("/api/v1/queues/a.b", json!({"transport": "sqs"})).await.refused(422);
+    assert_eq!((&refused["error"], &refused["field"]), (&json!("invalid_argument"), &json!("transport")));
+    assert_eq!(server.put("/api/v1/queues/a-b", json!({"transport": "sqs"})).await.ok()["transport"], "sqs");
+    let server = server.restart_with(|config, _| config.transports = Transports::default()).await;
+    // One that is no longer configured stays as well, and can be left.
+    assert_eq!(server.put("/api/v1/queues/q", json!({})).await.ok()["transport"], "redis");
+    assert_eq!(server.put("/api/v1/queues/q", json!({"transport": "embedded"})).await.ok()["transport"], "embedded");
+    let listed = server.get("/api/v1/queues").await.ok();
+    let listed: Vec<_> = listed["items"].as_array().unwrap().iter().map(|queue| queue["transport"].clone()).collect();
+    assert_eq!(listed, ["sqs", "embedded"]);
 }
 
 async fn queue_counts_follow_the_tasks(server: Server) {
@@ -192,6 +219,10 @@ async fn bad_settings_are_refused(server: Server) {
         (json!({"lease_ttl_seconds": 0}), "lease_ttl_seconds"),
         (json!({"heartbeat_interval_seconds": 60}), "heartbeat_interval_seconds"),
         (json!({"dead_letter": "yes"}), "dead_letter"),
+        (json!({"transport": "kafka"}), "transport"),
+        (json!({"transport": 1}), "transport"),
+        (json!({"transport": "redis"}), "transport"),
+        (json!({"transport": "sqs"}), "transport"),
     ] {
         let refused = server.put("/api/v1/queues/q", settings.clone()).await.refused(422);
         assert_eq!(refused["field"], field, "{settings}");

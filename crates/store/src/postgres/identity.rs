@@ -69,7 +69,13 @@ fn pair(row: &Row) -> rows::Result<(String, String)> {
 
 impl Postgres {
     /// One statement that writes, by itself a transaction.
-    async fn write_one(&self, operation: &'static str, conn: Conn, sql: &str, params: &Params<'_>) -> Result<Vec<Row>> {
+    pub(super) async fn write_one(
+        &self,
+        operation: &'static str,
+        conn: Conn,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<Row>> {
         self.faults.before(operation)?;
         let found = query(&conn, sql, params).await.map_err(|error| failed(operation, error))?;
         conn.give_back();
@@ -78,7 +84,7 @@ impl Postgres {
     }
 
     /// One statement that reads.
-    async fn read_all<T>(
+    pub(super) async fn read_all<T>(
         &self,
         operation: &'static str,
         conn: Conn,

@@ -7,7 +7,10 @@ mod columns;
 mod conn;
 mod cursors;
 mod identity;
+mod leases;
 mod load;
+mod notices;
+mod outbox;
 mod read;
 mod rows;
 mod save;
@@ -34,12 +37,13 @@ use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
     RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
 };
-use crate::needs::{self, Needs};
+use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use conn::{Conn, failed};
 use cursors::Cursors;
 use load::{Searches, query};
 use rows::Time;
+use save::{Asked, Saved};
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_tasks.sql"),
@@ -52,6 +56,8 @@ const MIGRATION_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
 const HEARTBEAT_CONNECTIONS: usize = 1;
 const READ_CONNECTIONS: usize = 4;
+/// To tell others; one more listens.
+const NOTICE_CONNECTIONS: usize = 1;
 /// Settings of a queue that a finished attempt needs may be this old; those that a grant needs are always fresh.
 const QUEUE_CACHE: Duration = Duration::from_secs(1);
 
@@ -63,6 +69,8 @@ pub struct Postgres {
     work: Pool,
     heartbeat: Pool,
     read: Pool,
+    notices: Pool,
+    address: PostgresAddress,
     cache: Mutex<Cache>,
     cursors: Cursors,
 }
@@ -92,6 +100,8 @@ impl Postgres {
             work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
             read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
+            notices: conn::pool(&address, NOTICE_CONNECTIONS, &[sql::SESSION, sql::SESSION_NOTICES])?,
+            address,
             cache: Mutex::default(),
             cursors: Cursors::default(),
         };
@@ -260,16 +270,19 @@ impl Store for Postgres {
         let (mut world, searches) = load::world(self, &conn, &batch, &needs).await?;
         let now = world.now;
         let mut outcomes = world.decide(&batch.commands);
+        let messages = Messages::of(&world, &outcomes);
         let wakes = crate::store::wakes(&world);
         let writes = world.writes();
         let granted = needs::granted(&outcomes);
-        let bodies = save::writes(self, &conn, &writes, &granted, now).await?;
+        let asked = Asked { bodies: &granted, messages: &messages.asked };
+        let Saved { bodies, receipts, gone } = save::writes(self, &conn, &writes, &asked, now).await?;
         conn.give_back();
         self.forget_queues(&writes.queues);
         self.move_cursors(searches, &world);
         self.cursors.inserted(&writes.ready);
         needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
-        Ok(Done::new(outcomes, wakes, &world, &writes))
+        messages.attach(&batch.commands, &mut outcomes, &receipts);
+        Ok(Done::new(outcomes, wakes, &world, &writes, gone))
     }
 
     async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {

@@ -15,9 +15,10 @@ use uuid::Uuid;
 use super::columns::{self, Columns, Split};
 use super::conn::{Conn, commit_failed, failed};
 use super::rows::{self, Time};
-use super::{Postgres, sql};
+use super::{Postgres, outbox, sql};
 use crate::codec;
 use crate::error::StoreError;
+use crate::outbox::Gone;
 
 /// A statement and its arrays, ready to be sent.
 struct Step<'a> {
@@ -26,24 +27,50 @@ struct Step<'a> {
     columns: Columns<'a>,
 }
 
-/// Writes and commits. Gives the bodies of `granted`, which are read on the way.
+/// What the answers need that is read on the way.
+pub struct Asked<'a> {
+    /// Tasks whose bodies.
+    pub bodies: &'a [Seq],
+    /// Messages whose names.
+    pub messages: &'a [i64],
+}
+
+#[derive(Default)]
+pub struct Saved {
+    pub bodies: HashMap<Seq, Arc<Body>>,
+    pub receipts: HashMap<i64, Arc<str>>,
+    /// Wake-ups that are over.
+    pub gone: Vec<Gone>,
+}
+
+/// Writes and commits.
 pub async fn writes(
     store: &Postgres,
     conn: &Conn,
     writes: &Writes,
-    granted: &[Seq],
+    asked: &Asked<'_>,
     now: Timestamp,
-) -> Result<HashMap<Seq, Arc<Body>>, StoreError> {
+) -> Result<Saved, StoreError> {
     let finish = columns::split(&writes.finish);
     let steps = steps(conn, writes, &finish, now).await.map_err(|error| failed("prepare a batch", error))?;
-    let bodies = conn.prepare_cached(sql::BODIES_GET).await.map_err(|error| failed("prepare a batch", error))?;
+    let prepare = async |sql| conn.prepare_cached(sql).await.map_err(|error| failed("prepare a batch", error));
+    let bodies = prepare(sql::BODIES_GET).await?;
+    let receipts = prepare(sql::OUTBOX_RECEIPTS).await?;
+    let settle = prepare(sql::OUTBOX_SETTLE).await?;
     for step in &steps {
         store.faults.before(step.name)?;
     }
-    let wanted: Vec<i64> = granted.iter().map(|seq| seq.0).collect();
+    let wanted: Vec<i64> = asked.bodies.iter().map(|seq| seq.0).collect();
     let mut sent: Vec<BoxFuture<'_, Result<Vec<tokio_postgres::Row>, tokio_postgres::Error>>> = Vec::new();
     if !wanted.is_empty() {
         sent.push(async { conn.query(&bodies, &[&wanted]).await }.boxed());
+    }
+    if !asked.messages.is_empty() {
+        sent.push(async { conn.query(&receipts, &[&asked.messages]).await }.boxed());
+    }
+    if !writes.settled.is_empty() {
+        store.faults.before("settle wake-ups")?;
+        sent.push(async { conn.query(&settle, &[&writes.settled]).await }.boxed());
     }
     for step in &steps {
         let params: Vec<&(dyn ToSql + Sync)> = step.columns.iter().map(|column| &**column as _).collect();
@@ -54,16 +81,22 @@ pub async fn writes(
     // Polled in order, so sent in order. Should one statement fail, the server turns the commit into a rollback.
     let mut answers = join_all(sent).await;
     let commit = answers.pop();
-    let mut answers = answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(commit_failed)?;
+    let answers = answers.into_iter().collect::<Result<Vec<_>, _>>().map_err(commit_failed)?;
     commit.transpose().map_err(commit_failed)?;
     store.faults.after("commit")?;
-    if wanted.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let found = answers.swap_remove(0);
-    let found = found.iter().map(rows::body).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| failed("read bodies", error))?;
-    Ok(found.into_iter().map(|body| (body.seq(), Arc::new(body))).collect())
+    let mut answers = answers.into_iter();
+    let mut next = |sent: bool| if sent { answers.next().unwrap_or_default() } else { Vec::new() };
+    let (bodies, receipts, gone) =
+        (next(!wanted.is_empty()), next(!asked.messages.is_empty()), next(!writes.settled.is_empty()));
+    let read = || -> rows::Result<Saved> {
+        let bodies = bodies.iter().map(|row| rows::body(row).map(|body| (body.seq(), Arc::new(body))));
+        Ok(Saved {
+            bodies: bodies.collect::<rows::Result<_>>()?,
+            receipts: receipts.iter().map(outbox::receipt).collect::<rows::Result<_>>()?,
+            gone: gone.iter().map(outbox::gone).collect::<rows::Result<_>>()?,
+        })
+    };
+    read().map_err(|error| failed("read what was written", error))
 }
 
 async fn steps<'a>(
@@ -113,6 +146,7 @@ async fn steps<'a>(
     rows("write facts", sql::EVENT_INSERT, !w.facts.is_empty(), &|| {
         vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
     });
+    rows("insert wake-ups", sql::OUTBOX_INSERT, !w.wakes.is_empty(), &|| outbox::columns(&w.wakes, now));
     for queue in &w.queues {
         plan.push(("write a queue", sql::QUEUE_SAVE, queue_columns(queue)));
     }

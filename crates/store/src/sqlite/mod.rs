@@ -3,7 +3,10 @@
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
 mod identity;
+mod leases;
 mod load;
+mod notices;
+mod outbox;
 mod read;
 mod rows;
 mod save;
@@ -31,7 +34,7 @@ use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
     RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
 };
-use crate::needs::{self, Needs};
+use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use writer::Writer;
 
@@ -145,6 +148,7 @@ impl Sqlite {
         let mut conn = Connection::open(&path).map_err(|error| failed("open", error))?;
         configure(&conn).map_err(|error| failed("open", error))?;
         migrate(&mut conn)?;
+        leases::end_all(&conn).map_err(|error| failed("open", error))?;
         let (alive_at, _) = load::marks(&conn).map_err(|error| failed("open", error))?;
         clock.not_before(alive_at);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -265,6 +269,7 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
         load::world(&tx, &mut db.cache, batch, &needs, reading).map_err(|error| failed("load a batch", error))?;
     faults.after("load")?;
     let mut outcomes = world.decide(&batch.commands);
+    let messages = Messages::of(&world, &outcomes);
     let wakes = crate::store::wakes(&world);
     let writes = world.writes();
     let granted = needs::granted(&outcomes);
@@ -273,14 +278,16 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
         let bodies = load::bodies(&tx, &granted).map_err(|error| failed("load bodies", error))?;
         needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
     }
-    if !writes.is_empty() {
-        save::writes(&tx, &writes, reading.now, faults)?;
+    if !messages.asked.is_empty() {
+        let receipts = outbox::receipts(&tx, &messages.asked).map_err(|error| failed("load wake-ups", error))?;
+        messages.attach(&batch.commands, &mut outcomes, &receipts);
     }
+    let gone = if writes.is_empty() { Vec::new() } else { save::writes(&tx, &writes, reading.now, faults)? };
     faults.before("commit")?;
     tx.commit().map_err(|error| failed("commit", error))?;
     faults.after("commit")?;
     db.cache.update(&writes.queues);
-    Ok(Done::new(outcomes, wakes, &world, &writes))
+    Ok(Done::new(outcomes, wakes, &world, &writes, gone))
 }
 
 #[async_trait]

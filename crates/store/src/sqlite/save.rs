@@ -7,12 +7,14 @@ use tenure_core::queue::FairnessKey;
 use tenure_core::task::Waiting;
 use tenure_core::time::Timestamp;
 
-use super::{rows, sql};
+use super::{outbox, rows, sql};
 use crate::codec;
 use crate::error::StoreError;
 use crate::faults::Faults;
+use crate::outbox::Gone;
 
-pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> Result<(), StoreError> {
+/// Gives the wake-ups that are over.
+pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> Result<Vec<Gone>, StoreError> {
     let step = |name: &'static str, work: &dyn Fn() -> rusqlite::Result<()>| {
         faults.before(name)?;
         work().map_err(|error| super::failed("write", error))?;
@@ -62,7 +64,12 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         }
         Ok(())
     })?;
-    step("write the rest", &|| rest(tx, writes, now))
+    step("write the rest", &|| rest(tx, writes, now))?;
+    step("insert wake-ups", &|| outbox::insert(tx, &writes.wakes, now))?;
+    faults.before("settle wake-ups")?;
+    let gone = outbox::settle(tx, &writes.settled).map_err(|error| super::failed("write", error))?;
+    faults.after("settle wake-ups")?;
+    Ok(gone)
 }
 
 fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {

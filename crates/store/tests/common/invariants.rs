@@ -8,7 +8,7 @@ use tenure_store::Store;
 use super::raw::Raw;
 
 /// Each statement finds rows that must not be there.
-const NEVER: [(&str, &str); 7] = [
+const NEVER: [(&str, &str); 9] = [
     (
         "every task stands in exactly one place",
         "SELECT b.seq FROM bodies b
@@ -49,6 +49,18 @@ const NEVER: [(&str, &str); 7] = [
         "SELECT p.seq FROM (SELECT seq, queue_id, fair FROM scheduled UNION ALL SELECT seq, queue_id, fair FROM ready
          UNION ALL SELECT seq, queue_id, fair FROM running) p JOIN queues q ON q.queue_id = p.queue_id
          WHERE (p.fair IS NULL) <> (q.fairness_key IS NULL)",
+    ),
+    (
+        "a wake-up in the outbox is that of a task that waits or runs under it",
+        "SELECT o.message FROM outbox o
+         WHERE NOT EXISTS (SELECT 1 FROM ready r WHERE r.seq = o.seq AND r.id = o.id AND r.message = o.message)
+             AND NOT EXISTS (SELECT 1 FROM running u WHERE u.seq = o.seq AND u.id = o.id AND u.message = o.message)",
+    ),
+    (
+        "what is ready in a queue whose wake-ups leave the process has one in the outbox",
+        "SELECT r.seq FROM ready r JOIN queues q ON q.queue_id = r.queue_id
+         WHERE q.transport IS NOT NULL AND NOT EXISTS
+             (SELECT 1 FROM outbox o WHERE o.message = r.message AND o.transport = q.transport)",
     ),
 ];
 

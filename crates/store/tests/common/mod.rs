@@ -18,6 +18,7 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::submit::{NewTask, Submit, Submitted};
 use tenure_core::command::{Answer, Command, Reach};
+use tenure_core::queue::Transport;
 use tenure_core::task::State;
 use tenure_core::{Seq, TaskId, Timestamp};
 use tenure_store::postgres::Postgres;
@@ -291,6 +292,18 @@ impl Client {
     pub async fn set_queue(&self, queue: &str, settings: tenure_core::queue::QueueSettings) {
         let set =
             tenure_core::command::pause::SetQueue { queue: queue.into(), settings, transport: None, reach: Reach::All };
+        let outcome = self.run(Command::SetQueue(set)).await;
+        assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
+    }
+
+    pub async fn set_transport(&self, queue: &str, transport: Transport) {
+        let settings = self.queue(queue).await.queue.settings;
+        let set = tenure_core::command::pause::SetQueue {
+            queue: queue.into(),
+            settings,
+            transport: Some(transport),
+            reach: Reach::All,
+        };
         let outcome = self.run(Command::SetQueue(set)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }

@@ -28,7 +28,7 @@ use tenure_store::{
 use common::raw::Raw;
 use common::{Client, Home, Kind, START, invariants};
 use ops::{Known, OWNERS, QUEUES, Step};
-use reference::{Came, Reference, fact_counts};
+use reference::{Came, Reference, fact_counts, transport_of};
 
 type Checked = Result<(), TestCaseError>;
 
@@ -270,7 +270,7 @@ impl Three {
 const EMPTY: &str = "
     DELETE FROM bodies; DELETE FROM scheduled; DELETE FROM ready; DELETE FROM running; DELETE FROM finished;
     DELETE FROM attempts; DELETE FROM redrives; DELETE FROM events; DELETE FROM workers; DELETE FROM queue_seen;
-    DELETE FROM queue_counts; DELETE FROM queues; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch';
+    DELETE FROM queue_counts; DELETE FROM queues; DELETE FROM outbox; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch';
     ALTER TABLE queues ALTER queue_id RESTART; ALTER TABLE events ALTER batch RESTART";
 
 /// The queues that exist when a story begins.
@@ -288,6 +288,7 @@ async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
     for store in &stores {
         let client = Client { store: Arc::clone(store) };
         for (name, reach) in EXISTING.into_iter().zip([Reach::All, Reach::All, Reach::Tenant("acme".into())]) {
+            store.set_default_transport(transport_of(name));
             let pause = PauseQueue { queue: name.into(), paused: false, reach };
             client.run(Command::PauseQueue(pause)).await.unwrap();
         }

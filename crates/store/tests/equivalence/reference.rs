@@ -10,7 +10,7 @@ use tenure_core::command::claim::Claim;
 use tenure_core::command::{Answer, Command, Task};
 use tenure_core::event::{Fact, FactKind};
 use tenure_core::lease::Grace;
-use tenure_core::queue::{Queue, QueueId, rotate};
+use tenure_core::queue::{Queue, QueueId, Transport, rotate};
 use tenure_core::task::{Body, Place, Running, Waiting};
 use tenure_core::{DurationMs, Seq, Timestamp, WorkerId, limits};
 use tenure_store::{Batch, NewRedrive, RedriveFilter, RedriveView};
@@ -54,7 +54,7 @@ impl Reference {
     pub fn new(names: &[&str], own: &str, tenant: &str) -> Self {
         let queue = |(id, name): (QueueId, &&str)| {
             let tenant = (*name == own).then(|| tenant.into());
-            (id, Queue { tenant, ..Queue::new(id, (*name).into()) })
+            (id, Queue { tenant, transport: transport_of(name), ..Queue::new(id, (*name).into()) })
         };
         let queues = (1..).map(QueueId).zip(names).map(queue).collect();
         Self {
@@ -143,7 +143,14 @@ impl Reference {
             if let Ok(Answer::Claimed(claimed)) = outcome {
                 for grant in &mut claimed.grants {
                     grant.body = self.bodies.get(&grant.seq()).cloned();
+                    grant.transport = self.queues[&grant.queue].transport;
                 }
+            }
+            // What was never published has no name by which an older message could be told from it.
+            if let Ok(Answer::NotGranted(not)) = outcome
+                && not.live.is_some_and(|live| self.queues[&live.queue].transport.is_external())
+            {
+                not.ack = false;
             }
         }
         Came { outcomes, wakes, freed, next_due, facts: fact_counts(&facts), now: self.now() }
@@ -162,7 +169,7 @@ impl Reference {
         };
         if let Some(tenant) = batch.commands.iter().find_map(maker).filter(|_| !exists) {
             let id = QueueId(i32::try_from(self.queues.len()).unwrap() + 1);
-            self.queues.insert(id, Queue { tenant, ..Queue::new(id, LATE.into()) });
+            self.queues.insert(id, Queue { tenant, transport: transport_of(LATE), ..Queue::new(id, LATE.into()) });
         }
     }
 
@@ -341,4 +348,9 @@ impl Reference {
     pub fn open_redrives(&self) -> Vec<RedriveView> {
         self.redrives.values().map(|(_, view)| view).filter(|view| !view.finished).cloned().collect()
     }
+}
+
+/// How the wake-ups of the story's queues travel. Nobody publishes any.
+pub fn transport_of(queue: &str) -> Transport {
+    if queue == "high" { Transport::Embedded } else { Transport::Redis }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Seq;
+use tenure_core::queue::Transport;
 use tenure_core::task::Place;
 use tenure_store::{Batch, Fault, NewRedrive, RedriveFilter, Retention, StoreError};
 use tenure_testkit::wait_until;
@@ -20,7 +21,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 12] = [
+    const TABLES: [&str; 13] = [
         "bodies",
         "scheduled",
         "ready",
@@ -33,6 +34,7 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "meta",
         "queue_counts",
         "queues",
+        "outbox",
     ];
     let mut all = Vec::new();
     for table in TABLES {
@@ -50,6 +52,8 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
 
 async fn every_step(kind: Kind, scenario: Scenario) {
     let t = Fixture::new(kind).await;
+    // So that the outbox is written too.
+    t.store.set_default_transport(Transport::Redis);
     let steps = fail_each(&t, scenario, Fault::Error, 1).await;
     assert!(steps >= 5, "only {steps} steps of {scenario:?} can fail on {kind:?}");
     assert_eq!(fail_each(&t, scenario, Fault::Panic, 1).await, steps);

@@ -9,6 +9,7 @@ CREATE TABLE outbox (
     kind         text NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
     transport    text NOT NULL,
     queue_id     int NOT NULL,
+    seq          bigint NOT NULL,
     id           uuid NOT NULL,
     created_at   timestamptz NOT NULL,
     due_at       timestamptz,

@@ -9,6 +9,7 @@ CREATE TABLE outbox (
     kind         TEXT NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
     transport    TEXT NOT NULL,
     queue_id     INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
     id           BLOB NOT NULL CHECK (length(id) = 16),
     created_at   INTEGER NOT NULL,
     due_at       INTEGER,

@@ -1,0 +1,216 @@
+//! What one control plane does for all: looking for what has expired, what is due, what can go.
+//!
+//! A duty is a lease in the store, renewed every second. The store's clock decides who has it. A holder judges by its own
+//! clock whether it still has a duty, from when it asked and with a margin, so it stops before another can begin. Should
+//! two do the same for a moment, because a process stood still between the look and the work, nothing is lost: they only
+//! find rows and send commands, and each command is judged again in the transaction that writes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_core::{Fence, LeaseToken};
+use tenure_store::{Holder, Notice, Store, StoreError};
+use tokio::sync::Notify;
+
+use crate::background::pause;
+use crate::engine::Shared;
+use crate::random::random_bits;
+
+const TTL: Duration = Duration::from_secs(3);
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// A holder gives up this much before the store would give the duty to another.
+const MARGIN: Duration = Duration::from_millis(500);
+/// A store that cannot be reached must not hold up the end.
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
+/// Each control plane has a lease with this prefix and its own name: that is how others know of it.
+const PRESENCE: &str = "replica:";
+/// Control planes that were gone for this long are forgotten.
+const PRESENCE_KEPT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// Ends what has expired.
+    Reaper,
+    /// Makes ready what is due.
+    Timer,
+    Redrive,
+    Retention,
+    IdentityPrune,
+    /// Hands wake-ups to the transports that carry them.
+    WakeUps,
+}
+
+impl Duty {
+    pub const ALL: [Self; 6] =
+        [Self::Reaper, Self::Timer, Self::Redrive, Self::Retention, Self::IdentityPrune, Self::WakeUps];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reaper => "reaper",
+            Self::Timer => "timer",
+            Self::Redrive => "redrive",
+            Self::Retention => "retention",
+            Self::IdentityPrune => "identity-prune",
+            Self::WakeUps => "wake-ups",
+        }
+    }
+}
+
+/// Which duties this control plane has.
+#[derive(Debug)]
+pub struct Duties {
+    holder: Holder,
+    presence: Arc<str>,
+    presence_held: Slot,
+    slots: [Slot; Duty::ALL.len()],
+    others: AtomicUsize,
+    /// Somebody came or went: ask now.
+    pub look: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    held: Mutex<Option<Held>>,
+    gained: Notify,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    generation: Fence,
+    until: Instant,
+}
+
+impl Duties {
+    pub fn new() -> Self {
+        // A name per start: a process that comes back is another one.
+        let name: Arc<str> = format!("{:016x}", random_bits() as u64).into();
+        let presence = format!("{PRESENCE}{name}").into();
+        let holder = Holder { name, token: LeaseToken::from_u128(random_bits()) };
+        Self {
+            holder,
+            presence,
+            presence_held: Slot::default(),
+            slots: Default::default(),
+            others: AtomicUsize::new(0),
+            look: Notify::new(),
+        }
+    }
+
+    /// The name of this control plane among others.
+    pub fn name(&self) -> &str {
+        &self.holder.name
+    }
+
+    /// Whether this control plane has the duty now, by its own clock.
+    pub fn is_mine(&self, duty: Duty) -> bool {
+        self.slot(duty).get().is_some_and(|held| Instant::now() < held.until)
+    }
+
+    /// Ends when the duty became this control plane's.
+    pub async fn gained(&self, duty: Duty) {
+        self.slot(duty).gained.notified().await;
+    }
+
+    /// How many other control planes share the store, as of the last look.
+    pub fn others(&self) -> usize {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, duty: Duty) -> &Slot {
+        &self.slots[duty as usize]
+    }
+
+    /// Takes what is free, renews what is held, and looks who else is there.
+    pub async fn renew(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut resources: Vec<Arc<str>> = Duty::ALL.iter().map(|duty| duty.as_str().into()).collect();
+        resources.push(Arc::clone(&self.presence));
+        // The lease began no earlier than this.
+        let asked_at = Instant::now();
+        let held = store.acquire_leases(&resources, &self.holder, TTL.as_millis() as i64).await?;
+        let of = |resource: &str| {
+            let lease = held.iter().find(|held| &*held.resource == resource)?;
+            Some(Held { generation: lease.lease.generation, until: asked_at + TTL - MARGIN })
+        };
+        for duty in Duty::ALL {
+            self.slot(duty).set(duty.as_str(), of(duty.as_str()));
+        }
+        self.presence_held.set("presence", of(&self.presence));
+        let live = store.leases().await?;
+        let others =
+            live.iter().filter(|lease| lease.resource.starts_with(PRESENCE) && lease.resource != self.presence);
+        self.others.store(others.count(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets others have it all at once.
+    async fn release(&self, store: &dyn Store) -> Result<(), StoreError> {
+        for duty in Duty::ALL {
+            if let Some(held) = self.slot(duty).take() {
+                store.release_lease(duty.as_str(), &self.holder, held.generation).await?;
+            }
+        }
+        if let Some(held) = self.presence_held.take() {
+            store.release_lease(&self.presence, &self.holder, held.generation).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets control planes that are gone.
+    pub async fn forget_gone(store: &dyn Store) -> Result<usize, StoreError> {
+        let before = store.now().await?.plus(-(PRESENCE_KEPT.as_millis() as i64));
+        store.prune_leases(PRESENCE, before).await
+    }
+
+    fn show(&self) {
+        for duty in Duty::ALL {
+            let held = if self.is_mine(duty) { 1.0 } else { 0.0 };
+            metrics::gauge!("tenure_duty_held", "duty" => duty.as_str()).set(held);
+        }
+    }
+}
+
+impl Slot {
+    fn get(&self) -> Option<Held> {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn set(&self, duty: &str, new: Option<Held>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let had = held.is_some_and(|held| Instant::now() < held.until);
+        if new.is_some() && !had {
+            tracing::debug!(duty, "this control plane has the duty now");
+            self.gained.notify_one();
+        }
+        *held = new;
+    }
+}
+
+/// Keeps what this control plane has, takes what becomes free, and gives all back at the end.
+pub async fn keep(shared: Arc<Shared>) {
+    let (duties, store) = (&shared.duties, &*shared.store);
+    duties.show();
+    loop {
+        tokio::select! {
+            more = pause(&shared, RENEW_EVERY) => if !more { break },
+            () = duties.look.notified() => {}
+        }
+        if let Err(error) = duties.renew(store).await {
+            tracing::warn!(error = error.chain(), "cannot ask for the work that is done for all");
+        }
+        duties.show();
+    }
+    let release = async {
+        duties.release(store).await?;
+        store.notify(duties.name(), &[Notice::Replicas]).await
+    };
+    match tokio::time::timeout(RELEASE_WITHIN, release).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(error = error.chain(), "what is done for all is given up when its lease ends"),
+        Err(_) => tracing::warn!("what is done for all is given up when its lease ends: the store does not answer"),
+    }
+}

@@ -1,0 +1,381 @@
+//! Wake-ups that leave the process: published after their commit, settled when they are over.
+//!
+//! The outbox of the store is the truth; what is kept here only makes it fast. Whoever commits a wake-up publishes it at
+//! once, from memory. If that fails, or the process dies first, the row is taken from the outbox when its time comes, by
+//! whichever control plane looks first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_core::queue::Transport;
+use tenure_store::{NextTry, OutboxItem, PutOff, Settled, StoreError};
+use tenure_transport::{TransportError, Upkeep, WakeUp};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::TaskTracker;
+
+use crate::engine::Shared;
+
+/// How often the outbox is looked at for what nobody has in hand.
+const POLL_EVERY: Duration = Duration::from_millis(200);
+/// How long a row is in the hand of whoever took it.
+const HOLD_MS: i64 = 30_000;
+const BATCH: usize = 500;
+/// Fresh wake-ups in memory. More are left to the poll.
+const FRESH: usize = 20_000;
+const SETTLED: usize = 20_000;
+const SETTLE_BATCH: usize = 1_000;
+/// A row that was refused is tried again after this, then after twice as long, and so on.
+const BACKOFF_MS: i64 = 1_000;
+const BACKOFF_MAX_MS: i64 = 300_000;
+/// While a transport is away it is tried this often.
+const AWAY_EVERY: Duration = Duration::from_secs(1);
+/// How long an answer to a claim waits for the name of a message that is being published.
+const NAME_WAIT: Duration = Duration::from_millis(250);
+/// Names that are remembered until they are in the store for sure.
+const NAMES: usize = 50_000;
+const LAG_EVERY: Duration = Duration::from_secs(5);
+
+/// The transports of a control plane, as far as they are configured.
+#[derive(Debug, Clone, Default)]
+pub struct Transports {
+    pub redis: Option<Arc<dyn Upkeep>>,
+    pub sqs: Option<Arc<dyn Upkeep>>,
+}
+
+impl Transports {
+    pub fn get(&self, transport: Transport) -> Option<&Arc<dyn Upkeep>> {
+        match transport {
+            Transport::Embedded => None,
+            Transport::Redis => self.redis.as_ref(),
+            Transport::Sqs => self.sqs.as_ref(),
+        }
+    }
+
+    pub fn configured(&self) -> impl Iterator<Item = (Transport, &Arc<dyn Upkeep>)> {
+        Transport::ALL.into_iter().filter_map(|transport| Some((transport, self.get(transport)?)))
+    }
+}
+
+/// Wake-ups on their way out.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    lines: HashMap<Transport, Line>,
+    names: Mutex<Names>,
+    /// A name was learned.
+    named: Notify,
+}
+
+#[derive(Debug)]
+struct Line {
+    fresh: mpsc::Sender<OutboxItem>,
+    settled: mpsc::Sender<Settled>,
+    /// The outbox has something that is due now.
+    due: Arc<Notify>,
+    /// It could not be reached when it was last tried.
+    away: Arc<AtomicBool>,
+}
+
+/// What is being published, and under which names what was published just now.
+#[derive(Debug, Default)]
+struct Names {
+    by_message: HashMap<i64, Option<Arc<str>>>,
+    order: VecDeque<i64>,
+}
+
+impl Names {
+    fn put(&mut self, message: i64, name: Option<Arc<str>>) {
+        if self.by_message.insert(message, name).is_none() {
+            self.order.push_back(message);
+        }
+        while self.order.len() > NAMES {
+            if let Some(oldest) = self.order.pop_front() {
+                self.by_message.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// The ends of a line that its tasks read from.
+#[derive(Debug)]
+pub struct Ends {
+    transport: Transport,
+    fresh: mpsc::Receiver<OutboxItem>,
+    settled: mpsc::Receiver<Settled>,
+}
+
+impl Outbox {
+    pub fn new(transports: &Transports) -> (Self, Vec<Ends>) {
+        let (mut lines, mut ends) = (HashMap::new(), Vec::new());
+        for (transport, _) in transports.configured() {
+            let (fresh, fresh_end) = mpsc::channel(FRESH);
+            let (settled, settled_end) = mpsc::channel(SETTLED);
+            lines.insert(transport, Line { fresh, settled, due: Arc::default(), away: Arc::default() });
+            ends.push(Ends { transport, fresh: fresh_end, settled: settled_end });
+        }
+        (Self { lines, ..Self::default() }, ends)
+    }
+
+    /// Wake-ups of a committed batch. What finds no room, or no transport, stays in the outbox.
+    pub fn publish(&self, items: Vec<OutboxItem>) {
+        for item in items {
+            let Some(line) = self.lines.get(&item.transport) else { continue };
+            if line.away.load(Ordering::Relaxed) {
+                continue;
+            }
+            let message = item.message;
+            self.lock().put(message, None);
+            if line.fresh.try_send(item).is_err() {
+                self.forget(&[message]);
+            }
+        }
+    }
+
+    /// Wake-ups that are over. What finds no room is swept up later.
+    pub fn settle(&self, settled: Vec<Settled>) {
+        for settled in settled {
+            if let Some(line) = self.lines.get(&settled.transport)
+                && settled.receipt.is_some()
+            {
+                let _ = line.settled.try_send(settled);
+            }
+        }
+    }
+
+    /// Something in the outbox became due before its time.
+    pub fn look(&self) {
+        self.lines.values().for_each(|line| line.due.notify_one());
+    }
+
+    /// How a wake-up is called that this process has just published, or is publishing.
+    pub async fn name(&self, message: i64) -> Option<Arc<str>> {
+        let deadline = Instant::now() + NAME_WAIT;
+        loop {
+            let named = self.named.notified();
+            match self.lock().by_message.get(&message) {
+                None => return None,
+                Some(Some(name)) => return Some(Arc::clone(name)),
+                Some(None) => {}
+            }
+            if tokio::time::timeout_at(deadline.into(), named).await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    fn learn(&self, published: &[(i64, Arc<str>)]) {
+        let mut names = self.lock();
+        for (message, name) in published {
+            names.put(*message, Some(Arc::clone(name)));
+        }
+        drop(names);
+        self.named.notify_waiters();
+    }
+
+    fn forget(&self, messages: &[i64]) {
+        let mut names = self.lock();
+        for message in messages {
+            // Its place in the order is passed when its turn comes.
+            names.by_message.remove(message);
+        }
+        drop(names);
+        self.named.notify_waiters();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub fn start(shared: &Arc<Shared>, ends: Vec<Ends>, tasks: &TaskTracker) {
+    for Ends { transport, fresh, settled } in ends {
+        tasks.spawn(publisher(Arc::clone(shared), transport, fresh));
+        tasks.spawn(settler(Arc::clone(shared), transport, settled));
+    }
+    if shared.config.transports.configured().next().is_some() {
+        tasks.spawn(measure(Arc::clone(shared)));
+    }
+}
+
+async fn publisher(shared: Arc<Shared>, transport: Transport, mut fresh: mpsc::Receiver<OutboxItem>) {
+    let Some(line) = shared.outbox.lines.get(&transport) else { return };
+    let Some(service) = shared.config.transports.get(transport) else { return };
+    let mut looked = Instant::now();
+    loop {
+        let away = line.away.load(Ordering::Relaxed);
+        let poll = if away { AWAY_EVERY } else { POLL_EVERY };
+        let mut items = Vec::new();
+        tokio::select! {
+            _ = fresh.recv_many(&mut items, BATCH) => {}
+            () = tokio::time::sleep_until((looked + poll).into()) => {}
+            () = line.due.notified() => looked = Instant::now().checked_sub(poll).unwrap_or(looked),
+            () = shared.stopping.cancelled() => {
+                while let Ok(item) = fresh.try_recv() {
+                    items.push(item);
+                }
+                publish(&shared, line, service, items).await;
+                return;
+            }
+        }
+        let mut reached = publish(&shared, line, service, items).await;
+        // However many fresh ones come, what somebody left behind has its turn.
+        while reached && looked.elapsed() >= poll && !shared.stopping.is_cancelled() {
+            match shared.store.take_outbox(&[transport], BATCH, HOLD_MS).await {
+                Ok(items) => {
+                    let whole = items.len() == BATCH;
+                    reached = publish(&shared, line, service, items).await;
+                    if !whole {
+                        looked = Instant::now();
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "cannot look into the outbox");
+                    looked = Instant::now();
+                }
+            }
+        }
+        if !reached {
+            looked = Instant::now();
+        }
+    }
+}
+
+/// Publishes, and notes what came of it. Gives whether the transport could be reached.
+async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items: Vec<OutboxItem>) -> bool {
+    if items.is_empty() {
+        return true;
+    }
+    let wakes: Vec<WakeUp> = items
+        .iter()
+        .map(|item| WakeUp {
+            queue: Arc::clone(&item.queue),
+            task: item.task.to_string().into(),
+            enqueue: item.message,
+        })
+        .collect();
+    let answers = match service.publish(&wakes).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            was_away(line, service, &error);
+            shared.outbox.forget(&items.iter().map(|item| item.message).collect::<Vec<_>>());
+            let next = NextTry::Away { after_ms: i64::try_from(AWAY_EVERY.as_millis()).unwrap_or(0) };
+            let error = error.to_string();
+            let put_off = items.iter().map(|item| PutOff { message: item.message, error: error.clone(), next });
+            note(shared.store.put_off_outbox(&put_off.collect::<Vec<_>>()).await);
+            return false;
+        }
+    };
+    if line.away.swap(false, Ordering::Relaxed) {
+        tracing::info!(transport = service.name(), "the transport is back: wake-ups are published again");
+        // It may have lost what it had.
+        shared.sweep.notify_one();
+    }
+    let (mut published, mut refused) = (Vec::new(), Vec::new());
+    for (item, answer) in items.iter().zip(answers) {
+        match answer {
+            Ok(name) => published.push((item.message, name)),
+            Err(why) => refused.push(put_off(shared, item, why.to_string())),
+        }
+    }
+    metrics::counter!("tenure_wakeups_published_total", "transport" => service.name())
+        .increment(published.len() as u64);
+    shared.outbox.learn(&published);
+    if !published.is_empty() {
+        match shared.store.outbox_published(&published).await {
+            Ok(gone) => withdraw(service, &items, &published, &gone).await,
+            // They will be published again; whoever meets the second one finds out that it is one.
+            Err(error) => note(Err(error)),
+        }
+    }
+    if !refused.is_empty() {
+        shared.outbox.forget(&refused.iter().map(|row| row.message).collect::<Vec<_>>());
+        note(shared.store.put_off_outbox(&refused).await);
+    }
+    true
+}
+
+fn was_away(line: &Line, service: &Arc<dyn Upkeep>, error: &TransportError) {
+    metrics::counter!("tenure_transport_failures_total", "transport" => service.name()).increment(1);
+    if !line.away.swap(true, Ordering::Relaxed) {
+        tracing::warn!(transport = service.name(), %error, "wake-ups stay in the outbox until the transport is back");
+    }
+}
+
+/// What to do with a row that was refused while others were taken.
+fn put_off(shared: &Shared, item: &OutboxItem, error: String) -> PutOff {
+    let next = if item.tries + 1 >= shared.config.outbox_tries {
+        tracing::error!(
+            outbox.id = item.message, queue = %item.queue, transport = item.transport.as_str(), error,
+            "a wake-up was refused for the last time: see `tenure outbox list --state failed`"
+        );
+        metrics::counter!("tenure_outbox_failed_total", "transport" => item.transport.as_str()).increment(1);
+        NextTry::Never
+    } else {
+        NextTry::Refused { after_ms: (BACKOFF_MS << item.tries.min(20)).min(BACKOFF_MAX_MS) }
+    };
+    PutOff { message: item.message, error, next }
+}
+
+/// What ended while it was being published is over before anybody got it.
+async fn withdraw(service: &Arc<dyn Upkeep>, items: &[OutboxItem], published: &[(i64, Arc<str>)], gone: &[i64]) {
+    for message in gone {
+        let item = items.iter().find(|item| item.message == *message);
+        let name = published.iter().find(|(published, _)| published == message);
+        if let (Some(item), Some((_, name))) = (item, name) {
+            // Should this fail, it is swept up later.
+            let _ = service.remove(&item.queue, std::slice::from_ref(name)).await;
+        }
+    }
+}
+
+fn note(outcome: Result<(), StoreError>) {
+    if let Err(error) = outcome {
+        tracing::warn!(error = error.chain(), "cannot note what became of wake-ups");
+    }
+}
+
+async fn settler(shared: Arc<Shared>, transport: Transport, mut settled: mpsc::Receiver<Settled>) {
+    let Some(service) = shared.config.transports.get(transport) else { return };
+    loop {
+        let mut batch = Vec::new();
+        tokio::select! {
+            biased;
+            _ = settled.recv_many(&mut batch, SETTLE_BATCH) => {}
+            () = shared.stopping.cancelled() => return,
+        }
+        remove(service, batch).await;
+    }
+}
+
+/// Takes wake-ups that are over out of their queues. What cannot be taken out now is swept up later.
+pub async fn remove(service: &Arc<dyn Upkeep>, settled: Vec<Settled>) {
+    let mut by_queue: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
+    for Settled { queue, receipt, .. } in settled {
+        by_queue.entry(queue).or_default().extend(receipt);
+    }
+    for (queue, names) in by_queue {
+        if !names.is_empty()
+            && let Err(error) = service.remove(&queue, &names).await
+        {
+            tracing::debug!(transport = service.name(), %queue, %error, "wake-ups that are over stay for a sweep");
+        }
+    }
+}
+
+async fn measure(shared: Arc<Shared>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LAG_EVERY) => {}
+            () = shared.stopping.cancelled() => return,
+        }
+        let Ok(lags) = shared.store.outbox_lag().await else { continue };
+        for (transport, _) in shared.config.transports.configured() {
+            let lag = lags.get(&transport).copied().unwrap_or_default();
+            let name = transport.as_str();
+            metrics::gauge!("tenure_outbox_waiting", "transport" => name).set(lag.waiting as f64);
+            metrics::gauge!("tenure_outbox_failed", "transport" => name).set(lag.failed as f64);
+            metrics::gauge!("tenure_outbox_oldest_seconds", "transport" => name).set(lag.oldest_ms as f64 / 1000.0);
+        }
+    }
+}

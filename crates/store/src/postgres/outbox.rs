@@ -1,0 +1,271 @@
+//! Wake-ups that leave the process.
+//!
+//! Rows are locked with `SKIP LOCKED`: a row that a batch holds is about to go, and waiting for it here could turn into
+//! a ring.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure_core::TaskId;
+use tenure_core::batch::OutboxWake;
+use tenure_core::queue::{QueueId, Transport};
+use tenure_core::time::{DurationMs, Timestamp};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::columns::Columns;
+use super::conn::{Conn, failed};
+use super::load::query;
+use super::rows::{self, Time};
+use super::{Postgres, sql};
+use crate::error::StoreError;
+use crate::model::Page;
+use crate::outbox::{
+    ExternalQueue, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry,
+    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
+};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// New rows of a batch.
+pub fn columns(wakes: &[OutboxWake], now: Timestamp) -> Columns<'static> {
+    vec![
+        Box::new(wakes.iter().map(|wake| wake.message).collect::<Vec<_>>()),
+        Box::new(wakes.iter().map(|wake| wake.transport.as_str()).collect::<Vec<_>>()),
+        Box::new(wakes.iter().map(|wake| wake.queue.0).collect::<Vec<_>>()),
+        Box::new(wakes.iter().map(|wake| wake.task.seq().0).collect::<Vec<_>>()),
+        Box::new(wakes.iter().map(|wake| Uuid::from_u128(wake.task.as_u128())).collect::<Vec<_>>()),
+        Box::new(Time(now)),
+        Box::new(Time(now.plus(MAKERS_OWN_MS))),
+    ]
+}
+
+pub fn gone(row: &Row) -> rows::Result<Gone> {
+    Ok((row.try_get(0)?, QueueId(row.try_get(1)?), rows::transport(row.try_get(2)?), rows::text_if(row, 3)?))
+}
+
+pub fn receipt(row: &Row) -> rows::Result<(i64, Arc<str>)> {
+    Ok((row.try_get(0)?, rows::text(row, 1)?))
+}
+
+fn task(row: &Row, column: usize) -> rows::Result<TaskId> {
+    Ok(TaskId::from_u128(row.try_get::<_, Uuid>(column)?.as_u128()))
+}
+
+fn count(row: &Row, column: usize) -> rows::Result<u64> {
+    Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0))
+}
+
+fn item(row: &Row) -> rows::Result<OutboxItem> {
+    Ok(OutboxItem {
+        message: row.try_get(0)?,
+        task: task(row, 1)?,
+        queue: rows::text(row, 2)?,
+        transport: rows::transport(row.try_get(3)?),
+        tries: row.try_get::<_, i32>(4)?.unsigned_abs(),
+    })
+}
+
+fn view(row: &Row) -> rows::Result<OutboxView> {
+    Ok(OutboxView {
+        message: row.try_get(0)?,
+        kind: rows::text(row, 1)?,
+        transport: rows::transport(row.try_get(2)?),
+        queue: rows::text(row, 3)?,
+        task: task(row, 4)?,
+        created_at: rows::time(row, 5)?,
+        due_at: rows::time_if(row, 6)?,
+        tries: row.try_get::<_, i32>(7)?.unsigned_abs(),
+        error: rows::text_if(row, 8)?,
+        failed_at: rows::time_if(row, 9)?,
+        published_at: rows::time_if(row, 10)?,
+        receipt: rows::text_if(row, 11)?,
+    })
+}
+
+impl Postgres {
+    /// One statement on a connection that may write, and the time at which it ran.
+    async fn outbox_write<T>(
+        &self,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&Conn, Timestamp) -> rows::Result<T>,
+    ) -> Result<T> {
+        let conn = Conn::get(&self.work).await?;
+        let now = self.reading(&conn).await?;
+        self.faults.before(operation)?;
+        let done = work(&conn, now).await.map_err(|error| failed(operation, error))?;
+        conn.give_back();
+        self.faults.after(operation)?;
+        Ok(done)
+    }
+
+    async fn outbox_read<T>(
+        &self,
+        operation: &'static str,
+        work: impl AsyncFnOnce(&Conn, Timestamp) -> rows::Result<T>,
+    ) -> Result<T> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let done = work(&conn, now).await.map_err(|error| failed(operation, error))?;
+        conn.give_back();
+        Ok(done)
+    }
+}
+
+#[async_trait]
+impl OutboxStore for Postgres {
+    async fn take_outbox(
+        &self,
+        transports: &[Transport],
+        limit: usize,
+        hold_ms: DurationMs,
+    ) -> Result<Vec<OutboxItem>> {
+        let transports: Vec<&str> = transports.iter().map(|transport| transport.as_str()).collect();
+        self.outbox_write("take wake-ups", async |conn, now| {
+            let (limit, until) = (limit as i64, now.plus(hold_ms));
+            let found = query(conn, sql::OUTBOX_TAKE, &[&Time(now), &transports, &limit, &Time(until)]).await?;
+            let mut items = found.iter().map(item).collect::<rows::Result<Vec<_>>>()?;
+            items.sort_unstable_by_key(|item| item.message);
+            Ok(items)
+        })
+        .await
+    }
+
+    async fn outbox_published(&self, published: &[(i64, Arc<str>)]) -> Result<Vec<i64>> {
+        let (messages, receipts): (Vec<i64>, Vec<&str>) = published.iter().map(|(m, r)| (*m, &**r)).unzip();
+        self.outbox_write("note wake-ups as published", async |conn, now| {
+            let kept = query(conn, sql::OUTBOX_PUBLISHED, &[&messages, &receipts, &Time(now)]).await?;
+            let kept = kept.iter().map(|row| row.try_get(0)).collect::<rows::Result<HashSet<i64>>>()?;
+            Ok(messages.iter().copied().filter(|message| !kept.contains(message)).collect())
+        })
+        .await
+    }
+
+    async fn put_off_outbox(&self, put_off: &[PutOff]) -> Result<()> {
+        self.outbox_write("put wake-ups off", async |conn, now| {
+            let messages: Vec<i64> = put_off.iter().map(|row| row.message).collect();
+            let due: Vec<Option<Time>> = put_off.iter().map(|row| row.next.due(now).map(Time)).collect();
+            let failed: Vec<Option<Time>> =
+                put_off.iter().map(|row| (row.next == NextTry::Never).then_some(Time(now))).collect();
+            let tried: Vec<i32> = put_off.iter().map(|row| row.next.tried()).collect();
+            let errors: Vec<&str> = put_off.iter().map(|row| &*row.error).collect();
+            query(conn, sql::OUTBOX_PUT_OFF, &[&messages, &due, &failed, &tried, &errors]).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn outbox(&self, filter: &OutboxFilter) -> Result<Page<OutboxView>> {
+        let (after, state) = (filter.after.unwrap_or(i64::MIN), filter.state.map(|state| state.as_str()));
+        self.outbox_read("list the outbox", async |conn, _| {
+            let limit = filter.limit as i64 + 1;
+            let found = query(conn, sql::OUTBOX_LIST, &[&after, &filter.queue, &state, &limit]).await?;
+            let items = found.iter().map(view).collect::<rows::Result<Vec<_>>>()?;
+            Ok(OutboxView::page(items, filter.limit))
+        })
+        .await
+    }
+
+    async fn retry_outbox(&self, which: &OutboxRetry) -> Result<u64> {
+        let (messages, queue) = match which {
+            OutboxRetry::These(messages) => (Some(messages), None),
+            OutboxRetry::All { queue } => (None, queue.as_deref()),
+        };
+        self.outbox_write("retry wake-ups", async |conn, now| {
+            Ok(query(conn, sql::OUTBOX_RETRY, &[&Time(now), &messages, &queue]).await?.len() as u64)
+        })
+        .await
+    }
+
+    async fn outbox_lag(&self) -> Result<HashMap<Transport, OutboxLag>> {
+        self.outbox_read("measure the outbox", async |conn, now| {
+            let found = query(conn, sql::OUTBOX_LAG, &[]).await?;
+            let lags = found.iter().map(|row| {
+                let oldest_ms = rows::time_if(row, 3)?.map_or(0, |oldest| now.since(oldest).max(0));
+                let lag = OutboxLag { waiting: count(row, 1)?, failed: count(row, 2)?, oldest_ms };
+                Ok((rows::transport(row.try_get(0)?), lag))
+            });
+            lags.collect()
+        })
+        .await
+    }
+
+    async fn external_queues(&self) -> Result<Vec<ExternalQueue>> {
+        self.outbox_read("list external queues", async |conn, _| {
+            let found = query(conn, sql::OUTBOX_QUEUES, &[]).await?;
+            let queues = found.iter().map(|row| {
+                Ok(ExternalQueue {
+                    id: QueueId(row.try_get(0)?),
+                    name: rows::text(row, 1)?,
+                    transport: rows::transport(row.try_get(2)?),
+                    lease_ttl_ms: row.try_get(3)?,
+                    published: count(row, 4)?,
+                })
+            });
+            queues.collect()
+        })
+        .await
+    }
+
+    async fn feed_outbox(&self, limit: usize) -> Result<u64> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let fail = |error| failed("feed the outbox", error);
+        let statement = conn.prepare_cached(sql::OUTBOX_FEED).await.map_err(fail)?;
+        let fed = conn.execute(&statement, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        conn.give_back();
+        Ok(fed)
+    }
+
+    async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("drop wake-ups without a task", error);
+        let found = query(&conn, sql::OUTBOX_ORPHANS, &[&(limit as i64)]).await.map_err(fail)?;
+        let found = found.iter().map(gone).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
+        let ids: Vec<QueueId> = found.iter().map(|(_, queue, ..)| *queue).collect();
+        let queues = self.cached_queues(&conn, &ids).await.map_err(fail)?;
+        conn.give_back();
+        let settled = found.into_iter().filter_map(|(message, queue, transport, receipt)| {
+            let queue = Arc::clone(&queues.get(&queue)?.name);
+            Some(Settled { message, queue, transport, receipt })
+        });
+        Ok(settled.collect())
+    }
+
+    async fn published_outbox(
+        &self,
+        queue: QueueId,
+        age_ms: DurationMs,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PublishedWake>> {
+        self.outbox_read("look at published wake-ups", async |conn, now| {
+            let before = Time(now.plus(-age_ms));
+            let found = query(conn, sql::OUTBOX_WALK, &[&queue.0, &after, &before, &(limit as i64)]).await?;
+            let wakes = found.iter().map(|row| {
+                Ok(PublishedWake { message: row.try_get(0)?, receipt: rows::text(row, 1)?, ready: row.try_get(2)? })
+            });
+            wakes.collect()
+        })
+        .await
+    }
+
+    async fn republish(&self, messages: &[i64]) -> Result<u64> {
+        self.outbox_write("publish wake-ups again", async |conn, now| {
+            Ok(query(conn, sql::OUTBOX_REPUBLISH, &[&messages, &Time(now)]).await?.len() as u64)
+        })
+        .await
+    }
+
+    async fn live_wakes(&self, messages: &[i64]) -> Result<HashMap<i64, LiveWake>> {
+        self.outbox_read("look at wake-ups", async |conn, _| {
+            let found = query(conn, sql::OUTBOX_LIVE, &[&messages]).await?;
+            let live = found
+                .iter()
+                .map(|row| Ok((row.try_get(0)?, LiveWake { receipt: rows::text_if(row, 1)?, ready: row.try_get(2)? })));
+            live.collect()
+        })
+        .await
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM outbox WHERE message = ANY($1) RETURNING message, queue_id, transport, receipt

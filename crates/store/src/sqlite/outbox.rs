@@ -1,0 +1,287 @@
+//! Wake-ups that leave the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::TaskId;
+use tenure_core::batch::OutboxWake;
+use tenure_core::queue::{QueueId, Transport};
+use tenure_core::time::{DurationMs, Timestamp};
+
+use super::{Sqlite, sql};
+use crate::error::StoreError;
+use crate::model::Page;
+use crate::outbox::{
+    ExternalQueue, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry,
+    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
+};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+pub fn insert(tx: &Connection, wakes: &[OutboxWake], now: Timestamp) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare_cached(sql::OUTBOX_INSERT)?;
+    for wake in wakes {
+        statement.execute(params![
+            wake.message,
+            wake.transport.as_str(),
+            wake.queue.0,
+            wake.task.seq().0,
+            wake.task.as_u128().to_be_bytes(),
+            now.as_millis(),
+            now.plus(MAKERS_OWN_MS).as_millis(),
+        ])?;
+    }
+    Ok(())
+}
+
+pub fn settle(tx: &Connection, messages: &[i64]) -> rusqlite::Result<Vec<Gone>> {
+    let mut statement = tx.prepare_cached(sql::OUTBOX_SETTLE)?;
+    let gone = messages.iter().filter_map(|message| statement.query_row([message], gone).optional().transpose());
+    gone.collect()
+}
+
+pub fn receipts(tx: &Connection, messages: &[i64]) -> rusqlite::Result<HashMap<i64, Arc<str>>> {
+    let mut statement = tx.prepare_cached(sql::OUTBOX_RECEIPT)?;
+    let receipts = messages.iter().filter_map(|message| {
+        let found = statement.query_row([message], |row| row.get(0)).optional();
+        found.map(|receipt| receipt.map(|receipt| (*message, receipt))).transpose()
+    });
+    receipts.collect()
+}
+
+fn gone(row: &Row<'_>) -> rusqlite::Result<Gone> {
+    Ok((row.get(0)?, QueueId(row.get(1)?), transport(row, 2)?, row.get(3)?))
+}
+
+fn transport(row: &Row<'_>, column: usize) -> rusqlite::Result<Transport> {
+    let text: String = row.get(column)?;
+    Ok(Transport::parse(&text).unwrap_or_default())
+}
+
+fn task(row: &Row<'_>, column: usize) -> rusqlite::Result<TaskId> {
+    row.get::<_, [u8; 16]>(column).map(|bytes| TaskId::from_u128(u128::from_be_bytes(bytes)))
+}
+
+fn time_if(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis))
+}
+
+fn item(row: &Row<'_>) -> rusqlite::Result<OutboxItem> {
+    Ok(OutboxItem {
+        message: row.get(0)?,
+        task: task(row, 1)?,
+        queue: row.get(2)?,
+        transport: transport(row, 3)?,
+        tries: row.get(4)?,
+    })
+}
+
+fn view(row: &Row<'_>) -> rusqlite::Result<OutboxView> {
+    Ok(OutboxView {
+        message: row.get(0)?,
+        kind: row.get(1)?,
+        transport: transport(row, 2)?,
+        queue: row.get(3)?,
+        task: task(row, 4)?,
+        created_at: Timestamp::from_millis(row.get(5)?),
+        due_at: time_if(row, 6)?,
+        tries: row.get(7)?,
+        error: row.get(8)?,
+        failed_at: time_if(row, 9)?,
+        published_at: time_if(row, 10)?,
+        receipt: row.get(11)?,
+    })
+}
+
+fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
+}
+
+fn json<T: serde::Serialize>(values: &[T]) -> String {
+    serde_json::to_string(values).unwrap_or_default()
+}
+
+#[async_trait]
+impl OutboxStore for Sqlite {
+    async fn take_outbox(
+        &self,
+        transports: &[Transport],
+        limit: usize,
+        hold_ms: DurationMs,
+    ) -> Result<Vec<OutboxItem>> {
+        let transports = json(&transports.iter().map(|transport| transport.as_str()).collect::<Vec<_>>());
+        let now = self.clock.read_process().now;
+        // Most of the time there is nothing, and a look needs no turn of the writer.
+        let due = {
+            let transports = transports.clone();
+            self.read("look for wake-ups", move |conn| {
+                conn.prepare_cached(sql::OUTBOX_DUE)?.exists(params![now.as_millis(), transports, 1])
+            })
+            .await?
+        };
+        if !due {
+            return Ok(Vec::new());
+        }
+        self.write("take wake-ups", move |tx| {
+            let mut due = tx.prepare_cached(sql::OUTBOX_DUE)?;
+            let items = due.query_map(params![now.as_millis(), transports, limit as i64], item)?;
+            let mut items = items.collect::<rusqlite::Result<Vec<_>>>()?;
+            let mut hold = tx.prepare_cached(sql::OUTBOX_HOLD)?;
+            for item in &items {
+                hold.execute(params![item.message, now.plus(hold_ms).as_millis()])?;
+            }
+            items.sort_unstable_by_key(|item| item.message);
+            Ok(items)
+        })
+        .await
+    }
+
+    async fn outbox_published(&self, published: &[(i64, Arc<str>)]) -> Result<Vec<i64>> {
+        let (published, now) = (published.to_vec(), self.clock.read_process().now);
+        self.write("note wake-ups as published", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_PUBLISHED)?;
+            let mut gone = Vec::new();
+            for (message, receipt) in &published {
+                if statement.execute(params![message, receipt, now.as_millis()])? == 0 {
+                    gone.push(*message);
+                }
+            }
+            Ok(gone)
+        })
+        .await
+    }
+
+    async fn put_off_outbox(&self, rows: &[PutOff]) -> Result<()> {
+        let (rows, now) = (rows.to_vec(), self.clock.read_process().now);
+        self.write("put wake-ups off", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_PUT_OFF)?;
+            for row in &rows {
+                let failed_at = (row.next == NextTry::Never).then(|| now.as_millis());
+                let due_at = row.next.due(now).map(Timestamp::as_millis);
+                statement.execute(params![row.message, due_at, failed_at, row.next.tried(), row.error])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn outbox(&self, filter: &OutboxFilter) -> Result<Page<OutboxView>> {
+        let filter = filter.clone();
+        self.read("list the outbox", move |conn| {
+            let (after, state) = (filter.after.unwrap_or(i64::MIN), filter.state.map(|state| state.as_str()));
+            let mut statement = conn.prepare_cached(sql::OUTBOX_LIST)?;
+            let items = statement.query_map(params![after, filter.queue, state, filter.limit as i64 + 1], view)?;
+            Ok(OutboxView::page(items.collect::<rusqlite::Result<_>>()?, filter.limit))
+        })
+        .await
+    }
+
+    async fn retry_outbox(&self, which: &OutboxRetry) -> Result<u64> {
+        let now = self.clock.read_process().now;
+        let (messages, queue) = match which {
+            OutboxRetry::These(messages) => (Some(json(messages)), None),
+            OutboxRetry::All { queue } => (None, queue.clone()),
+        };
+        self.write("retry wake-ups", move |tx| {
+            Ok(tx.prepare_cached(sql::OUTBOX_RETRY)?.execute(params![now.as_millis(), messages, queue])? as u64)
+        })
+        .await
+    }
+
+    async fn outbox_lag(&self) -> Result<HashMap<Transport, OutboxLag>> {
+        let now = self.clock.read_process().now;
+        self.read("measure the outbox", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_LAG)?;
+            let lags = statement.query_map([], |row| {
+                let oldest_ms = time_if(row, 3)?.map_or(0, |oldest| now.since(oldest).max(0));
+                Ok((transport(row, 0)?, OutboxLag { waiting: count(row, 1)?, failed: count(row, 2)?, oldest_ms }))
+            })?;
+            lags.collect()
+        })
+        .await
+    }
+
+    async fn external_queues(&self) -> Result<Vec<ExternalQueue>> {
+        self.read("list external queues", |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_QUEUES)?;
+            let queues = statement.query_map([], |row| {
+                Ok(ExternalQueue {
+                    id: QueueId(row.get(0)?),
+                    name: row.get(1)?,
+                    transport: transport(row, 2)?,
+                    lease_ttl_ms: row.get(3)?,
+                    published: count(row, 4)?,
+                })
+            })?;
+            queues.collect()
+        })
+        .await
+    }
+
+    async fn feed_outbox(&self, limit: usize) -> Result<u64> {
+        let now = self.clock.read_process().now;
+        self.write("feed the outbox", move |tx| {
+            Ok(tx.prepare_cached(sql::OUTBOX_FEED)?.execute(params![now.as_millis(), limit as i64])? as u64)
+        })
+        .await
+    }
+
+    async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>> {
+        self.write("drop wake-ups without a task", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_ORPHANS)?;
+            let found = statement.query_map([limit as i64], gone)?.collect::<rusqlite::Result<Vec<_>>>()?;
+            let mut names = tx.prepare_cached("SELECT name FROM queues WHERE queue_id = ?")?;
+            let settled = found.into_iter().map(|(message, queue, transport, receipt)| {
+                let queue = names.query_row([queue.0], |row| row.get(0))?;
+                Ok(Settled { message, queue, transport, receipt })
+            });
+            settled.collect()
+        })
+        .await
+    }
+
+    async fn published_outbox(
+        &self,
+        queue: QueueId,
+        age_ms: DurationMs,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<PublishedWake>> {
+        let before = self.clock.read_process().now.plus(-age_ms);
+        self.read("look at published wake-ups", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_WALK)?;
+            let wakes = statement.query_map(params![queue.0, after, before.as_millis(), limit as i64], |row| {
+                Ok(PublishedWake { message: row.get(0)?, receipt: row.get(1)?, ready: row.get(2)? })
+            })?;
+            wakes.collect()
+        })
+        .await
+    }
+
+    async fn republish(&self, messages: &[i64]) -> Result<u64> {
+        let (messages, now) = (messages.to_vec(), self.clock.read_process().now);
+        self.write("publish wake-ups again", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_REPUBLISH)?;
+            messages
+                .iter()
+                .try_fold(0, |sum, message| Ok(sum + statement.execute(params![message, now.as_millis()])? as u64))
+        })
+        .await
+    }
+
+    async fn live_wakes(&self, messages: &[i64]) -> Result<HashMap<i64, LiveWake>> {
+        let messages = messages.to_vec();
+        self.read("look at wake-ups", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_LIVE)?;
+            let live = messages.iter().filter_map(|message| {
+                let found = statement
+                    .query_row([message], |row| Ok((*message, LiveWake { receipt: row.get(0)?, ready: row.get(1)? })));
+                found.optional().transpose()
+            });
+            live.collect()
+        })
+        .await
+    }
+}

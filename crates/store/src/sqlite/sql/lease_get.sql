@@ -1,0 +1,1 @@
+SELECT resource, holder, token, generation, acquired_at, expires_at FROM leases WHERE resource = ?1

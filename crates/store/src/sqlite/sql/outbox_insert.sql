@@ -1,0 +1,1 @@
+INSERT INTO outbox (message, transport, queue_id, seq, id, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)

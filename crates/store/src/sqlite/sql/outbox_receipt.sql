@@ -1,0 +1,1 @@
+SELECT receipt FROM outbox WHERE message = ? AND receipt IS NOT NULL

@@ -1,0 +1,1 @@
+DELETE FROM outbox WHERE message = ? RETURNING message, queue_id, transport, receipt

@@ -1,0 +1,104 @@
+//! What Redis answers about entries of a stream.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::wake::task_id;
+use crate::{Delivery, Receipt};
+
+/// An entry as a stream holds it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: Arc<str>,
+    /// `None` if it is no wake-up.
+    wake: Option<(Arc<str>, i64)>,
+}
+
+impl Entry {
+    pub(super) fn is_wake_up(&self) -> bool {
+        self.wake.is_some()
+    }
+
+    pub(super) fn delivery(self, queue: &Arc<str>) -> Option<Delivery> {
+        let (task, enqueue) = self.wake?;
+        let receipt = Receipt { queue: queue.clone(), handle: self.id.clone() };
+        Some(Delivery { queue: queue.clone(), task, enqueue: Some(enqueue), message_id: self.id, receipt })
+    }
+}
+
+/// Entries, as `XRANGE` and `XAUTOCLAIM` list them. Those that were deleted meanwhile come as nil and are left out.
+pub(super) fn entries(list: &Value) -> Vec<Entry> {
+    let Value::Array(list) = list else { return Vec::new() };
+    list.iter().filter_map(entry).collect()
+}
+
+/// The entries of an `XREADGROUP` of one stream: `[[key, entries]]`, or nil.
+pub(super) fn entries_of_read(answer: &Value) -> Vec<Entry> {
+    let Value::Array(streams) = answer else { return Vec::new() };
+    match streams.first() {
+        Some(Value::Array(stream)) => stream.get(1).map(entries).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+/// `[next, entries, …]`, the answer of `XAUTOCLAIM`. No `next` at the end.
+pub(super) fn claimed(answer: &Value) -> (Option<String>, Vec<Entry>) {
+    let Value::Array(parts) = answer else { return (None, Vec::new()) };
+    let next = parts.first().and_then(text).filter(|next| *next != "0-0").map(str::to_owned);
+    (next, parts.get(1).map(entries).unwrap_or_default())
+}
+
+/// The id behind which everything is new, from `XINFO STREAM`.
+pub(super) fn last_id(answer: &Value) -> Option<&str> {
+    let Value::Array(fields) = answer else { return None };
+    let mut pairs = fields.chunks_exact(2);
+    pairs.find(|pair| text(&pair[0]) == Some("last-generated-id")).and_then(|pair| text(&pair[1]))
+}
+
+fn entry(value: &Value) -> Option<Entry> {
+    let Value::Array(parts) = value else { return None };
+    let id = parts.first().and_then(text)?.into();
+    Some(Entry { id, wake: parts.get(1).and_then(wake_up) })
+}
+
+fn wake_up(fields: &Value) -> Option<(Arc<str>, i64)> {
+    let Value::Array(fields) = fields else { return None };
+    let field = |name| {
+        let mut pairs = fields.chunks_exact(2);
+        pairs.find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| text(&pair[1]))
+    };
+    Some((task_id(field("job_id")?)?, field("enqueue_id")?.parse().ok()?))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Redis refuses a whole command for one id that it cannot read.
+pub(super) fn is_entry_id(text: &str) -> bool {
+    let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
+    match text.split_once('-') {
+        Some((time, sequence)) => number(time) && number(sequence),
+        None => number(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_redis_can_read_is_an_entry_id() {
+        for good in ["1705312800000-0", "0-0", "7", "18446744073709551615-18446744073709551615"] {
+            assert!(is_entry_id(good), "{good}");
+        }
+        for bad in ["", "-", "1-", "-1", "1-2-3", "+1-0", "18446744073709551616-0", "(1-0", "*", "$"] {
+            assert!(!is_entry_id(bad), "{bad}");
+        }
+    }
+}

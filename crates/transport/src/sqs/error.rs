@@ -1,0 +1,66 @@
+//! What errors of SQS mean. Its texts are not passed on: they name queues by their addresses, and keys.
+
+use aws_sdk_sqs::config::http::HttpResponse;
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+
+use super::SERVICE;
+use crate::TransportError;
+
+/// What went wrong, and for whom.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// There is something wrong with this queue: others may work.
+    OfQueue(String),
+    OfService(TransportError),
+}
+
+impl From<Fault> for TransportError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::OfQueue(reason) => refused(reason),
+            Fault::OfService(error) => error,
+        }
+    }
+}
+
+impl From<TransportError> for Fault {
+    fn from(error: TransportError) -> Self {
+        Self::OfService(error)
+    }
+}
+
+pub(super) fn unreachable(reason: impl Into<String>) -> TransportError {
+    TransportError::Unreachable { service: SERVICE, reason: reason.into() }
+}
+
+pub(super) fn refused(reason: impl Into<String>) -> TransportError {
+    TransportError::Refused { service: SERVICE, reason: reason.into() }
+}
+
+pub(super) fn of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> TransportError {
+    match error {
+        SdkError::ConstructionFailure(_) => refused("the request could not be made: are region and credentials set?"),
+        SdkError::TimeoutError(_) => unreachable("it does not answer in time"),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => unreachable("it does not answer in time"),
+        SdkError::DispatchFailure(failure) if failure.is_io() => unreachable("no connection could be made"),
+        // Among others: the credentials could not be fetched.
+        SdkError::DispatchFailure(_) => unreachable("the request could not be sent: are there credentials?"),
+        SdkError::ResponseError(_) => unreachable("its answer makes no sense"),
+        SdkError::ServiceError(service) => {
+            let code = service.err().code().unwrap_or("an error without a code");
+            let status = service.raw().status().as_u16();
+            let passing = status >= 500 || status == 429 || code.contains("Throttl") || code.contains("OverLimit");
+            match code {
+                _ if passing => unreachable(format!("it answered with {code}")),
+                _ => refused(format!("it answered with {code}")),
+            }
+        }
+        _ => unreachable("the request failed"),
+    }
+}
+
+/// Whether the queue is not there, or no longer.
+pub(super) fn is_missing_queue<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> bool {
+    let code = error.as_service_error().and_then(ProvideErrorMetadata::code);
+    code.is_some_and(|code| code.ends_with("QueueDoesNotExist") || code.ends_with("NonExistentQueue"))
+}
