@@ -18,7 +18,6 @@ mod nemesis;
 pub mod plan;
 mod process;
 pub mod proxy;
-mod redis_server;
 mod report;
 mod rng;
 mod run;

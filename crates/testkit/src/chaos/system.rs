@@ -16,9 +16,9 @@ use super::http::{Http, Reply};
 use super::plan::Link;
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
-use super::redis_server::RedisServer;
 use crate::ports::Port;
 use crate::postgres::{Database, Postgres, PrivatePostgres};
+use crate::redis::Redis;
 
 /// Queues of the run, in the order in which they are listed.
 pub const QUEUES: [&str; 3] = ["chaos-a", "chaos-b", "chaos-c"];
@@ -69,7 +69,8 @@ pub struct System {
     workers: Vec<Mutex<WorkerPlace>>,
     servers: Vec<Mutex<Server>>,
     links: BTreeMap<Link, Proxy>,
-    redis: Option<RedisServer>,
+    /// Its URL, and the server.
+    redis: Option<(String, tokio::sync::Mutex<Redis>)>,
     /// Processes that ended though nobody ended them.
     surprises: Mutex<Vec<String>>,
     database: Option<Database>,
@@ -84,16 +85,17 @@ impl System {
             Some(postgres) => Some(postgres.database().await),
             None => None,
         };
-        let redis = shape.redis.then(|| RedisServer::start(folder)).transpose()?;
+        let redis = if shape.redis { Some(Redis::start().await) } else { None };
+        let redis_port = redis.as_ref().map(Redis::port);
         let mut links = BTreeMap::new();
         let mut servers = Vec::new();
         for index in 0..shape.servers {
             let port = Port::try_reserve()?;
             let mut upstreams = vec![(Link::ToServer(index), port.number())];
             upstreams.extend(postgres.as_ref().map(|postgres| (Link::ToPostgres(index), postgres.port())));
-            upstreams.extend(redis.as_ref().map(|redis| (Link::ToRedis(index), redis.port())));
+            upstreams.extend(redis_port.map(|port| (Link::ToRedis(index), port)));
             if index == 0 {
-                upstreams.extend(redis.as_ref().map(|redis| (Link::WorkersToRedis, redis.port())));
+                upstreams.extend(redis_port.map(|port| (Link::WorkersToRedis, port)));
             }
             for (link, port) in upstreams {
                 let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -104,6 +106,7 @@ impl System {
         let workers = (0..shape.workers).map(|_| Mutex::default()).collect();
         let folder = folder.to_owned();
         let surprises = Mutex::default();
+        let redis = redis.map(|redis| (redis.url(), tokio::sync::Mutex::new(redis)));
         let system = Self { shape, folder, workers, servers, links, redis, surprises, database, postgres };
         std::fs::create_dir_all(system.histories())?;
         for index in 0..system.shape.servers {
@@ -160,6 +163,8 @@ impl System {
         }
         if let Some(link) = self.links.get(&Link::ToRedis(index)) {
             command.env("TENURE_REDIS__URL", format!("redis://127.0.0.1:{}/", link.port()));
+            // More often than by default, so that a short run sees it at work.
+            command.env("TENURE_TRANSPORT__SWEEP_INTERVAL", "10s");
         }
         server.process = Some(Process::start(command, &self.folder.join(format!("server-{index}.log")))?);
         Ok(())
@@ -223,19 +228,23 @@ impl System {
         }
     }
 
-    pub fn kill_redis(&self) {
-        self.redis.iter().for_each(RedisServer::kill);
+    pub async fn kill_redis(&self) {
+        if let Some((_, redis)) = &self.redis {
+            redis.lock().await.kill();
+        }
     }
 
-    pub fn start_redis(&self) -> Result<()> {
-        self.redis.as_ref().map_or(Ok(()), RedisServer::start_again)
+    pub async fn start_redis(&self) {
+        if let Some((_, redis)) = &self.redis {
+            redis.lock().await.restart().await;
+        }
     }
 
     /// One command to Redis itself, past the proxies. It is no matter when Redis is down.
     pub async fn tell_redis(&self, command: &[&str]) {
-        let Some(redis) = &self.redis else { return };
+        let Some((url, _)) = &self.redis else { return };
         let told = async {
-            let client = redis::Client::open(redis.url())?;
+            let client = redis::Client::open(url.as_str())?;
             let mut connection = client.get_multiplexed_async_connection().await?;
             let mut told = redis::cmd(command[0]);
             told.arg(&command[1..]);
