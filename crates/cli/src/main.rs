@@ -13,6 +13,7 @@ mod reload;
 mod signals;
 mod times;
 mod token;
+mod transports;
 
 use std::process::ExitCode;
 

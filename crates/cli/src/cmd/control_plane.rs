@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys, Transports};
+use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 
 use crate::exit::Stop;
 use crate::reload::Reloader;
-use crate::{access, token};
+use crate::{access, token, transports};
 use tenure_auth::Secret;
-use tenure_config::{Config, Flags, StoreUrl, TransportSettings};
+use tenure_config::{Config, Flags, StoreUrl};
 
 /// How long a Postgres may take to come up.
 const STORE_WAIT: Duration = Duration::from_secs(30);
@@ -122,7 +122,8 @@ impl ControlPlane {
         }
         let own_token = if access.workers.is_configured() { None } else { Some(own_token(&config)?) };
         let dev_mode = !access.users.enabled;
-        let engine = open_store(&config.store_url(), engine_config(&config)).await?;
+        let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
+        let engine = open_store(&config.store_url(), engine_config).await?;
         let listener = listen(&config, &addresses, &engine).await?;
         let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
         let live = Live::default();
@@ -131,7 +132,7 @@ impl ControlPlane {
             tls: tls.clone(),
             task_keys: Some(Arc::clone(&task_keys)),
             outbound: Some(access::outbound(&config, dev_mode)?),
-            transports: transports(&config.transport),
+            transports: transports::of_queues(&config.transport),
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
@@ -184,11 +185,6 @@ fn engine_config(config: &Config) -> EngineConfig {
         audit_retention: unless_zero(config.audit_retention),
         ..EngineConfig::default()
     }
-}
-
-/// What queues may be set to: what there are settings for.
-fn transports(settings: &TransportSettings) -> Transports {
-    Transports { redis: settings.redis.is_some(), sqs: settings.sqs.as_ref().map(|sqs| sqs.queue_prefix.clone()) }
 }
 
 fn retention(asked: tenure_config::Retention) -> Retention {
