@@ -68,12 +68,6 @@ impl Default for EngineConfig {
     }
 }
 
-impl EngineConfig {
-    pub(crate) fn sweep_every_ms(&self) -> i64 {
-        i64::try_from(self.sweep_every.as_millis()).unwrap_or(i64::MAX)
-    }
-}
-
 /// Whoever has the timers looks by itself for what is due later than this.
 const TOLD_WHEN_DUE_WITHIN_MS: i64 = 1_500;
 

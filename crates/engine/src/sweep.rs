@@ -26,7 +26,9 @@ const PEEK: usize = 500;
 const PEEKS: usize = 100;
 /// A message is missed only once its name was noted for so long.
 const SETTLED_MS: i64 = 1_000;
-/// Where nobody can tell whether a message is lost, it is published again after so long.
+/// The same where nobody can tell which message is lost.
+const UNSURE_MS: i64 = 5_000;
+/// There, every message is published again after so long.
 const TOO_OLD_MS: i64 = 15 * 60_000;
 /// Every so many sweeps the messages are compared one by one, even if their number is right.
 const CLOSE_LOOK: u32 = 10;
@@ -122,12 +124,14 @@ async fn tidy(
     close_look: bool,
 ) -> Result<u64, Trouble> {
     service.prepare(&queue.name).await?;
+    let published = shared.store.count_published(queue.id).await?;
     let depth = service.depth(&queue.name).await?;
     let mut again = 0;
-    if depth < queue.published || close_look {
-        again = publish_lost(shared, service, queue, depth).await?;
+    if depth < published || close_look {
+        // Where messages can only be counted, and that not exactly, a few less mean nothing.
+        again = publish_lost(shared, service, queue, depth * 10 < published * 9).await?;
     }
-    if depth > queue.published || close_look {
+    if depth > published || close_look {
         remove_stale(shared, service, queue).await?;
     }
     Ok(again)
@@ -137,7 +141,7 @@ async fn publish_lost(
     shared: &Shared,
     service: &Arc<dyn Upkeep>,
     queue: &ExternalQueue,
-    depth: u64,
+    too_few: bool,
 ) -> Result<u64, Trouble> {
     let (mut after, mut again) = (i64::MIN, 0);
     let mut age_ms = SETTLED_MS;
@@ -152,8 +156,7 @@ async fn publish_lost(
             }
             // Nobody can tell which: all that wait, if there are too few, or those that have waited for long.
             None => {
-                let enough = depth >= queue.published;
-                let wanted = if enough { TOO_OLD_MS } else { shared.config.sweep_every_ms() };
+                let wanted = if too_few { UNSURE_MS } else { TOO_OLD_MS };
                 if age_ms < wanted {
                     (age_ms, after) = (wanted, i64::MIN);
                     continue;

@@ -147,8 +147,6 @@ pub struct ExternalQueue {
     pub name: Arc<str>,
     pub transport: Transport,
     pub lease_ttl_ms: Option<DurationMs>,
-    /// Rows that were published and are live.
-    pub published: u64,
 }
 
 /// What a message stands for now.
@@ -196,6 +194,9 @@ pub trait OutboxStore {
 
     /// Queues whose wake-ups leave the process.
     async fn external_queues(&self) -> Result<Vec<ExternalQueue>, StoreError>;
+
+    /// How many rows of a queue were published and are live. It counts them.
+    async fn count_published(&self, queue: QueueId) -> Result<u64, StoreError>;
 
     /// Gives a row to ready tasks of such queues that have none: those that were enqueued when the queue had another
     /// transport. Gives how many.

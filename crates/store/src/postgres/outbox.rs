@@ -200,10 +200,16 @@ impl OutboxStore for Postgres {
                     name: rows::text(row, 1)?,
                     transport: rows::transport(row.try_get(2)?),
                     lease_ttl_ms: row.try_get(3)?,
-                    published: count(row, 4)?,
                 })
             });
             queues.collect()
+        })
+        .await
+    }
+
+    async fn count_published(&self, queue: QueueId) -> Result<u64> {
+        self.outbox_read("count published wake-ups", async |conn, _| {
+            count(&query(conn, sql::OUTBOX_COUNT, &[&queue.0]).await?[0], 0)
         })
         .await
     }

@@ -111,6 +111,7 @@ pub const WORKER_REVOCATIONS_PRUNE: &str = include_str!("sql/worker_revocations_
 pub const WORKERS_GET: &str = include_str!("sql/workers_get.sql");
 pub const WORKERS_PRUNE: &str = include_str!("sql/workers_prune.sql");
 pub const WORKERS_PUT: &str = include_str!("sql/workers_put.sql");
+pub const OUTBOX_COUNT: &str = include_str!("sql/outbox_count.sql");
 pub const OUTBOX_FEED: &str = include_str!("sql/outbox_feed.sql");
 pub const OUTBOX_INSERT: &str = include_str!("sql/outbox_insert.sql");
 pub const OUTBOX_LAG: &str = include_str!("sql/outbox_lag.sql");

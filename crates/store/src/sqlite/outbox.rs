@@ -212,10 +212,16 @@ impl OutboxStore for Sqlite {
                     name: row.get(1)?,
                     transport: transport(row, 2)?,
                     lease_ttl_ms: row.get(3)?,
-                    published: count(row, 4)?,
                 })
             })?;
             queues.collect()
+        })
+        .await
+    }
+
+    async fn count_published(&self, queue: QueueId) -> Result<u64> {
+        self.read("count published wake-ups", move |conn| {
+            conn.prepare_cached(sql::OUTBOX_COUNT)?.query_row([queue.0], |row| count(row, 0))
         })
         .await
     }

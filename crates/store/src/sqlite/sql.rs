@@ -98,6 +98,7 @@ pub const WORKER_REVOCATION_PUT: &str = include_str!("sql/worker_revocation_put.
 pub const WORKER_REVOCATIONS_LIVE: &str = include_str!("sql/worker_revocations_live.sql");
 pub const WORKER_REVOCATIONS_PRUNE: &str = include_str!("sql/worker_revocations_prune.sql");
 pub const WORKERS_PRUNE: &str = include_str!("sql/workers_prune.sql");
+pub const OUTBOX_COUNT: &str = include_str!("sql/outbox_count.sql");
 pub const OUTBOX_DUE: &str = include_str!("sql/outbox_due.sql");
 pub const OUTBOX_FEED: &str = include_str!("sql/outbox_feed.sql");
 pub const OUTBOX_HOLD: &str = include_str!("sql/outbox_hold.sql");
