@@ -47,8 +47,10 @@ pub use client::Client;
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
+/// Services that carry wake-ups, behind the features `redis` and `sqs`.
+pub use tenure_transport as transport;
 pub use watch::Watch;
 pub use worker::{
     CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError, TestLease,
-    Worker, WorkerError,
+    WakeBy, Worker, WorkerError,
 };

@@ -16,6 +16,7 @@ use super::issued::{BootstrapKey, Issued};
 use super::link::Identity;
 use super::runtime::{Options, Runtime};
 use super::token::Token;
+use super::wake::WakeBy;
 use crate::http::{self, Roots};
 
 /// Streams of a claim.
@@ -116,6 +117,15 @@ impl Worker {
         self
     }
 
+    /// How the worker learns of work; by default it asks the server.
+    ///
+    /// With a transport it receives wake-ups itself and claims the jobs that they name. While the transport cannot be
+    /// reached it asks the server, and goes back by itself.
+    pub fn wake_by(mut self, by: impl Into<WakeBy>) -> Self {
+        self.options.wake_by = by.into();
+        self
+    }
+
     /// On shutdown, how long running tasks may go on before they are told to stop, default 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.options.drain_timeout = timeout;
@@ -213,6 +223,7 @@ impl Default for Options {
             drain_timeout: Duration::from_secs(30),
             stop_grace: Duration::from_secs(5),
             outage_tolerance: OUTAGE_TOLERANCE,
+            wake_by: WakeBy::Pull,
             handlers: HashMap::new(),
         }
     }
@@ -225,6 +236,7 @@ impl fmt::Debug for Worker {
             .field("name", &self.name)
             .field("queues", &self.options.queues)
             .field("concurrency", &self.options.concurrency)
+            .field("wake_by", &self.options.wake_by)
             .finish_non_exhaustive()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure_contract::pull::Job;
+use tenure_transport::Receipt;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,8 @@ pub(crate) type Hook = Box<dyn FnOnce() + Send>;
 pub(crate) struct Lease {
     pub(crate) id: u64,
     pub(crate) job: Job,
+    /// Of the wake-up that led to it, if the worker received one itself.
+    pub(crate) receipt: Option<Receipt>,
     /// Tells the handler to stop.
     pub(crate) cancel: CancellationToken,
     /// Takes the handler's future away from it.
@@ -76,11 +79,17 @@ impl Lease {
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             job,
+            receipt: None,
             cancel: CancellationToken::new(),
             stop: CancellationToken::new(),
             state: Mutex::new(State { phase: Phase::Held, reason: None, beat, hooks: Vec::new() }),
             changed: Notify::new(),
         }
+    }
+
+    pub(crate) fn woken_by(mut self, receipt: Receipt) -> Self {
+        self.receipt = Some(receipt);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

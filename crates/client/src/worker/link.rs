@@ -1,17 +1,22 @@
-//! The way to the server: one endpoint, one kind of request.
+//! The way to the server: the exchange, and the claim of one job by its id.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::header::HeaderValue;
 use reqwest::{Certificate, Url};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tenure_contract::error::WorkerError as ErrorBody;
-use tenure_contract::pull::{ExchangeRequest, ExchangeResponse};
+use tenure_contract::pull::{ClaimRequest, ExchangeRequest, ExchangeResponse, Job};
 use tokio::time::Instant;
 
 use super::error::WorkerError;
 use super::token::Token;
 use crate::http::{self, chain};
+
+/// For the answer to a claim that does not wait.
+const CLAIM_WAIT: Duration = Duration::from_secs(15);
 
 /// Who is calling, and where.
 #[derive(Debug, Clone)]
@@ -28,7 +33,8 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Link {
     http: reqwest::Client,
-    url: Url,
+    exchange: Url,
+    claim: Url,
     worker_id: HeaderValue,
     identity: Identity,
     /// The server has let this worker in once: a later refusal of its token is likely a rotation going on.
@@ -50,8 +56,9 @@ impl Link {
         let worker_id = HeaderValue::from_str(&identity.worker_id)
             .map_err(|_| WorkerError::Setup(format!("`{}` cannot be a worker name", identity.worker_id)))?;
         let http = http::new_client(identity.roots.clone()).map_err(WorkerError::Setup)?;
-        let url = http::join(&identity.server, &["internal", "worker", "exchange"]);
-        Ok(Self { http, url, worker_id, identity, admitted: AtomicBool::new(false) })
+        let url = |name| http::join(&identity.server, &["internal", "worker", name]);
+        let (exchange, claim) = (url("exchange"), url("claim"));
+        Ok(Self { http, exchange, claim, worker_id, identity, admitted: AtomicBool::new(false) })
     }
 
     /// A request in this worker's name, still without parts.
@@ -63,15 +70,43 @@ impl Link {
         }
     }
 
-    /// Sends a request and waits for the answer, for `timeout` in all.
-    ///
-    /// A token that is refused is replaced once, if it can be: it may have been revoked, or signed with a key that was
-    /// taken away.
+    /// A claim in this worker's name, of nothing yet.
+    pub(crate) fn claim_request(&self) -> ClaimRequest {
+        ClaimRequest {
+            worker_id: self.identity.worker_id.clone(),
+            incarnation: Some(self.identity.incarnation.clone()),
+            ..ClaimRequest::default()
+        }
+    }
+
+    /// Claims one job by its id. Gives the job, or whether the wake-up that named it is over.
+    pub(crate) async fn claim(&self, request: &ClaimRequest) -> Result<(Option<Job>, bool), ExchangeError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            claimed: bool,
+            #[serde(default)]
+            ack: bool,
+        }
+        let body = self.call(&self.claim, request, CLAIM_WAIT).await?;
+        let answer: Answer = read(&body)?;
+        let job = if answer.claimed { Some(read(&body)?) } else { None };
+        Ok((job, answer.ack))
+    }
+
+    /// Sends an exchange and waits for the answer, for `timeout` in all.
     pub(crate) async fn exchange(
         &self,
         request: &ExchangeRequest,
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
+        read(&self.call(&self.exchange, request, timeout).await?)
+    }
+
+    /// Sends a request and gives the body of an answer that is none of refusal.
+    ///
+    /// A token that is refused is replaced once, if it can be: it may have been revoked, or signed with a key that was
+    /// taken away.
+    async fn call(&self, url: &Url, request: &impl Serialize, timeout: Duration) -> Result<Vec<u8>, ExchangeError> {
         let until = Instant::now() + timeout;
         let token = match tokio::time::timeout_at(until, self.identity.token.header()).await {
             Ok(Ok(token)) => token,
@@ -79,29 +114,29 @@ impl Link {
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => return Err(again("the worker has no token yet".to_owned())),
         };
-        let mut answer = self.post(request, token.as_ref(), until).await?;
+        let mut answer = self.post(url, request, token.as_ref(), until).await?;
         if answer.status == 401 {
             let renewed = tokio::time::timeout_at(until, self.identity.token.renewed(token.as_ref())).await;
             if let Ok(Some(renewed)) = renewed {
-                answer = self.post(request, Some(&renewed), until).await?;
+                answer = self.post(url, request, Some(&renewed), until).await?;
             }
         }
         if (200..300).contains(&answer.status) {
             self.admitted.store(true, Ordering::Relaxed);
-            return serde_json::from_slice(&answer.body)
-                .map_err(|error| again(format!("the answer could not be read: {error}")));
+            return Ok(answer.body);
         }
         Err(self.refusal(answer.status, answer.retry_after, &answer.body))
     }
 
     async fn post(
         &self,
-        request: &ExchangeRequest,
+        url: &Url,
+        request: &impl Serialize,
         token: Option<&HeaderValue>,
         until: Instant,
     ) -> Result<Answer, ExchangeError> {
         let timeout = until.saturating_duration_since(Instant::now());
-        let mut post = self.http.post(self.url.clone()).timeout(timeout).header("x-worker-id", self.worker_id.clone());
+        let mut post = self.http.post(url.clone()).timeout(timeout).header("x-worker-id", self.worker_id.clone());
         if let Some(token) = token {
             post = post.header("x-worker-token", token.clone());
         }
@@ -142,6 +177,10 @@ impl Link {
     pub(crate) fn superseded(&self) -> WorkerError {
         WorkerError::Superseded { worker_id: self.identity.worker_id.clone() }
     }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ExchangeError> {
+    serde_json::from_slice(body).map_err(|error| again(format!("the answer could not be read: {error}")))
 }
 
 struct Answer {

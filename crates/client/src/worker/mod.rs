@@ -21,12 +21,14 @@ mod supervisor;
 mod testing;
 mod token;
 mod turn;
+mod wake;
 
 pub use builder::{OUTAGE_TOLERANCE, Worker};
 pub use context::{FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext};
 pub use error::{TaskError, WorkerError};
 pub use lease::CancelReason;
 pub use testing::TestLease;
+pub use wake::WakeBy;
 
 /// Items in one part of an exchange.
 const EXCHANGE_ITEMS: usize = 1_000;

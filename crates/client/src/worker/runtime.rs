@@ -26,6 +26,7 @@ use super::registry::Registry;
 use super::report::{Batch, Report};
 use super::supervisor::Supervisor;
 use super::turn::{Turn, TurnEnd};
+use super::wake::{self, WakeBy, WakeEvent, Wakes};
 
 /// After an answer that says "not now", or a poll that did not wait.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
@@ -40,6 +41,7 @@ pub(crate) struct Options {
     pub(crate) drain_timeout: Duration,
     pub(crate) stop_grace: Duration,
     pub(crate) outage_tolerance: Duration,
+    pub(crate) wake_by: WakeBy,
     pub(crate) handlers: HashMap<String, Handler>,
 }
 
@@ -55,7 +57,11 @@ pub(crate) struct Runtime {
     turn: Lane,
     /// The turn under way is a claim that waits at the server.
     polling: bool,
+    /// The turn under way has a claim.
+    claiming: bool,
     flush: Lane,
+    /// What wakes the worker, unless it asks the server for work.
+    wakes: Option<Wakes>,
     /// No request starts before.
     not_before: Instant,
     stage: Stage,
@@ -81,7 +87,8 @@ impl Runtime {
         tracing::info!(worker.id = identity.worker_id, queues = ?options.queues, "worker starts");
         let link = Arc::new(Link::new(identity.clone())?);
         let registry = Arc::<Registry>::default();
-        let supervisor = Supervisor::start(identity, Arc::clone(&registry))?;
+        let supervisor = Supervisor::start(identity, Arc::clone(&registry), options.wake_by.clone())?;
+        let wakes = Wakes::new(&options.wake_by, &options.queues);
         Ok(Self {
             options,
             link,
@@ -92,7 +99,9 @@ impl Runtime {
             unreported: 0,
             turn: None,
             polling: false,
+            claiming: false,
             flush: None,
+            wakes,
             not_before: Instant::now(),
             stage: Stage::Working,
             draining: CancellationToken::new(),
@@ -103,16 +112,20 @@ impl Runtime {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             self.start_requests();
-            if self.stage != Stage::Working && self.running.is_empty() && self.unreported == 0 {
+            if self.is_done() {
                 return Ok(());
             }
+            let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > Instant::now());
             let paused = self.not_before > Instant::now();
             tokio::select! {
                 biased;
                 error = self.supervisor.failed() => return Err(error),
                 () = &mut shutdown, if self.stage == Stage::Working => self.begin_drain(),
                 () = sleep_until(self.stage.end()) => self.end_stage()?,
-                end = finished(&mut self.turn) => self.settle(end)?,
+                end = finished(&mut self.turn) => {
+                    self.claiming = false;
+                    self.settle(end)?;
+                }
                 end = finished(&mut self.flush) => self.settle(end)?,
                 Some(done) = self.running.join_next() => {
                     self.collect(done.ok().flatten());
@@ -120,9 +133,19 @@ impl Runtime {
                         self.collect(done.ok().flatten());
                     }
                 }
+                event = woken(&mut self.wakes) => self.settle_wake(event)?,
+                () = sleep_until(settle_at), if settle_at.is_some() => {}
                 () = sleep_until(Some(self.not_before)), if paused => {}
             }
         }
+    }
+
+    fn is_done(&self) -> bool {
+        let reporting = matches!(self.stage, Stage::Reporting(_));
+        self.stage != Stage::Working
+            && self.running.is_empty()
+            && self.unreported == 0
+            && (reporting || self.wakes.as_ref().is_none_or(Wakes::is_idle))
     }
 
     fn collect(&mut self, report: Option<Report>) {
@@ -137,7 +160,8 @@ impl Runtime {
         if self.turn.is_none() {
             let reports = Batch::take(&mut self.ready);
             let claim = self.next_claim(reports.is_empty());
-            self.polling = reports.is_empty();
+            self.polling = reports.is_empty() && claim.is_some();
+            self.claiming = claim.is_some();
             if !reports.is_empty() || claim.is_some() {
                 self.turn = Some(self.send(reports, claim));
             }
@@ -146,15 +170,35 @@ impl Runtime {
             let reports = Batch::take(&mut self.ready);
             self.flush = Some(self.send(reports, None));
         }
+        self.start_wakes();
+    }
+
+    fn start_wakes(&mut self) {
+        let free = self.free();
+        let Some(wakes) = &mut self.wakes else { return };
+        wakes.start_settling();
+        // A claim under way may fill the slots that are free now.
+        if self.stage == Stage::Working && free > 0 && !self.claiming {
+            wakes.start_round(&self.link, free, self.options.poll_wait, &self.draining);
+        }
+    }
+
+    fn free(&self) -> usize {
+        self.options.concurrency.saturating_sub(self.running.len()).min(EXCHANGE_ITEMS)
     }
 
     fn next_claim(&self, may_wait: bool) -> Option<ExchangeClaim> {
-        let free = self.options.concurrency.saturating_sub(self.running.len()).min(EXCHANGE_ITEMS);
+        let free = self.free();
+        let longest = match &self.wakes {
+            None => self.options.poll_wait,
+            Some(wakes) if wakes.are_down() => self.options.poll_wait.min(wake::RETRY),
+            Some(_) => return None,
+        };
         // More reports than fit into a request: they go first.
         if self.stage != Stage::Working || free == 0 || !self.ready.is_empty() {
             return None;
         }
-        let wait = if may_wait { self.options.poll_wait } else { Duration::ZERO };
+        let wait = if may_wait { longest } else { Duration::ZERO };
         Some(ExchangeClaim {
             streams: self.options.queues.clone(),
             max_jobs: i64::try_from(free).ok(),
@@ -193,6 +237,9 @@ impl Runtime {
         };
         self.unreported -= 1;
         self.registry.remove(&report.lease);
+        if let (Some(wakes), Some(receipt), Some(true)) = (&mut self.wakes, &report.lease.receipt, answer.ack) {
+            wakes.settle([receipt.clone()]);
+        }
         if !answer.ok {
             let error = answer.error.unwrap_or_default();
             if error == STALE_INCARNATION {
@@ -219,7 +266,30 @@ impl Runtime {
             // A server that ends polls early is shutting down, say: do not hammer it.
             self.pause();
         }
-        self.begin(jobs, sent_at);
+        let tolerance = self.options.outage_tolerance;
+        self.begin(jobs.into_iter().map(|job| Lease::new(job, sent_at, tolerance)));
+        Ok(())
+    }
+
+    fn settle_wake(&mut self, event: WakeEvent) -> Result<(), WorkerError> {
+        let Some(wakes) = &mut self.wakes else { return Ok(()) };
+        let mut end = match event {
+            WakeEvent::Round(end) => end,
+            WakeEvent::Settled(settled) => {
+                wakes.note_settled(settled, self.stage == Stage::Working);
+                return Ok(());
+            }
+        };
+        wakes.note(&mut end);
+        if let Some(error) = end.fatal {
+            return Err(error);
+        }
+        if end.early {
+            self.pause();
+        }
+        let tolerance = self.options.outage_tolerance;
+        let granted = end.granted.into_iter();
+        self.begin(granted.map(|(job, receipt, at)| Lease::new(job, at, tolerance).woken_by(receipt)));
         Ok(())
     }
 
@@ -239,9 +309,8 @@ impl Runtime {
         self.not_before = Instant::now() + crate::http::jittered(BUSY_PAUSE);
     }
 
-    fn begin(&mut self, jobs: Vec<Job>, sent_at: Instant) {
-        let tolerance = self.options.outage_tolerance;
-        let leases: Vec<_> = jobs.into_iter().map(|job| Arc::new(Lease::new(job, sent_at, tolerance))).collect();
+    fn begin(&mut self, leases: impl Iterator<Item = Lease>) {
+        let leases: Vec<_> = leases.map(Arc::new).collect();
         self.registry.add(&leases);
         for lease in leases {
             // The answer to a claim that was under way when the worker was told to stop.
@@ -263,6 +332,10 @@ impl Runtime {
         if self.polling {
             self.turn = None;
             self.polling = false;
+            self.claiming = false;
+        }
+        if let Some(wakes) = &mut self.wakes {
+            wakes.hurry();
         }
         self.stage = Stage::Draining(Instant::now() + self.options.drain_timeout);
     }
@@ -306,6 +379,13 @@ impl Stage {
 async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn woken(wakes: &mut Option<Wakes>) -> WakeEvent {
+    match wakes {
+        Some(wakes) => wakes.next().await,
         None => std::future::pending().await,
     }
 }

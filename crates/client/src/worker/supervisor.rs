@@ -16,6 +16,7 @@ use super::error::WorkerError;
 use super::lease::{CancelReason, Lease};
 use super::link::{ExchangeError, Identity, Link, STALE_INCARNATION, is_temporary};
 use super::registry::Registry;
+use super::wake::{self, WakeBy};
 use super::{EXCHANGE_BYTES, EXCHANGE_ITEMS};
 
 /// Bounds of the time that an answer is waited for.
@@ -36,14 +37,14 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn start(identity: Identity, registry: Arc<Registry>) -> Result<Self, WorkerError> {
+    pub(crate) fn start(identity: Identity, registry: Arc<Registry>, wake_by: WakeBy) -> Result<Self, WorkerError> {
         let stop = CancellationToken::new();
         let (end, ended) = oneshot::channel();
         let stopped = stop.clone();
         std::thread::Builder::new()
             .name("tenure-heartbeat".into())
             .spawn(move || {
-                if let Err(error) = supervise(identity, &registry, &stopped) {
+                if let Err(error) = supervise(identity, &registry, &wake_by, &stopped) {
                     registry.lose_all(&error.to_string());
                     // Nobody listens once the worker itself has ended.
                     let _ = end.send(error);
@@ -59,7 +60,12 @@ impl Supervisor {
     }
 }
 
-fn supervise(identity: Identity, registry: &Arc<Registry>, stop: &CancellationToken) -> Result<(), WorkerError> {
+fn supervise(
+    identity: Identity,
+    registry: &Arc<Registry>,
+    wake_by: &WakeBy,
+    stop: &CancellationToken,
+) -> Result<(), WorkerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -77,7 +83,7 @@ fn supervise(identity: Identity, registry: &Arc<Registry>, stop: &CancellationTo
             }
             // A request that hangs must not delay the heartbeats of other leases, so each goes its own way.
             for batch in batches(tick.beats, now) {
-                beats.spawn(send(Arc::clone(&link), Arc::clone(registry), batch));
+                beats.spawn(send(Arc::clone(&link), Arc::clone(registry), wake_by.clone(), batch));
             }
             let wake_at = tick.wake_at.unwrap_or(now + Duration::from_secs(3600));
             tokio::select! {
@@ -139,7 +145,7 @@ fn heartbeat(lease: &Lease, now: Instant) -> HeartbeatItem {
 }
 
 /// Sends one request and settles its leases. The error ends the worker.
-async fn send(link: Arc<Link>, registry: Arc<Registry>, batch: Batch) -> Result<(), WorkerError> {
+async fn send(link: Arc<Link>, registry: Arc<Registry>, wake_by: WakeBy, batch: Batch) -> Result<(), WorkerError> {
     let mut request = link.request();
     request.heartbeat = Some(batch.items);
     let answers = match link.exchange(&request, batch.patience).await {
@@ -159,9 +165,24 @@ async fn send(link: Arc<Link>, registry: Arc<Registry>, batch: Batch) -> Result<
             return Ok(());
         }
     };
-    let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
+    let answers: Vec<_> =
+        answers.into_iter().map(Some).chain(std::iter::repeat(None)).take(batch.leases.len()).collect();
+    let (mut renewed, mut over) = (Vec::new(), Vec::new());
+    for (lease, answer) in batch.leases.iter().zip(&answers) {
+        match answer {
+            Some(answer) if answer.ok => renewed.push(&**lease),
+            Some(answer) if answer.ack == Some(true) => over.extend(lease.receipt.clone()),
+            _ => {}
+        }
+    }
     for (lease, answer) in batch.leases.iter().zip(answers) {
         settle(&link, &registry, lease, answer, batch.sent_at)?;
+    }
+    if let WakeBy::Transport(transport) = wake_by {
+        wake::extend_of(&*transport, &renewed).await;
+        if let Err(error) = transport.settle(&over).await {
+            tracing::debug!(%error, count = over.len(), "wake-ups could not be settled");
+        }
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use crate::http::Backoff;
 
 /// For the answer, beyond what the claim waits.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Turn {
     pub(crate) link: Arc<Link>,

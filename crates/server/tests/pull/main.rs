@@ -19,6 +19,7 @@ mod outage;
 mod outbox;
 mod reaper;
 mod receipts;
+mod redis;
 mod redrive;
 mod retries;
 mod sizes;

@@ -47,6 +47,15 @@ impl Connection {
     }
 }
 
+/// Marks the end when it is dropped, also with the runtime that drives the connection.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl Link {
     pub(super) fn parse(url: &str, ca_file: Option<&Path>) -> Result<Self, TransportError> {
         let bad = || {
@@ -111,10 +120,10 @@ impl Link {
             .await
             .map_err(|error| error::of(&error))?;
         let ended = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&ended);
+        let end = End(Arc::clone(&ended));
         tokio::spawn(async move {
+            let _end = end;
             driver.await;
-            end.store(true, Ordering::Release);
         });
         Ok(Connection { commands, ended })
     }

@@ -66,7 +66,9 @@ fn of(error: &io::Error) -> TransportError {
         return unreachable(if tls.is_some() { "it speaks no TLS that fits" } else { "the connection was lost" });
     };
     refused(match why {
-        CertificateError::UnknownIssuer => "its certificate is of a CA that is not trusted",
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is of a CA that is not trusted"
+        }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "its certificate is for another name"

@@ -79,7 +79,7 @@ pub async fn a_wait_ends_with_a_message_or_with_its_time<S: Stand>() {
 
 pub async fn what_a_dead_consumer_had_is_delivered_again<S: Stand>() {
     let stand = S::start().await;
-    let (dead, alive) = (stand.consumer("a").await, stand.consumer("b").await);
+    let (dead, alive) = (stand.consumer_for("a", SHORT).await, stand.consumer("b").await);
     let q = queue("etl");
     publish(&*dead, &[wake("etl", 1)]).await;
     let first = dead.receive(from_ref(&q), 1, SOON).await.unwrap();
@@ -98,15 +98,15 @@ pub async fn what_a_dead_consumer_had_is_delivered_again<S: Stand>() {
 
 pub async fn what_is_extended_is_left_alone<S: Stand>() {
     let stand = S::start().await;
-    let (holder, other) = (stand.consumer("a").await, stand.consumer("b").await);
+    let (holder, other) = (stand.consumer_for("a", SHORT).await, stand.consumer("b").await);
     let q = queue("etl");
     publish(&*holder, &[wake("etl", 1)]).await;
     let held = holder.receive(from_ref(&q), 1, SOON).await.unwrap();
-    let until = Instant::now() + 3 * SHORT;
+    let until = Instant::now() + 2 * SHORT;
     while Instant::now() < until {
         holder.extend(&receipts(&held), Duration::from_secs(60)).await.unwrap();
         assert!(other.take_over(&q, SHORT, 10).await.unwrap().is_empty(), "it is held");
-        assert!(other.receive(from_ref(&q), 1, SHORT / 4).await.unwrap().is_empty(), "it is held");
+        assert!(other.receive(from_ref(&q), 1, SHORT / 8).await.unwrap().is_empty(), "it is held");
     }
     holder.settle(&receipts(&held)).await.unwrap();
     assert_eq!(other.depth(&q).await.unwrap(), 0);

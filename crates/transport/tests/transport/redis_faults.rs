@@ -105,7 +105,8 @@ async fn what_passes_is_unreachable_and_what_does_not_is_refused() {
 
 #[tokio::test]
 async fn a_redis_that_loads_its_data_is_unreachable() {
-    let stand = RedisStand::start().await;
+    let server = Redis::start_with(|_, _| vec!["--enable-debug-command".to_owned(), "yes".to_owned()]).await;
+    let stand = RedisStand { server };
     let consumer = transport(&stand.server.url(), "a");
     publish(&consumer, &[wake("etl", 1)]).await;
     // As slowly as it can: it sleeps for each key.

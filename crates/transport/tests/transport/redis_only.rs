@@ -162,8 +162,9 @@ async fn messages_can_be_looked_at_and_removed_whoever_has_them() {
     assert_eq!(upkeep.depth(&q).await.unwrap(), 10, "which looking does not remove");
     upkeep.peek(&q, Some("x"), 2).await.unwrap_err();
 
-    let held = holder.receive(from_ref(&q), 2, SOON).await.unwrap();
-    assert_eq!(held.len(), 2);
+    for _ in 0..2 {
+        assert_eq!(holder.receive(from_ref(&q), 1, SOON).await.unwrap().len(), 1);
+    }
     upkeep.remove(&q, &[ids[0].clone(), ids[4].clone(), "7-7".into(), "no id".into()]).await.unwrap();
     assert_eq!(upkeep.lost(&q, &ids).await.unwrap(), Some(vec![0, 4]));
     assert_eq!(upkeep.lost(&q, &["no id".into(), ids[1].clone(), "12".into()]).await.unwrap(), Some(vec![0, 2]));

@@ -48,7 +48,7 @@ impl Stand for RedisStand {
         Self { server: Redis::start().await }
     }
 
-    async fn consumer(&self, name: &str) -> Arc<dyn Upkeep> {
+    async fn consumer_for(&self, name: &str, _visibility: Duration) -> Arc<dyn Upkeep> {
         Arc::new(transport(&self.server.url(), name))
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tenure_testkit::Redis;
 use tenure_transport::Transport;
@@ -10,8 +10,9 @@ use tenure_transport::redis::{RedisConfig, RedisTransport};
 
 use crate::stand::{SOON, publish, queue, wake};
 
-fn authority() -> CertifiedIssuer<'static, KeyPair> {
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
@@ -28,7 +29,7 @@ fn transport(url: String, ca_file: Option<PathBuf>) -> RedisTransport {
 
 #[tokio::test]
 async fn only_a_trusted_certificate_for_the_right_name_is_accepted() {
-    let (ours, other) = (authority(), authority());
+    let (ours, other) = (authority("ours"), authority("another"));
     let server = Redis::start_with(|folder, port| {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();

@@ -5,12 +5,12 @@ use tenure_transport::sqs::{SqsConfig, SqsTransport};
 use tenure_transport::{Refused, Transport, TransportError, Upkeep, WakeUp};
 
 use crate::sqs_stand::SqsStand;
-use crate::stand::{SOON, Stand, publish, queue, task, wake};
+use crate::stand::{LONG, SOON, Stand, publish, queue, task, wake};
 
 #[tokio::test]
 async fn a_message_says_which_task_and_nothing_else() {
     let stand = SqsStand::start().await;
-    let transport = stand.transport(true);
+    let transport = stand.transport(true, LONG);
     publish(&transport, &[wake("etl", 1)]).await;
     let got = stand
         .client()
@@ -36,7 +36,7 @@ async fn a_message_says_which_task_and_nothing_else() {
 #[tokio::test]
 async fn queues_are_made_only_when_asked_to_and_without_a_redrive_policy() {
     let stand = SqsStand::start().await;
-    let careful = stand.transport(false);
+    let careful = stand.transport(false, LONG);
     let q = queue("etl");
     let refused = |answer: Result<(), TransportError>| {
         assert_eq!(answer.unwrap_err().to_string(), "sqs refused: the queue t-etl does not exist");
@@ -46,7 +46,7 @@ async fn queues_are_made_only_when_asked_to_and_without_a_redrive_policy() {
     let published = careful.publish(&[wake("etl", 1)]).await.unwrap();
     assert_eq!(published, [Err(Refused("SQS refused: the queue t-etl does not exist".to_owned()))]);
 
-    stand.transport(true).prepare(&q).await.unwrap();
+    stand.transport(true, LONG).prepare(&q).await.unwrap();
     publish(&careful, &[wake("etl", 1)]).await;
     let names = aws_sdk_sqs::types::QueueAttributeName::All;
     let url = stand.url("etl").await;
@@ -55,13 +55,13 @@ async fn queues_are_made_only_when_asked_to_and_without_a_redrive_policy() {
     let attribute = |name: &str| made.get(&name.into()).map(String::as_str);
     assert_eq!(attribute("RedrivePolicy"), None);
     assert_eq!(attribute("MessageRetentionPeriod"), Some("1209600"));
-    assert_eq!(attribute("VisibilityTimeout"), Some("2"));
+    assert_eq!(attribute("VisibilityTimeout"), Some("3600"));
 }
 
 #[tokio::test]
 async fn names_that_sqs_does_not_take_are_refused_alone() {
     let stand = SqsStand::start().await;
-    let transport = stand.transport(true);
+    let transport = stand.transport(true, LONG);
     let bad = WakeUp { queue: queue("etl.low"), ..wake("", 1) };
     let published = transport.publish(&[bad, wake("etl", 2)]).await.unwrap();
     let Refused(reason) = published[0].as_ref().unwrap_err();
@@ -74,7 +74,7 @@ async fn names_that_sqs_does_not_take_are_refused_alone() {
 #[tokio::test]
 async fn a_configuration_that_cannot_work_is_refused_and_nothing_secret_is_printed() {
     let stand = SqsStand::start().await;
-    let transport = stand.transport(true);
+    let transport = stand.transport(true, LONG);
     assert!(!format!("{transport:?}").contains("hunter2"));
     let config = SqsConfig { visibility: std::time::Duration::ZERO, ..SqsConfig::default() };
     SqsTransport::from_client(&stand.client(), config).unwrap_err();

@@ -1,5 +1,6 @@
 use std::slice::from_ref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
@@ -7,7 +8,7 @@ use tenure_testkit::Moto;
 use tenure_transport::sqs::{SqsConfig, SqsTransport};
 use tenure_transport::{Delivery, Upkeep};
 
-use crate::stand::{SHORT, SOON, Stand};
+use crate::stand::{SOON, Stand};
 
 pub struct SqsStand {
     pub server: Moto,
@@ -25,9 +26,8 @@ impl SqsStand {
         Client::from_conf(config)
     }
 
-    pub fn transport(&self, create_queues: bool) -> SqsTransport {
-        let config =
-            SqsConfig { queue_prefix: "t-".to_owned(), create_queues, visibility: SHORT, ..SqsConfig::default() };
+    pub fn transport(&self, create_queues: bool, visibility: Duration) -> SqsTransport {
+        let config = SqsConfig { queue_prefix: "t-".to_owned(), create_queues, visibility, ..SqsConfig::default() };
         SqsTransport::from_client(&self.client(), config).unwrap()
     }
 
@@ -38,15 +38,15 @@ impl SqsStand {
 }
 
 impl Stand for SqsStand {
-    /// A few milliseconds each: the server is written for tests and not for speed.
-    const MANY: usize = 300;
+    /// Up to a tenth of a second each on a busy machine: the server is written for tests and not for speed.
+    const MANY: usize = 100;
 
     async fn start() -> Self {
         Self { server: Moto::start().await }
     }
 
-    async fn consumer(&self, _name: &str) -> Arc<dyn Upkeep> {
-        Arc::new(self.transport(true))
+    async fn consumer_for(&self, _name: &str, visibility: Duration) -> Arc<dyn Upkeep> {
+        Arc::new(self.transport(true, visibility))
     }
 
     async fn publish_garbage(&self, queue: &str) {

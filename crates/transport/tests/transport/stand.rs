@@ -9,7 +9,10 @@ use tenure_transport::{Delivery, Receipt, TransportError, Upkeep, WakeUp};
 pub const SOON: Duration = Duration::from_secs(30);
 
 /// For how long a service keeps a delivery from others, where a case waits for the end of it.
-pub const SHORT: Duration = Duration::from_secs(2);
+pub const SHORT: Duration = Duration::from_secs(4);
+
+/// The same where a case does not.
+pub const LONG: Duration = Duration::from_secs(3600);
 
 /// A running service.
 pub trait Stand {
@@ -18,8 +21,13 @@ pub trait Stand {
 
     async fn start() -> Self;
 
-    /// A consumer of its own. What it receives is kept from others for [`SHORT`].
-    async fn consumer(&self, name: &str) -> Arc<dyn Upkeep>;
+    /// A consumer of its own. What it receives is kept from others for [`LONG`], where it is up to the service.
+    async fn consumer(&self, name: &str) -> Arc<dyn Upkeep> {
+        self.consumer_for(name, LONG).await
+    }
+
+    /// A consumer of its own. What it receives is kept from others for so long, where it is up to the service.
+    async fn consumer_for(&self, name: &str, visibility: Duration) -> Arc<dyn Upkeep>;
 
     /// Puts something into the queue that is no wake-up.
     async fn publish_garbage(&self, queue: &str);
