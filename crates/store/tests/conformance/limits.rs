@@ -53,7 +53,7 @@ async fn never_more_attempts_are_open_than_slots(t: &Fixture) {
     let claimed = t.claimed(make::claim("w", &["q", "open"], 9)).await;
     let got: Vec<_> = claimed.grants.iter().map(|grant| grant.task).collect();
     assert_eq!(got, [ids[0], ids[1], elsewhere]);
-    assert_eq!(claimed.full, ["q".into()]);
+    assert_eq!(claimed.full, [Arc::<str>::from("q")]);
     let outcomes = t.run_all((0..3).map(|_| Command::Claim(make::claim("w", &["q"], 1))).collect()).await;
     for outcome in outcomes {
         let Ok(Answer::Claimed(claimed)) = outcome else { panic!("{outcome:?}") };
