@@ -11,6 +11,7 @@ mod identity;
 mod kit;
 mod login;
 mod operate;
+mod outbox;
 mod serve;
 mod tasks;
 mod worker;
