@@ -4,7 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, queue, serve, task, tenant, up, worker,
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, queue, serve, task, tenant, up,
+    worker,
 };
 use crate::exit::CODES;
 
@@ -32,6 +33,8 @@ pub enum Command {
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
     DeadLetter(dead_letter::Args),
+    /// List wake-ups that leave the store, and try failed ones again
+    Outbox(outbox::Args),
     /// Store an API key for a server
     Login(login::LoginArgs),
     /// Forget the stored API key of a server
@@ -61,7 +64,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
     ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
-    ("Look after it", &["config", "api-key", "tenant", "audit", "doctor", "dev-certs", "bench", "completions"]),
+    (
+        "Look after it",
+        &["config", "api-key", "tenant", "audit", "outbox", "doctor", "dev-certs", "bench", "completions"],
+    ),
 ];
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.

@@ -1,15 +1,15 @@
-//! The part of the user API for admins: keys, worker tokens, tenants, audit.
+//! The part of the user API for admins: keys, worker tokens, tenants, audit, outbox.
 
 use reqwest::Method;
 use tenure_contract::admin::{
-    AdminAuditRow, ApiKey, CreatedApiKey, NewApiKey, OperationAuditRow, Revocation, Revocations, Tenant, TenantBody,
-    TenantLimits, TenantsBody, WhoAmI, WorkerToken, WorkerTokenRequest,
+    AdminAuditRow, ApiKey, CreatedApiKey, NewApiKey, OperationAuditRow, OutboxEntry, OutboxRetried, OutboxRetryRequest,
+    Revocation, Revocations, Tenant, TenantBody, TenantLimits, TenantsBody, WhoAmI, WorkerToken, WorkerTokenRequest,
 };
 use tenure_contract::user::Page;
 
 use crate::client::{Call, Client};
 use crate::error::ClientError;
-use crate::filter::{self, AdminAuditFilter, OperationAuditFilter};
+use crate::filter::{self, AdminAuditFilter, OperationAuditFilter, OutboxFilter};
 
 impl Client {
     /// Whom the credential of this client stands for.
@@ -107,6 +107,18 @@ impl Client {
         let mut url = self.url(&["audit"]);
         filter.write(&mut url);
         self.csv(url).await
+    }
+
+    /// One page of wake-ups that leave the store, oldest first.
+    pub async fn outbox(&self, filter: &OutboxFilter) -> Result<Page<OutboxEntry>, ClientError> {
+        let mut url = self.url(&["admin", "outbox"]);
+        filter.write(&mut url);
+        self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// Tries failed wake-ups again.
+    pub async fn retry_outbox(&self, request: &OutboxRetryRequest) -> Result<OutboxRetried, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["admin", "outbox", "retry"])).json(request)?).await
     }
 
     async fn csv(&self, mut url: reqwest::Url) -> Result<CsvPage, ClientError> {

@@ -117,6 +117,25 @@ impl OperationAuditFilter {
     }
 }
 
+/// Filter of [`Client::outbox`](crate::Client::outbox).
+#[derive(Debug, Clone, Default)]
+pub struct OutboxFilter {
+    /// `waiting`, `published` or `failed`.
+    pub state: Option<String>,
+    pub queue: Option<String>,
+    /// Default 100, up to 1000.
+    pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl OutboxFilter {
+    pub(crate) fn write(&self, url: &mut Url) {
+        let limit = self.limit.map(|limit| limit.to_string());
+        write(url, &[("state", &self.state), ("queue", &self.queue), ("limit", &limit), ("cursor", &self.cursor)]);
+    }
+}
+
 pub(crate) fn write(url: &mut Url, fields: &[(&str, &Option<String>)]) {
     let set = fields.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, value)));
     for (name, value) in set {

@@ -45,7 +45,7 @@ pub use administer::CsvPage;
 pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::ClientError;
-pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, TaskFilter};
+pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
 /// Services that carry wake-ups, behind the features `redis` and `sqs`.
 pub use tenure_transport as transport;

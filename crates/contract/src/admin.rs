@@ -1,4 +1,4 @@
-//! What admins do: keys, worker tokens, tenants, audit.
+//! What admins do: keys, worker tokens, tenants, audit, outbox.
 
 use serde::{Deserialize, Serialize};
 
@@ -210,4 +210,57 @@ pub struct OperationAuditRow {
     pub tenant_id: String,
     pub request_id: String,
     pub created_at: String,
+}
+
+/// A wake-up that has to leave the store, or has left it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OutboxEntry {
+    /// Such as `enqueue_task:184467`.
+    pub id: String,
+    /// `enqueue_task`.
+    pub kind: String,
+    /// `redis` or `sqs`.
+    pub transport: String,
+    pub queue: String,
+    pub task_id: String,
+    /// `waiting`, `published` or `failed`.
+    pub state: String,
+    /// How often the transport refused it. That the transport was away does not count.
+    pub tries: u32,
+    /// What went wrong last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub created_at: String,
+    /// Waiting: when it is tried next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_at: Option<String>,
+    /// Published: how the transport names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+}
+
+/// Body of `POST /api/v1/admin/outbox/retry`: either `ids`, or `all`. Only failed entries are tried again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OutboxRetryRequest {
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all: Option<bool>,
+    /// With `all`: only those of this queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+}
+
+/// How many entries are tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OutboxRetried {
+    pub retried: u64,
 }

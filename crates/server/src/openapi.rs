@@ -3,7 +3,7 @@
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::api::admin::{api_keys, audit, task_keys, tenants, worker_tokens};
+use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
 use crate::contracts::{exchange, pull};
 
@@ -56,6 +56,8 @@ use crate::contracts::{exchange, pull};
         tenants::unset,
         audit::admin,
         audit::operations,
+        outbox::list,
+        outbox::retry,
     ),
     modifiers(&Credentials)
 )]

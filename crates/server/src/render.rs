@@ -50,7 +50,7 @@ fn whole_seconds(ms: i64) -> u64 {
     (ms / 1000).max(1).unsigned_abs()
 }
 
-fn time(at: Timestamp) -> String {
+pub fn time(at: Timestamp) -> String {
     at.to_string()
 }
 

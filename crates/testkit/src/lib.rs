@@ -8,6 +8,7 @@
 //!
 //! Unix only.
 
+pub mod chaos;
 mod child;
 mod moto;
 mod ports;

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod dev_certs;
 pub mod doctor;
 pub mod login;
+pub mod outbox;
 pub mod queue;
 pub mod serve;
 pub mod task;
@@ -31,6 +32,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Task(args) => task::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
+        Command::Outbox(args) => outbox::run(args).await,
         Command::Login(args) => login::login(args).await,
         Command::Logout(args) => login::logout(&args),
         Command::Whoami(args) => login::whoami(args).await,

@@ -55,6 +55,45 @@ async fn a_queue_is_set_to_a_transport() {
 }
 
 #[tokio::test]
+async fn the_outbox_is_listed_and_tried_again() {
+    // Nothing listens there, so wake-ups wait.
+    let redis = |command: &mut std::process::Command| {
+        command.env("TENURE_REDIS__URL", "redis://127.0.0.1:1");
+    };
+    let site = Site { server: Tenure::serve_with(&[], redis).await, home: Home::new() };
+    assert_eq!(site.ok(&["outbox", "list"]).await, "Nothing in the outbox.\n");
+    site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
+    let task = site.submit(&["etl", "echo"]).await;
+    site.submit(&["etl", "echo"]).await;
+    let all = site.json(&["outbox", "list"]).await;
+    let entry = &all["items"][0];
+    assert_eq!((&entry["task_id"], &entry["state"]), (&json!(task), &json!("waiting")));
+    let table = site.ok(&["outbox", "list", "--queue", "etl", "--state", "waiting"]).await;
+    let row: Vec<_> = table.lines().nth(1).unwrap_or_default().split_whitespace().take(6).collect();
+    let id = entry["id"].as_str().unwrap_or_default();
+    assert_eq!(row, [id, "waiting", "redis", "etl", &task, "0"], "{table}");
+    let few = site.run(&["outbox", "list", "--limit", "1"]).await;
+    assert_eq!(few.stdout.lines().count(), 2, "{}", few.stdout);
+    assert!(few.stderr.contains("There are more"), "{}", few.stderr);
+    assert_eq!(site.ok(&["outbox", "list", "--queue", "other"]).await, "Nothing in the outbox.\n");
+    assert_eq!(site.json(&["outbox", "list", "--state", "failed"]).await["items"], json!([]));
+
+    assert_eq!(site.ok(&["outbox", "retry", "--all", "--queue", "etl"]).await, "No failed entry was found.\n");
+    assert_eq!(site.json(&["outbox", "retry", "--all"]).await, json!({"retried": 0}));
+    assert_eq!(code(&site.run(&["outbox", "retry", id]).await), 3);
+    for wrong in [
+        &["outbox", "retry"][..],
+        &["outbox", "retry", "nonsense"],
+        &["outbox", "retry", id, "--all"],
+        &["outbox", "retry", id, "--queue", "etl"],
+        &["outbox", "retry", "--queue", "etl"],
+        &["outbox", "list", "--state", "lost"],
+    ] {
+        assert_eq!(code(&site.run(wrong).await), 2, "{wrong:?}");
+    }
+}
+
+#[tokio::test]
 async fn dead_letters_are_listed_counted_and_released() {
     let site = Site::new().await;
     assert_eq!(site.ok(&["dead-letter", "list"]).await, "No dead letters.\n");

@@ -23,7 +23,7 @@ pub enum Rule {
 use Rule::{Bootstrap, Open, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
-const RULES: [(&str, &str, Rule); 45] = [
+const RULES: [(&str, &str, Rule); 47] = [
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
     ("GET", "/api/v1/health", Open),
@@ -69,6 +69,8 @@ const RULES: [(&str, &str, Rule); 45] = [
     ("GET", "/api/v1/admin/tenants/{tenant}", User(TenantAdmin)),
     ("PUT", "/api/v1/admin/tenants/{tenant}", User(Admin)),
     ("DELETE", "/api/v1/admin/tenants/{tenant}", User(Admin)),
+    ("GET", "/api/v1/admin/outbox", User(Admin)),
+    ("POST", "/api/v1/admin/outbox/retry", User(Admin)),
 ];
 
 /// What is known about a route.

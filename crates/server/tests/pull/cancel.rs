@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::everywhere;
 use crate::harness::{Answer, Server, between, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_task_that_waits_ends_at_once,
     a_running_task_learns_by_heartbeat,
     a_repeat_keeps_the_first_reason,

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{SOON, Server, fatal};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     each_job_of_a_batch_has_its_own_lease,
     a_claim_never_waits_to_fill_its_batch,
     a_claim_has_the_fields_of_the_contract,

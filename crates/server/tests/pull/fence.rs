@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::everywhere;
 use crate::harness::{Server, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     the_fence_grows_over_expiry_retry_and_redrive,
     a_guarded_write_of_the_old_holder_fails,
     tokens_and_attempt_ids_are_fresh_with_every_grant,

@@ -6,11 +6,13 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tenure_auth::{Secret, WorkerAuth};
+use tenure_core::queue::Transport;
 use tenure_core::time::Timestamp;
 use tenure_engine::store::{Clock, Retention};
-use tenure_engine::{Engine, EngineConfig};
+use tenure_engine::{Engine, EngineConfig, Transports};
 use tenure_server::{Access, Live, ServerConfig};
-use tenure_testkit::{Database, Postgres, wait_until};
+use tenure_testkit::{Database, Postgres, Redis, wait_until};
+use tenure_transport::redis::{RedisConfig, RedisTransport};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -38,22 +40,50 @@ macro_rules! on_both_stores {
     };
 }
 
+/// Runs a case on SQLite, on Postgres, and on Postgres with wake-ups over Redis.
+#[macro_export]
+macro_rules! everywhere {
+    ($($case:ident),+ $(,)?) => {
+        $crate::on_both_stores!($($case),+);
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::harness::Server::redis().await).await;
+            })+
+        }
+    };
+}
+
 /// Where the tasks are; kept as long as the test.
 pub enum Home {
     Sqlite(tempfile::TempDir),
     Postgres(Database),
+    /// With a Redis over which wake-ups go.
+    Redis(Database, tokio::sync::Mutex<Redis>),
 }
 
 impl Home {
     pub fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("tenure.db").display()),
-            Self::Postgres(database) => database.url().to_owned(),
+            Self::Postgres(database) | Self::Redis(database, _) => database.url().to_owned(),
         }
     }
 
     pub fn is_sqlite(&self) -> bool {
         matches!(self, Self::Sqlite(_))
+    }
+
+    /// What the engine needs to know about where wake-ups go. A sweep comes every second: real time passes until then.
+    async fn engine_config(&self) -> EngineConfig {
+        let Self::Redis(_, redis) = self else { return EngineConfig::default() };
+        let config = RedisConfig { url: redis.lock().await.url(), ..RedisConfig::default() };
+        EngineConfig {
+            transports: Transports { redis: Some(Arc::new(RedisTransport::new(config).unwrap())), sqs: None },
+            default_transport: Transport::Redis,
+            sweep_every: Duration::from_secs(1),
+            ..EngineConfig::default()
+        }
     }
 
     /// Runs SQL behind the server's back.
@@ -64,7 +94,7 @@ impl Home {
                 file.busy_timeout(Duration::from_secs(10)).unwrap();
                 file.execute_batch(sql).unwrap();
             }
-            Self::Postgres(database) => {
+            Self::Postgres(database) | Self::Redis(database, _) => {
                 let (client, connection) =
                     tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
                 let connection = tokio::spawn(connection);
@@ -132,6 +162,12 @@ impl Server {
         Self::on(Home::Postgres(Postgres::shared().await.database().await)).await
     }
 
+    /// Postgres, and wake-ups over Redis.
+    pub async fn redis() -> Self {
+        let (database, redis) = (Postgres::shared().await.database().await, Redis::start().await);
+        Self::on(Home::Redis(database, tokio::sync::Mutex::new(redis))).await
+    }
+
     pub async fn on(home: Home) -> Self {
         let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
         let access = Live::new(Access { workers, ..Access::default() });
@@ -143,6 +179,13 @@ impl Server {
     pub async fn beside(&self) -> Self {
         let (home, clock) = (Arc::clone(&self.home), Arc::clone(&self.clock));
         Self::start_at(home, self.config.clone(), self.retention.clone(), clock).await
+    }
+
+    /// Another server on the same store that knows no Redis: its wake-ups stay where they are.
+    pub async fn beside_mute(&self) -> Self {
+        let engine = EngineConfig { clock: Arc::clone(&self.clock), ..EngineConfig::default() };
+        let config = self.config.clone();
+        Self::start_engine(Arc::clone(&self.home), engine, |_| config).await
     }
 
     /// The same store behind a server that is set up differently.
@@ -162,8 +205,16 @@ impl Server {
         clock: Arc<Clock>,
         config: impl FnOnce(&Engine) -> ServerConfig,
     ) -> Self {
-        let engine_config =
-            EngineConfig { retention: retention.clone(), clock: Arc::clone(&clock), ..EngineConfig::default() };
+        let engine_config = EngineConfig { retention, clock, ..home.engine_config().await };
+        Self::start_engine(home, engine_config, config).await
+    }
+
+    async fn start_engine(
+        home: Arc<Home>,
+        engine_config: EngineConfig,
+        config: impl FnOnce(&Engine) -> ServerConfig,
+    ) -> Self {
+        let (clock, retention) = (Arc::clone(&engine_config.clock), engine_config.retention.clone());
         let engine = Engine::open_with(&home.url(), engine_config).await.unwrap();
         let config = config(&engine);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::everywhere;
 use crate::harness::{Server, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_late_completion_is_accepted_before_another_claim,
     a_late_completion_takes_the_task_off_the_dead_letters,
     a_late_retryable_fail_leaves_the_retry_alone,

@@ -4,10 +4,10 @@ use serde_json::json;
 use tenure_core::TaskId;
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{SOON, Server, between};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     the_job_of_a_killed_worker_is_granted_again,
     a_poisoned_row_does_not_stop_the_reaper,
     hundreds_of_leases_that_expire_at_once_are_all_handled,

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
+use crate::everywhere;
 use crate::harness::{Server, fatal, report, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_repeated_complete_gets_the_same_answer,
     a_repeated_fail_gets_the_same_answer,
     a_repeated_final_fail_gets_the_same_answer_after_a_redrive,

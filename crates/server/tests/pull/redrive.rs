@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{SOON, Server, fatal};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_dry_run_changes_nothing,
     matching_tasks_are_released_and_others_not,
     every_filter_field_narrows,

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::everywhere;
 use crate::harness::{Server, between, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     backoff_grows_by_the_factor_up_to_the_maximum,
     full_jitter_is_stable_and_within_its_bounds,
     the_code_decides_when_retryable_is_absent,

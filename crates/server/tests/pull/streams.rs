@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{SOON, Server};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_claim_over_four_streams_leaves_nothing_behind,
     a_ready_high_stream_always_wins,
     low_streams_start_promptly_when_the_high_one_is_empty,

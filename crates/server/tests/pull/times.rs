@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{SOON, Server, between, fatal, retryable, time};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_timeout_ends_a_job_whose_worker_heartbeats_on,
     no_heartbeat_extends_a_lease_past_the_timeout,
     no_lease_lasts_past_the_deadline,

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tenure_engine::store::Fault;
 use tenure_testkit::wait_until;
 
+use crate::everywhere;
 use crate::harness::{Answer, SOON, Server, report, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
+everywhere!(
     a_restart_loses_nothing_that_was_accepted,
     a_submit_whose_commit_got_no_answer_happens_once,
     a_claim_whose_commit_got_no_answer_is_granted_once,

@@ -2,6 +2,7 @@
 
 pub mod api_keys;
 pub mod audit;
+pub mod outbox;
 pub mod task_keys;
 pub mod tenants;
 pub mod worker_tokens;
@@ -14,6 +15,7 @@ pub fn router() -> Router<App> {
     Router::new()
         .merge(api_keys::router())
         .merge(audit::router())
+        .merge(outbox::router())
         .merge(task_keys::router())
         .merge(tenants::router())
         .merge(worker_tokens::router())

@@ -1,0 +1,193 @@
+//! Runs Tenure under faults and checks what it promises. `tenure-chaos --help` has the options.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tenure_testkit::chaos::plan::Class;
+use tenure_testkit::chaos::{Settings, WorkerArgs, run, run_worker};
+
+/// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
+///
+/// Ends with 0 when it did, 1 when it did not, 2 when the run could not be made.
+#[derive(Debug, Parser)]
+#[command(name = "tenure-chaos", args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Part>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// One worker process of a run.
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Store {
+    Sqlite,
+    Postgres,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Transport {
+    Embedded,
+    Redis,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// How long faults come, in minutes.
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: Option<u64>,
+    /// How long faults come, in seconds. 60 if neither is given.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(5..=600_000))]
+    seconds: Option<u64>,
+    /// Decides every fault: the same seed is the same plan. Random if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Which faults: kill, stop, cut, delay, reset, half-open, flush, pg, redis. All that fit if not given.
+    #[arg(long, value_delimiter = ',')]
+    faults: Vec<Class>,
+    #[arg(long, value_enum, default_value = "sqlite")]
+    store: Store,
+    #[arg(long, value_enum, default_value = "embedded")]
+    transport: Transport,
+    /// Control planes. 1 on SQLite, 2 on Postgres if not given.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    replicas: Option<u8>,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
+    workers: u8,
+    /// Tasks submitted per second.
+    #[arg(long, default_value_t = 40.0)]
+    rate: f64,
+    /// The `tenure` binary. `TENURE_BIN`, or the one beside this program, if not given.
+    #[arg(long)]
+    bin: Option<PathBuf>,
+    /// Keep histories and logs also when all is well.
+    #[arg(long)]
+    keep: bool,
+    /// Print the plan and do not run it.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl RunArgs {
+    fn settings(self) -> Result<Settings, String> {
+        let postgres = self.store == Store::Postgres;
+        let servers = self.replicas.map_or(if postgres { 2 } else { 1 }, usize::from);
+        if !postgres && servers > 1 {
+            return Err("SQLite is for one control plane: --replicas needs --store postgres".into());
+        }
+        if !(self.rate > 0.0 && self.rate <= 10_000.0) {
+            return Err("--rate must be above 0 and at most 10000".into());
+        }
+        let classes = if self.faults.is_empty() { Class::ALL.to_vec() } else { self.faults };
+        let length = Duration::from_secs(self.minutes.map_or(self.seconds.unwrap_or(60), |minutes| minutes * 60));
+        Ok(Settings {
+            seed: self.seed.unwrap_or_else(random),
+            length,
+            classes,
+            postgres,
+            redis: self.transport == Transport::Redis,
+            servers,
+            workers: usize::from(self.workers),
+            rate: self.rate,
+            binary: self.bin,
+            keep: self.keep,
+        })
+    }
+}
+
+/// Short enough to be typed again.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id()) % 1_000_000_000
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() else {
+        eprintln!("no runtime");
+        return ExitCode::from(2);
+    };
+    match cli.command {
+        Some(Part::Worker(args)) => match runtime.block_on(run_worker(args)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:?}");
+                ExitCode::from(2)
+            }
+        },
+        None => {
+            let dry_run = cli.run.dry_run;
+            match cli.run.settings() {
+                Ok(settings) => runtime.block_on(chaos(settings, dry_run)),
+                Err(wrong) => {
+                    eprintln!("{wrong}");
+                    ExitCode::from(2)
+                }
+            }
+        }
+    }
+}
+
+async fn chaos(settings: Settings, dry_run: bool) -> ExitCode {
+    println!("seed {}", settings.seed);
+    let plan = settings.plan();
+    let kinds: Vec<String> = plan.counts().iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
+    println!("plan           {} faults in {:?}: {}", plan.steps.len(), settings.length, kinds.join(", "));
+    if dry_run {
+        for step in &plan.steps {
+            println!("{:>9} ms for {:>5} ms  {:?}", step.at_ms, step.for_ms, step.fault);
+        }
+        return ExitCode::SUCCESS;
+    }
+    println!(
+        "system         {} control planes on {}{}, {} workers, {} tasks per second",
+        settings.servers,
+        if settings.postgres { "Postgres" } else { "SQLite" },
+        if settings.redis { " with Redis" } else { "" },
+        settings.workers,
+        settings.rate
+    );
+    let started = Instant::now();
+    // A task of its own: a panic is then a run that could not be made, and all processes are ended.
+    let running = tokio::spawn(async move { run(&settings, &|line| println!("{line}")).await });
+    let interrupted = async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = async { match &mut terminate { Some(signal) => signal.recv().await, None => std::future::pending().await } } => {}
+        }
+    };
+    let abort = running.abort_handle();
+    let ended = tokio::select! {
+        ended = running => ended,
+        () = interrupted => {
+            abort.abort();
+            eprintln!("interrupted");
+            return ExitCode::from(2);
+        }
+    };
+    match ended {
+        Ok(Ok(summary)) => {
+            println!("\n{summary}took           {:?}", started.elapsed());
+            if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+        }
+        Ok(Err(error)) => {
+            eprintln!("the run could not be made: {error:?}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("the run could not be made: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The rules that can be read off the history directly.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::events::{Grant, Sorted, TaskHistory, unanswered};
+use super::{Ended, FinalTask, Rule, Violation};
+use crate::chaos::history::{Answer, Call, History, Op, ReportKind};
+use crate::chaos::ledger::Effects;
+
+struct Findings<'a> {
+    sorted: &'a Sorted<'a>,
+    ended: &'a Ended,
+    found: Vec<Violation>,
+}
+
+pub fn check(history: &History, sorted: &Sorted<'_>, ended: &Ended, effects: &Effects) -> Vec<Violation> {
+    let mut findings = Findings { sorted, ended, found: Vec::new() };
+    findings.submits(history);
+    findings.batches(history);
+    for task in sorted.tasks.values() {
+        findings.invented(task);
+        findings.reports(task);
+        findings.stale(task);
+        findings.grants(task);
+        if let Some(last) = ended.tasks.get(task.id) {
+            findings.attempts(task, last);
+            findings.ended(task, last);
+            findings.effects(task, last, effects);
+        }
+    }
+    findings.ledger_order(effects);
+    findings.found
+}
+
+impl Findings<'_> {
+    fn report(&mut self, rule: Rule, task: &str, what: String) {
+        let story = self.sorted.tasks.get(task).map(|history| story(history, self.ended.tasks.get(task)));
+        self.found.push(Violation { rule, task: Some(task.to_owned()), what, ops: story.unwrap_or_default() });
+    }
+
+    fn submits(&mut self, history: &History) {
+        let mut by_key: HashMap<&str, &str> = HashMap::new();
+        let mut by_nonce: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+        let mut created: HashMap<&str, usize> = HashMap::new();
+        for op in &history.ops {
+            let (Call::Submit { tasks }, Answer::Submitted { tasks: accepted }) = (&op.call, &op.answer) else {
+                continue;
+            };
+            for (sent, got) in tasks.iter().zip(accepted) {
+                if !self.ended.tasks.contains_key(&got.task) {
+                    let what = format!("{} was told that it is task {}", op.id, got.task);
+                    self.report(Rule::LostSubmit, &got.task, what);
+                }
+                if let Some(key) = &sent.key {
+                    let first = *by_key.entry(key).or_insert(&got.task);
+                    if first != got.task {
+                        let what = format!("key {key} was task {first} and then {}, says {}", got.task, op.id);
+                        self.report(Rule::KeySplit, &got.task, what);
+                    }
+                }
+                by_nonce.entry(&sent.nonce).or_default().insert(&got.task);
+                *created.entry(&got.task).or_default() += usize::from(got.created);
+            }
+        }
+        for (task, times) in created.into_iter().filter(|(_, times)| *times > 1) {
+            self.report(Rule::DoubleCreate, task, format!("{times} answers say that they created it"));
+        }
+        for (id, task) in &self.ended.tasks {
+            by_nonce.entry(&task.nonce).or_default().insert(id);
+        }
+        for (nonce, tasks) in by_nonce.into_iter().filter(|(_, tasks)| tasks.len() > 1) {
+            let first = tasks.first().copied().unwrap_or_default();
+            self.report(Rule::DoubleCreate, first, format!("submission {nonce} became {tasks:?}"));
+        }
+    }
+
+    fn batches(&mut self, history: &History) {
+        let nonces: BTreeMap<&str, &str> =
+            self.ended.tasks.iter().map(|(id, task)| (task.nonce.as_str(), id.as_str())).collect();
+        for op in &history.ops {
+            let Call::Submit { tasks } = &op.call else { continue };
+            let there: Vec<&str> = tasks.iter().filter_map(|task| nonces.get(task.nonce.as_str()).copied()).collect();
+            if let Some(first) = there.first()
+                && there.len() < tasks.len()
+            {
+                let what = format!("of the {} tasks of {} only {} are there", tasks.len(), op.id, there.len());
+                self.report(Rule::HalfBatch, first, what);
+            }
+        }
+    }
+
+    fn invented(&mut self, task: &TaskHistory<'_>) {
+        let nonces = task.grants.iter().map(|grant| grant.job.nonce.as_str());
+        let nonces = nonces.chain(self.ended.tasks.get(task.id).map(|last| last.nonce.as_str()));
+        if let Some(unknown) = nonces.into_iter().find(|nonce| !self.sorted.submissions.contains_key(nonce)) {
+            self.report(Rule::Invented, task.id, format!("nobody submitted {unknown:?}"));
+        }
+    }
+
+    /// At most one completion is accepted, and the same report gets the same answer.
+    fn reports(&mut self, task: &TaskHistory<'_>) {
+        let mut completions: BTreeMap<(&str, &str), &Op> = BTreeMap::new();
+        let mut answers: Vec<(&Op, &Op)> = Vec::new();
+        let mut first: HashMap<(&str, &crate::chaos::history::Report), &Op> = HashMap::new();
+        for op in &task.ops {
+            let (Call::Report { attempt_id, report, .. }, Answer::Reported { body }) = (&op.call, &op.answer) else {
+                continue;
+            };
+            if report.kind == ReportKind::Complete {
+                completions.entry((attempt_id, &report.content)).or_insert(op);
+            }
+            let before = *first.entry((attempt_id, report)).or_insert(op);
+            if !matches!(&before.answer, Answer::Reported { body: earlier } if earlier == body) {
+                answers.push((before, op));
+            }
+        }
+        if completions.len() > 1 {
+            let ops: Vec<_> = completions.values().map(|op| op.id.as_str()).collect();
+            self.report(Rule::TwoCompletions, task.id, format!("accepted were {}", ops.join(" and ")));
+        }
+        for (before, op) in answers {
+            let what = format!("{} got {:?}, {} got {:?}", before.id, before.answer, op.id, op.answer);
+            self.report(Rule::ReceiptChanged, task.id, what);
+        }
+    }
+
+    /// Nothing is accepted after a later grant was answered, but the receipt of what may have been accepted before.
+    fn stale(&mut self, task: &TaskHistory<'_>) {
+        let numbers: HashMap<&str, u32> =
+            task.grants.iter().map(|grant| (grant.job.attempt_id.as_str(), grant.job.attempt)).collect();
+        for op in &task.ops {
+            let (attempt_id, report) = match (&op.call, &op.answer) {
+                (Call::Heartbeat { attempt_id, .. }, Answer::Renewed { .. }) => (attempt_id, None),
+                (Call::Report { attempt_id, report, .. }, Answer::Reported { .. }) => (attempt_id, Some(report)),
+                _ => continue,
+            };
+            let Some(attempt) = numbers.get(attempt_id.as_str()) else { continue };
+            let later = task.grants.iter().find(|grant| {
+                let before = grant.op.answered.is_some_and(|answered| answered < op.asked);
+                grant.job.attempt > *attempt && before && !is_replay(task, op, report, grant)
+            });
+            if let Some(later) = later {
+                let number = later.job.attempt;
+                let what =
+                    format!("{} speaks for attempt {attempt}, but {number} was granted to {}", op.id, later.op.id);
+                self.report(Rule::StaleAccepted, task.id, what);
+            }
+        }
+    }
+
+    fn grants(&mut self, task: &TaskHistory<'_>) {
+        for (index, one) in task.grants.iter().enumerate() {
+            for other in &task.grants[index + 1..] {
+                let (a, b) = (one.job, other.job);
+                if a.attempt_id == b.attempt_id {
+                    if a != b || !is_repeat(one.op, other.op) {
+                        let what = format!("{} and {} were granted {}", one.op.id, other.op.id, a.attempt_id);
+                        self.report(Rule::DoubleGrant, task.id, what);
+                    }
+                    continue;
+                }
+                if a.fence == b.fence || a.attempt == b.attempt {
+                    let what = format!(
+                        "attempt {} fence {} to {}, attempt {} fence {} to {}",
+                        a.attempt, a.fence, one.op.id, b.attempt, b.fence, other.op.id
+                    );
+                    self.report(Rule::DoubleGrant, task.id, what);
+                    continue;
+                }
+                let before = |x: &Grant<'_>, y: &Grant<'_>| x.op.answered.is_some_and(|answered| answered < y.op.asked);
+                let grows = |x: &Grant<'_>, y: &Grant<'_>| x.job.fence < y.job.fence && x.job.attempt < y.job.attempt;
+                for (x, y) in [(one, other), (other, one)] {
+                    if before(x, y) && !grows(x, y) {
+                        let what = format!(
+                            "attempt {} fence {} to {}, later attempt {} fence {} to {}",
+                            x.job.attempt, x.job.fence, x.op.id, y.job.attempt, y.job.fence, y.op.id
+                        );
+                        self.report(Rule::GrantOrder, task.id, what);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The task's own history has every attempt once, and each belongs to a claim.
+    fn attempts(&mut self, task: &TaskHistory<'_>, last: &FinalTask) {
+        let numbers: Vec<u32> = last.attempts.iter().map(|attempt| attempt.attempt).collect();
+        if numbers != (1..=last.attempt).collect::<Vec<_>>() {
+            self.report(Rule::AttemptHistory, task.id, format!("of {} attempts it shows {numbers:?}", last.attempt));
+            return;
+        }
+        if !last.attempts.is_sorted_by(|a, b| a.fence < b.fence) {
+            self.report(Rule::AttemptHistory, task.id, "the fences in it do not grow".into());
+        }
+        for grant in &task.grants {
+            let kept = last.attempts.iter().find(|attempt| attempt.attempt == grant.job.attempt);
+            if kept.is_none_or(|kept| kept.attempt_id != grant.job.attempt_id || kept.fence != grant.job.fence) {
+                let what = format!("{} was granted {}, the history has {kept:?}", grant.op.id, grant.job.attempt_id);
+                self.report(Rule::AttemptHistory, task.id, what);
+            }
+        }
+        for attempt in &last.attempts {
+            let granted = task.grants.iter().any(|grant| grant.job.attempt_id == attempt.attempt_id);
+            if !granted && unanswered(self.sorted, &attempt.worker).next().is_none() {
+                let what =
+                    format!("attempt {} belongs to {}, which got all its answers", attempt.attempt, attempt.worker);
+                self.report(Rule::AttemptHistory, task.id, what);
+            }
+        }
+    }
+
+    fn ended(&mut self, task: &TaskHistory<'_>, last: &FinalTask) {
+        if !matches!(last.state.as_str(), "Succeeded" | "Failed" | "Canceled") {
+            let what = format!("it is still {} after everything has healed", last.state);
+            self.report(Rule::NotEnded, task.id, what);
+        }
+    }
+
+    /// The last guarded write is by the holder whose completion counted, or at least by nobody from the future.
+    fn effects(&mut self, task: &TaskHistory<'_>, last: &FinalTask, effects: &Effects) {
+        let Some(written) = effects.guarded.get(task.id) else { return };
+        if last.state == "Succeeded" && *written != last.fence || *written > last.fence {
+            let what =
+                format!("the last guarded write has fence {written}, the task {} with {}", last.state, last.fence);
+            self.report(Rule::Ledger, task.id, what);
+        }
+    }
+
+    fn ledger_order(&mut self, effects: &Effects) {
+        let mut highest: HashMap<&str, u64> = HashMap::new();
+        for write in &effects.accepted {
+            let before = highest.entry(&write.task).or_default();
+            if write.fence < *before {
+                let what = format!("{} wrote with fence {} after {before}", write.worker, write.fence);
+                self.report(Rule::Ledger, &write.task, what);
+            }
+            *before = write.fence.max(*before);
+        }
+    }
+}
+
+/// Whether this report may have been accepted before that later grant, and now only got its receipt again.
+fn is_replay(
+    task: &TaskHistory<'_>,
+    op: &Op,
+    report: Option<&crate::chaos::history::Report>,
+    later: &Grant<'_>,
+) -> bool {
+    let Some(report) = report else { return false };
+    task.ops.iter().any(|other| {
+        let accepted = matches!(other.answer, Answer::Unknown { .. } | Answer::Reported { .. });
+        let same = matches!((&other.call, &op.call), (Call::Report { attempt_id: a, report: r, .. },
+            Call::Report { attempt_id: b, .. }) if a == b && r == report);
+        other.id != op.id && same && accepted && later.op.answered.is_some_and(|answered| other.asked < answered)
+    })
+}
+
+/// The same claim sent again.
+fn is_repeat(one: &Op, other: &Op) -> bool {
+    match (&one.call, &other.call) {
+        (Call::Claim { worker: a, claim_id: Some(one), .. }, Call::Claim { worker: b, claim_id: Some(other), .. }) => {
+            a == b && one == other
+        }
+        _ => false,
+    }
+}
+
+/// What happened to a task, for people, in the order in which it was asked.
+pub fn story(task: &TaskHistory<'_>, last: Option<&FinalTask>) -> Vec<String> {
+    let ops = task.submits.iter().map(|(op, _)| *op);
+    let mut ops: Vec<&Op> =
+        ops.chain(task.grants.iter().map(|grant| grant.op)).chain(task.ops.iter().copied()).collect();
+    ops.sort_by_key(|op| op.asked);
+    ops.dedup_by(|a, b| a.id == b.id);
+    let start = ops.first().map_or(0, |op| op.asked);
+    let ms = |at: u64| at.saturating_sub(start) / 1_000_000;
+    let mut lines: Vec<String> = ops
+        .iter()
+        .map(|op| {
+            let until = op.answered.map_or("?".to_owned(), |at| ms(at).to_string());
+            let answer = match &op.answer {
+                Answer::Granted { jobs } => {
+                    let own = jobs.iter().find(|job| job.task == task.id);
+                    own.map_or("nothing".to_owned(), |job| {
+                        format!(
+                            "attempt {} fence {} id {} ttl {} ms",
+                            job.attempt, job.fence, job.attempt_id, job.ttl_ms
+                        )
+                    })
+                }
+                Answer::Submitted { tasks } => {
+                    let own = tasks.iter().find(|accepted| accepted.task == task.id);
+                    own.map_or("another task".to_owned(), |accepted| format!("created: {}", accepted.created))
+                }
+                other => format!("{other:?}"),
+            };
+            let call = match &op.call {
+                Call::Submit { tasks } => format!("Submit of {}", tasks.len()),
+                other => format!("{other:?}"),
+            };
+            format!("{:>7}..{until:<7} ms {}: {call} -> {answer}", ms(op.asked), op.id)
+        })
+        .collect();
+    if let Some(last) = last {
+        let attempts: Vec<String> = last
+            .attempts
+            .iter()
+            .map(|attempt| format!("{} fence {} {} {}", attempt.attempt, attempt.fence, attempt.worker, attempt.reason))
+            .collect();
+        lines.push(format!(
+            "at the end: {} attempt {} fence {} result {:?}, attempts: {}",
+            last.state,
+            last.attempt,
+            last.fence,
+            last.result,
+            attempts.join("; ")
+        ));
+    }
+    lines
+}

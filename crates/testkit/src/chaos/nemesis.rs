@@ -1,0 +1,59 @@
+//! Carries out a plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::plan::{Fault, Plan, Step};
+use super::proxy::Mode;
+use super::system::{QUEUES, System};
+
+/// Does every step at its time. Returns when all have healed.
+pub async fn run(system: &Arc<System>, plan: &Plan, start: Instant, mut tell: impl FnMut(&Step)) -> Result<()> {
+    let mut open = JoinSet::new();
+    for step in &plan.steps {
+        sleep_until(start + Duration::from_millis(step.at_ms)).await;
+        tell(step);
+        let (system, step) = (Arc::clone(system), *step);
+        open.spawn(async move {
+            begin(&system, step.fault).await;
+            sleep(Duration::from_millis(step.for_ms)).await;
+            heal(&system, step.fault).await
+        });
+    }
+    while let Some(healed) = open.join_next().await {
+        healed??;
+    }
+    Ok(())
+}
+
+async fn begin(system: &System, fault: Fault) {
+    match fault {
+        Fault::KillServer(index) => system.kill_server(index),
+        Fault::KillWorker(index) => system.kill_worker(index),
+        Fault::KillPostgres => system.kill_postgres(),
+        Fault::KillRedis => system.kill_redis().await,
+        Fault::StopServer(index) => system.stop_server(index),
+        Fault::StopWorker(index) => system.stop_worker(index),
+        Fault::Link { link, mode } => system.set_link(link, mode),
+        Fault::Flush => system.tell_redis(&["FLUSHALL"]).await,
+        Fault::DeleteStream(index) => system.tell_redis(&["DEL", QUEUES[index]]).await,
+    }
+}
+
+async fn heal(system: &System, fault: Fault) -> Result<()> {
+    match fault {
+        Fault::KillServer(index) => system.start_server(index)?,
+        Fault::KillWorker(index) => system.start_worker(index)?,
+        Fault::KillPostgres => system.start_postgres().await,
+        Fault::KillRedis => system.start_redis().await,
+        Fault::StopServer(index) => system.continue_server(index),
+        Fault::StopWorker(index) => system.continue_worker(index),
+        Fault::Link { link, .. } => system.set_link(link, Mode::Pass),
+        Fault::Flush | Fault::DeleteStream(_) => {}
+    }
+    Ok(())
+}

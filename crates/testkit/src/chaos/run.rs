@@ -1,0 +1,158 @@
+//! One run: start, work under faults, heal, wait, judge.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::{Instant, interval, sleep};
+
+use super::checker;
+use super::clients::Client;
+use super::history::{Answer, Call, History, Recorder};
+use super::ledger::Ledger;
+use super::plan::{Class, Options, Plan};
+use super::report::Summary;
+use super::system::{QUEUES, Shape, System, find_binary};
+use super::{ending, nemesis};
+
+/// Lease time of all tasks.
+const TTL_MS: u64 = 2_000;
+
+/// How long after the last fault every task must have ended: leases, back-off and the sweep of lost messages.
+const LIVENESS: Duration = Duration::from_secs(90);
+
+/// Clients that submit.
+const CLIENTS: usize = 2;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub seed: u64,
+    pub length: Duration,
+    pub classes: Vec<Class>,
+    pub postgres: bool,
+    pub redis: bool,
+    pub servers: usize,
+    pub workers: usize,
+    /// Tasks per second.
+    pub rate: f64,
+    pub binary: Option<PathBuf>,
+    /// Keep the folder of the run also when all is well.
+    pub keep: bool,
+}
+
+impl Settings {
+    pub fn plan(&self) -> Plan {
+        Plan::draw(&Options {
+            seed: self.seed,
+            length_ms: self.length.as_millis() as u64,
+            classes: self.classes.clone(),
+            servers: self.servers,
+            workers: self.workers,
+            queues: QUEUES.len(),
+            postgres: self.postgres,
+            redis: self.redis,
+            ttl_ms: TTL_MS,
+        })
+    }
+}
+
+/// Runs and judges. `say` gets lines for people while it goes on.
+pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<Summary> {
+    let own_binary = std::env::current_exe()?;
+    let shape = Shape {
+        seed: settings.seed,
+        postgres: settings.postgres,
+        redis: settings.redis,
+        servers: settings.servers,
+        workers: settings.workers,
+        ttl_ms: TTL_MS,
+        binary: find_binary(settings.binary.clone(), &own_binary)?,
+        own_binary,
+    };
+    let plan = settings.plan();
+    let mut folder = tempfile::Builder::new().prefix("tenure-chaos-").tempdir()?;
+    std::fs::write(folder.path().join("plan.json"), serde_json::to_string_pretty(&plan)?)?;
+    let system = Arc::new(System::start(shape, folder.path()).await?);
+    let ledger = Ledger::create(&system.ledger())?;
+    for index in 0..settings.workers {
+        system.start_worker(index)?;
+    }
+
+    let in_time = work(settings, &system, &plan, say).await?;
+    say("reading how every task stands".into());
+    for index in 0..settings.workers {
+        system.kill_worker(index);
+    }
+    // What the workers had sent by then arrives.
+    sleep(Duration::from_secs(1)).await;
+    let history = History::read(&system.histories())?;
+    let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
+    let effects = ledger.effects()?;
+    say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
+    let verdict = checker::check(&history, &ended, &effects);
+    let mut summary = Summary::new(&plan, &history, &ended, &effects, verdict, system.surprises());
+    summary.in_time = in_time;
+    if settings.keep || !summary.is_good() {
+        folder.disable_cleanup(true);
+        summary.folder = Some(folder.path().to_owned());
+    }
+    Ok(summary)
+}
+
+/// Clients, faults and the wait for the end. Whether every task ended in time.
+async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn Fn(String) + Sync)) -> Result<bool> {
+    let start = Instant::now();
+    let end = start + settings.length;
+    let submitted = Arc::new(AtomicU64::new(0));
+    let mut clients = tokio::task::JoinSet::new();
+    for index in 0..CLIENTS {
+        let name = format!("client{index}");
+        let recorder = Recorder::create(&system.histories(), &name)?;
+        let client = Client::new(&name, system.http()?, recorder, settings.seed, TTL_MS);
+        clients.spawn(client.run(settings.rate / CLIENTS as f64, end, Arc::clone(&submitted)));
+    }
+    let faults = AtomicU64::new(0);
+    let watch = async {
+        let mut ticks = interval(Duration::from_secs(1));
+        loop {
+            ticks.tick().await;
+            system.look_after()?;
+            let seconds = start.elapsed().as_secs();
+            if seconds > 0 && seconds.is_multiple_of(10) {
+                let (tasks, faults) = (submitted.load(Ordering::Relaxed), faults.load(Ordering::Relaxed));
+                say(format!("{seconds:>5} s  {tasks} tasks, {faults} of {} faults", plan.steps.len()));
+            }
+        }
+    };
+    let phases = async {
+        nemesis::run(system, plan, start, |_| {
+            faults.fetch_add(1, Ordering::Relaxed);
+        })
+        .await?;
+        while let Some(ended) = clients.join_next().await {
+            ended?;
+        }
+        say("all has healed, waiting for the tasks to end".into());
+        ending::wait_for_the_end(&system.http()?, LIVENESS).await
+    };
+    tokio::select! {
+        in_time = phases => in_time,
+        failed = watch => failed,
+    }
+}
+
+/// Tasks that somebody was told of.
+fn told(history: &History) -> Vec<String> {
+    let mut ids = Vec::new();
+    for op in &history.ops {
+        match (&op.call, &op.answer) {
+            (_, Answer::Submitted { tasks }) => ids.extend(tasks.iter().map(|task| task.task.clone())),
+            (Call::Claim { .. }, Answer::Granted { jobs }) => ids.extend(jobs.iter().map(|job| job.task.clone())),
+            _ => {}
+        }
+    }
+    ids
+}

@@ -1,0 +1,327 @@
+//! The system that is tried: real processes, with a fault proxy on every connection between them.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::history::now;
+use super::http::{Http, Reply};
+use super::plan::Link;
+use super::process::Process;
+use super::proxy::{Mode, Proxy};
+use crate::ports::Port;
+use crate::postgres::{Database, Postgres, PrivatePostgres};
+use crate::redis::Redis;
+
+/// Queues of the run, in the order in which they are listed.
+pub const QUEUES: [&str; 3] = ["chaos-a", "chaos-b", "chaos-c"];
+
+/// Jobs that a worker takes at a time.
+const SLOTS: usize = 8;
+
+/// What workers show. It guards nothing here.
+const WORKER_TOKEN: &str = "a-token-for-chaos-workers";
+
+/// How long the control planes may take until they answer, on a busy machine.
+const START: Duration = Duration::from_secs(60);
+
+/// What the system is made of.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub seed: u64,
+    pub postgres: bool,
+    pub redis: bool,
+    pub servers: usize,
+    pub workers: usize,
+    pub ttl_ms: u64,
+    /// The `tenure` binary.
+    pub binary: PathBuf,
+    /// This program, which is also the worker.
+    pub own_binary: PathBuf,
+}
+
+#[derive(Debug)]
+struct Server {
+    port: Port,
+    /// `None` while it is down on purpose.
+    process: Option<Process>,
+}
+
+#[derive(Debug, Default)]
+struct WorkerPlace {
+    process: Option<Process>,
+    /// How many processes there were in this place.
+    started: usize,
+}
+
+/// Everything that runs. Ends when dropped.
+#[derive(Debug)]
+pub struct System {
+    shape: Shape,
+    folder: PathBuf,
+    workers: Vec<Mutex<WorkerPlace>>,
+    servers: Vec<Mutex<Server>>,
+    links: BTreeMap<Link, Proxy>,
+    /// Its URL, and the server.
+    redis: Option<(String, tokio::sync::Mutex<Redis>)>,
+    /// Processes that ended though nobody ended them.
+    surprises: Mutex<Vec<String>>,
+    database: Option<Database>,
+    postgres: Option<PrivatePostgres>,
+}
+
+impl System {
+    /// Starts all but the workers, and waits until every control plane answers.
+    pub async fn start(shape: Shape, folder: &Path) -> Result<Self> {
+        let postgres = if shape.postgres { Some(Postgres::start().await) } else { None };
+        let database = match &postgres {
+            Some(postgres) => Some(postgres.database().await),
+            None => None,
+        };
+        let redis = if shape.redis { Some(Redis::start().await) } else { None };
+        let redis_port = redis.as_ref().map(Redis::port);
+        let mut links = BTreeMap::new();
+        let mut servers = Vec::new();
+        for index in 0..shape.servers {
+            let port = Port::try_reserve()?;
+            let mut upstreams = vec![(Link::ToServer(index), port.number())];
+            upstreams.extend(postgres.as_ref().map(|postgres| (Link::ToPostgres(index), postgres.port())));
+            upstreams.extend(redis_port.map(|port| (Link::ToRedis(index), port)));
+            if index == 0 {
+                upstreams.extend(redis_port.map(|port| (Link::WorkersToRedis, port)));
+            }
+            for (link, port) in upstreams {
+                let upstream = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+                links.insert(link, Proxy::start(upstream, shape.seed).await?);
+            }
+            servers.push(Mutex::new(Server { port, process: None }));
+        }
+        let workers = (0..shape.workers).map(|_| Mutex::default()).collect();
+        let folder = folder.to_owned();
+        let surprises = Mutex::default();
+        let redis = redis.map(|redis| (redis.url(), tokio::sync::Mutex::new(redis)));
+        let system = Self { shape, folder, workers, servers, links, redis, surprises, database, postgres };
+        std::fs::create_dir_all(system.histories())?;
+        for index in 0..system.shape.servers {
+            system.start_server(index)?;
+        }
+        system.make_queues().await?;
+        Ok(system)
+    }
+
+    pub fn histories(&self) -> PathBuf {
+        self.folder.join("history")
+    }
+
+    pub fn ledger(&self) -> PathBuf {
+        self.folder.join("ledger.db")
+    }
+
+    /// A client of the control planes, through their proxies.
+    pub fn http(&self) -> Result<Http> {
+        Http::new(self.urls(), WORKER_TOKEN)
+    }
+
+    fn urls(&self) -> Vec<String> {
+        let ports = (0..self.shape.servers).filter_map(|index| Some(self.links.get(&Link::ToServer(index))?.port()));
+        ports.map(|port| format!("http://127.0.0.1:{port}")).collect()
+    }
+
+    fn server(&self, index: usize) -> MutexGuard<'_, Server> {
+        self.servers[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn worker(&self, index: usize) -> MutexGuard<'_, WorkerPlace> {
+        self.workers[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn kill_server(&self, index: usize) {
+        self.server(index).process = None;
+    }
+
+    pub fn start_server(&self, index: usize) -> Result<()> {
+        let mut server = self.server(index);
+        let mut command = Command::new(&self.shape.binary);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"TENURE_") {
+                command.env_remove(name);
+            }
+        }
+        command.args(["serve", "--listen", &format!("127.0.0.1:{}", server.port.number())]);
+        command.arg("--data").arg(self.folder.join(format!("server-{index}")));
+        command.env("TENURE_AUTH__WORKER_TOKEN", WORKER_TOKEN);
+        if let (Some(database), Some(link)) = (&self.database, self.links.get(&Link::ToPostgres(index))) {
+            let behind = database.url().replace(&format!(":{}/", self.postgres_port()), &format!(":{}/", link.port()));
+            command.args(["--store", &behind]);
+        }
+        if let Some(link) = self.links.get(&Link::ToRedis(index)) {
+            command.env("TENURE_REDIS__URL", format!("redis://127.0.0.1:{}/", link.port()));
+            // More often than by default, so that a short run sees it at work.
+            command.env("TENURE_TRANSPORT__SWEEP_INTERVAL", "10s");
+        }
+        server.process = Some(Process::start(command, &self.folder.join(format!("server-{index}.log")))?);
+        Ok(())
+    }
+
+    fn postgres_port(&self) -> u16 {
+        self.postgres.as_ref().map_or(0, |postgres| postgres.port())
+    }
+
+    pub fn stop_server(&self, index: usize) {
+        self.server(index).process.iter().for_each(Process::stop);
+    }
+
+    pub fn continue_server(&self, index: usize) {
+        self.server(index).process.iter().for_each(Process::go_on);
+    }
+
+    pub fn kill_worker(&self, index: usize) {
+        self.worker(index).process = None;
+    }
+
+    /// A new process in this place. Every second place keeps its name and shows an incarnation; the others are new
+    /// workers each time.
+    pub fn start_worker(&self, index: usize) -> Result<()> {
+        let mut place = self.worker(index);
+        let process = format!("w{index}.{}", place.started);
+        place.started += 1;
+        let mut command = Command::new(&self.shape.own_binary);
+        command.args(["worker", "--process", &process, "--seed", &self.shape.seed.to_string()]);
+        if index.is_multiple_of(2) {
+            command.args(["--name", &format!("w{index}"), "--incarnation", &format!("{:020}", now())]);
+        } else {
+            command.args(["--name", &process]);
+        }
+        command.args(self.urls().iter().flat_map(|url| ["--server", url]));
+        command.args(QUEUES.iter().flat_map(|queue| ["--queue", queue]));
+        command.arg("--history").arg(self.histories()).arg("--ledger").arg(self.ledger());
+        command.args(["--token", WORKER_TOKEN, "--slots", &SLOTS.to_string()]);
+        if let Some(link) = self.links.get(&Link::WorkersToRedis).filter(|_| index % 4 >= 2) {
+            command.args(["--redis", &format!("redis://127.0.0.1:{}/", link.port())]);
+        }
+        place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
+        Ok(())
+    }
+
+    pub fn stop_worker(&self, index: usize) {
+        self.worker(index).process.iter().for_each(Process::stop);
+    }
+
+    pub fn continue_worker(&self, index: usize) {
+        self.worker(index).process.iter().for_each(Process::go_on);
+    }
+
+    pub fn kill_postgres(&self) {
+        self.postgres.iter().for_each(|postgres| postgres.kill());
+    }
+
+    pub async fn start_postgres(&self) {
+        if let Some(postgres) = &self.postgres {
+            postgres.start_again().await;
+        }
+    }
+
+    pub async fn kill_redis(&self) {
+        if let Some((_, redis)) = &self.redis {
+            redis.lock().await.kill();
+        }
+    }
+
+    pub async fn start_redis(&self) {
+        if let Some((_, redis)) = &self.redis {
+            redis.lock().await.restart().await;
+        }
+    }
+
+    /// One command to Redis itself, past the proxies. It is no matter when Redis is down.
+    pub async fn tell_redis(&self, command: &[&str]) {
+        let Some((url, _)) = &self.redis else { return };
+        let told = async {
+            let client = redis::Client::open(url.as_str())?;
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            let mut told = redis::cmd(command[0]);
+            told.arg(&command[1..]);
+            told.query_async::<redis::Value>(&mut connection).await
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(2), told).await;
+    }
+
+    pub fn set_link(&self, link: Link, mode: Mode) {
+        self.links.get(&link).into_iter().for_each(|proxy| proxy.set(mode));
+    }
+
+    /// Starts again what ended by itself, and remembers that it did.
+    pub fn look_after(&self) -> Result<()> {
+        for index in 0..self.shape.servers {
+            let ended = self.server(index).process.as_mut().and_then(Process::ended);
+            if let Some(how) = ended {
+                self.surprised(format!("control plane {index} ended with {how}"));
+                self.start_server(index)?;
+            }
+        }
+        for index in 0..self.shape.workers {
+            let ended = self.worker(index).process.as_mut().and_then(Process::ended);
+            if let Some(how) = ended {
+                self.surprised(format!("worker {index} ended with {how}"));
+                self.start_worker(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self, index: usize) -> bool {
+        self.server(index).process.as_mut().and_then(Process::ended).is_some()
+    }
+
+    fn surprised(&self, what: String) {
+        self.surprises.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    pub fn surprises(&self) -> Vec<String> {
+        self.surprises.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn make_queues(&self) -> Result<()> {
+        let http = self.http()?;
+        let until = Instant::now() + START;
+        for server in 0..self.shape.servers {
+            for queue in QUEUES {
+                let mut settings = json!({"lease_ttl_seconds": self.shape.ttl_ms / 1_000});
+                if self.shape.redis {
+                    settings["transport"] = json!("redis");
+                }
+                loop {
+                    match http.put(server, &format!("/api/v1/queues/{queue}"), &settings).await {
+                        Reply::Told { status, .. } if status < 300 => break,
+                        Reply::Told { status, body } => bail!("queue {queue} is refused with {status}: {body}"),
+                        _ if Instant::now() > until || self.has_ended(server) => {
+                            let log = self.folder.join(format!("server-{server}.log"));
+                            let log = std::fs::read_to_string(log).unwrap_or_default();
+                            bail!("control plane {server} does not answer; its log:\n{log}");
+                        }
+                        _ => sleep(Duration::from_millis(100)).await,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The `tenure` binary: the one given, else `TENURE_BIN`, else the one beside this program.
+pub fn find_binary(given: Option<PathBuf>, own: &Path) -> Result<PathBuf> {
+    let beside = || Some(own.parent()?.join("tenure"));
+    let found = given.or_else(|| std::env::var_os("TENURE_BIN").map(PathBuf::from)).or_else(beside);
+    let found = found.context("this program lies in no folder")?;
+    if !found.is_file() {
+        bail!("there is no {}: build it with `cargo build -p tenure-cli`, or name it with --bin", found.display());
+    }
+    Ok(found)
+}
