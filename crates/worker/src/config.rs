@@ -2,6 +2,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_client::WakeBy;
+
 use crate::operators::Operators;
 
 /// Settings of a worker.
@@ -26,6 +28,8 @@ pub struct WorkerConfig {
     pub drain_timeout: Duration,
     /// See [`tenure_client::Worker::outage_tolerance`].
     pub outage_tolerance: Duration,
+    /// How it learns of work.
+    pub wake_by: WakeBy,
 }
 
 impl WorkerConfig {
@@ -42,6 +46,7 @@ impl WorkerConfig {
             kill_grace: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             outage_tolerance: tenure_client::OUTAGE_TOLERANCE,
+            wake_by: WakeBy::Pull,
         }
     }
 }

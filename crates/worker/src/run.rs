@@ -55,7 +55,8 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         .concurrency(config.concurrency)
         .drain_timeout(config.drain_timeout)
         .stop_grace(config.kill_grace + AFTER_KILL)
-        .outage_tolerance(config.outage_tolerance);
+        .outage_tolerance(config.outage_tolerance)
+        .wake_by(config.wake_by);
     worker = match config.token {
         None => worker,
         Some(TokenSource::Text(token)) => worker.token(token),

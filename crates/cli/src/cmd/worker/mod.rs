@@ -1,6 +1,7 @@
 //! `tenure worker`
 
 mod token;
+mod transport;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub struct Args {
     ca_file: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
+    #[command(flatten)]
+    wakes: transport::TransportArgs,
     /// Worker id; without it, and without worker.id in the configuration, each process gets its own. A new process takes over from an old one of the same name
     #[arg(long, visible_alias = "id", value_name = "NAME")]
     name: Option<String>,
@@ -138,6 +141,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             .into());
     }
     worker.ca_file = args.ca_file;
+    worker.wake_by = args.wakes.wake_by(worker.name.as_deref(), &config).await?;
     let token = worker.token.clone();
     let stop = signals::stop_on_signal()?;
     signals::outlive_hangup()?;
@@ -152,9 +156,10 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 
 fn describe(worker: &WorkerConfig) {
     tracing::info!(
-        "worker: {} at a time from {}; operators {}; server {}",
+        "worker: {} at a time from {}; woken by {:?}; operators {}; server {}",
         worker.concurrency,
         worker.queues.join(", "),
+        worker.wake_by,
         worker.operators.names().collect::<Vec<_>>().join(", "),
         worker.server
     );
