@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -14,11 +15,22 @@ use super::system::{QUEUES, System};
 /// Does every step at its time. Returns when all have healed.
 pub async fn run(system: &Arc<System>, plan: &Plan, start: Instant, mut tell: impl FnMut(&Step)) -> Result<()> {
     let mut open = JoinSet::new();
+    // A store that starts again takes as long as it takes. It is not killed before it is up.
+    let (postgres, redis) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
     for step in &plan.steps {
         sleep_until(start + Duration::from_millis(step.at_ms)).await;
         tell(step);
         let (system, step) = (Arc::clone(system), *step);
+        let turn = match step.fault {
+            Fault::KillPostgres => Some(Arc::clone(&postgres)),
+            Fault::KillRedis => Some(Arc::clone(&redis)),
+            _ => None,
+        };
         open.spawn(async move {
+            let _turn = match turn {
+                Some(turn) => Some(turn.lock_owned().await),
+                None => None,
+            };
             begin(&system, step.fault).await;
             sleep(Duration::from_millis(step.for_ms)).await;
             heal(&system, step.fault).await

@@ -185,6 +185,9 @@ pub struct Plan {
 /// Before the first fault and between two of them, at most.
 const GAP_MS: u64 = 2_500;
 
+/// Draws for one point in time.
+const TRIES: usize = 4;
+
 impl Plan {
     pub fn draw(options: &Options) -> Self {
         let mut rng = Rng::fork(options.seed, "plan");
@@ -192,13 +195,16 @@ impl Plan {
         let mut busy: BTreeMap<Target, u64> = BTreeMap::new();
         let mut at_ms = rng.between(500, GAP_MS);
         while at_ms < options.length_ms {
-            if let Some((fault, for_ms)) = fault(options, &mut rng) {
+            // What is broken already is not broken again: then something else is.
+            for _ in 0..TRIES {
+                let Some((fault, for_ms)) = fault(options, &mut rng) else { break };
                 let ends = at_ms + for_ms;
                 let free = fault.target().is_none_or(|target| busy.get(&target).is_none_or(|until| *until < at_ms));
                 if free && ends <= options.length_ms {
                     // A second of rest, so that what was healed is seen to work.
                     busy.extend(fault.target().map(|target| (target, ends + 1_000)));
                     steps.push(Step { at_ms, for_ms, fault });
+                    break;
                 }
             }
             at_ms += rng.between(200, GAP_MS);
@@ -216,9 +222,15 @@ impl Plan {
     }
 }
 
-/// One fault and its length. `None` when the class that was drawn has nothing to break here.
+/// One fault and its length. `None` when no class that was chosen has something to break here.
 fn fault(options: &Options, rng: &mut Rng) -> Option<(Fault, u64)> {
-    let class = *rng.pick(&options.classes)?;
+    let fits = |class: &Class| match class {
+        Class::Pg => options.postgres,
+        Class::Redis | Class::Flush => options.redis,
+        _ => true,
+    };
+    let classes: Vec<Class> = options.classes.iter().copied().filter(fits).collect();
+    let class = *rng.pick(&classes)?;
     let server = rng.index(options.servers);
     let worker = rng.index(options.workers);
     let of_worker = rng.chance(60);
@@ -240,12 +252,10 @@ fn fault(options: &Options, rng: &mut Rng) -> Option<(Fault, u64)> {
             let lost = if rng.chance(50) { Direction::Up } else { Direction::Down };
             (on_link(Mode::HalfOpen { lost }), rng.between(500, 6_000))
         }
-        Class::Flush if !options.redis => return None,
         Class::Flush if rng.chance(50) => (Fault::Flush, 0),
         Class::Flush => (Fault::DeleteStream(rng.index(options.queues)), 0),
-        Class::Pg if options.postgres => (Fault::KillPostgres, rng.between(100, 5_000)),
-        Class::Redis if options.redis => (Fault::KillRedis, rng.between(100, 5_000)),
-        Class::Pg | Class::Redis => return None,
+        Class::Pg => (Fault::KillPostgres, rng.between(100, 5_000)),
+        Class::Redis => (Fault::KillRedis, rng.between(100, 5_000)),
     })
 }
 

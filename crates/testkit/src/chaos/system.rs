@@ -200,14 +200,23 @@ impl System {
             command.args(["--name", &process]);
         }
         command.args(self.urls().iter().flat_map(|url| ["--server", url]));
-        command.args(QUEUES.iter().flat_map(|queue| ["--queue", queue]));
+        let redis = self.links.get(&Link::WorkersToRedis);
+        let direct = redis.filter(|_| index % 4 >= 2);
+        // With Redis the last queue is left to those who read streams: whatever message is lost has to come again.
+        let polled = if self.has_direct() && direct.is_none() { &QUEUES[..2] } else { &QUEUES };
+        command.args(polled.iter().flat_map(|queue| ["--queue", queue]));
         command.arg("--history").arg(self.histories()).arg("--ledger").arg(self.ledger());
         command.args(["--token", WORKER_TOKEN, "--slots", &SLOTS.to_string()]);
-        if let Some(link) = self.links.get(&Link::WorkersToRedis).filter(|_| index % 4 >= 2) {
+        if let Some(link) = direct {
             command.args(["--redis", &format!("redis://127.0.0.1:{}/", link.port())]);
         }
         place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
         Ok(())
+    }
+
+    /// Whether there are workers that read streams themselves.
+    fn has_direct(&self) -> bool {
+        self.shape.redis && self.shape.workers > 2
     }
 
     pub fn stop_worker(&self, index: usize) {

@@ -24,7 +24,7 @@ pub enum Outcome<T> {
 pub enum What {
     Submit {
         max_attempts: u32,
-        delay: u64,
+        delay_ns: u64,
     },
     Grant {
         attempt: u32,
@@ -69,7 +69,7 @@ pub struct Event {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptInfo {
     pub fence: u64,
-    pub ttl: u64,
+    pub ttl_ns: u64,
     /// No claim was answered with it.
     pub hidden: bool,
     /// From then on a newer process of the same worker may have voided it.
@@ -201,13 +201,13 @@ impl TaskHistory<'_> {
         let (first, submission) = self.submits.iter().min_by_key(|(op, _)| op.asked)?;
         facts.max_attempts = submission.max_attempts;
         let answered = self.submits.iter().filter_map(|(op, _)| op.answered).min();
-        let delay = (submission.delay_ms * MS).saturating_sub(TOLERANCE_NS);
-        let what = What::Submit { max_attempts: submission.max_attempts, delay };
+        let delay_ns = (submission.delay_ms * MS).saturating_sub(TOLERANCE_NS);
+        let what = What::Submit { max_attempts: submission.max_attempts, delay_ns };
         Some(Event { asked: first.asked, answered, what, must: true })
     }
 
     fn grant_events(&self, sorted: &Sorted<'_>, last: &FinalTask, facts: &mut Facts, events: &mut Vec<Event>) {
-        let ttl = last.ttl_ms.saturating_mul(MS).saturating_sub(TOLERANCE_NS);
+        let ttl_ns = last.ttl_ms.saturating_mul(MS).saturating_sub(TOLERANCE_NS);
         let mut seen: BTreeMap<u32, (u64, Option<u64>, &Op)> = BTreeMap::new();
         for grant in &self.grants {
             // Sent again under the same claim id it may have been granted by any of them.
@@ -216,7 +216,7 @@ impl TaskHistory<'_> {
             entry.0 = entry.0.min(asked);
             entry.1 = entry.1.min(grant.op.answered);
             let info = facts.attempts.entry(grant.job.attempt).or_default();
-            (info.fence, info.ttl) =
+            (info.fence, info.ttl_ns) =
                 (grant.job.fence, grant.job.ttl_ms.saturating_mul(MS).saturating_sub(TOLERANCE_NS));
             info.void_from = void_from(sorted, grant.op);
         }
@@ -231,7 +231,7 @@ impl TaskHistory<'_> {
                 // Which process asked is not known, so any newer process than the first will do.
                 claims.iter().filter(|op| is_newer(op, claims.first().copied())).map(|op| op.asked).min()
             });
-            let info = AttemptInfo { fence: attempt.fence, ttl, hidden: true, void_from };
+            let info = AttemptInfo { fence: attempt.fence, ttl_ns, hidden: true, void_from };
             facts.attempts.insert(attempt.attempt, info);
             events.push(Event { asked, answered: None, what: What::Grant { attempt: attempt.attempt }, must: true });
         }

@@ -115,7 +115,7 @@ impl State {
         let mut next = self.clone();
         next.now = at;
         let right = match &event.what {
-            What::Submit { max_attempts, delay } => next.submit(*max_attempts, event.asked + delay),
+            What::Submit { max_attempts, delay_ns } => next.submit(*max_attempts, event.asked + delay_ns),
             What::Grant { attempt } => next.grant(*attempt, event.asked, facts),
             What::Heartbeat { attempt, outcome } => next.heartbeat(*attempt, outcome, event.asked, facts),
             What::Report { attempt, kind, report, outcome } => next.report(*attempt, *kind, *report, outcome),
@@ -140,7 +140,7 @@ impl State {
         self.now = self.now.max(from);
         self.attempt = attempt;
         self.last = Last::Open;
-        self.place = Place::Running { until: asked + facts.attempt(attempt).ttl, cancel: false };
+        self.place = Place::Running { until: asked + facts.attempt(attempt).ttl_ns, cancel: false };
         right
     }
 
@@ -150,7 +150,7 @@ impl State {
         }
         let refusal = match &mut self.place {
             Place::Running { until, cancel } if attempt == self.attempt => {
-                *until = asked + facts.attempt(attempt).ttl;
+                *until = asked + facts.attempt(attempt).ttl_ns;
                 let (told, cancel) = (outcome, *cancel);
                 return matches!(told, Outcome::Ok(should_cancel) if *should_cancel == cancel);
             }

@@ -130,8 +130,10 @@ impl Worker {
         let first = self.draw(|rng| rng.index(queues.len()));
         queues.rotate_left(first);
         let claim_id = self.draw(|rng| rng.chance(60).then(|| format!("c{:x}", rng.draw())));
+        // The shorter it waits, the better it is known when a grant was made.
+        let wait_ms = self.draw(|rng| [0, 100, WAIT.as_millis() as u64][rng.index(3)]);
         let mut body = json!({"worker_id": self.args.name, "streams": queues, "max_jobs": slots.len(),
-            "max_wait_ms": WAIT.as_millis() as u64});
+            "max_wait_ms": wait_ms});
         if let Some(claim_id) = &claim_id {
             body["claim_id"] = json!(claim_id);
         }
@@ -146,6 +148,11 @@ impl Worker {
             }
             match answer {
                 Answer::Unknown { .. } | Answer::NotSent => sleep(Duration::from_millis(200)).await,
+                // Nothing there, and it did not wait for it.
+                Answer::Granted { jobs } if jobs.is_empty() && wait_ms < 100 => {
+                    sleep(Duration::from_millis(50)).await;
+                    return;
+                }
                 Answer::Granted { .. } if claim_id.is_some() && self.draw(|rng| rng.chance(3)) => {
                     // Once more, for nothing: the same jobs must come back.
                     self.claim(&body, claim_id.as_deref(), None).await;
@@ -187,10 +194,32 @@ impl Worker {
         read: impl Fn(&Value) -> Option<Answer>,
     ) -> (Answer, Reply) {
         let op = self.recorder.ask(call);
-        let reply = self.http.post(self.server(), path, body, Duration::ZERO).await;
+        let reply = if self.draw(|rng| rng.chance(25)) {
+            self.exchange(path, body).await
+        } else {
+            self.http.post(self.server(), path, body, Duration::ZERO).await
+        };
         let answer = reply.answer(read);
         self.recorder.answer(&op, &answer);
         (answer, reply)
+    }
+
+    /// The same request as the only part of an exchange. The answer to it is that of the single endpoint.
+    async fn exchange(&self, path: &str, body: &Value) -> Reply {
+        let part = path.rsplit('/').next().unwrap_or_default();
+        let whole = json!({"worker_id": self.args.name, part: [body]});
+        match self.http.post(self.server(), "/internal/worker/exchange", &whole, Duration::ZERO).await {
+            Reply::Told { status: 200, body } => {
+                let mut item = body[part][0].clone();
+                let refused = item.as_object_mut().and_then(|item| item.remove("http_status"));
+                match refused.and_then(|status| status.as_u64()) {
+                    Some(status @ 500..) => Reply::Unknown(format!("{status} in an exchange")),
+                    Some(status) => Reply::Told { status: status as u16, body: item },
+                    None => Reply::Told { status: 200, body: item },
+                }
+            }
+            other => other,
+        }
     }
 
     /// Does the work. `None` when the ledger could not be written.
