@@ -278,7 +278,10 @@ async fn drive(
 }
 
 async fn retention(shared: Arc<Shared>) {
-    while turn(&shared, Duty::Retention, PRUNE_EVERY).await {
+    while pause(&shared, PRUNE_EVERY).await {
+        if !shared.duties.is_mine(Duty::Retention) {
+            continue;
+        }
         let mut after = Seq(0);
         loop {
             match shared.store.prune(&shared.config.retention, after, PRUNE_ROWS).await {
@@ -305,7 +308,10 @@ async fn retention(shared: Arc<Shared>) {
 
 /// Audit rows, revocations and task keys that nobody needs any more.
 async fn identity(shared: Arc<Shared>) {
-    while turn(&shared, Duty::IdentityPrune, PRUNE_IDENTITY_EVERY).await {
+    while pause(&shared, PRUNE_IDENTITY_EVERY).await {
+        if !shared.duties.is_mine(Duty::IdentityPrune) {
+            continue;
+        }
         if let Err(error) = Duties::forget_gone(&*shared.store).await {
             tracing::warn!(error = error.chain(), "cannot forget control planes that are gone");
         }

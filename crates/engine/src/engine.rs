@@ -157,7 +157,7 @@ impl Engine {
         if let Some(until) = store.mark_alive().await? {
             tracing::warn!(%until, "no control plane was alive for a while: no lease expires before the grace ends");
         }
-        let duties = Duties::new();
+        let duties = Duties::default();
         duties.renew(&*store).await?;
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
