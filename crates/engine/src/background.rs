@@ -87,6 +87,15 @@ async fn alive(shared: Arc<Shared>) {
             }
             Err(error) => tracing::warn!(error = error.chain(), "cannot leave a mark of life"),
         }
+        match shared.store.check_schema().await {
+            Err(error @ StoreError::NewerSchema { .. }) => {
+                tracing::error!(error = error.chain(), "this control plane must not go on");
+                shared.left_behind(error);
+                return;
+            }
+            Err(error) => tracing::debug!(error = error.chain(), "cannot read the version of the schema"),
+            Ok(()) => {}
+        }
     }
 }
 
