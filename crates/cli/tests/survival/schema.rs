@@ -30,8 +30,8 @@ async fn a_server_that_a_newer_schema_leaves_behind_ends_by_itself() {
     assert!(stderr.contains("start a newer tenure"), "{stderr}");
 
     let data = site.folder.path().to_str().unwrap().to_owned();
-    let refused = Tenure::run_to_end(&["serve", "--listen", "127.0.0.1:0", "--data", &data, "--store", database.url()]);
-    let refused = refused.await;
+    let again = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--store", database.url()];
+    let refused = Tenure::run_to_end(&again).await;
     assert_eq!(refused.status.unwrap().code(), Some(1));
     assert!(refused.stderr.contains("start a newer tenure"), "{}", refused.stderr);
 }
