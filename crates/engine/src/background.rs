@@ -88,6 +88,15 @@ async fn alive(shared: Arc<Shared>) {
             }
             Err(error) => tracing::warn!(error = error.chain(), "cannot leave a mark of life"),
         }
+        match shared.store.check_schema().await {
+            Err(error @ StoreError::NewerSchema { .. }) => {
+                tracing::error!(error = error.chain(), "this control plane must not go on");
+                shared.left_behind(error);
+                return;
+            }
+            Err(error) => tracing::debug!(error = error.chain(), "cannot read the version of the schema"),
+            Ok(()) => {}
+        }
     }
 }
 
@@ -279,7 +288,10 @@ async fn drive(
 }
 
 async fn retention(shared: Arc<Shared>) {
-    while turn(&shared, Duty::Retention, PRUNE_EVERY).await {
+    while pause(&shared, PRUNE_EVERY).await {
+        if !shared.duties.is_mine(Duty::Retention) {
+            continue;
+        }
         let mut after = Seq(0);
         loop {
             match shared.store.prune(&shared.config.retention, after, PRUNE_ROWS).await {
@@ -306,7 +318,10 @@ async fn retention(shared: Arc<Shared>) {
 
 /// Audit rows, revocations and task keys that nobody needs any more.
 async fn identity(shared: Arc<Shared>) {
-    while turn(&shared, Duty::IdentityPrune, PRUNE_IDENTITY_EVERY).await {
+    while pause(&shared, PRUNE_IDENTITY_EVERY).await {
+        if !shared.duties.is_mine(Duty::IdentityPrune) {
+            continue;
+        }
         if let Err(error) = Duties::forget_gone(&*shared.store).await {
             tracing::warn!(error = error.chain(), "cannot forget control planes that are gone");
         }

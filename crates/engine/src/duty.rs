@@ -81,8 +81,8 @@ struct Held {
     until: Instant,
 }
 
-impl Duties {
-    pub fn new() -> Self {
+impl Default for Duties {
+    fn default() -> Self {
         // A name per start: a process that comes back is another one.
         let name: Arc<str> = format!("{:016x}", random_bits() as u64).into();
         let presence = format!("{PRESENCE}{name}").into();
@@ -96,7 +96,9 @@ impl Duties {
             look: Notify::new(),
         }
     }
+}
 
+impl Duties {
     /// The name of this control plane among others.
     pub fn name(&self) -> &str {
         &self.holder.name

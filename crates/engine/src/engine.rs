@@ -1,5 +1,5 @@
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure_core::batch::Outcome;
@@ -102,6 +102,8 @@ pub struct Shared {
     pub duties: Duties,
     /// What other control planes are to be told.
     pub telling: Telling,
+    /// Why this control plane must not go on: another brought the store to a schema that leaves it behind.
+    pub left_behind: OnceLock<StoreError>,
     pub stopping: CancellationToken,
 }
 
@@ -140,6 +142,14 @@ impl Shared {
             self.tell(|| Notice::Facts);
         }
         done.outcomes
+    }
+
+    /// Takes no more commands. What was accepted is finished: it was judged by the same rules as all before.
+    pub fn left_behind(&self, why: StoreError) {
+        let _ = self.left_behind.set(why);
+        self.work.close();
+        self.heartbeat.close();
+        self.stopping.cancel();
     }
 
     /// Tells other control planes, if there are any.
@@ -189,7 +199,7 @@ impl Engine {
         }
         store.set_default_transport(config.default_transport);
         let (outbox, ends) = Outbox::new(&config.transports);
-        let duties = Duties::new();
+        let duties = Duties::default();
         duties.renew(&*store).await?;
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
@@ -209,6 +219,7 @@ impl Engine {
             recorded: Notify::new(),
             duties,
             telling: Telling::default(),
+            left_behind: OnceLock::new(),
             stopping: CancellationToken::new(),
         });
         let tasks = TaskTracker::new();
@@ -233,6 +244,16 @@ impl Engine {
     /// Ends long polls and watchers; commands are still taken.
     pub fn begin_shutdown(&self) {
         self.shared.stopping.cancel();
+    }
+
+    /// Ends when the engine stops, by itself or because it was told to.
+    pub async fn stopped(&self) {
+        self.shared.stopping.cancelled().await;
+    }
+
+    /// Why it stopped by itself, if it did.
+    pub fn left_behind(&self) -> Option<&StoreError> {
+        self.shared.left_behind.get()
     }
 
     /// `sqlite` or `postgres`.

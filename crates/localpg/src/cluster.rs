@@ -40,6 +40,20 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Sets up the files of a standby in an empty folder: a copy of the server on this port, which follows it.
+    pub async fn create_standby(programs: &Programs, folder: &Path, primary: u16) -> Result<Self> {
+        programs.hand_over(folder)?;
+        let cluster = Self::at(fs::canonicalize(folder)?);
+        let mut copy = programs.command(programs.path("pg_basebackup"), folder);
+        copy.arg("--pgdata")
+            .arg(cluster.data())
+            .args(["--host", "127.0.0.1", "--port", &primary.to_string(), "--username", USER])
+            .args(["--write-recovery-conf", "--checkpoint", "fast", "--no-sync"]);
+        let output = tokio::process::Command::from(copy).output().await.context("cannot run pg_basebackup")?;
+        ensure!(output.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(cluster)
+    }
+
     /// The files that [`create`](Self::create) has set up in the folder.
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }

@@ -73,6 +73,24 @@ impl Postmaster {
         self.kill();
     }
 
+    /// Stops all of its processes where they are. Connections stay, the kernel still takes what is sent to them, and
+    /// nothing is answered.
+    pub fn freeze(&mut self) {
+        self.signal(Signal::SIGSTOP);
+        waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).expect("own children can be waited for");
+        for child in children(self.pid()) {
+            let _ = kill(child, Signal::SIGSTOP);
+        }
+    }
+
+    /// Lets a frozen server go on.
+    pub fn thaw(&mut self) {
+        for child in children(self.pid()) {
+            let _ = kill(child, Signal::SIGCONT);
+        }
+        self.signal(Signal::SIGCONT);
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.process.id()).expect("process ids fit an i32"))
     }

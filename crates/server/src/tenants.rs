@@ -34,6 +34,8 @@ fn counts(limits: TenantLimits) -> bool {
 const FRESH: Duration = Duration::from_millis(500);
 const FRESH_FACTOR: u32 = 10;
 const LIMITS_FRESH: Duration = Duration::from_secs(2);
+/// How long a caller waits for another that asks for them.
+const LIMITS_WITHIN: Duration = Duration::from_secs(5);
 const BURST_SECONDS: f64 = 10.0;
 
 type LimitsByTenant = HashMap<String, TenantLimits>;
@@ -136,7 +138,9 @@ impl Tenants {
 
     /// Limits of their own that tenants have.
     pub async fn all(&self) -> Result<Arc<LimitsByTenant>, Fault> {
-        let mut known = self.limits.lock().await;
+        // Whoever is before us asks the store. If that takes long, it does not answer, and will not for us either.
+        let known = tokio::time::timeout(LIMITS_WITHIN, self.limits.lock()).await;
+        let mut known = known.map_err(|_| Fault::StoreUnavailable { retry_after: Duration::from_secs(1) })?;
         if let Some((at, limits)) = &*known
             && at.elapsed() < LIMITS_FRESH
         {
@@ -154,8 +158,11 @@ impl Tenants {
                 Ok(limits)
             }
             // Old limits are better than none, and better than no service.
-            Err(error) => match &*known {
-                Some((_, limits)) => Ok(Arc::clone(limits)),
+            Err(error) => match &mut *known {
+                Some((at, limits)) => {
+                    *at = Instant::now();
+                    Ok(Arc::clone(limits))
+                }
                 None => Err(unavailable(error)),
             },
         }

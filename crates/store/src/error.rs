@@ -25,13 +25,13 @@ pub enum StoreError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error(
-        "the store has schema version {found}, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
+        "the store has schema version {found} and takes binaries that know version {oldest} or later, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
     )]
-    NewerSchema { found: i64, known: i64 },
+    NewerSchema { found: i64, oldest: i64, known: i64 },
     #[error("unknown store address '{scheme}:…': use sqlite:PATH or postgres://user@host/database")]
     Address { scheme: String },
     #[error(
-        "{path} is open in another process: SQLite serves one process at a time. Stop the other one, or use Postgres"
+        "{path} is open in another process: SQLite is for a single node and serves one process at a time. Stop the other one, or let several share a Postgres (--store postgres://…)"
     )]
     InUse { path: String },
 }

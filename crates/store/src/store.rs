@@ -141,6 +141,12 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// which it holds comes back. A crash in between leaves the old mark, and the next caller finds the same gap.
     async fn mark_alive(&self) -> Result<Option<Timestamp>, StoreError>;
 
+    /// Whether this binary may still run on the store: another one may have brought it to a schema that leaves this one
+    /// behind. [`StoreError::NewerSchema`] if not.
+    async fn check_schema(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// The store's time.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 

@@ -190,6 +190,16 @@ mod tests {
     }
 
     #[test]
+    fn an_address_may_name_several_servers() {
+        let url = "postgres://u:p@a:1,b.example:2/d?sslmode=verify-full&target_session_attrs=read-write";
+        let (plain, mode, _) = take_tls(url).unwrap();
+        let config: Config = plain.parse().unwrap();
+        assert_eq!(mode.as_deref(), Some("verify-full"));
+        let hosts = ["a", "b.example"].map(|name| tokio_postgres::config::Host::Tcp(name.to_owned()));
+        assert_eq!((config.get_hosts(), config.get_ports()), (hosts.as_slice(), [1, 2].as_slice()));
+    }
+
+    #[test]
     fn what_would_not_be_verified_or_is_unknown_is_refused_without_the_address() {
         let table = [
             ("?sslrootcert=/etc/ca.crt", "add sslmode=verify-full"),

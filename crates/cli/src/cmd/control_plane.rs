@@ -11,7 +11,7 @@ use tenure_engine::{Engine, EngineConfig};
 use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 
-use crate::exit::Stop;
+use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
 use crate::{access, token, transports};
 use tenure_auth::Secret;
@@ -158,9 +158,21 @@ impl ControlPlane {
 
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
         let reloading = tokio::spawn(self.reloader.run());
+        let engine = self.engine.clone();
+        let shutdown = async move {
+            tokio::select! {
+                () = shutdown => {}
+                () = engine.stopped() => {}
+            }
+        };
+        let engine = self.engine.clone();
         let served = tenure_server::run(self.listener, self.engine, self.server, shutdown).await;
         reloading.abort();
-        served.context("the server failed")
+        served.context("the server failed")?;
+        match engine.left_behind() {
+            Some(error) => Err(Stop::new(Exit::Failure, error.to_string()).into()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -171,7 +183,7 @@ async fn listen(config: &Config, addresses: &[SocketAddr], engine: &Engine) -> a
             engine.shutdown().await;
             let place = format!("{}:{}", config.server.host, config.server.port);
             let hint = "another process may listen there; --listen names another address";
-            let stop = Stop::new(crate::exit::Exit::Failure, format!("cannot listen on {place}: {error}"));
+            let stop = Stop::new(Exit::Failure, format!("cannot listen on {place}: {error}"));
             Err(stop.hint(hint).into())
         }
     }

@@ -75,9 +75,26 @@ impl Site {
         self.folder.path().join(name)
     }
 
+    /// Sends a request with a body, or a GET without one.
+    pub async fn request(&self, path: &str, body: Option<&Value>) -> reqwest::Result<reqwest::Response> {
+        let url = format!("{}{path}", self.url);
+        let request = match body {
+            Some(body) => self.http.post(url).json(body),
+            None => self.http.get(url),
+        };
+        request.header("X-Worker-Token", self.token()).send().await
+    }
+
+    /// How much memory the server has, in bytes.
+    pub fn memory(&self) -> u64 {
+        let id = self.server.as_ref().unwrap().pid();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let request = self.http.post(format!("{}{path}", self.url)).header("X-Worker-Token", self.token()).json(body);
-        let response = request.send().await.unwrap();
+        let response = self.request(path, Some(body)).await.unwrap();
         let status = response.status().as_u16();
         (status, response.json().await.unwrap_or_default())
     }

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod disk;
+mod failover;
 mod kit;
 mod postgres;
 mod replicas;
+mod rolling;
+mod schema;
 mod server;
 mod worker;

@@ -1,7 +1,7 @@
 //! Where the tasks are, and the commands that the tests send.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_engine::core::attempt::{Progress, Report};
 use tenure_engine::core::command::claim::{Claim, Claimer, Grant};
@@ -10,7 +10,7 @@ use tenure_engine::core::command::heartbeat::Heartbeat;
 use tenure_engine::core::command::submit::{NewTask, Start, Submit};
 use tenure_engine::core::command::{Answer, Command};
 use tenure_engine::{Engine, random_seed};
-use tenure_testkit::{Database, Postgres};
+use tenure_testkit::{Database, Postgres, wait_until};
 
 pub const SOON: Duration = Duration::from_secs(15);
 
@@ -68,7 +68,26 @@ impl Home {
                     tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
                 tokio::spawn(connection);
                 client.batch_execute("BEGIN; LOCK TABLE bodies, running IN SHARE MODE").await.unwrap();
-                Held::Postgres { _client: client }
+                Held::Postgres { client }
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Waits until a writer stands before it.
+    pub async fn by_somebody(&self) {
+        match self {
+            // Its one writer tells nobody that it waits.
+            Self::Sqlite { .. } => {
+                let started = Instant::now();
+                wait_until("a writer waits", SOON, async || started.elapsed() > Duration::from_millis(500)).await;
+            }
+            Self::Postgres { client } => {
+                let waiting = "SELECT 1 FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                wait_until("a writer waits", SOON, async || !client.query(waiting, &[]).await.unwrap().is_empty())
+                    .await;
             }
         }
     }
@@ -77,7 +96,7 @@ impl Home {
 /// The store's writers wait for this to be dropped.
 pub enum Held {
     Sqlite { _connection: rusqlite::Connection },
-    Postgres { _client: tokio_postgres::Client },
+    Postgres { client: tokio_postgres::Client },
 }
 
 /// New tasks of queue `q`.

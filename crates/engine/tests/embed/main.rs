@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod claimers;
 mod harness;
 mod pressure;
 mod pruning;

@@ -6,6 +6,7 @@
 mod columns;
 mod conn;
 mod cursors;
+mod hosts;
 mod identity;
 mod leases;
 mod load;
@@ -21,7 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use deadpool_postgres::Pool;
 use tenure_core::batch::World;
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
@@ -39,7 +39,7 @@ use crate::model::{
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
-use conn::{Conn, failed};
+use conn::{Conn, Pool, Pools, failed};
 use cursors::Cursors;
 use load::{Searches, query};
 use rows::Time;
@@ -51,8 +51,13 @@ const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
 ];
+/// For each migration: the oldest schema that a binary may know and still run beside it. The migration's own number if
+/// it breaks those before; the number of the one before if it only adds what they can do without.
+const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
+/// The schema that this binary knows.
+const KNOWN: i64 = MIGRATIONS.len() as i64;
 const WORK_CONNECTIONS: usize = 4;
 const HEARTBEAT_CONNECTIONS: usize = 1;
 const READ_CONNECTIONS: usize = 4;
@@ -91,16 +96,20 @@ impl Postgres {
         address
             .config
             .application_name("tenure")
-            .connect_timeout(Duration::from_secs(5))
-            .keepalives_idle(Duration::from_secs(30));
+            .connect_timeout(Duration::from_secs(2))
+            .tcp_user_timeout(Duration::from_secs(10))
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3);
+        let pools = Pools::new(&address);
         let store = Self {
             clock,
             faults: Faults::default(),
             transport: DefaultTransport::default(),
-            work: conn::pool(&address, WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
-            heartbeat: conn::pool(&address, HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
-            read: conn::pool(&address, READ_CONNECTIONS, &[sql::SESSION])?,
-            notices: conn::pool(&address, NOTICE_CONNECTIONS, &[sql::SESSION, sql::SESSION_NOTICES])?,
+            work: pools.pool(WORK_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            heartbeat: pools.pool(HEARTBEAT_CONNECTIONS, &[sql::SESSION, sql::SESSION_BATCHES])?,
+            read: pools.pool(READ_CONNECTIONS, &[sql::SESSION])?,
+            notices: pools.pool(NOTICE_CONNECTIONS, &[sql::SESSION, sql::SESSION_NOTICES])?,
             address,
             cache: Mutex::default(),
             cursors: Cursors::default(),
@@ -112,25 +121,29 @@ impl Postgres {
     /// Applies what is missing, under a lock: control planes that start together wait for each other.
     async fn migrate(&self) -> Result<(), StoreError> {
         let conn = Conn::get(&self.work).await?;
-        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+        // A large table takes its time.
+        let session = conn.unbounded();
         let migrate = async {
-            conn.batch_execute("BEGIN").await?;
-            conn.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
-            conn.batch_execute("CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)").await?;
-            let found: i64 =
-                conn.query_one("SELECT coalesce(max(version), 0) FROM schema_version", &[]).await?.try_get(0)?;
+            session.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
+            session.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+            session.batch_execute(sql::SCHEMA_MAKE).await?;
+            let found = session.query_one(sql::SCHEMA_GET, &[]).await?;
+            let (found, oldest) = (found.try_get(0)?, found.try_get(1)?);
             for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
-                conn.batch_execute(migration).await?;
+                session.batch_execute(migration).await?;
             }
-            if found < known {
-                conn.execute("INSERT INTO schema_version VALUES ($1)", &[&known]).await?;
+            if found < KNOWN {
+                let oldest = OLDEST.iter().copied().max().unwrap_or(KNOWN);
+                session
+                    .execute("INSERT INTO schema_version (version, oldest) VALUES ($1, $2)", &[&KNOWN, &oldest])
+                    .await?;
             }
-            conn.batch_execute("COMMIT").await?;
-            Ok(found)
+            session.batch_execute("COMMIT").await?;
+            Ok((found, oldest))
         };
-        let found = migrate.await.map_err(|error| failed("apply migrations", error))?;
+        let (found, oldest) = migrate.await.map_err(|error| failed("apply migrations", error))?;
         conn.give_back();
-        if found > known { Err(StoreError::NewerSchema { found, known }) } else { Ok(()) }
+        fits(found, oldest)
     }
 
     /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them. Of two makers of
@@ -240,6 +253,14 @@ impl Postgres {
     }
 }
 
+/// A binary may run on a newer schema that takes those who know what it knows.
+fn fits(found: i64, oldest: i64) -> Result<(), StoreError> {
+    if KNOWN < oldest && KNOWN < found {
+        return Err(StoreError::NewerSchema { found, oldest, known: KNOWN });
+    }
+    Ok(())
+}
+
 async fn end(conn: Conn) -> Result<(), StoreError> {
     conn.batch_execute("COMMIT").await.map_err(|error| failed("end a read", error))?;
     conn.give_back();
@@ -317,6 +338,14 @@ impl Store for Postgres {
         let marked = mark.await.map_err(|error| failed("mark itself alive", error))?;
         conn.give_back();
         Ok(marked)
+    }
+
+    async fn check_schema(&self) -> Result<(), StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read the version of the schema", error);
+        let found = query(&conn, sql::SCHEMA_GET, &[]).await.map_err(fail)?;
+        conn.give_back();
+        fits(found[0].try_get(0).map_err(fail)?, found[0].try_get(1).map_err(fail)?)
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tenure_tls::{PostgresAddress, explain_postgres};
 use tokio::sync::mpsc;
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
 use super::conn::{Conn, failed};
+use super::hosts::connect;
 use super::load::query;
 use super::{Postgres, sql};
 use crate::error::StoreError;
@@ -25,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A connection on which nothing comes may be one that nobody is at the other end of.
 const PING_EVERY: Duration = Duration::from_secs(5);
-const PING_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -72,11 +73,11 @@ async fn listen(address: PostgresAddress, own: String, sender: mpsc::Sender<Noti
 async fn hear(address: &PostgresAddress, own: &str, sender: &mpsc::Sender<Notice>) -> Result<(), Failure> {
     let PostgresAddress { mut config, tls } = address.clone();
     config.application_name("tenure listen");
-    let connected = tokio::time::timeout(CONNECT_WITHIN, config.connect(tls)).await?;
+    let connected = tokio::time::timeout(CONNECT_WITHIN, connect(&config, &tls)).await?;
     let (client, mut connection) =
         connected.map_err(|error| explain_postgres(&error).map_or_else(|| Failure::from(error), Failure::from))?;
     let mut talk = pin!(async {
-        tokio::time::timeout(PING_WITHIN, client.batch_execute(sql::LISTEN)).await??;
+        ask_for_notices(&client).await?;
         // Whatever was told before this was not heard.
         if sender.send(Notice::Everything).await.is_err() {
             return Ok::<_, Failure>(());
@@ -84,7 +85,7 @@ async fn hear(address: &PostgresAddress, own: &str, sender: &mpsc::Sender<Notice
         loop {
             tokio::time::sleep(PING_EVERY).await;
             // Said twice it means the same.
-            tokio::time::timeout(PING_WITHIN, client.batch_execute(sql::LISTEN)).await??;
+            ask_for_notices(&client).await?;
         }
     });
     loop {
@@ -105,4 +106,14 @@ async fn hear(address: &PostgresAddress, own: &str, sender: &mpsc::Sender<Notice
             None => return Err("the connection was closed".into()),
         }
     }
+}
+
+/// Nobody tells anything at a server that only reads: it was the primary once.
+async fn ask_for_notices(client: &Client) -> Result<(), Failure> {
+    let answers = tokio::time::timeout(ANSWER_WITHIN, client.simple_query(sql::LISTEN)).await??;
+    let only_reads = answers.iter().any(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("on"),
+        _ => false,
+    });
+    if only_reads { Err("the server only reads".into()) } else { Ok(()) }
 }

@@ -255,7 +255,7 @@ fn migrate(conn: &mut Connection) -> Result<(), StoreError> {
         Ok(found)
     };
     let found = migrate(conn).map_err(|error| failed("apply migrations", error))?;
-    if found > known { Err(StoreError::NewerSchema { found, known }) } else { Ok(()) }
+    if found > known { Err(StoreError::NewerSchema { found, oldest: found, known }) } else { Ok(()) }
 }
 
 fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result<Done, StoreError> {

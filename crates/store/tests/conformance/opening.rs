@@ -65,6 +65,29 @@ async fn a_newer_schema_is_refused(kind: Kind) {
     assert!(!error.is_transient());
 }
 
+/// A schema that only adds to what this binary knows says so. One that says nothing, or names a later one, is refused.
+#[tokio::test]
+async fn a_newer_schema_that_takes_this_binary_is_no_obstacle() {
+    let home = Home::new(Kind::Postgres).await;
+    let first = open(&home).await;
+    let raw = home.raw().await;
+    let known = raw.number("SELECT max(version) FROM schema_version").await;
+    raw.execute(&format!("INSERT INTO schema_version (version, oldest) VALUES ({known} + 1, {known})")).await;
+    first.store.check_schema().await.unwrap();
+    let second = open(&home).await;
+    second.put_in("q").await;
+    assert_eq!(raw.number("SELECT max(version) FROM schema_version").await, known + 1, "it stays as it is");
+
+    raw.execute(&format!("INSERT INTO schema_version (version, oldest) VALUES ({known} + 2, {known} + 1)")).await;
+    for refused in [first.store.check_schema().await, home.open(&clock()).await.map(|_| ())] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, StoreError::NewerSchema { .. }), "{error:?}");
+        let message = error.to_string();
+        let expected = format!("has schema version {} and takes binaries that know version {}", known + 2, known + 1);
+        assert!(message.contains(&expected), "{message}");
+    }
+}
+
 async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
     a_store_of_an_older_schema_is_brought_up_to_date(kind, 1).await;
 }

@@ -102,6 +102,24 @@ async fn modes_encrypt_and_verify_as_they_say() {
     }
 }
 
+/// Each server of an address is verified by its own name: one with the wrong name is passed over for the next.
+#[tokio::test]
+async fn each_of_several_servers_is_verified_by_its_own_name() {
+    let server = Server::start().await;
+    let database = server.postgres.database().await;
+    let (port, name, certs) = (server.postgres.port(), database.name(), server.certs.path().display());
+    let url = |first: &str, second: &str| {
+        format!(
+            "postgres://postgres@{first}:{port},{second}:{port}/{name}?hostaddr=127.0.0.1,127.0.0.1\
+             &target_session_attrs=read-write&sslmode=verify-full&sslrootcert={certs}/ca.crt"
+        )
+    };
+    open(&url("db.example", "localhost")).await.unwrap().now().await.unwrap();
+    assert!(is_encrypted(&database).await);
+    let error = open(&url("db.example", "other.example")).await.map(|_| ()).unwrap_err();
+    assert!(error.chain().contains("for another name"), "{}", error.chain());
+}
+
 #[tokio::test]
 async fn a_server_without_tls_is_refused_where_tls_is_asked_for() {
     let database = Postgres::shared().await.database().await;

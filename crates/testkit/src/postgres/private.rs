@@ -49,6 +49,77 @@ impl PrivatePostgres {
         })
     }
 
+    /// A second server that follows this one, and takes reads only until it is promoted.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made or does not start.
+    pub async fn standby(&self) -> Self {
+        match self.follow().await {
+            Ok(standby) => standby,
+            Err(error) => panic!("no standby: {error:?}"),
+        }
+    }
+
+    async fn follow(&self) -> Result<Self> {
+        let programs = Programs::find()?;
+        let folder = TempDir::with_prefix("tenure-pg-")?;
+        let cluster = Cluster::create_standby(&programs, folder.path(), self.port()).await?;
+        let port = Port::try_reserve()?;
+        let settings = self.settings.clone();
+        let running = run(&cluster, &programs, port.number(), &settings).await?;
+        Ok(Self {
+            server: Postgres { port: port.number() },
+            running: Mutex::new(Some(running)),
+            cluster,
+            programs,
+            settings,
+            _port: port,
+            _folder: folder,
+        })
+    }
+
+    /// From now on commits wait for the standby to have them on disk. Waits until that holds.
+    ///
+    /// # Panics
+    ///
+    /// When no standby follows.
+    pub async fn wait_for_standby(&self) {
+        self.ask("ALTER SYSTEM SET synchronous_standby_names = '*'").await;
+        self.ask("SELECT pg_reload_conf()").await;
+        let mut pauses = Pauses::until(START);
+        while self.ask("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'").await != "1" {
+            assert!(pauses.pause().await.is_continue(), "no standby follows");
+        }
+    }
+
+    /// Makes a standby the primary.
+    ///
+    /// # Panics
+    ///
+    /// When it is none.
+    pub async fn promote(&self) {
+        assert_eq!(self.ask("SELECT pg_promote(true, 60)").await, "t", "not promoted");
+    }
+
+    /// Makes the server refuse all writes, in open sessions too, as one that was demoted does.
+    pub async fn demote(&self) {
+        self.ask("ALTER SYSTEM SET default_transaction_read_only = on").await;
+        self.ask("SELECT pg_reload_conf()").await;
+    }
+
+    /// The first column of the first row that a statement gives.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub async fn ask(&self, statement: &str) -> String {
+        match tenure_localpg::run(self.port(), statement).await {
+            Ok(answer) => answer,
+            Err(error) => panic!("{statement}: {error:?}"),
+        }
+    }
+
     /// Shuts the server down in order, ending its connections.
     ///
     /// # Panics
@@ -66,6 +137,25 @@ impl PrivatePostgres {
     /// When it is down.
     pub fn kill(&self) {
         self.take_down().crash();
+    }
+
+    /// Stops every process of the server where it is, as a machine that hangs would: connections stay and nothing is
+    /// answered.
+    ///
+    /// # Panics
+    ///
+    /// When it is down.
+    pub fn freeze(&self) {
+        self.running().as_mut().expect("the server is down").freeze();
+    }
+
+    /// Lets the server go on after [`freeze`](Self::freeze).
+    ///
+    /// # Panics
+    ///
+    /// When it is down.
+    pub fn thaw(&self) {
+        self.running().as_mut().expect("the server is down").thaw();
     }
 
     /// Starts the server again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same

@@ -1,1 +1,2 @@
-LISTEN tenure
+LISTEN tenure;
+SHOW transaction_read_only

@@ -1,0 +1,10 @@
+CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL, oldest bigint);
+-- Older binaries left it out. Asked for first: to add what is there would still lock the table.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_attribute
+                   WHERE attrelid = 'schema_version'::regclass AND attname = 'oldest' AND NOT attisdropped) THEN
+        ALTER TABLE schema_version ADD COLUMN oldest bigint;
+    END IF;
+END
+$$
