@@ -14,6 +14,9 @@ use crate::harness::{Home, SOON, Server, report, retryable};
 /// Long enough for tens of thousands of messages on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
+/// The id of an entry, and its fields.
+type Entry = (String, Vec<(String, String)>);
+
 /// Another look at the Redis of a server, and a worker that reads it by itself.
 struct Stream {
     redis: redis::aio::MultiplexedConnection,
@@ -41,13 +44,11 @@ impl Stream {
     }
 
     async fn pending(&self, stream: &str) -> u64 {
-        let summary: (u64, Option<String>, Option<String>, Option<Vec<(String, String)>>) =
-            self.ask(&["XPENDING", stream, "tenure"]).await;
-        summary.0
+        let summary: Vec<redis::Value> = self.ask(&["XPENDING", stream, "tenure"]).await;
+        redis::from_redis_value(summary[0].clone()).unwrap()
     }
 
-    /// Ids of the entries, each with its fields.
-    async fn entries(&self, stream: &str) -> Vec<(String, Vec<(String, String)>)> {
+    async fn entries(&self, stream: &str) -> Vec<Entry> {
         self.ask(&["XRANGE", stream, "-", "+"]).await
     }
 

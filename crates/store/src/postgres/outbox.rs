@@ -218,10 +218,9 @@ impl OutboxStore for Postgres {
         let conn = Conn::get(&self.read).await?;
         let now = self.reading(&conn).await?;
         let fail = |error| failed("feed the outbox", error);
-        let statement = conn.prepare_cached(sql::OUTBOX_FEED).await.map_err(fail)?;
-        let fed = conn.execute(&statement, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        let fed = query(&conn, sql::OUTBOX_FEED, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
         conn.give_back();
-        Ok(fed)
+        Ok(fed.len() as u64)
     }
 
     async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>> {
