@@ -1,6 +1,7 @@
 //! Real processes, killed and stopped: what was acknowledged stays, and what lost its lease changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stderr, reason = "what was measured is shown")]
 
 mod disk;
 mod failover;

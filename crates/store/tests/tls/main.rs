@@ -114,7 +114,8 @@ async fn each_of_several_servers_is_verified_by_its_own_name() {
              &target_session_attrs=read-write&sslmode=verify-full&sslrootcert={certs}/ca.crt"
         )
     };
-    open(&url("db.example", "localhost")).await.unwrap().now().await.unwrap();
+    let store = open(&url("db.example", "localhost")).await.unwrap();
+    store.now().await.unwrap();
     assert!(is_encrypted(&database).await);
     let error = open(&url("db.example", "other.example")).await.map(|_| ()).unwrap_err();
     assert!(error.chain().contains("for another name"), "{}", error.chain());
