@@ -171,7 +171,8 @@ impl Server {
     pub async fn on(home: Home) -> Self {
         let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
         let access = Live::new(Access { workers, ..Access::default() });
-        let config = ServerConfig { access, ..ServerConfig::default() };
+        let transports = tenure_server::Transports { redis: matches!(home, Home::Redis(..)), sqs: None };
+        let config = ServerConfig { access, transports, ..ServerConfig::default() };
         Self::start_at(Arc::new(home), config, Retention::default(), Arc::default()).await
     }
 
@@ -183,7 +184,11 @@ impl Server {
 
     /// Another server on the same store that knows no Redis: its wake-ups stay where they are.
     pub async fn beside_mute(&self) -> Self {
-        let engine = EngineConfig { clock: Arc::clone(&self.clock), ..EngineConfig::default() };
+        let engine = EngineConfig {
+            clock: Arc::clone(&self.clock),
+            default_transport: Transport::Redis,
+            ..EngineConfig::default()
+        };
         let config = self.config.clone();
         Self::start_engine(Arc::clone(&self.home), engine, |_| config).await
     }

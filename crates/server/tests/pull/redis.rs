@@ -72,7 +72,7 @@ async fn claim_by(server: &Server, delivery: &Delivery) -> Value {
 async fn run_by_stream(server: &Server, stream: &Stream, queue: &str, count: usize) {
     let mut done = 0;
     while done < count {
-        for delivery in stream.read(&[queue], 100).await {
+        for delivery in stream.read(&[queue], (count - done).min(100)).await {
             let job = claim_by(server, &delivery).await;
             if job["claimed"] == true {
                 assert_eq!(server.complete("reader", &job, json!({})).await.ok()["ack"], true);
