@@ -4,7 +4,7 @@
 //! once, from memory. If that fails, or the process dies first, the row is taken from the outbox when its time comes, by
 //! whichever control plane looks first.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -75,6 +75,27 @@ struct Line {
     due: Arc<Notify>,
     /// It could not be reached when it was last tried.
     away: Arc<AtomicBool>,
+    /// Queues whose consumers have what they need.
+    prepared: Mutex<HashSet<Arc<str>>>,
+}
+
+impl Line {
+    /// Those who wait for the first message of a queue need something to wait at. Should this fail, the sweep does it.
+    async fn prepare(&self, service: &Arc<dyn Upkeep>, items: &[OutboxItem]) {
+        let unprepared: HashSet<Arc<str>> = {
+            let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+            items.iter().map(|item| &item.queue).filter(|queue| !prepared.contains(*queue)).cloned().collect()
+        };
+        for queue in unprepared {
+            match service.prepare(&queue).await {
+                Ok(()) => {
+                    self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+                }
+                Err(TransportError::Unreachable { .. }) => return,
+                Err(TransportError::Refused { .. }) => {}
+            }
+        }
+    }
 }
 
 /// What is being published, and under which names what was published just now.
@@ -111,7 +132,10 @@ impl Outbox {
         for (transport, _) in transports.configured() {
             let (fresh, fresh_end) = mpsc::channel(FRESH);
             let (settled, settled_end) = mpsc::channel(SETTLED);
-            lines.insert(transport, Line { fresh, settled, due: Arc::default(), away: Arc::default() });
+            lines.insert(
+                transport,
+                Line { fresh, settled, due: Arc::default(), away: Arc::default(), prepared: Mutex::default() },
+            );
             ends.push(Ends { transport, fresh: fresh_end, settled: settled_end });
         }
         (Self { lines, ..Self::default() }, ends)
@@ -254,6 +278,7 @@ async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items:
             enqueue: item.message,
         })
         .collect();
+    line.prepare(service, &items).await;
     let answers = match service.publish(&wakes).await {
         Ok(answers) => answers,
         Err(error) => {
@@ -269,6 +294,7 @@ async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items:
     if line.away.swap(false, Ordering::Relaxed) {
         tracing::info!(transport = service.name(), "the transport is back: wake-ups are published again");
         // It may have lost what it had.
+        line.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
         shared.sweep.notify_one();
     }
     let (mut published, mut refused) = (Vec::new(), Vec::new());

@@ -51,7 +51,8 @@ async fn send(
             |url: String| inner.client.send_message_batch().queue_url(url).set_entries(Some(entries.clone())).send();
         let answer = match inner.queues.with(&inner.client, &queue, call).await {
             Ok(answer) => answer,
-            Err(Fault::OfQueue(reason)) => {
+            // Others may be reached: one that this caller may not use must not hold them up.
+            Err(Fault::OfQueue(reason) | Fault::OfService(TransportError::Refused { reason, .. })) => {
                 sent.extend(places.into_iter().map(|place| (place, Err(Refused(format!("SQS refused: {reason}"))))));
                 return Ok(sent);
             }

@@ -52,6 +52,7 @@ pub(super) fn of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> 
             let passing = status >= 500 || status == 429 || code.contains("Throttl") || code.contains("OverLimit");
             match code {
                 _ if passing => unreachable(format!("it answered with {code}")),
+                _ if is_about_credentials(code) => unreachable(format!("it does not take the credentials: {code}")),
                 _ => refused(format!("it answered with {code}")),
             }
         }
@@ -59,8 +60,38 @@ pub(super) fn of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> 
     }
 }
 
+/// Whether it does not know who is calling. Then it will refuse all queues alike; that a caller may not use *this* queue
+/// has other codes.
+fn is_about_credentials(code: &str) -> bool {
+    const CODES: [&str; 7] = [
+        "InvalidClientTokenId",
+        "UnrecognizedClient",
+        "SignatureDoesNotMatch",
+        "InvalidSignature",
+        "ExpiredToken",
+        "MissingAuthenticationToken",
+        "InvalidAccessKeyId",
+    ];
+    CODES.iter().any(|known| code.starts_with(known))
+}
+
 /// Whether the queue is not there, or no longer.
 pub(super) fn is_missing_queue<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> bool {
     let code = error.as_service_error().and_then(ProvideErrorMetadata::code);
     code.is_some_and(|code| code.ends_with("QueueDoesNotExist") || code.ends_with("NonExistentQueue"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_concerns_the_caller_concerns_all_queues() {
+        for code in ["InvalidClientTokenId", "UnrecognizedClientException", "ExpiredTokenException"] {
+            assert!(is_about_credentials(code), "{code}");
+        }
+        for code in ["AccessDenied", "AccessDeniedException", "KmsAccessDenied", "InvalidParameterValue"] {
+            assert!(!is_about_credentials(code), "{code}");
+        }
+    }
 }
