@@ -84,7 +84,9 @@ async fn dump(server: &Server) -> String {
             let bytes = files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect::<Vec<u8>>();
             String::from_utf8_lossy(&bytes).into_owned()
         }
-        crate::harness::Home::Postgres(database) | crate::harness::Home::Redis(database, _) => {
+        crate::harness::Home::Postgres(database)
+        | crate::harness::Home::Redis(database, _)
+        | crate::harness::Home::Sqs(database, _) => {
             let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
             let connection = tokio::spawn(connection);
             let tables = client

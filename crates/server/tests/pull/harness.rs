@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tenure_auth::{Secret, WorkerAuth};
@@ -11,8 +12,9 @@ use tenure_core::time::Timestamp;
 use tenure_engine::store::{Clock, Retention};
 use tenure_engine::{Engine, EngineConfig, Transports};
 use tenure_server::{Access, Live, ServerConfig};
-use tenure_testkit::{Database, Postgres, Redis, wait_until};
+use tenure_testkit::{Database, Moto, Postgres, Redis, wait_until};
 use tenure_transport::redis::{RedisConfig, RedisTransport};
+use tenure_transport::sqs::{SqsConfig, SqsTransport};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -60,13 +62,15 @@ pub enum Home {
     Postgres(Database),
     /// With a Redis over which wake-ups go.
     Redis(Database, tokio::sync::Mutex<Redis>),
+    /// With a server that speaks as SQS does.
+    Sqs(Database, tokio::sync::Mutex<Moto>),
 }
 
 impl Home {
     pub fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("tenure.db").display()),
-            Self::Postgres(database) | Self::Redis(database, _) => database.url().to_owned(),
+            Self::Postgres(database) | Self::Redis(database, _) | Self::Sqs(database, _) => database.url().to_owned(),
         }
     }
 
@@ -76,14 +80,21 @@ impl Home {
 
     /// What the engine needs to know about where wake-ups go. A sweep comes every second: real time passes until then.
     async fn engine_config(&self) -> EngineConfig {
-        let Self::Redis(_, redis) = self else { return EngineConfig::default() };
-        let config = RedisConfig { url: redis.lock().await.url(), ..RedisConfig::default() };
-        EngineConfig {
-            transports: Transports { redis: Some(Arc::new(RedisTransport::new(config).unwrap())), sqs: None },
-            default_transport: Transport::Redis,
-            sweep_every: Duration::from_secs(1),
-            ..EngineConfig::default()
-        }
+        let mut transports = Transports::default();
+        let default_transport = match self {
+            Self::Sqlite(_) | Self::Postgres(_) => return EngineConfig::default(),
+            Self::Redis(_, redis) => {
+                let config = RedisConfig { url: redis.lock().await.url(), ..RedisConfig::default() };
+                transports.redis = Some(Arc::new(RedisTransport::new(config).unwrap()));
+                Transport::Redis
+            }
+            Self::Sqs(_, moto) => {
+                transports.sqs = Some(Arc::new(sqs_transport(&moto.lock().await.url())));
+                Transport::Sqs
+            }
+        };
+        let sweep_every = Duration::from_secs(1);
+        EngineConfig { transports, default_transport, sweep_every, ..EngineConfig::default() }
     }
 
     /// Runs SQL behind the server's back.
@@ -94,7 +105,7 @@ impl Home {
                 file.busy_timeout(Duration::from_secs(10)).unwrap();
                 file.execute_batch(sql).unwrap();
             }
-            Self::Postgres(database) | Self::Redis(database, _) => {
+            Self::Postgres(database) | Self::Redis(database, _) | Self::Sqs(database, _) => {
                 let (client, connection) =
                     tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
                 let connection = tokio::spawn(connection);
@@ -166,6 +177,12 @@ impl Server {
     pub async fn redis() -> Self {
         let (database, redis) = (Postgres::shared().await.database().await, Redis::start().await);
         Self::on(Home::Redis(database, tokio::sync::Mutex::new(redis))).await
+    }
+
+    /// Postgres, and wake-ups over SQS.
+    pub async fn sqs() -> Self {
+        let (database, moto) = (Postgres::shared().await.database().await, Moto::start().await);
+        Self::on(Home::Sqs(database, tokio::sync::Mutex::new(moto))).await
     }
 
     pub async fn on(home: Home) -> Self {
@@ -349,6 +366,21 @@ impl Server {
     pub async fn attempts(&self, id: &str) -> Vec<Value> {
         self.get(&format!("/api/v1/tasks/{id}/attempts")).await.ok()["items"].as_array().unwrap().clone()
     }
+}
+
+/// SQS at this address, which takes any credentials. What was received comes again after two seconds.
+pub fn sqs_transport(url: &str) -> SqsTransport {
+    let config = SqsConfig { create_queues: true, visibility: Duration::from_secs(2), ..SqsConfig::default() };
+    SqsTransport::from_client(&sqs_client(url), config).unwrap()
+}
+
+pub fn sqs_client(url: &str) -> aws_sdk_sqs::Client {
+    let config = aws_sdk_sqs::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-central-1"))
+        .credentials_provider(Credentials::new("test", "test", None, None, "test"))
+        .endpoint_url(url);
+    aws_sdk_sqs::Client::from_conf(config.build())
 }
 
 /// A time as the wire has it.

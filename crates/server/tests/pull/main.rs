@@ -24,6 +24,7 @@ mod redrive;
 mod retries;
 mod sizes;
 mod smoke;
+mod sqs;
 mod store_gone;
 mod streams;
 mod submits;
