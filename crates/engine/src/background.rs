@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::duty::{self, Duties, Duty};
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::replicas;
+use crate::{replicas, sweep};
 
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -52,7 +52,9 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(redriver(Arc::clone(shared)));
     tasks.spawn(retention(Arc::clone(shared)));
     tasks.spawn(identity(Arc::clone(shared)));
-    tasks.spawn(crate::sweep::sweeper(Arc::clone(shared)));
+    for (transport, _) in shared.config.transports.configured() {
+        tasks.spawn(sweep::sweeper(Arc::clone(shared), transport));
+    }
 }
 
 /// Sleeps, less if the clock is moved. Gives false when the engine stops.

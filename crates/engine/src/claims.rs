@@ -137,10 +137,7 @@ impl Engine {
 
     /// A grant carries the name of its wake-up. One that was published a moment ago may have none in the store yet.
     async fn name_messages(&self, claimed: &mut Claimed) {
-        for grant in &mut claimed.grants {
-            if grant.transport.is_external() && grant.receipt.is_none() {
-                grant.receipt = self.shared.outbox.name(grant.message).await;
-            }
-        }
+        let nameless = claimed.grants.iter_mut().filter(|g| g.transport.is_external() && g.receipt.is_none());
+        self.shared.outbox.names(nameless).await;
     }
 }

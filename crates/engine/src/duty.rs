@@ -37,13 +37,21 @@ pub enum Duty {
     Redrive,
     Retention,
     IdentityPrune,
-    /// Hands wake-ups to the transports that carry them.
-    WakeUps,
+    /// Keep what a transport holds in line with the store.
+    RedisWakeUps,
+    SqsWakeUps,
 }
 
 impl Duty {
-    pub const ALL: [Self; 6] =
-        [Self::Reaper, Self::Timer, Self::Redrive, Self::Retention, Self::IdentityPrune, Self::WakeUps];
+    pub const ALL: [Self; 7] = [
+        Self::Reaper,
+        Self::Timer,
+        Self::Redrive,
+        Self::Retention,
+        Self::IdentityPrune,
+        Self::RedisWakeUps,
+        Self::SqsWakeUps,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +60,8 @@ impl Duty {
             Self::Redrive => "redrive",
             Self::Retention => "retention",
             Self::IdentityPrune => "identity-prune",
-            Self::WakeUps => "wake-ups",
+            Self::RedisWakeUps => "redis-wake-ups",
+            Self::SqsWakeUps => "sqs-wake-ups",
         }
     }
 }
@@ -61,6 +70,8 @@ impl Duty {
 #[derive(Debug)]
 pub struct Duties {
     holder: Holder,
+    /// What this control plane can do.
+    able: Vec<Duty>,
     presence: Arc<str>,
     presence_held: Slot,
     slots: [Slot; Duty::ALL.len()],
@@ -81,14 +92,16 @@ struct Held {
     until: Instant,
 }
 
-impl Default for Duties {
-    fn default() -> Self {
+impl Duties {
+    /// For a control plane that cannot do some of them.
+    pub fn without(unable: &[Duty]) -> Self {
         // A name per start: a process that comes back is another one.
         let name: Arc<str> = format!("{:016x}", random_bits() as u64).into();
         let presence = format!("{PRESENCE}{name}").into();
         let holder = Holder { name, token: LeaseToken::from_u128(random_bits()) };
         Self {
             holder,
+            able: Duty::ALL.into_iter().filter(|duty| !unable.contains(duty)).collect(),
             presence,
             presence_held: Slot::default(),
             slots: Default::default(),
@@ -96,9 +109,7 @@ impl Default for Duties {
             look: Notify::new(),
         }
     }
-}
 
-impl Duties {
     /// The name of this control plane among others.
     pub fn name(&self) -> &str {
         &self.holder.name
@@ -125,7 +136,7 @@ impl Duties {
 
     /// Takes what is free, renews what is held, and looks who else is there.
     pub async fn renew(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let mut resources: Vec<Arc<str>> = Duty::ALL.iter().map(|duty| duty.as_str().into()).collect();
+        let mut resources: Vec<Arc<str>> = self.able.iter().map(|duty| duty.as_str().into()).collect();
         resources.push(Arc::clone(&self.presence));
         // The lease began no earlier than this.
         let asked_at = Instant::now();

@@ -13,7 +13,7 @@ use tenure_store::{
     AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
     Retention, Store, StoreError, TaskFilter, TaskView,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,6 +27,7 @@ use crate::numbers::NumberPool;
 use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
 use crate::replicas::Telling;
+use crate::sweep;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -88,7 +89,7 @@ pub struct Shared {
     pub waiters: Waiters,
     pub outbox: Outbox,
     /// Wake-ups should be swept now.
-    pub sweep: Notify,
+    pub sweep: watch::Sender<()>,
     pub known_workers: KnownWorkers,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
@@ -199,7 +200,7 @@ impl Engine {
         }
         store.set_default_transport(config.default_transport);
         let (outbox, ends) = Outbox::new(&config.transports);
-        let duties = Duties::default();
+        let duties = Duties::without(&sweep::beyond(&config.transports));
         duties.renew(&*store).await?;
         let committers = if store.kind() == "sqlite" { 1 } else { 2 };
         let shared = Arc::new(Shared {
@@ -210,7 +211,7 @@ impl Engine {
             heartbeat: LaneQueue::new(Lane::Heartbeat),
             waiters: Waiters::default(),
             outbox,
-            sweep: Notify::new(),
+            sweep: watch::Sender::new(()),
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
@@ -332,8 +333,8 @@ impl Engine {
         let changes_transport = set.transport.is_some();
         let outcome = self.one(Command::SetQueue(set), 0).await?;
         if changes_transport && outcome.is_ok() {
-            self.shared.sweep.notify_one();
-            self.shared.tell(|| Notice::Everything);
+            self.shared.sweep.send_replace(());
+            self.shared.tell(|| Notice::Transports);
         }
         self.shared.waiters.wake_all(&queue);
         self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tenure_core::command::claim::Grant;
 use tenure_core::queue::Transport;
 use tenure_store::{NextTry, OutboxItem, PutOff, Settled, StoreError};
-use tenure_transport::{TransportError, Upkeep, WakeUp};
+use tenure_transport::{Refused, TransportError, Upkeep, WakeUp};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
@@ -172,9 +173,18 @@ impl Outbox {
         self.lines.values().for_each(|line| line.due.notify_one());
     }
 
-    /// How a wake-up is called that this process has just published, or is publishing.
-    pub async fn name(&self, message: i64) -> Option<Arc<str>> {
+    /// How wake-ups are called that this process has just published, or is publishing. However many are asked for, the
+    /// answer comes in a moment: leases run meanwhile.
+    pub async fn names(&self, grants: impl Iterator<Item = &mut Grant>) {
         let deadline = Instant::now() + NAME_WAIT;
+        for grant in grants {
+            let away = self.lines.get(&grant.transport).is_none_or(|line| line.away.load(Ordering::Relaxed));
+            let deadline = if away { Instant::now() } else { deadline };
+            grant.receipt = self.name(grant.message, deadline).await;
+        }
+    }
+
+    async fn name(&self, message: i64, deadline: Instant) -> Option<Arc<str>> {
         loop {
             let named = self.named.notified();
             match self.lock().by_message.get(&message) {
@@ -243,9 +253,9 @@ async fn publisher(shared: Arc<Shared>, transport: Transport, mut fresh: mpsc::R
             }
         }
         let mut reached = publish(&shared, line, service, items).await;
-        // However many fresh ones come, what somebody left behind has its turn.
-        while reached && looked.elapsed() >= poll && !shared.stopping.is_cancelled() {
-            match shared.store.take_outbox(&[transport], BATCH, HOLD_MS).await {
+        // What somebody left behind, and fresh ones, take turns: a long backlog of either does not hold up the other.
+        if reached && looked.elapsed() >= poll && !shared.stopping.is_cancelled() {
+            match shared.store.take_outbox(transport, BATCH, HOLD_MS).await {
                 Ok(items) => {
                     let whole = items.len() == BATCH;
                     reached = publish(&shared, line, service, items).await;
@@ -295,13 +305,17 @@ async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items:
         tracing::info!(transport = service.name(), "the transport is back: wake-ups are published again");
         // It may have lost what it had.
         line.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        shared.sweep.notify_one();
+        shared.sweep.send_replace(());
     }
     let (mut published, mut refused) = (Vec::new(), Vec::new());
     for (item, answer) in items.iter().zip(answers) {
         match answer {
             Ok(name) => published.push((item.message, name)),
-            Err(why) => refused.push(put_off(shared, item, why.to_string())),
+            Err(Refused::ForItself(why)) => refused.push(put_off(shared, item, why)),
+            Err(Refused::Away(error)) => {
+                let next = NextTry::Away { after_ms: BACKOFF_MS };
+                refused.push(PutOff { message: item.message, error, next });
+            }
         }
     }
     metrics::counter!("tenure_wakeups_published_total", "transport" => service.name())
@@ -365,17 +379,18 @@ async fn settler(shared: Arc<Shared>, transport: Transport, mut settled: mpsc::R
     let Some(service) = shared.config.transports.get(transport) else { return };
     loop {
         let mut batch = Vec::new();
-        tokio::select! {
-            biased;
-            _ = settled.recv_many(&mut batch, SETTLE_BATCH) => {}
-            () = shared.stopping.cancelled() => return,
+        let done = shared.stopping.run_until_cancelled(async {
+            settled.recv_many(&mut batch, SETTLE_BATCH).await;
+            remove(service, std::mem::take(&mut batch)).await;
+        });
+        if done.await.is_none() {
+            return;
         }
-        remove(service, batch).await;
     }
 }
 
 /// Takes wake-ups that are over out of their queues. What cannot be taken out now is swept up later.
-pub async fn remove(service: &Arc<dyn Upkeep>, settled: Vec<Settled>) {
+async fn remove(service: &Arc<dyn Upkeep>, settled: Vec<Settled>) {
     let mut by_queue: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
     for Settled { queue, receipt, .. } in settled {
         by_queue.entry(queue).or_default().extend(receipt);
@@ -395,9 +410,8 @@ async fn measure(shared: Arc<Shared>) {
             () = tokio::time::sleep(LAG_EVERY) => {}
             () = shared.stopping.cancelled() => return,
         }
-        let Ok(lags) = shared.store.outbox_lag().await else { continue };
         for (transport, _) in shared.config.transports.configured() {
-            let lag = lags.get(&transport).copied().unwrap_or_default();
+            let Ok(lag) = shared.store.outbox_lag(transport).await else { continue };
             let name = transport.as_str();
             metrics::gauge!("tenure_outbox_waiting", "transport" => name).set(lag.waiting as f64);
             metrics::gauge!("tenure_outbox_failed", "transport" => name).set(lag.failed as f64);

@@ -34,12 +34,13 @@ struct Pending {
     scheduled: bool,
     redrive: bool,
     facts: bool,
+    transports: bool,
     everything: bool,
 }
 
 impl Pending {
     fn is_urgent(&self) -> bool {
-        !self.ready.is_empty() || self.scheduled || self.redrive || self.everything
+        !self.ready.is_empty() || self.scheduled || self.redrive || self.transports || self.everything
     }
 
     fn notices(self) -> Vec<Notice> {
@@ -49,6 +50,7 @@ impl Pending {
             (self.scheduled, Notice::Scheduled),
             (self.redrive, Notice::Redrive),
             (self.facts, Notice::Facts),
+            (self.transports, Notice::Transports),
             (self.everything, Notice::Everything),
         ];
         notices.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, notice)| notice));
@@ -72,6 +74,7 @@ impl Telling {
             Notice::Scheduled => pending.scheduled = true,
             Notice::Redrive => pending.redrive = true,
             Notice::Facts => pending.facts = true,
+            Notice::Transports => pending.transports = true,
             Notice::Replicas | Notice::Everything => pending.everything = true,
         }
         drop(pending);
@@ -140,13 +143,13 @@ pub async fn hear(shared: Arc<Shared>) {
             Notice::Scheduled => shared.scheduled.notify_one(),
             Notice::Redrive => shared.redriving.notify_one(),
             Notice::Facts => shared.recorded.notify_waiters(),
+            Notice::Transports => shared.sweep.send_replace(()),
             Notice::Replicas => shared.duties.look.notify_one(),
             Notice::Everything => {
                 shared.duties.look.notify_one();
                 shared.scheduled.notify_one();
                 shared.redriving.notify_one();
                 shared.recorded.notify_waiters();
-                shared.sweep.notify_one();
                 background::sweep(&shared).await;
             }
         }

@@ -32,8 +32,8 @@ pub use model::{
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{
-    ExternalQueue, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry, OutboxState,
-    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
+    CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
+    OutboxRetry, OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, Settled, WakeCounts,
 };
 pub use store::{Batch, Done, Due, Lane, Pruned, Store};
 

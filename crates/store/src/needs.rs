@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tenure_core::batch::{self, IdempotencyScope, Outcome, World};
-use tenure_core::command::claim::{Claim, Grant, NotGranted};
+use tenure_core::command::claim::{Claim, Grant, NotGranted, NotGrantedReason};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::{Answer, Command, Context, expire};
 use tenure_core::queue::{QueueId, Transport};
@@ -184,9 +184,11 @@ impl Messages {
                 (Command::ClaimTask(claim), Ok(Answer::NotGranted(not))) => {
                     let Some(live) = not.live.filter(|live| self.queues.contains_key(&live.queue)) else { continue };
                     // A wake-up without a name is being published now: the message may be just that one.
-                    not.ack = receipts
-                        .get(&live.message)
-                        .is_some_and(|receipt| NotGranted::may_ack(not.live, Some(receipt), claim.message.as_deref()));
+                    // And one for a task that waits may be the only one that will wake anybody: the sweep judges it.
+                    not.ack = not.reason == NotGrantedReason::AlreadyRunning
+                        && receipts.get(&live.message).is_some_and(|receipt| {
+                            NotGranted::may_ack(not.live, Some(receipt), claim.message.as_deref())
+                        });
                 }
                 _ => {}
             }

@@ -21,6 +21,8 @@ pub enum Notice {
     Redrive,
     /// Facts were recorded.
     Facts,
+    /// A queue has another transport: wake-ups should be swept.
+    Transports,
     /// A control plane came or went, or gave up what it did for all.
     Replicas,
     /// Something may have been missed: look at everything.
@@ -54,6 +56,8 @@ pub(crate) struct Payload {
     #[serde(skip_serializing_if = "is_not")]
     facts: bool,
     #[serde(skip_serializing_if = "is_not")]
+    transports: bool,
+    #[serde(skip_serializing_if = "is_not")]
     replicas: bool,
     #[serde(skip_serializing_if = "is_not")]
     everything: bool,
@@ -76,6 +80,7 @@ impl Payload {
                 Notice::Scheduled => payload.scheduled = true,
                 Notice::Redrive => payload.redrive = true,
                 Notice::Facts => payload.facts = true,
+                Notice::Transports => payload.transports = true,
                 Notice::Replicas => payload.replicas = true,
                 Notice::Everything => payload.everything = true,
             }
@@ -104,6 +109,7 @@ impl Payload {
             (payload.scheduled, Notice::Scheduled),
             (payload.redrive, Notice::Redrive),
             (payload.facts, Notice::Facts),
+            (payload.transports, Notice::Transports),
             (payload.replicas, Notice::Replicas),
             (payload.everything, Notice::Everything),
         ];

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::TaskId;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::{Seq, TaskId};
 
 use crate::error::StoreError;
 use crate::model::Page;
@@ -149,6 +149,35 @@ pub struct ExternalQueue {
     pub lease_ttl_ms: Option<DurationMs>,
 }
 
+/// How many rows a queue has for a transport, and how many it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WakeCounts {
+    pub queue: ExternalQueue,
+    /// The queue still has this transport.
+    pub current: bool,
+    pub rows: u64,
+    pub published: u64,
+    /// Tasks of the queue that wait, and that are held.
+    pub ready: u64,
+    pub running: u64,
+}
+
+/// What came of one step of feeding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fed {
+    pub fed: u64,
+    /// Go on behind this task; `None` at the end.
+    pub next: Option<Seq>,
+}
+
+/// A row, and whether a task needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedWake {
+    pub message: i64,
+    pub receipt: Option<Arc<str>>,
+    pub needed: bool,
+}
+
 /// What a message stands for now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveWake {
@@ -169,11 +198,11 @@ pub struct PublishedWake {
 /// The part of a store that keeps wake-ups which leave the process.
 #[async_trait]
 pub trait OutboxStore {
-    /// Takes up to `limit` waiting rows of these transports whose time has come, oldest first, for `hold_ms`. A crash
+    /// Takes up to `limit` waiting rows of this transport whose time has come, oldest first, for `hold_ms`. A crash
     /// afterwards delays them by that long.
     async fn take_outbox(
         &self,
-        transports: &[Transport],
+        transport: Transport,
         limit: usize,
         hold_ms: DurationMs,
     ) -> Result<Vec<OutboxItem>, StoreError>;
@@ -190,20 +219,29 @@ pub trait OutboxStore {
     /// Failed rows wait again, as if they had never been tried. Gives how many.
     async fn retry_outbox(&self, which: &OutboxRetry) -> Result<u64, StoreError>;
 
-    async fn outbox_lag(&self) -> Result<HashMap<Transport, OutboxLag>, StoreError>;
+    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag, StoreError>;
 
     /// Queues whose wake-ups leave the process.
     async fn external_queues(&self) -> Result<Vec<ExternalQueue>, StoreError>;
 
-    /// How many rows of a queue were published and are live. It counts them.
-    async fn count_published(&self, queue: QueueId) -> Result<u64, StoreError>;
+    /// Queues that have this transport, and those that still have rows of it. It counts the rows.
+    async fn outbox_counts(&self, transport: Transport) -> Result<Vec<WakeCounts>, StoreError>;
 
-    /// Gives a row to ready tasks of such queues that have none: those that were enqueued when the queue had another
-    /// transport. Gives how many.
-    async fn feed_outbox(&self, limit: usize) -> Result<u64, StoreError>;
+    /// Gives a row to ready tasks of a queue that have none: those that were enqueued when it had another transport.
+    /// Looks at some tasks behind `after` at a time.
+    async fn feed_outbox(&self, queue: QueueId, after: Seq, limit: usize) -> Result<Fed, StoreError>;
 
-    /// Removes rows that no ready or held task needs, and rows for a transport that their queue no longer has.
-    async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>, StoreError>;
+    /// Rows of a queue for a transport, behind `after`, in order: is each of them still needed?
+    async fn check_outbox(
+        &self,
+        queue: QueueId,
+        transport: Transport,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<CheckedWake>, StoreError>;
+
+    /// Removes rows that nobody needs. What is needed after all gets a row by the next feed.
+    async fn drop_outbox(&self, messages: &[i64]) -> Result<(), StoreError>;
 
     /// Rows of a queue that were published at least `age_ms` ago, behind `after`, in order.
     async fn published_outbox(

@@ -51,10 +51,16 @@ pub struct Receipt {
     pub handle: Arc<str>,
 }
 
-/// Why one wake-up was refused while the transport as such works.
+/// Why one wake-up was not published while others were.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub String);
+pub enum Refused {
+    /// It was refused.
+    #[error("{0}")]
+    ForItself(String),
+    /// Its queue could not be reached; that says nothing about the wake-up.
+    #[error("{0}")]
+    Away(String),
+}
 
 /// The transport as such did not do it. Messages hold no address and no credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -34,7 +34,7 @@ async fn with_tasks(server: Server, count: usize) -> (Server, Vec<String>) {
 /// Takes every waiting entry in hand, once their maker has had its time.
 async fn taken(server: &Server) -> Vec<OutboxItem> {
     server.advance(tenure_engine::store::MAKERS_OWN_MS + 1_000);
-    server.engine.store().take_outbox(&[Transport::Redis], 1000, 60_000).await.unwrap()
+    server.engine.store().take_outbox(Transport::Redis, 1000, 60_000).await.unwrap()
 }
 
 async fn put_off(server: &Server, item: &OutboxItem, next: NextTry) {

@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::TaskId;
 use tenure_core::batch::OutboxWake;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::{Seq, TaskId};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -22,8 +22,8 @@ use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
-    ExternalQueue, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry,
-    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
+    CheckedWake, ExternalQueue, Fed, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
+    OutboxRetry, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -115,16 +115,10 @@ impl Postgres {
 
 #[async_trait]
 impl OutboxStore for Postgres {
-    async fn take_outbox(
-        &self,
-        transports: &[Transport],
-        limit: usize,
-        hold_ms: DurationMs,
-    ) -> Result<Vec<OutboxItem>> {
-        let transports: Vec<&str> = transports.iter().map(|transport| transport.as_str()).collect();
+    async fn take_outbox(&self, transport: Transport, limit: usize, hold_ms: DurationMs) -> Result<Vec<OutboxItem>> {
         self.outbox_write("take wake-ups", async |conn, now| {
             let (limit, until) = (limit as i64, now.plus(hold_ms));
-            let found = query(conn, sql::OUTBOX_TAKE, &[&Time(now), &transports, &limit, &Time(until)]).await?;
+            let found = query(conn, sql::OUTBOX_TAKE, &[&Time(now), &transport.as_str(), &limit, &Time(until)]).await?;
             let mut items = found.iter().map(item).collect::<rows::Result<Vec<_>>>()?;
             items.sort_unstable_by_key(|item| item.message);
             Ok(items)
@@ -178,15 +172,11 @@ impl OutboxStore for Postgres {
         .await
     }
 
-    async fn outbox_lag(&self) -> Result<HashMap<Transport, OutboxLag>> {
+    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag> {
         self.outbox_read("measure the outbox", async |conn, now| {
-            let found = query(conn, sql::OUTBOX_LAG, &[]).await?;
-            let lags = found.iter().map(|row| {
-                let oldest_ms = rows::time_if(row, 3)?.map_or(0, |oldest| now.since(oldest).max(0));
-                let lag = OutboxLag { waiting: count(row, 1)?, failed: count(row, 2)?, oldest_ms };
-                Ok((rows::transport(row.try_get(0)?), lag))
-            });
-            lags.collect()
+            let row = &query(conn, sql::OUTBOX_LAG, &[&transport.as_str()]).await?[0];
+            let oldest_ms = rows::time_if(row, 2)?.map_or(0, |oldest| now.since(oldest).max(0));
+            Ok(OutboxLag { waiting: count(row, 0)?, failed: count(row, 1)?, oldest_ms })
         })
         .await
     }
@@ -207,35 +197,59 @@ impl OutboxStore for Postgres {
         .await
     }
 
-    async fn count_published(&self, queue: QueueId) -> Result<u64> {
-        self.outbox_read("count published wake-ups", async |conn, _| {
-            count(&query(conn, sql::OUTBOX_COUNT, &[&queue.0]).await?[0], 0)
+    async fn outbox_counts(&self, transport: Transport) -> Result<Vec<WakeCounts>> {
+        self.outbox_read("count wake-ups", async |conn, _| {
+            let found = query(conn, sql::OUTBOX_COUNTS, &[&transport.as_str()]).await?;
+            let counts = found.iter().map(|row| {
+                let (id, name, lease_ttl_ms) = (QueueId(row.try_get(0)?), rows::text(row, 1)?, row.try_get(2)?);
+                Ok(WakeCounts {
+                    queue: ExternalQueue { id, name, transport, lease_ttl_ms },
+                    current: row.try_get(3)?,
+                    rows: count(row, 4)?,
+                    published: count(row, 5)?,
+                    ready: count(row, 6)?,
+                    running: count(row, 7)?,
+                })
+            });
+            counts.collect()
         })
         .await
     }
 
-    async fn feed_outbox(&self, limit: usize) -> Result<u64> {
-        let conn = Conn::get(&self.read).await?;
-        let now = self.reading(&conn).await?;
-        let fail = |error| failed("feed the outbox", error);
-        let fed = query(&conn, sql::OUTBOX_FEED, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
-        conn.give_back();
-        Ok(fed.len() as u64)
+    async fn feed_outbox(&self, queue: QueueId, after: Seq, limit: usize) -> Result<Fed> {
+        self.outbox_read("feed the outbox", async |conn, now| {
+            let asked = limit as i64;
+            let row = &query(conn, sql::OUTBOX_FEED, &[&Time(now), &queue.0, &after.0, &asked]).await?[0];
+            let (last, looked): (Option<i64>, i64) = (row.try_get(1)?, row.try_get(2)?);
+            Ok(Fed { fed: count(row, 0)?, next: last.filter(|_| looked == asked).map(Seq) })
+        })
+        .await
     }
 
-    async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>> {
-        let conn = Conn::get(&self.read).await?;
-        let fail = |error| failed("drop wake-ups without a task", error);
-        let found = query(&conn, sql::OUTBOX_ORPHANS, &[&(limit as i64)]).await.map_err(fail)?;
-        let found = found.iter().map(gone).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
-        let ids: Vec<QueueId> = found.iter().map(|(_, queue, ..)| *queue).collect();
-        let queues = self.cached_queues(&conn, &ids).await.map_err(fail)?;
-        conn.give_back();
-        let settled = found.into_iter().filter_map(|(message, queue, transport, receipt)| {
-            let queue = Arc::clone(&queues.get(&queue)?.name);
-            Some(Settled { message, queue, transport, receipt })
-        });
-        Ok(settled.collect())
+    async fn check_outbox(
+        &self,
+        queue: QueueId,
+        transport: Transport,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<CheckedWake>> {
+        self.outbox_read("look at wake-ups", async |conn, _| {
+            let (transport, limit) = (transport.as_str(), limit as i64);
+            let checked = query(conn, sql::OUTBOX_CHECK, &[&queue.0, &transport, &after, &limit]).await?;
+            let checked = checked.iter().map(|row| {
+                Ok(CheckedWake { message: row.try_get(0)?, receipt: rows::text_if(row, 1)?, needed: row.try_get(2)? })
+            });
+            checked.collect()
+        })
+        .await
+    }
+
+    async fn drop_outbox(&self, messages: &[i64]) -> Result<()> {
+        self.outbox_write("drop wake-ups without a task", async |conn, _| {
+            query(conn, sql::OUTBOX_SETTLE, &[&messages]).await?;
+            Ok(())
+        })
+        .await
     }
 
     async fn published_outbox(

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::TaskId;
 use tenure_core::batch::OutboxWake;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::{Seq, TaskId};
 
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
-    ExternalQueue, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry,
-    OutboxStore, OutboxView, PublishedWake, PutOff, Settled,
+    CheckedWake, ExternalQueue, Fed, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
+    OutboxRetry, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -105,28 +105,18 @@ fn json<T: serde::Serialize>(values: &[T]) -> String {
 
 #[async_trait]
 impl OutboxStore for Sqlite {
-    async fn take_outbox(
-        &self,
-        transports: &[Transport],
-        limit: usize,
-        hold_ms: DurationMs,
-    ) -> Result<Vec<OutboxItem>> {
-        let transports = json(&transports.iter().map(|transport| transport.as_str()).collect::<Vec<_>>());
+    async fn take_outbox(&self, transport: Transport, limit: usize, hold_ms: DurationMs) -> Result<Vec<OutboxItem>> {
         let now = self.clock.read_process().now;
         // Most of the time there is nothing, and a look needs no turn of the writer.
-        let due = {
-            let transports = transports.clone();
-            self.read("look for wake-ups", move |conn| {
-                conn.prepare_cached(sql::OUTBOX_DUE)?.exists(params![now.as_millis(), transports, 1])
-            })
-            .await?
-        };
-        if !due {
+        let due = self.read("look for wake-ups", move |conn| {
+            conn.prepare_cached(sql::OUTBOX_DUE)?.exists(params![now.as_millis(), transport.as_str(), 1])
+        });
+        if !due.await? {
             return Ok(Vec::new());
         }
         self.write("take wake-ups", move |tx| {
             let mut due = tx.prepare_cached(sql::OUTBOX_DUE)?;
-            let items = due.query_map(params![now.as_millis(), transports, limit as i64], item)?;
+            let items = due.query_map(params![now.as_millis(), transport.as_str(), limit as i64], item)?;
             let mut items = items.collect::<rusqlite::Result<Vec<_>>>()?;
             let mut hold = tx.prepare_cached(sql::OUTBOX_HOLD)?;
             for item in &items {
@@ -190,15 +180,13 @@ impl OutboxStore for Sqlite {
         .await
     }
 
-    async fn outbox_lag(&self) -> Result<HashMap<Transport, OutboxLag>> {
+    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag> {
         let now = self.clock.read_process().now;
         self.read("measure the outbox", move |conn| {
-            let mut statement = conn.prepare_cached(sql::OUTBOX_LAG)?;
-            let lags = statement.query_map([], |row| {
-                let oldest_ms = time_if(row, 3)?.map_or(0, |oldest| now.since(oldest).max(0));
-                Ok((transport(row, 0)?, OutboxLag { waiting: count(row, 1)?, failed: count(row, 2)?, oldest_ms }))
-            })?;
-            lags.collect()
+            conn.prepare_cached(sql::OUTBOX_LAG)?.query_row([transport.as_str()], |row| {
+                let oldest_ms = time_if(row, 2)?.map_or(0, |oldest| now.since(oldest).max(0));
+                Ok(OutboxLag { waiting: count(row, 0)?, failed: count(row, 1)?, oldest_ms })
+            })
         })
         .await
     }
@@ -219,33 +207,68 @@ impl OutboxStore for Sqlite {
         .await
     }
 
-    async fn count_published(&self, queue: QueueId) -> Result<u64> {
-        self.read("count published wake-ups", move |conn| {
-            conn.prepare_cached(sql::OUTBOX_COUNT)?.query_row([queue.0], |row| count(row, 0))
+    async fn outbox_counts(&self, transport: Transport) -> Result<Vec<WakeCounts>> {
+        self.read("count wake-ups", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_COUNTS)?;
+            let counts = statement.query_map([transport.as_str()], |row| {
+                let (id, name, lease_ttl_ms) = (QueueId(row.get(0)?), row.get(1)?, row.get(2)?);
+                Ok(WakeCounts {
+                    queue: ExternalQueue { id, name, transport, lease_ttl_ms },
+                    current: row.get(3)?,
+                    rows: count(row, 4)?,
+                    published: count(row, 5)?,
+                    ready: count(row, 6)?,
+                    running: count(row, 7)?,
+                })
+            })?;
+            counts.collect()
         })
         .await
     }
 
-    async fn feed_outbox(&self, limit: usize) -> Result<u64> {
+    async fn feed_outbox(&self, queue: QueueId, after: Seq, limit: usize) -> Result<Fed> {
+        // The search goes over all that waits, and must not keep the writer from others.
+        let unfed = self.read("look for tasks without a wake-up", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_UNFED)?;
+            let unfed =
+                statement.query_map(params![queue.0, after.0, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            unfed.collect::<rusqlite::Result<Vec<(i64, i64)>>>()
+        });
+        let unfed = unfed.await?;
+        let next = unfed.last().filter(|_| unfed.len() == limit).map(|(seq, _)| Seq(*seq));
+        if unfed.is_empty() {
+            return Ok(Fed { fed: 0, next });
+        }
         let now = self.clock.read_process().now;
-        self.write("feed the outbox", move |tx| {
-            Ok(tx.prepare_cached(sql::OUTBOX_FEED)?.execute(params![now.as_millis(), limit as i64])? as u64)
+        let fed = self.write("feed the outbox", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_FEED)?;
+            unfed.iter().try_fold(0, |sum, (seq, message)| {
+                Ok(sum + statement.execute(params![seq, message, now.as_millis()])? as u64)
+            })
+        });
+        Ok(Fed { fed: fed.await?, next })
+    }
+
+    async fn check_outbox(
+        &self,
+        queue: QueueId,
+        transport: Transport,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<CheckedWake>> {
+        self.read("look at wake-ups", move |conn| {
+            let mut statement = conn.prepare_cached(sql::OUTBOX_CHECK)?;
+            let checked = statement.query_map(params![queue.0, transport.as_str(), after, limit as i64], |row| {
+                Ok(CheckedWake { message: row.get(0)?, receipt: row.get(1)?, needed: row.get(2)? })
+            })?;
+            checked.collect()
         })
         .await
     }
 
-    async fn drop_orphans(&self, limit: usize) -> Result<Vec<Settled>> {
-        self.write("drop wake-ups without a task", move |tx| {
-            let mut statement = tx.prepare_cached(sql::OUTBOX_ORPHANS)?;
-            let found = statement.query_map([limit as i64], gone)?.collect::<rusqlite::Result<Vec<_>>>()?;
-            let mut names = tx.prepare_cached("SELECT name FROM queues WHERE queue_id = ?")?;
-            let settled = found.into_iter().map(|(message, queue, transport, receipt)| {
-                let queue = names.query_row([queue.0], |row| row.get(0))?;
-                Ok(Settled { message, queue, transport, receipt })
-            });
-            settled.collect()
-        })
-        .await
+    async fn drop_outbox(&self, messages: &[i64]) -> Result<()> {
+        let messages = messages.to_vec();
+        self.write("drop wake-ups without a task", move |tx| settle(tx, &messages).map(drop)).await
     }
 
     async fn published_outbox(

@@ -29,7 +29,7 @@ const HOT: [(&str, &str, &str); 15] = [
     ("outbox_settle", include_str!("../../src/postgres/sql/outbox_settle.sql"), "'{7,8,9}'"),
     ("outbox_receipts", include_str!("../../src/postgres/sql/outbox_receipts.sql"), "'{7,8,9}'"),
     ("outbox_published", include_str!("../../src/postgres/sql/outbox_published.sql"), "'{7,8}', '{a,b}', now()"),
-    ("outbox_take", include_str!("../../src/postgres/sql/outbox_take.sql"), "now(), '{redis}', 100, now()"),
+    ("outbox_take", include_str!("../../src/postgres/sql/outbox_take.sql"), "now(), 'redis', 100, now()"),
     ("outbox_republish", include_str!("../../src/postgres/sql/outbox_republish.sql"), "'{7,8}', now()"),
     ("running_of_claims", include_str!("../../src/postgres/sql/running_of_claims.sql"), "'w', 'c'"),
 ];
@@ -42,7 +42,7 @@ const FILL: &str = "
     SELECT n, gen_random_uuid(), 1, 5, n, 'w' || n % 100, gen_random_uuid(), 1, now(), 1, gen_random_uuid(),
         'c' || n, now(), 60000, 20000 FROM generate_series(1, 20000) n;
     INSERT INTO outbox (message, transport, queue_id, seq, id, created_at, due_at)
-    SELECT n, 'redis', 1, n, gen_random_uuid(), now(), now() FROM generate_series(1, 20000) n";
+    SELECT n, CASE WHEN n % 2 = 0 THEN 'redis' ELSE 'sqs' END, 1, n, gen_random_uuid(), now(), now() FROM generate_series(1, 20000) n";
 
 /// Prepares on empty tables, fills them, and shows what the kept plans do.
 async fn plans(vacuumed: bool) -> Vec<(&'static str, String)> {

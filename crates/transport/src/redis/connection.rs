@@ -113,11 +113,17 @@ impl Connections {
         Err(error)
     }
 
+    /// The next call makes another connection.
+    pub(super) async fn forget(&self) {
+        self.shared.lock().await.connection = None;
+    }
+
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_of_the_connection(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_unrecoverable_error() || matches!(error.code(), Some("READONLY" | "NOAUTH"))
+pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
+    let code = matches!(error.code(), Some("READONLY" | "NOAUTH" | "EXECABORT"));
+    error.is_io_error() || error.is_unrecoverable_error() || code
 }

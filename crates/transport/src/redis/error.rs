@@ -57,7 +57,7 @@ pub(super) fn of_one(error: &RedisError) -> Result<Refused, TransportError> {
         (Some("NOAUTH" | "WRONGPASS" | "MOVED" | "ASK"), error) | (_, error @ TransportError::Unreachable { .. }) => {
             Err(error)
         }
-        (_, TransportError::Refused { reason, .. }) => Ok(Refused(format!("Redis refused: {reason}"))),
+        (_, TransportError::Refused { reason, .. }) => Ok(Refused::ForItself(format!("Redis refused: {reason}"))),
     }
 }
 

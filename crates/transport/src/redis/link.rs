@@ -82,7 +82,9 @@ impl Link {
         if !secure && ca_file.is_some() {
             return Err(error::refused("a CA file is set, and the URL is not rediss://"));
         }
-        Ok(Self { address, login: info.redis_settings().clone() })
+        // Answers are read as the second version of the protocol has them, whatever the URL asks for.
+        let login = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP2);
+        Ok(Self { address, login })
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, TransportError> {

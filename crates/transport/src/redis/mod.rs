@@ -141,6 +141,10 @@ impl Transport for RedisTransport {
                 pipeline.arg("job_id").arg(&*wake.task).arg("enqueue_id").arg(wake.enqueue);
             }
             let answers: Vec<redis::RedisResult<String>> = self.inner.connections.run(&pipeline).await?;
+            if answers.iter().filter_map(|answer| answer.as_ref().err()).any(connection::is_of_the_connection) {
+                // It may lead to a server that others have left.
+                self.inner.connections.forget().await;
+            }
             for answer in answers {
                 published.push(match answer {
                     Ok(id) => Ok(id.into()),

@@ -35,7 +35,14 @@ pub(super) async fn publish(inner: &Inner, wakes: &[WakeUp]) -> Result<Vec<Publi
         .await?;
     let mut published: Vec<_> = sent.into_iter().flatten().collect();
     published.sort_unstable_by_key(|(place, _)| *place);
-    Ok(published.into_iter().map(|(_, one)| one).collect())
+    let published: Vec<Published> = published.into_iter().map(|(_, one)| one).collect();
+    match published.iter().find(|one| !matches!(one, Err(Refused::Away(_)))) {
+        None if !published.is_empty() => {
+            let reason = published.into_iter().find_map(Result::err).map(|away| away.to_string());
+            Err(error::unreachable(reason.unwrap_or_default()))
+        }
+        _ => Ok(published),
+    }
 }
 
 async fn send(
@@ -53,10 +60,16 @@ async fn send(
             Ok(answer) => answer,
             // Others may be reached: one that this caller may not use must not hold them up.
             Err(Fault::OfQueue(reason) | Fault::OfService(TransportError::Refused { reason, .. })) => {
-                sent.extend(places.into_iter().map(|place| (place, Err(Refused(format!("SQS refused: {reason}"))))));
+                sent.extend(
+                    places.into_iter().map(|place| (place, Err(Refused::ForItself(format!("SQS refused: {reason}"))))),
+                );
                 return Ok(sent);
             }
-            Err(Fault::OfService(error)) => return Err(error),
+            // What other queues took is not to be sent again for this one.
+            Err(Fault::OfService(TransportError::Unreachable { reason, .. })) => {
+                sent.extend(places.into_iter().map(|place| (place, Err(Refused::Away(reason.clone())))));
+                return Ok(sent);
+            }
         };
         for one in answer.successful {
             sent.push((place_of(&one.id)?, Ok(one.message_id.into())));
@@ -65,7 +78,7 @@ async fn send(
         for one in answer.failed {
             let place = place_of(&one.id)?;
             match one.sender_fault {
-                true => sent.push((place, Err(Refused(format!("SQS refused: {}", one.code))))),
+                true => sent.push((place, Err(Refused::ForItself(format!("SQS refused: {}", one.code))))),
                 false => places.push(place),
             }
         }
@@ -73,7 +86,9 @@ async fn send(
             return Ok(sent);
         }
     }
-    Err(error::unreachable("it failed at some messages, again and again"))
+    let reason = "it failed at this message, again and again";
+    sent.extend(places.into_iter().map(|place| (place, Err(Refused::Away(reason.to_owned())))));
+    Ok(sent)
 }
 
 fn entry(place: usize, wake: &WakeUp) -> Result<SendMessageBatchRequestEntry, TransportError> {

@@ -44,7 +44,7 @@ async fn queues_are_made_only_when_asked_to_and_without_a_redrive_policy() {
     refused(careful.prepare(&q).await);
     refused(careful.receive(from_ref(&q), 1, SOON).await.map(drop));
     let published = careful.publish(&[wake("etl", 1)]).await.unwrap();
-    assert_eq!(published, [Err(Refused("SQS refused: the queue t-etl does not exist".to_owned()))]);
+    assert_eq!(published, [Err(Refused::ForItself("SQS refused: the queue t-etl does not exist".to_owned()))]);
 
     stand.transport(true, LONG).prepare(&q).await.unwrap();
     publish(&careful, &[wake("etl", 1)]).await;
@@ -64,7 +64,7 @@ async fn names_that_sqs_does_not_take_are_refused_alone() {
     let transport = stand.transport(true, LONG);
     let bad = WakeUp { queue: queue("etl.low"), ..wake("", 1) };
     let published = transport.publish(&[bad, wake("etl", 2)]).await.unwrap();
-    let Refused(reason) = published[0].as_ref().unwrap_err();
+    let reason = published[0].as_ref().unwrap_err().to_string();
     assert!(reason.contains(r#""t-etl.low" is no name for a queue"#), "{reason}");
     assert!(published[1].is_ok());
     let answer = transport.receive(&[queue("etl.low")], 1, SOON).await;

@@ -26,8 +26,8 @@ CREATE TABLE outbox (
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX outbox_due ON outbox (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_failed ON outbox (message) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (transport, (message + 0)) WHERE failed_at IS NOT NULL;
 CREATE INDEX outbox_by_queue ON outbox (queue_id, (message + 0));
 
 -- What one control plane does for all: who does it, and until when.

@@ -1,3 +1,3 @@
-SELECT transport, count(*) FILTER (WHERE due_at IS NOT NULL), count(*) FILTER (WHERE failed_at IS NOT NULL),
-    min(created_at) FILTER (WHERE due_at IS NOT NULL)
-FROM outbox WHERE due_at IS NOT NULL OR failed_at IS NOT NULL GROUP BY transport
+SELECT (SELECT count(*) FROM outbox WHERE transport = $1 AND due_at IS NOT NULL),
+    (SELECT count(*) FROM outbox WHERE transport = $1 AND failed_at IS NOT NULL),
+    (SELECT min(created_at) FROM outbox WHERE transport = $1 AND due_at IS NOT NULL)

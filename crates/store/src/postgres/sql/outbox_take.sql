@@ -1,5 +1,5 @@
 WITH taken AS (
-    SELECT message FROM outbox WHERE due_at <= $1 AND transport = ANY($2)
+    SELECT message FROM outbox WHERE transport = $2 AND due_at <= $1
     ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox o SET due_at = $4

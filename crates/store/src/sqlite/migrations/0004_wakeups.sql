@@ -22,8 +22,8 @@ CREATE TABLE outbox (
     CHECK ((due_at IS NOT NULL) + (published_at IS NOT NULL) + (failed_at IS NOT NULL) = 1),
     CHECK ((published_at IS NULL) = (receipt IS NULL))
 ) STRICT;
-CREATE INDEX outbox_due ON outbox (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_failed ON outbox (message) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (transport, message) WHERE failed_at IS NOT NULL;
 CREATE INDEX outbox_by_queue ON outbox (queue_id, message);
 
 -- What one control plane does for all: who does it, and until when.
