@@ -75,7 +75,7 @@ impl Home {
 }
 
 impl Held {
-    /// Waits until a writer stands before it.
+    /// Waits until a grant stands before it.
     pub async fn by_somebody(&self) {
         match self {
             // Its one writer tells nobody that it waits.
@@ -85,7 +85,7 @@ impl Held {
             }
             Self::Postgres { client } => {
                 let waiting = "SELECT 1 FROM pg_stat_activity
-                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+                    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO running%'";
                 wait_until("a writer waits", SOON, async || !client.query(waiting, &[]).await.unwrap().is_empty())
                     .await;
             }
