@@ -1,8 +1,8 @@
 //! Whether what was seen can be the work of a control plane that keeps its promises.
 //!
-//! Two kinds of rules. The plain ones ([`rules`]) each name one promise and are easy to read in a report. The search for
-//! an order ([`search`]) holds all answers of a task, together with its state at the end, against a small sequential
-//! machine ([`model`]); it finds whatever the plain ones do not name.
+//! Two kinds of rules. The plain ones (`rules`) each name one promise and are easy to read in a report. The search for
+//! an order (`search`) holds all answers of a task, together with its state at the end, against a small sequential
+//! machine (`model`); it finds whatever the plain ones do not name.
 
 mod events;
 mod model;
