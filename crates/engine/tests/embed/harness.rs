@@ -85,7 +85,9 @@ impl Held {
             }
             Self::Postgres { client } => {
                 // What servers tell of activity stands still within a transaction; locks do not.
-                let waiting = "SELECT 1 FROM pg_locks WHERE relation = 'running'::regclass AND NOT granted";
+                // Databases made from one template number their tables alike.
+                let waiting = "SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database \
+                    WHERE datname = current_database() AND relation = 'running'::regclass AND NOT granted";
                 wait_until("a writer waits", SOON, async || !client.query(waiting, &[]).await.unwrap().is_empty())
                     .await;
             }
