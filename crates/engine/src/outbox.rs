@@ -73,14 +73,19 @@ struct Line {
     fresh: mpsc::Sender<OutboxItem>,
     settled: mpsc::Sender<Settled>,
     /// The outbox has something that is due now.
-    due: Arc<Notify>,
+    due: Notify,
     /// It could not be reached when it was last tried.
-    away: Arc<AtomicBool>,
+    away: AtomicBool,
     /// Queues whose consumers have what they need.
     prepared: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Line {
+    fn new(fresh: mpsc::Sender<OutboxItem>, settled: mpsc::Sender<Settled>) -> Self {
+        let (due, away, prepared) = (Notify::new(), AtomicBool::new(false), Mutex::default());
+        Self { fresh, settled, due, away, prepared }
+    }
+
     /// Those who wait for the first message of a queue need something to wait at. Should this fail, the sweep does it.
     async fn prepare(&self, service: &Arc<dyn Upkeep>, items: &[OutboxItem]) {
         let unprepared: HashSet<Arc<str>> = {
@@ -133,10 +138,7 @@ impl Outbox {
         for (transport, _) in transports.configured() {
             let (fresh, fresh_end) = mpsc::channel(FRESH);
             let (settled, settled_end) = mpsc::channel(SETTLED);
-            lines.insert(
-                transport,
-                Line { fresh, settled, due: Arc::default(), away: Arc::default(), prepared: Mutex::default() },
-            );
+            lines.insert(transport, Line::new(fresh, settled));
             ends.push(Ends { transport, fresh: fresh_end, settled: settled_end });
         }
         (Self { lines, ..Self::default() }, ends)
@@ -146,7 +148,8 @@ impl Outbox {
     pub fn publish(&self, items: Vec<OutboxItem>) {
         for item in items {
             let Some(line) = self.lines.get(&item.transport) else { continue };
-            if line.away.load(Ordering::Relaxed) {
+            // One at a time finds out whether a transport that was away is back.
+            if line.away.load(Ordering::Relaxed) && line.fresh.capacity() < line.fresh.max_capacity() {
                 continue;
             }
             let message = item.message;
@@ -176,15 +179,14 @@ impl Outbox {
     /// How wake-ups are called that this process has just published, or is publishing. However many are asked for, the
     /// answer comes in a moment: leases run meanwhile.
     pub async fn names(&self, grants: impl Iterator<Item = &mut Grant>) {
-        let deadline = Instant::now() + NAME_WAIT;
+        let deadline = tokio::time::Instant::now() + NAME_WAIT;
         for grant in grants {
             let away = self.lines.get(&grant.transport).is_none_or(|line| line.away.load(Ordering::Relaxed));
-            let deadline = if away { Instant::now() } else { deadline };
-            grant.receipt = self.name(grant.message, deadline).await;
+            grant.receipt = self.name(grant.message, (!away).then_some(deadline)).await;
         }
     }
 
-    async fn name(&self, message: i64, deadline: Instant) -> Option<Arc<str>> {
+    async fn name(&self, message: i64, deadline: Option<tokio::time::Instant>) -> Option<Arc<str>> {
         loop {
             let named = self.named.notified();
             match self.lock().by_message.get(&message) {
@@ -192,9 +194,7 @@ impl Outbox {
                 Some(Some(name)) => return Some(Arc::clone(name)),
                 Some(None) => {}
             }
-            if tokio::time::timeout_at(deadline.into(), named).await.is_err() {
-                return None;
-            }
+            tokio::time::timeout_at(deadline?, named).await.ok()?;
         }
     }
 
@@ -359,14 +359,14 @@ fn put_off(shared: &Shared, item: &OutboxItem, error: String) -> PutOff {
 
 /// What ended while it was being published is over before anybody got it.
 async fn withdraw(service: &Arc<dyn Upkeep>, items: &[OutboxItem], published: &[(i64, Arc<str>)], gone: &[i64]) {
-    for message in gone {
-        let item = items.iter().find(|item| item.message == *message);
-        let name = published.iter().find(|(published, _)| published == message);
-        if let (Some(item), Some((_, name))) = (item, name) {
-            // Should this fail, it is swept up later.
-            let _ = service.remove(&item.queue, std::slice::from_ref(name)).await;
-        }
-    }
+    let names: HashMap<i64, &Arc<str>> = published.iter().map(|(message, name)| (*message, name)).collect();
+    let over = items.iter().filter(|item| gone.contains(&item.message)).map(|item| Settled {
+        message: item.message,
+        queue: Arc::clone(&item.queue),
+        transport: item.transport,
+        receipt: names.get(&item.message).map(|name| Arc::clone(name)),
+    });
+    remove(service, over.collect()).await;
 }
 
 fn note(outcome: Result<(), StoreError>) {
@@ -378,10 +378,10 @@ fn note(outcome: Result<(), StoreError>) {
 async fn settler(shared: Arc<Shared>, transport: Transport, mut settled: mpsc::Receiver<Settled>) {
     let Some(service) = shared.config.transports.get(transport) else { return };
     loop {
-        let mut batch = Vec::new();
         let done = shared.stopping.run_until_cancelled(async {
+            let mut batch = Vec::new();
             settled.recv_many(&mut batch, SETTLE_BATCH).await;
-            remove(service, std::mem::take(&mut batch)).await;
+            remove(service, batch).await;
         });
         if done.await.is_none() {
             return;
@@ -417,5 +417,90 @@ async fn measure(shared: Arc<Shared>) {
             metrics::gauge!("tenure_outbox_failed", "transport" => name).set(lag.failed as f64);
             metrics::gauge!("tenure_outbox_oldest_seconds", "transport" => name).set(lag.oldest_ms as f64 / 1000.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId};
+
+    use super::*;
+
+    fn grant(message: i64) -> Grant {
+        Grant {
+            task: TaskId::new(0, 0, Seq(message)),
+            queue: tenure_core::queue::QueueId(1),
+            attempt: 1,
+            attempt_id: AttemptId::from_u128(1),
+            token: LeaseToken::from_u128(1),
+            fence: Fence(1),
+            message,
+            lease_ttl_ms: 1_000,
+            heartbeat_ms: 300,
+            deadline: None,
+            checkpoint: None,
+            transport: Transport::Redis,
+            receipt: None,
+            repeatable: false,
+            body: None,
+        }
+    }
+
+    fn item(message: i64) -> OutboxItem {
+        let task = TaskId::new(0, 0, Seq(message));
+        OutboxItem { message, task, queue: "q".into(), transport: Transport::Redis, tries: 0 }
+    }
+
+    /// An outbox with a line that nobody serves.
+    fn stuck() -> (Outbox, mpsc::Receiver<OutboxItem>, mpsc::Receiver<Settled>) {
+        let ((fresh, fresh_end), (settled, settled_end)) = (mpsc::channel(FRESH), mpsc::channel(SETTLED));
+        let lines = HashMap::from([(Transport::Redis, Line::new(fresh, settled))]);
+        (Outbox { lines, ..Outbox::default() }, fresh_end, settled_end)
+    }
+
+    #[tokio::test]
+    async fn however_many_names_are_missing_they_are_waited_for_once() {
+        let (outbox, _fresh, _settled) = stuck();
+        outbox.publish((1..=100).map(item).collect());
+        let mut grants: Vec<Grant> = (1..=100).map(grant).collect();
+        let started = tokio::time::Instant::now();
+        outbox.names(grants.iter_mut()).await;
+        assert!(grants.iter().all(|grant| grant.receipt.is_none()));
+        assert!(started.elapsed() < 50 * NAME_WAIT, "{:?}", started.elapsed());
+        // A transport that is away is not waited for at all.
+        outbox.lines[&Transport::Redis].away.store(true, Ordering::Relaxed);
+        let told = tokio::time::timeout(Duration::ZERO, outbox.names(grants.iter_mut())).await;
+        assert!(told.is_ok(), "it waited");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_learned_meanwhile_is_told() {
+        let (outbox, _fresh, _settled) = stuck();
+        outbox.publish(vec![item(7)]);
+        let mut grants = [grant(7), grant(8)];
+        let learned = async { outbox.learn(&[(7, "70-0".into())]) };
+        tokio::join!(outbox.names(grants.iter_mut()), learned);
+        assert_eq!(grants.map(|grant| grant.receipt), [Some("70-0".into()), None], "nobody publishes the other");
+    }
+
+    #[test]
+    fn a_transport_that_is_away_is_tried_with_one_at_a_time() {
+        let (outbox, mut fresh, _settled) = stuck();
+        outbox.lines[&Transport::Redis].away.store(true, Ordering::Relaxed);
+        outbox.publish((1..=5).map(item).collect());
+        assert_eq!(fresh.try_recv().map(|item| item.message), Ok(1));
+        assert!(fresh.try_recv().is_err());
+        outbox.publish(vec![item(6)]);
+        assert_eq!(fresh.try_recv().map(|item| item.message), Ok(6));
+    }
+
+    #[test]
+    fn names_are_forgotten_in_their_order() {
+        let mut names = Names::default();
+        for message in 0..NAMES as i64 + 10 {
+            names.put(message, None);
+        }
+        assert_eq!(names.by_message.len(), NAMES);
+        assert!(!names.by_message.contains_key(&9) && names.by_message.contains_key(&10));
     }
 }

@@ -1,11 +1,13 @@
 //! Wake-ups over Redis Streams: what stands in the stream, who takes it out, and what happens when Redis loses it.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_engine::store::MAKERS_OWN_MS;
-use tenure_testkit::wait_until;
+use tenure_engine::Duty;
+use tenure_engine::store::{MAKERS_OWN_MS, OutboxFilter};
+use tenure_testkit::{Postgres, Redis, wait_until};
 use tenure_transport::redis::{RedisConfig, RedisTransport};
 use tenure_transport::{Delivery, Transport};
 
@@ -368,6 +370,47 @@ async fn a_change_of_transport_on_a_live_queue_loses_nothing() {
     stream.wait_for("q", 20).await;
     run_by_stream(&server, &stream, "q", 20).await;
     stream.wait_for("q", 0).await;
+}
+
+/// What a queue has left behind in a Redis that is down is taken out when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_leaves_a_redis_that_is_down_leaves_nothing_behind() {
+    let keeps = |_: &Path, _: u16| ["--appendonly", "yes", "--appendfsync", "always"].map(ToOwned::to_owned).to_vec();
+    let database = Postgres::shared().await.database().await;
+    let server = Server::on(Home::Redis(database, Redis::start_with(keeps).await.into())).await;
+    let Home::Redis(_, redis) = &*server.home else { panic!("no Redis") };
+    for _ in 0..5 {
+        server.submit(json!({})).await;
+    }
+    Stream::of(&server).await.wait_for("q", 5).await;
+    redis.lock().await.kill();
+    server.put("/api/v1/queues/q", json!({"transport": "embedded"})).await.ok();
+    // Time for the sweeps that follow a change, at once and two seconds later.
+    let changed = Instant::now();
+    wait_until("the sweeps", SOON, async || changed.elapsed() > Duration::from_secs(4)).await;
+    redis.lock().await.restart().await;
+    Stream::of(&server).await.wait_for("q", 0).await;
+    let all = OutboxFilter { limit: 10, ..OutboxFilter::default() };
+    let empty = async || server.engine.store().outbox(&all).await.unwrap().items.is_empty();
+    wait_until("an empty outbox", SOON, empty).await;
+    assert_eq!(server.queue("q").await["counts"]["ready"], 5);
+}
+
+/// One that knows no Redis is there first, and takes up all that it can do for others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_control_plane_without_redis_leaves_its_upkeep_to_those_with_it() {
+    let mut first = Server::redis().await;
+    let mute = first.beside_mute().await;
+    first.stop().await;
+    wait_until("it has what the first had", SOON, async || mute.engine.has(Duty::Reaper)).await;
+    let server = first.beside().await;
+    let stream = Stream::of(&server).await;
+    for _ in 0..5 {
+        server.submit(json!({})).await;
+    }
+    stream.wait_for("q", 5).await;
+    let _: u64 = stream.ask(&["DEL", "q"]).await;
+    run_by_stream(&server, &stream, "q", 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -105,6 +105,39 @@ async fn what_passes_is_unreachable_and_what_does_not_is_refused() {
     assert_eq!(reader.depth(&queue("etl")).await.unwrap(), 2);
 }
 
+/// Clients that keep a connection to a server that stepped down would never find the one that others moved to.
+#[tokio::test]
+async fn a_connection_to_a_server_that_became_a_replica_is_given_up() {
+    let stand = RedisStand::start().await;
+    let consumer = transport(&stand.server.url(), "a");
+    let publisher = || {
+        let clients: String = stand.run(&["CLIENT", "LIST"]);
+        let of_xadd = clients.lines().find(|client| client.contains("cmd=xadd")).map(ToOwned::to_owned);
+        of_xadd.and_then(|client| client.split(' ').next().map(ToOwned::to_owned))
+    };
+    publish(&consumer, &[wake("etl", 1)]).await;
+    let first = publisher().unwrap();
+    publish(&consumer, &[wake("etl", 2)]).await;
+    assert_eq!(publisher().unwrap(), first, "one connection is used again and again");
+    stand.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(reason(&consumer).await, "redis cannot be reached: it is a replica and takes no writes");
+    stand.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    publish(&consumer, &[wake("etl", 3)]).await;
+    assert_ne!(publisher().unwrap(), first);
+}
+
+/// Its answers have another form, in which nothing would be found.
+#[tokio::test]
+async fn an_address_cannot_ask_for_another_protocol() {
+    let stand = RedisStand::start().await;
+    let consumer = transport(&format!("{}/?protocol=resp3", stand.server.url()), "a");
+    publish(&consumer, &[wake("etl", 1)]).await;
+    let delivered = consumer.receive(&[queue("etl")], 1, SOON).await.unwrap();
+    assert_eq!(delivered.len(), 1);
+    consumer.settle(&[delivered[0].receipt.clone()]).await.unwrap();
+    assert_eq!((consumer.depth(&queue("etl")).await.unwrap(), stand.pending("etl")), (0, 0));
+}
+
 #[tokio::test]
 async fn a_redis_that_loads_its_data_is_unreachable() {
     let server = Redis::start_with(|_, _| vec!["--enable-debug-command".to_owned(), "yes".to_owned()]).await;
