@@ -1,9 +1,9 @@
 //! `tenure worker` and `tenure up`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_testkit::{Child, Signal};
+use tenure_testkit::{Child, Signal, wait_until};
 
 use crate::kit::{Home, SOON, Site, code, finish};
 
@@ -106,7 +106,8 @@ async fn two_workers_of_one_name_do_not_share_it() {
     old.wait_for_stderr("worker starts", SOON).await;
     assert_eq!(code(&site.run(&["task", "submit", "default", "echo", "--wait"]).await), 0);
     // Names of processes are ordered by time; two in one millisecond would not be.
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    let seen = Instant::now();
+    wait_until("the next milliseconds", SOON, async || seen.elapsed() > Duration::from_millis(5)).await;
     let mut new = site.worker(&["--name", "w-1"]);
     assert_eq!(old.wait(SOON).await.code(), Some(4));
     assert!(old.output().stderr.contains("a name of its own"), "{:?}", old.output());
