@@ -6,6 +6,7 @@ use anyhow::Context;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use console::{Style, StyledObject, style};
 use serde::Serialize;
+use tenure_contract::user::Page;
 
 /// Whoever read stdout, such as `head`, has had enough.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,26 @@ pub fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
 /// Writes the JSON of the API, one value on one line.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string(value)?)
+}
+
+/// Writes a page of a list: the JSON of the API, or a table and whether there is more.
+pub fn page<T: Serialize>(
+    page: &Page<T>,
+    as_json: bool,
+    none: &str,
+    table: impl FnOnce(&[T]) -> String,
+) -> anyhow::Result<()> {
+    if as_json {
+        return json(page);
+    }
+    if page.items.is_empty() {
+        return line(none);
+    }
+    line(table(&page.items))?;
+    if page.next_cursor.is_some() {
+        eprintln!("There are more: --all, or a larger --limit, shows them.");
+    }
+    Ok(())
 }
 
 pub fn is_terminal() -> bool {

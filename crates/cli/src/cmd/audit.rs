@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 use tenure_client::{AdminAuditFilter, Client, CsvPage, OperationAuditFilter};
 use tenure_contract::admin::{AdminAuditRow, OperationAuditRow};
-use tenure_contract::user::Page;
 
-use super::connect::ClientArgs;
+use super::connect::{ClientArgs, pages};
 use crate::exit::{CODES, Exit};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -71,7 +70,8 @@ async fn requests(client: &Client, filter: AdminAuditFilter, limit: u32, json: b
     if csv {
         return csv_pages(limit, async |limit, cursor| client.admin_audit_csv(&page(limit, cursor)).await).await;
     }
-    let rows = pages(limit, async |limit, cursor| client.admin_audit(&page(limit, cursor)).await).await?;
+    let rows =
+        pages(Some(limit), PAGE_MAX, async |limit, cursor| client.admin_audit(&page(limit, cursor)).await).await?;
     if json { output::json(&rows) } else { say(&rows.items, || requests_table(&rows.items, Timestamp::now())) }
 }
 
@@ -86,25 +86,9 @@ async fn operations(
     if csv {
         return csv_pages(limit, async |limit, cursor| client.operation_audit_csv(&page(limit, cursor)).await).await;
     }
-    let rows = pages(limit, async |limit, cursor| client.operation_audit(&page(limit, cursor)).await).await?;
+    let rows =
+        pages(Some(limit), PAGE_MAX, async |limit, cursor| client.operation_audit(&page(limit, cursor)).await).await?;
     if json { output::json(&rows) } else { say(&rows.items, || operations_table(&rows.items, Timestamp::now())) }
-}
-
-/// Page after page until there are enough rows.
-async fn pages<T, E: Into<anyhow::Error>>(
-    limit: u32,
-    get: impl AsyncFn(u32, Option<String>) -> Result<Page<T>, E>,
-) -> anyhow::Result<Page<T>> {
-    let mut rows = Page { items: Vec::new(), next_cursor: None };
-    loop {
-        let missing = limit - u32::try_from(rows.items.len())?;
-        let page = get(missing.min(PAGE_MAX), rows.next_cursor.take()).await.map_err(Into::into)?;
-        rows.items.extend(page.items);
-        rows.next_cursor = page.next_cursor;
-        if rows.next_cursor.is_none() || rows.items.len() >= limit as usize {
-            return Ok(rows);
-        }
-    }
 }
 
 /// Prints page after page, the line of column names once.
@@ -165,28 +149,7 @@ fn operations_table(rows: &[OperationAuditRow], now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
     use super::*;
-
-    #[tokio::test]
-    async fn pages_are_fetched_until_there_are_enough_rows() {
-        for (limit, expected, left) in [(3, 3, true), (600, 600, true), (u32::MAX, 1200, false)] {
-            let asked = RefCell::new(Vec::new());
-            let rows = pages(limit, async |size, cursor: Option<String>| {
-                let from: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
-                asked.borrow_mut().push(size);
-                let to = (from + size).min(1200);
-                let next_cursor = (to < 1200).then(|| to.to_string());
-                Ok::<_, anyhow::Error>(Page { items: (from..to).collect(), next_cursor })
-            })
-            .await
-            .unwrap();
-            assert_eq!((rows.items.len(), rows.next_cursor.is_some()), (expected, left), "{limit}");
-            assert!(rows.items.iter().copied().eq(0..expected as u32));
-            assert!(asked.borrow().iter().all(|size| *size <= PAGE_MAX));
-        }
-    }
 
     #[test]
     fn rows_are_shown_safely() {

@@ -130,6 +130,26 @@ pub async fn all_pages<T>(
     }
 }
 
+/// Page after page until there are `limit` items, or all of them. `get` is asked for up to `page_max` items behind a
+/// cursor. What is left says the cursor of the answer.
+pub async fn pages<T>(
+    limit: Option<u32>,
+    page_max: u32,
+    get: impl AsyncFn(u32, Option<String>) -> Result<Page<T>, ClientError>,
+) -> Result<Page<T>, ClientError> {
+    let mut all = Page { items: Vec::new(), next_cursor: None };
+    loop {
+        let have = u32::try_from(all.items.len()).unwrap_or(u32::MAX);
+        let missing = limit.map_or(page_max, |limit| limit.saturating_sub(have));
+        let page = get(missing.min(page_max), all.next_cursor.take()).await?;
+        all.items.extend(page.items);
+        all.next_cursor = page.next_cursor;
+        if all.next_cursor.is_none() || limit.is_some_and(|limit| all.items.len() >= limit as usize) {
+            return Ok(all);
+        }
+    }
+}
+
 /// Reads a text that is given directly, as `@file`, or as `-` for standard input.
 pub fn text_or_file(argument: &str) -> anyhow::Result<String> {
     match argument {
@@ -139,5 +159,31 @@ pub fn text_or_file(argument: &str) -> anyhow::Result<String> {
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|error| Stop::usage(format!("{path} could not be read: {error}")).into()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pages_are_fetched_until_there_are_enough_rows() {
+        for (limit, expected, left) in [(Some(3), 3, true), (Some(600), 600, true), (None, 1200, false)] {
+            let asked = RefCell::new(Vec::new());
+            let rows = pages(limit, 500, async |size, cursor: Option<String>| {
+                let from: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
+                asked.borrow_mut().push(size);
+                let to = (from + size).min(1200);
+                let next_cursor = (to < 1200).then(|| to.to_string());
+                Ok(Page { items: (from..to).collect(), next_cursor })
+            })
+            .await
+            .unwrap();
+            assert_eq!((rows.items.len(), rows.next_cursor.is_some()), (expected, left), "{limit:?}");
+            assert!(rows.items.iter().copied().eq(0..expected as u32));
+            assert!(asked.borrow().iter().all(|size| *size <= 500));
+        }
     }
 }

@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Write};
 use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::{Client, DeadLetterFilter};
-use tenure_contract::user::{DeadLetter, Page, Redrive, RedriveFilter, RedriveRequest};
+use tenure_contract::user::{DeadLetter, Redrive, RedriveFilter, RedriveRequest};
 
-use super::connect::ClientArgs;
+use super::connect::{ClientArgs, pages};
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -105,30 +105,12 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn list(client: &Client, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
-    let limit = if args.all { usize::MAX } else { args.limit as usize };
     let Which { queue, operator, reason, tenant } = args.which;
-    let mut filter = DeadLetterFilter { queue, operator, reason, tenant, ..DeadLetterFilter::default() };
-    let mut items: Vec<DeadLetter> = Vec::new();
-    let next_cursor = loop {
-        let missing = u32::try_from(limit - items.len()).unwrap_or(PAGE_MAX);
-        filter.limit = Some(missing.min(PAGE_MAX));
-        let page = client.dead_letters(&filter).await?;
-        items.extend(page.items);
-        if page.next_cursor.is_none() || items.len() >= limit {
-            break page.next_cursor;
-        }
-        filter.cursor = page.next_cursor;
-    };
-    if json {
-        output::json(&Page { items, next_cursor })?;
-    } else if items.is_empty() {
-        output::line("No dead letters.")?;
-    } else {
-        output::line(table(&items, Timestamp::now()))?;
-        if next_cursor.is_some() {
-            eprintln!("There are more: --all, or a larger --limit, shows them.");
-        }
-    }
+    let filter = DeadLetterFilter { queue, operator, reason, tenant, ..DeadLetterFilter::default() };
+    let page = pages((!args.all).then_some(args.limit), PAGE_MAX, async |limit, cursor| {
+        client.dead_letters(&DeadLetterFilter { limit: Some(limit), cursor, ..filter.clone() }).await
+    });
+    output::page(&page.await?, json, "No dead letters.", |letters| table(letters, Timestamp::now()))?;
     Ok(Exit::Ok)
 }
 

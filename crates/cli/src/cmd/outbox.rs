@@ -4,9 +4,8 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::{Client, OutboxFilter};
 use tenure_contract::admin::{OutboxEntry, OutboxRetryRequest};
-use tenure_contract::user::Page;
 
-use super::connect::ClientArgs;
+use super::connect::{ClientArgs, pages};
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -75,29 +74,11 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn list(client: &Client, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
-    let limit = if args.all { usize::MAX } else { args.limit as usize };
-    let mut filter = OutboxFilter { state: args.state, queue: args.queue, ..OutboxFilter::default() };
-    let mut items: Vec<OutboxEntry> = Vec::new();
-    let next_cursor = loop {
-        let missing = u32::try_from(limit - items.len()).unwrap_or(PAGE_MAX);
-        filter.limit = Some(missing.min(PAGE_MAX));
-        let page = client.outbox(&filter).await?;
-        items.extend(page.items);
-        if page.next_cursor.is_none() || items.len() >= limit {
-            break page.next_cursor;
-        }
-        filter.cursor = page.next_cursor;
-    };
-    if json {
-        output::json(&Page { items, next_cursor })?;
-    } else if items.is_empty() {
-        output::line("Nothing in the outbox.")?;
-    } else {
-        output::line(table(&items, Timestamp::now()))?;
-        if next_cursor.is_some() {
-            eprintln!("There are more: --all, or a larger --limit, shows them.");
-        }
-    }
+    let filter = OutboxFilter { state: args.state, queue: args.queue, ..OutboxFilter::default() };
+    let page = pages((!args.all).then_some(args.limit), PAGE_MAX, async |limit, cursor| {
+        client.outbox(&OutboxFilter { limit: Some(limit), cursor, ..filter.clone() }).await
+    });
+    output::page(&page.await?, json, "Nothing in the outbox.", |entries| table(entries, Timestamp::now()))?;
     Ok(Exit::Ok)
 }
 

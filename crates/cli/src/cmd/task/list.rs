@@ -1,8 +1,9 @@
 use clap::ValueEnum;
 use jiff::Timestamp;
 use tenure_client::{Client, TaskFilter};
-use tenure_contract::user::{Page, Task};
+use tenure_contract::user::Task;
 
+use crate::cmd::connect::pages;
 use crate::exit::Exit;
 use crate::output::{self, cell, cell_or_dash, state_cell};
 use crate::times;
@@ -65,34 +66,11 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
         tag: args.tag,
         ..TaskFilter::default()
     };
-    let page = pages(client, filter, (!args.all).then_some(args.limit)).await?;
-    if json {
-        output::json(&page)?;
-    } else if page.items.is_empty() {
-        output::line("No tasks.")?;
-    } else {
-        output::line(table(&page.items, Timestamp::now()))?;
-        if page.next_cursor.is_some() {
-            eprintln!("There are more: --all, or a larger --limit, shows them.");
-        }
-    }
+    let page = pages((!args.all).then_some(args.limit), PAGE_MAX, async |limit, cursor| {
+        client.list(&TaskFilter { limit: Some(limit), cursor, ..filter.clone() }).await
+    });
+    output::page(&page.await?, json, "No tasks.", |tasks| table(tasks, Timestamp::now()))?;
     Ok(Exit::Ok)
-}
-
-/// As many pages as it takes, as one.
-async fn pages(client: &Client, mut filter: TaskFilter, limit: Option<u32>) -> anyhow::Result<Page<Task>> {
-    let mut items = Vec::new();
-    loop {
-        let missing = limit.map_or(PAGE_MAX, |limit| limit - u32::try_from(items.len()).unwrap_or(limit).min(limit));
-        filter.limit = Some(missing.min(PAGE_MAX));
-        let page = client.list(&filter).await?;
-        items.extend(page.items);
-        let enough = limit.is_some_and(|limit| items.len() >= limit as usize);
-        if page.next_cursor.is_none() || enough {
-            return Ok(Page { items, next_cursor: page.next_cursor });
-        }
-        filter.cursor = page.next_cursor;
-    }
 }
 
 fn table(tasks: &[Task], now: Timestamp) -> String {
