@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ServerProcess, binary
+from harness import ControlPlane, ServerProcess, binary
 
 from tenure import Client
 
@@ -67,3 +67,11 @@ def processes() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of the callback contract that answers as the test tells it."""
+    plane = ControlPlane()
+    yield plane
+    plane.close()

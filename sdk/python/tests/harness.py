@@ -22,7 +22,7 @@ PATIENCE = 60.0
 SECRET = "test-dispatch-secret"
 
 
-def wait_until(look: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
+def wait_until(look: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
     """Looks until there is something to see."""
     until = time.monotonic() + timeout
     while True:
@@ -205,7 +205,8 @@ class ControlPlane:
         return [one for one in found if one.name == name and task_id in (None, one.task_id)]
 
     def wait_for(self, name: str, count: int = 1) -> list[Callback]:
-        wait_until(lambda: len(self.of(name)) >= count, f"{count} times {name}; came: {[one.name for one in self.requests]}")
+        what = f"{count} times {name}"
+        wait_until(lambda: len(self.of(name)) >= count, what)
         return self.of(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import ssl
 from collections.abc import Mapping, Sequence
@@ -45,14 +46,20 @@ def _segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def tls(ca_file: str | PathLike[str] | None) -> ssl.SSLContext | bool:
+def tls(ca_file: str | PathLike[str] | None) -> ssl.SSLContext:
     """Whose signature makes the certificate of a server good: that of the file alone, or those of the bundle."""
     if ca_file is None:
-        return True
+        return _bundle()
     try:
         return ssl.create_default_context(cafile=str(ca_file))
     except (OSError, ssl.SSLError) as error:
         raise SetupError(f"the CA file {ca_file} could not be used: {error}") from None
+
+
+@functools.cache
+def _bundle() -> ssl.SSLContext:
+    """Read once: it takes longer than all else that a client needs."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def header_value(text: str, what: str) -> str:

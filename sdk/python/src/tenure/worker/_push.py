@@ -6,6 +6,7 @@ Without a connection, so that the built-in server and the ASGI app say the same.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hmac
 import logging
 import threading
@@ -123,12 +124,15 @@ class PushSource:
         self._serve = serve
         self._server: Any = None
         self._runtime: Runtime | None = None
+        #: Done when dispatches are taken.
+        self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.dispatches = Dispatches()
 
     async def run(self, runtime: Runtime) -> None:
         self._runtime = runtime
         if self._serve is not None:
             self._server = await self._serve(self)
+        self.ready.set_result(None)
         await asyncio.Event().wait()
 
     async def close(self) -> None:

@@ -376,8 +376,12 @@ class Runtime:
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancels a task and waits for its end, whatever that is."""
-    task.cancel()
-    await asyncio.wait([task])
+    """Cancels a task and waits for its end, whatever that is.
+
+    More than once if need be: before Python 3.12 `wait_for` forgets a cancellation that comes with its answer.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
     if not task.cancelled():
         task.exception()

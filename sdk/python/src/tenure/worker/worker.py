@@ -85,10 +85,10 @@ class Worker:
         :param drain_timeout: on shutdown, how long running tasks may go on before they are told to stop
         :param stop_grace: on shutdown, how long tasks that were told to stop may take for it
         :param outage_tolerance: how long a handler goes on after its lease ran out by the local clock because the
-            server did not answer. An outage of the control plane must not abort running work. A worker that is merely cut off
-            looks the same from here, and then a task may run twice at a time until the server can say so; the fence
-            keeps the older one from changing anything. With 0 the handler is stopped the moment the lease is certain to
-            have run out.
+            server did not answer. An outage of the control plane must not abort running work. A worker that is merely
+            cut off looks the same from here, and then a task may run twice at a time until the server can say so; the
+            fence keeps the older one from changing anything. With 0 the handler is stopped the moment the lease is
+            certain to have run out.
         :param interrupt: raise `LeaseLost` in synchronous handlers that lost their lease; without it they have to look
             at `cancelled` themselves
         :param ca_file: only servers whose certificate this file signs are trusted
@@ -370,6 +370,7 @@ class _AsgiHost:
             if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
                 raise TypeError
             self._source = source
+        await asyncio.wrap_future(self._source.ready)
         return self._source
 
     async def end(self) -> None:
