@@ -219,20 +219,32 @@ def test_a_cancel_reaches_the_handler(worker: Worker, client: Client, queue: str
     assert reasons == ["cancelled: enough"] * 2
 
 
-def test_a_result_after_a_cancel_counts(worker: Worker, client: Client, queue: str) -> None:
-    started = threading.Event()
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("looks and returns", "Canceled"), ("looks and keeps", "Succeeded"), ("never looks", "Succeeded")],
+)
+def test_what_a_handler_returns_after_a_cancel_counts_unless_it_stopped_for_it(
+    how: str, state: str, worker: Worker, client: Client, queue: str
+) -> None:
+    started, told = threading.Event(), threading.Event()
 
     @worker.operator("stubborn")
     def stubborn(ctx: TaskContext) -> str:
+        # The handler itself does not look at the context here.
+        ctx._lease.on_cancel(told.set)
         started.set()
-        ctx.wait_cancelled(PATIENCE)
-        return "finished all the same"
+        assert told.wait(PATIENCE)
+        if how != "never looks":
+            assert ctx.cancelled
+        if how == "looks and keeps":
+            ctx.keep_result()
+        return "done"
 
     with worker.start():
         task_id = client.submit(NewTask(queue, "stubborn", lease_ttl_seconds=3)).task_id
         assert started.wait(PATIENCE)
         client.cancel(task_id)
-        assert client.wait(task_id, PATIENCE).state == "Succeeded"
+        assert client.wait(task_id, PATIENCE).state == state
 
 
 def test_a_lost_lease_ends_the_handler_and_nothing_is_reported(worker: Worker, client: Client, queue: str) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import httpx
 
@@ -155,19 +156,25 @@ class HttpObjectStore:
         self._task = f"{metadata_prefix}tenure-task"
         self._fence = f"{metadata_prefix}tenure-fence"
 
+    def _url(self, key: str) -> str:
+        return f"{self._base}/{quote(key)}"
+
     def head(self, key: str) -> ObjectState | None:
-        response = self._client.head(f"{self._base}/{key}")
+        response = self._client.head(self._url(key))
         if response.status_code == 404:
             return None
         response.raise_for_status()
         fence = response.headers.get(self._fence, "")
         number = int(fence) if fence.isascii() and fence.isdigit() else None
-        return ObjectState(response.headers["etag"], response.headers.get(self._task), number)
+        etag = response.headers.get("etag")
+        if etag is None:
+            raise TenureError("the object store gave no ETag: without one no write can be conditional")
+        return ObjectState(etag, response.headers.get(self._task), number)
 
     def put(self, key: str, data: bytes, holder: Holder, if_match: str | None) -> bool:
         condition = {"If-None-Match": "*"} if if_match is None else {"If-Match": if_match}
         headers = {**condition, self._task: canonical_id(holder.task_id), self._fence: str(holder.fence)}
-        response = self._client.put(f"{self._base}/{key}", content=data, headers=headers)
+        response = self._client.put(self._url(key), content=data, headers=headers)
         if response.status_code in (404, 409, 412):
             return False
         response.raise_for_status()

@@ -126,7 +126,8 @@ class CallbackLink:
 def _error(failure: Failure) -> dict[str, Any]:
     error: dict[str, Any] = {
         "category": failure.category.value,
-        "message": failure.message,
+        # The contract knows categories only: a word of one's own stands before the message.
+        "message": failure.message if failure.code is None else f"{failure.code}: {failure.message}",
         "retryable": failure.retryable,
     }
     if failure.stack is not None:

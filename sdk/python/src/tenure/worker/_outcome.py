@@ -159,11 +159,16 @@ def shut_down(cause: Failure | None = None) -> Failure:
     return Failure(Category.INFRASTRUCTURE, message, True, "WORKER_SHUTDOWN", cause.stack if cause else None)
 
 
-def judge(ended: Ended, reason: CancelReason | None) -> Outcome:
-    """What is reported of what a handler gave. A failure after a request to stop is the answer to that request."""
-    if ended.failure is None:
-        return Outcome("SUCCEEDED", output=ended.output)
+def judge(ended: Ended, reason: CancelReason | None, stopped_early: bool) -> Outcome:
+    """What is reported of what a handler gave.
+
+    A failure after a request to stop is the answer to that request, and so is a return after the handler saw it.
+    """
     failure = ended.failure
+    if failure is None:
+        if reason is None or not stopped_early:
+            return Outcome("SUCCEEDED", output=ended.output)
+        failure = Failure(Category.CANCELLED, "the handler returned early", False)
     if reason is not None and reason.kind is CancelKind.REQUESTED:
         message = f"stopped after cancel ({reason.message}): {failure.message}"
         return Outcome("CANCELLED", failure=Failure(Category.CANCELLED, message, False, stack=failure.stack))

@@ -289,7 +289,7 @@ class Runtime:
         if phase is Phase.ABANDONED:
             outcome = Outcome("FAILED", failure=_outcome.shut_down())
         else:
-            outcome = _outcome.judge(ended, lease.reason)
+            outcome = _outcome.judge(ended, lease.reason, context._stopped_early)
         metrics = Metrics(int(ended.cpu_seconds * 1000), _outcome.peak_memory())
         checkpoint = ABSENT if outcome.word == "SUCCEEDED" else lease.last_checkpoint
         return Outcome(outcome.word, outcome.output, outcome.failure, metrics, context.phase, checkpoint)

@@ -23,6 +23,8 @@ class TaskContext:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._phase: str | None = None
+        self._noticed = False
+        self._keeps_result = False
 
     def __repr__(self) -> str:
         return f"TaskContext({self.task_id}, attempt {self.attempt}, fence {self.fence})"
@@ -140,11 +142,26 @@ class TaskContext:
     @property
     def cancelled(self) -> bool:
         """Whether the handler is to stop; `cancel_reason` says why."""
+        self._noticed = self._noticed or self._lease.cancelled.is_set()
         return self._lease.cancelled.is_set()
 
     @property
     def cancel_reason(self) -> CancelReason | None:
+        self._noticed = self._noticed or self._lease.cancelled.is_set()
         return self._lease.reason
+
+    def keep_result(self) -> None:
+        """Says that the result counts although the handler saw that it is to stop.
+
+        Many handlers stop by returning early, so what a handler returns after it saw `cancelled` is no success: the
+        task is cancelled, or goes back to the queue if the worker shuts down. One that has finished all the same says
+        so here. What a handler returns that never looked counts in any case.
+        """
+        self._keeps_result = True
+
+    @property
+    def _stopped_early(self) -> bool:
+        return self._noticed and not self._keeps_result
 
     def check_cancelled(self) -> None:
         """Raises `TaskCancelled` if the handler is to stop: call it now and then, where stopping does no harm."""
@@ -157,7 +174,8 @@ class TaskContext:
 
     def wait_cancelled(self, timeout: float | None = None) -> bool:
         """Sleeps until the handler is to stop, or the time is over. True if it is to stop."""
-        return self._lease.cancelled.wait(timeout)
+        self._lease.cancelled.wait(timeout)
+        return self.cancelled
 
     async def until_cancelled(self, timeout: float | None = None) -> bool:
         """`wait_cancelled` for asynchronous handlers."""
@@ -179,7 +197,7 @@ class TaskContext:
             return self.cancelled
         finally:
             remove()
-        return True
+        return self.cancelled
 
     def on_lease_lost(self, hook: Callable[[], object]) -> Callable[[], None]:
         """Runs `hook` when the lease is lost, or the worker gives the handler up at the end of its shutdown.
