@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
@@ -100,14 +101,18 @@ class ServerProcess:
         self.start()
 
 
+def needs(server: ServerProcess, *paths: str) -> None:
+    """Skips the test if the server is older than what it tests: its document has none of these paths."""
+    document = httpx.get(f"{server.url}/api/v1/openapi.json", trust_env=False).json()
+    if not any(path in document["paths"] for path in paths):
+        pytest.skip(f"this server has no {paths[0]}")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-# --- a control plane of the callback contract -----------------------------------------------------------------------
 
 
 @dataclass

@@ -47,9 +47,6 @@ def test_a_context_is_a_holder() -> None:
         guard.guard(database.cursor(), old)
 
 
-# --- SQL --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def database(tmp_path: Any) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(tmp_path / "db", isolation_level=None, timeout=30)
@@ -103,9 +100,6 @@ def test_names_and_styles_are_checked() -> None:
     with pytest.raises(SetupError):
         SqlFence(paramstyle="numeric")
     assert "%s" in SqlFence("app.fences")._guard_sql
-
-
-# --- object stores ----------------------------------------------------------------------------------------------------
 
 
 class ObjectServer:
@@ -201,9 +195,6 @@ def test_a_later_holder_between_look_and_write_is_noticed(objects: ObjectServer)
 def test_keys_of_different_attempts_differ() -> None:
     assert fenced_key("reports/", Holder(3), "part-0") == f"reports/{TASK}/3/part-0"
     assert ObjectState("e", TASK, 3) == ObjectState("e", TASK, 3)
-
-
-# --- HTTP -------------------------------------------------------------------------------------------------------------
 
 
 class Service:

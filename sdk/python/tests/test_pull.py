@@ -503,9 +503,6 @@ def test_asyncio_programs_run_a_worker_too(worker: Worker, client: Client, queue
     asyncio.run(main())
 
 
-# --- real processes ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def program(processes: Spawn, server: ServerProcess, queue: str) -> Callable[..., subprocess.Popen[str]]:
     def start(**env: str) -> subprocess.Popen[str]:

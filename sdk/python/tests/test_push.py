@@ -536,9 +536,6 @@ def test_a_task_that_does_not_end_in_time_is_given_back(plane: ControlPlane) -> 
     assert completed.body["error"]["retryable"] is True
 
 
-# --- ASGI -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_asgi_app_does_the_same(plane: ControlPlane, worker: Worker) -> None:
     app = worker.asgi()
 
@@ -584,9 +581,6 @@ def test_an_asgi_server_without_lifespan_works_too(plane: ControlPlane, worker: 
 
     asyncio.run(main())
     assert len({one.task_id for one in plane.of("completed")}) == 3
-
-
-# --- a real process ---------------------------------------------------------------------------------------------------
 
 
 def test_the_program_of_the_shared_suite_takes_dispatches(

@@ -17,8 +17,6 @@ from tenure.worker._beat import ABSENT, Beat, News
 from tenure.worker._envelope import renewed_until
 from tenure.worker._execute import _Interrupt
 
-# --- ids, times, JSON -------------------------------------------------------------------------------------------------
-
 
 def test_ids_have_three_spellings() -> None:
     uuid = "018c385a-9fb1-9509-0e89-33fe3b7b1aa9"
@@ -70,9 +68,6 @@ def test_a_renewed_token_lasts_by_the_clock_of_the_server() -> None:
     assert renewed_until({}, 100.0) is None
 
 
-# --- addresses and back-off -------------------------------------------------------------------------------------------
-
-
 def test_ids_cannot_leave_their_segment() -> None:
     server = parse_server("http://host:1/base/")
     assert str(join(server, ("api", "a/../b?c#d"))) == "http://host:1/base/api/a%2F..%2Fb%3Fc%23d"
@@ -92,9 +87,6 @@ def test_waits_double_up_to_the_limit_and_honour_the_server() -> None:
     assert backoff.next(9.0) == 0.4
     assert retry_after({"retry-after": "2"}) == 2
     assert retry_after({"retry-after": "Wed, 15 Jan 2025 10:00:00 GMT"}) is None
-
-
-# --- events, errors, models -------------------------------------------------------------------------------------------
 
 
 def test_events_are_found_wherever_the_pieces_end() -> None:
@@ -177,9 +169,6 @@ def test_answers_keep_what_has_no_name_and_say_what_is_missing() -> None:
         models.Page.reader(tenure.Run.read)({"items": {}})
 
 
-# --- heartbeats -------------------------------------------------------------------------------------------------------
-
-
 def _beat(waited: float = 0.0) -> Beat:
     """A lease of 60 s with a heartbeat every 20 s, claimed at 0 and answered `waited` later."""
     return Beat(60, 20, 0, 0, waited)
@@ -248,9 +237,6 @@ def test_a_flush_also_follows_the_heartbeat_under_way() -> None:
 
 def test_intervals_too_long_for_the_lease_become_a_third_of_it() -> None:
     assert Beat(3, 2, 0, 0, 0).next_at == 1
-
-
-# --- handlers without a server ----------------------------------------------------------------------------------------
 
 
 def test_a_handler_is_tested_with_a_lease_of_its_own() -> None:

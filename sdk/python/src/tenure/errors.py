@@ -98,9 +98,6 @@ class StaleFence(TenureError):
     """Another attempt with a higher fence was here: this holder's write was refused, and it must stop."""
 
 
-# --- what a server answered ---------------------------------------------------------------------------------------
-
-
 class ApiError(TenureError):
     """The server answered and refused."""
 
@@ -386,9 +383,6 @@ def from_answer(operation: str, status: int, body: Any) -> ApiError:
     return cls(status, word, said if isinstance(said, str) else f"{operation} was refused", body, operation)
 
 
-# --- why a worker ended -------------------------------------------------------------------------------------------
-
-
 class WorkerError(TenureError):
     """A worker ended, or could not begin."""
 
@@ -415,9 +409,6 @@ class Unreported(WorkerError):
     def __init__(self, count: int) -> None:
         super().__init__(f"{count} outcomes could not be reported before the end")
         self.count = count
-
-
-# --- how a handler says that its task failed ----------------------------------------------------------------------
 
 
 class Category(str, Enum):

@@ -44,9 +44,6 @@ class Cursor(Protocol):
     def execute(self, sql: str, parameters: Sequence[Any], /) -> Any: ...
 
 
-# --- SQL ----------------------------------------------------------------------------------------------------------
-
-
 class SqlFence:
     """A table of guards in the database that is written to: Postgres, SQLite, or what takes their `ON CONFLICT`.
 
@@ -86,9 +83,6 @@ def check_written(cursor: Cursor, holder: Holder) -> None:
 
 def _stale(holder: Holder) -> StaleFence:
     return StaleFence(f"task {holder.task_id}: a later holder has written; fence {holder.fence} no longer counts")
-
-
-# --- object stores ------------------------------------------------------------------------------------------------
 
 
 def fenced_key(prefix: str, holder: Holder, name: str) -> str:
@@ -179,9 +173,6 @@ class HttpObjectStore:
             return False
         response.raise_for_status()
         return True
-
-
-# --- HTTP ---------------------------------------------------------------------------------------------------------
 
 
 def guard_headers(task_id: str, fence: int) -> dict[str, str]:

@@ -89,9 +89,6 @@ class Page(Generic[T], Sequence[T]):
         return self.items[index]
 
 
-# --- what is sent -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Retry:
     """When a failed attempt is followed by another. Absent values are the server's: 5 s, doubled, up to 5 min."""
@@ -196,9 +193,6 @@ def to_wire(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_wire(item) for item in value]
     return value
-
-
-# --- what comes back ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,8 +108,6 @@ class Runtime:
     def free(self) -> int:
         return max(self._concurrency - self._slots_taken, 0)
 
-    # --- the whole worker -----------------------------------------------------------------------------------------
-
     def stop(self, now: bool = False) -> None:
         """Takes no more work, lets tasks finish, reports, ends. With `now` tasks are told to stop at once."""
 
@@ -177,8 +175,6 @@ class Runtime:
         finally:
             if hurried is not None:
                 await _cancelled(hurried)
-
-    # --- one lease ------------------------------------------------------------------------------------------------
 
     def begin(self, lease: Lease, link: Link) -> None:
         """Takes on a lease."""
@@ -330,8 +326,6 @@ class Runtime:
             else:
                 link.settled(None)
                 return True
-
-    # --- heartbeats -----------------------------------------------------------------------------------------------
 
     async def _keep(self, lease: Lease, link: Link, signal: Signal) -> None:
         """Renews a lease until it is lost; cancelled when its outcome was reported."""

@@ -105,8 +105,6 @@ class TaskContext:
         """Headers for an HTTP call to a system that knows fences or idempotency keys."""
         return guard_headers(self.task_id, self.fence)
 
-    # --- telling the server ---------------------------------------------------------------------------------------
-
     def report_progress(self, pct: float, message: str | None = None) -> None:
         """Says how far the task is, in percent. Sent with a heartbeat, within about a second; the latest call wins."""
         whole = int(min(max(pct, 0), 100))
@@ -136,8 +134,6 @@ class TaskContext:
     @phase.setter
     def phase(self, name: str | None) -> None:
         self._phase = None if name is None else _text.cut(str(name), 256)
-
-    # --- being told to stop ---------------------------------------------------------------------------------------
 
     @property
     def cancelled(self) -> bool:

@@ -120,8 +120,6 @@ class Worker:
     def __repr__(self) -> str:
         return f"Worker({self.worker_id!r}, operators={sorted(self._handlers)})"
 
-    # --- operators ------------------------------------------------------------------------------------------------
-
     def operator(self, name: str) -> Callable[[H], H]:
         """Runs tasks of the operator `name` with the decorated function: `def` or `async def`, of a `TaskContext`.
 
@@ -141,8 +139,6 @@ class Worker:
         if name in self._handlers:
             raise SetupError(f"there are two handlers for `{name}`")
         self._handlers[name] = handler
-
-    # --- pull -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Takes tasks from the queues until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
@@ -170,8 +166,6 @@ class Worker:
 
         log.info("worker %s takes tasks from %s", self.worker_id, ", ".join(self._queues))
         return RunningWorker(self._begin(), source)
-
-    # --- push -----------------------------------------------------------------------------------------------------
 
     def serve(
         self,
