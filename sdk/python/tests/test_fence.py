@@ -45,6 +45,7 @@ def test_a_context_is_a_holder() -> None:
     guard.guard(database.cursor(), new)
     with pytest.raises(StaleFence):
         guard.guard(database.cursor(), old)
+    database.close()
 
 
 @pytest.fixture

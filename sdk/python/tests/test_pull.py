@@ -517,9 +517,14 @@ def program(processes: Spawn, server: ServerProcess, queue: str) -> Callable[...
 
 def _says(process: subprocess.Popen[str], word: str) -> str:
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(word):
-            return line
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            if line.startswith(word):
+                return line
+    finally:
+        watchdog.cancel()
     raise AssertionError(f"the worker ended and never said {word}")
 
 

@@ -32,6 +32,8 @@ QUEUES_MAX = 64
 POLL_MAX = 60.0
 #: How long work goes on without a word from the control plane, unless set otherwise.
 OUTAGE_TOLERANCE = 300.0
+#: How often the main thread looks for signals.
+SIGNALS_EVERY = 0.2
 
 H = TypeVar("H", bound=Handler)
 
@@ -322,6 +324,9 @@ class RunningWorker:
 
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            # The system may give a signal to another thread, and that does not wake this one, where handlers run.
+            while not self.future.done():
+                concurrent.futures.wait([self.future], timeout=SIGNALS_EVERY)
             self.join()
         finally:
             for number, handler in before.items():
