@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import PATIENCE, ServerProcess, wait_until
+from harness import PATIENCE, SILENCE, Answer, ControlPlane, ServerProcess, error_answer, wait_until
 
 import tenure
 from tenure import Client, NewTask, Retry, TaskContext, Worker, errors
@@ -22,6 +22,20 @@ from tenure import Client, NewTask, Retry, TaskContext, Worker, errors
 Spawn = Callable[..., "subprocess.Popen[str]"]
 PROGRAM = str(Path(__file__).with_name("worker_program.py"))
 AT_ONCE = Retry(initial_backoff_ms=0)
+JOB: dict[str, Any] = {
+    "claimed": True,
+    "job_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9",
+    "attempt_id": "att_1",
+    "lease_token": "lt_1",
+    "stream": "q",
+    "message_id": "1",
+    "payload": {"n": 1},
+    "lease_ttl_seconds": 60,
+    "heartbeat_interval_seconds": 20,
+    "attempt": 1,
+    "fence": 1,
+    "operator": "echo",
+}
 
 
 @pytest.fixture
@@ -461,6 +475,41 @@ def test_a_newer_process_of_the_same_name_takes_over(server: ServerProcess, clie
         assert client.wait(task_id, PATIENCE).result == 2
         with pytest.raises(errors.Superseded):
             old.join(PATIENCE)
+
+
+def test_lost_answers_are_asked_for_again_with_the_same_request(plane: ControlPlane) -> None:
+    busy: Answer = (503, {"ok": False, "error": "store_unavailable", "message": "later"}, {"Retry-After": "0"})
+    plane.answer("claim", SILENCE, busy, (200, {**JOB, "jobs": [JOB, {**JOB, "lease_token": 1}]}))
+    plane.always("claim", (200, {"claimed": False}))
+    plane.answer("complete", SILENCE, busy, (200, {}), (200, {"ok": True, "ack": True}))
+    worker = Worker(plane.url, token="t0ken", queues=["q", "r"], concurrency=7)
+    worker.add_operator("echo", lambda ctx: ctx.payload)
+    with worker.start():
+        completes = plane.wait_for("complete", 3)
+    claims = plane.of("claim")[:3]
+    assert len({claim.raw for claim in claims}) == 1
+    assert claims[0].body["streams"] == ["q", "r"]
+    assert claims[0].body["max_jobs"] == 7
+    assert claims[0].headers["x-worker-token"] == "t0ken"
+    assert claims[0].headers["x-worker-id"] == worker.worker_id
+    assert plane.of("claim")[3].body["claim_id"] != claims[0].body["claim_id"]
+    assert len({complete.raw for complete in completes}) == 1
+    assert completes[0].body["result"] == {"n": 1}
+    assert completes[0].body["lease_token"] == "lt_1"
+
+
+def test_a_report_that_is_refused_is_dropped(plane: ControlPlane) -> None:
+    plane.answer("claim", (200, JOB), (200, {**JOB, "payload": "large"}))
+    plane.always("claim", (200, {"claimed": False}))
+    plane.answer("complete", error_answer(409, "stale_attempt"), error_answer(413, "payload_too_large"))
+    worker = Worker(plane.url, queues=["q"])
+    worker.add_operator("echo", lambda ctx: ctx.payload)
+    with worker.start():
+        (failed,) = plane.wait_for("fail")
+        assert len(plane.of("complete")) == 2
+    # A result that the server does not take is a failure for good.
+    assert failed.body["error"]["retryable"] is False
+    assert "payload_too_large" in failed.body["error"]["message"]
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
