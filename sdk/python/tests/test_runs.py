@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 from harness import PATIENCE, ServerProcess, needs
@@ -68,7 +69,12 @@ def test_a_run_goes_through_its_dependencies(worker: Worker, client: Client, que
     with pytest.raises(errors.RunKeyConflict) as caught:
         client.submit_run(_diamond(queue, f"run-{queue}", first="fail-once"))
     assert caught.value.existing_run_id == submitted.run_id
-    assert submitted.run_id in {run.run_id for run in client.list_runs(state="SUCCEEDED", limit=1000)}
+    long_ago = datetime(2025, 1, 1, tzinfo=timezone.utc)
+    listed = client.list_runs(state="SUCCEEDED", label="team:etl", run_key=f"run-{queue}", created_after=long_ago)
+    assert [run.run_id for run in listed] == [submitted.run_id]
+    assert not client.list_runs(run_key=f"run-{queue}", created_before=long_ago)
+    with pytest.raises(errors.RunAlreadyTerminal):
+        client.cancel_run(submitted.run_id)
 
 
 def test_a_failed_run_is_run_again_from_its_failure(worker: Worker, client: Client, queue: str) -> None:
@@ -92,11 +98,10 @@ def test_a_failed_run_is_run_again_from_its_failure(worker: Worker, client: Clie
 
 def test_a_run_is_cancelled(client: Client, queue: str) -> None:
     run = client.submit_run(_diamond(queue))
-    client.cancel_run(run.run_id, "enough")
+    assert client.cancel_run(run.run_id, "enough").cancel_requested
     ended = client.wait_run(run.run_id, PATIENCE)
     assert (ended.state, ended.cancel_reason) == ("CANCELLED", "enough")
-    with pytest.raises(errors.RunAlreadyTerminal):
-        client.cancel_run(run.run_id)
+    assert {task.state for task in ended.tasks} == {"CANCELLED"}
 
 
 def test_what_is_no_run_is_refused(client: Client, queue: str) -> None:

@@ -236,8 +236,8 @@ def list_runs(**query: object) -> Call[Page[Run]]:
     return _get(["runs"], Page.reader(Run.read), **query)
 
 
-def cancel_run(run_id: str, reason: str | None) -> Call[Run]:
-    return _post(["runs", run_id, "cancel"], Run.read, _present(reason=reason), True)
+def cancel_run(run_id: str, reason: str | None, mode: str | None) -> Call[Run]:
+    return _post(["runs", run_id, "cancel"], Run.read, _present(reason=reason, mode=mode), True)
 
 
 def rerun(run_id: str, mode: str, run_key: str | None) -> Call[Run]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
 from os import PathLike
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ from .models import (
     Submitted,
     Task,
     Why,
+    to_wire,
 )
 
 T = TypeVar("T")
@@ -208,19 +210,32 @@ class AsyncClient:
         self,
         *,
         state: str | None = None,
+        run_key: str | None = None,
+        label: str | None = None,
         tenant: str | None = None,
         workspace: str | None = None,
-        label: str | None = None,
+        created_after: datetime | str | None = None,
+        created_before: datetime | str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """One page of runs. `label` is `name:value`."""
-        call = _api.list_runs(state=state, tenant=tenant, workspace=workspace, label=label, limit=limit, cursor=cursor)
+        """One page of runs, newest first, without their tasks. `label` is `name:value`."""
+        call = _api.list_runs(
+            state=state,
+            run_key=run_key,
+            label=label,
+            tenant=tenant,
+            workspace=workspace,
+            created_after=to_wire(created_after),
+            created_before=to_wire(created_before),
+            limit=limit,
+            cursor=cursor,
+        )
         return await self._call(call)
 
-    async def cancel_run(self, run_id: str, reason: str | None = None) -> Run:
-        """Cancels all tasks of a run that have not ended."""
-        return await self._call(_api.cancel_run(run_id, reason))
+    async def cancel_run(self, run_id: str, reason: str | None = None, *, immediate: bool = False) -> Run:
+        """Cancels all tasks of a run that have not ended. The answer has no tasks."""
+        return await self._call(_api.cancel_run(run_id, reason, "immediate" if immediate else None))
 
     async def rerun(self, run_id: str, *, mode: str = "from_failure", run_key: str | None = None) -> Run:
         """A new run: what succeeded in the old one is carried over, all else runs anew."""

@@ -392,6 +392,16 @@ class RunTaskState(Model):
     state: str
     attempt: int = 0
     depends_on: list[str] = field(default_factory=list)
+    operator: str | None = None
+    queue: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    #: When it is due, if it waits for that.
+    run_at: str | None = None
+    progress_pct: int | None = None
+    progress_message: str | None = None
+    error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    cancel_reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,6 +418,7 @@ class Run(Model):
     labels: dict[str, str] = field(default_factory=dict)
     tenant: str | None = None
     workspace: str | None = None
+    owner: str | None = None
     cancel_requested: bool = False
     cancel_reason: str | None = None
     parent_run_id: str | None = None

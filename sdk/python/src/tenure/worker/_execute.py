@@ -79,8 +79,12 @@ class _Interrupt:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    api = getattr(ctypes, "pythonapi", None)
+    if api is None:
+        # Another interpreter than CPython: there the handler has to look for itself.
+        return
     target = ctypes.py_object(error) if error is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
+    api.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
 
 
 def start(
