@@ -435,6 +435,20 @@ def test_finished_dispatches_are_remembered_within_a_bound() -> None:
     assert busy.status == 503
 
 
+def test_a_slot_is_free_when_its_handler_has_ended_and_reports_are_bounded_too() -> None:
+    dispatches = Dispatches()
+    taken = 0
+    while dispatches.take(f"d{taken}", 4) is None:
+        dispatches.handler_ended(f"d{taken}")
+        taken += 1
+    assert taken == 24
+    repeat = dispatches.take("d0", 4)
+    assert repeat is not None
+    assert b"in_flight" in repeat.body
+    dispatches.over("d0", True)
+    assert dispatches.take("d99", 4) is None
+
+
 def test_a_full_worker_says_come_again(plane: ControlPlane, push: Push, worker: Worker) -> None:
     release = threading.Event()
     worker.add_operator("slow", lambda ctx: release.wait(PATIENCE))
@@ -600,7 +614,8 @@ def test_the_program_of_the_shared_suite_takes_dispatches(
         assert outcomes == ["SUCCEEDED", "FAILED", "SUCCEEDED", "FAILED"]
         assert bodies[envelope(plane, "", number=3)["taskId"]]["partialProgress"] == {"step": 2}
         # The end of the process is no success.
-        assert http.post(f"{url}/dispatch", json=envelope(plane, "die", number=9)).status_code == 202
+        dying = envelope(plane, "die", number=9)
+        wait_until(lambda: http.post(f"{url}/dispatch", json=dying).status_code == 202, "a free slot")
     assert process.wait(PATIENCE) == 1
     assert len(plane.of("completed")) == 4
 

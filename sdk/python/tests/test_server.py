@@ -112,7 +112,9 @@ def test_http_1_0_is_answered_and_closed(talk: Callable[..., str]) -> None:
 def test_what_is_no_proper_request_is_refused_and_the_connection_closed(
     sent: bytes, status: str, talk: Callable[..., str]
 ) -> None:
-    assert _statuses(talk(sent)) == [status]
+    heard = talk(sent)
+    assert _statuses(heard) == [status]
+    assert "Connection: close" in heard
     # The server lives.
     assert _statuses(talk(_post(b"{}", "Connection: close"))) == ["422"]
 

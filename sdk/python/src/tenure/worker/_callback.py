@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from .. import _text
 from .._http import join
-from ..errors import ApiError, ConflictError
+from ..errors import ApiError
 from ._beat import ABSENT, News
 from ._envelope import Envelope, renewed_until
 from ._link import ANSWER_WAIT, Beaten, Lost, Refused, post, splice
@@ -23,20 +22,25 @@ log = logging.getLogger("tenure.worker")
 _LOST = (401, 404, 409, 410)
 
 
+class Ledger(Protocol):
+    """Where the state of dispatches is kept."""
+
+    def handler_ended(self, dispatch_id: str) -> None: ...
+    def over(self, dispatch_id: str, finished: bool) -> None: ...
+
+
 class CallbackLink:
     """One pushed attempt."""
 
     tells_checkpoint_with_report = True
 
-    def __init__(
-        self, http: httpx.AsyncClient, envelope: Envelope, worker_id: str, finished: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, http: httpx.AsyncClient, envelope: Envelope, worker_id: str, ledger: Ledger) -> None:
         self._http = http
         self._envelope = envelope
         self._worker_id = worker_id
         self._token = envelope.task_token
         self._token_until = envelope.token_until
-        self._finished = finished
+        self._ledger = ledger
         #: The same each time `started` is sent.
         self._started = _text.encode({**self._who(), "startedAt": _text.now_text()})
 
@@ -115,12 +119,15 @@ class CallbackLink:
     async def report(self, outcome: Outcome, body: bytes) -> None:
         await self._post("completed", body, ANSWER_WAIT)
 
+    def handler_ended(self) -> None:
+        self._ledger.handler_ended(self._envelope.dispatch_id)
+
     def settled(self, error: ApiError | None) -> None:
         # A completion that was refused with 409 is as final as one that was taken.
-        self._finished(error is None or isinstance(error, ConflictError) or error.status == 409)
+        self._ledger.over(self._envelope.dispatch_id, error is None or error.status == 409)
 
     def dropped(self) -> None:
-        self._finished(False)
+        self._ledger.over(self._envelope.dispatch_id, False)
 
 
 def _error(failure: Failure) -> dict[str, Any]:

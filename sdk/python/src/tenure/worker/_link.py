@@ -71,6 +71,9 @@ class Link(Protocol):
     def is_over(self) -> bool:
         """Whether no request can be accepted any more, because the token has run out."""
 
+    def handler_ended(self) -> None:
+        """The handler no longer takes a slot; what it gave is about to be reported."""
+
     def settled(self, error: ApiError | None) -> None:
         """The report was accepted, or refused with this."""
 

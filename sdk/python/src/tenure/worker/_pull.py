@@ -128,6 +128,9 @@ class PullLink:
     async def report(self, outcome: Outcome, body: bytes) -> None:
         await self._connection.post("complete" if outcome.word == "SUCCEEDED" else "fail", body, ANSWER_WAIT)
 
+    def handler_ended(self) -> None:
+        pass
+
     def settled(self, error: ApiError | None) -> None:
         pass
 

@@ -30,6 +30,8 @@ log = logging.getLogger("tenure.worker")
 SECRET_HEADER = "x-tenure-dispatch-secret"  # noqa: S105 (its name)
 BODY_MAX = 4 << 20
 FINISHED_MAX = 10_000
+#: Outcomes that may wait to be reported, beyond one for each slot.
+REPORTING_MAX = 16
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Dispatches:
     def __init__(self, finished_max: int = FINISHED_MAX) -> None:
         self._lock = threading.Lock()
         self._in_flight: set[str] = set()
+        #: Those of them whose handlers have not ended. The others only wait for the answer to their report.
+        self._running: set[str] = set()
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._finished_max = finished_max
 
@@ -81,14 +85,21 @@ class Dispatches:
                 return Response.refusal(409, "dispatch_finished", "this dispatch was finished here")
             if dispatch_id in self._in_flight:
                 return busy("dispatch_in_flight", "this dispatch is under way here")
-            if len(self._in_flight) >= most:
+            if len(self._running) >= most or len(self._in_flight) >= 2 * most + REPORTING_MAX:
                 return busy("worker_busy", f"{most} tasks are under way here, and that is the limit")
             self._in_flight.add(dispatch_id)
+            self._running.add(dispatch_id)
             return None
+
+    def handler_ended(self, dispatch_id: str) -> None:
+        """There is room for another: the control plane may send it before it has our thanks for the last answer."""
+        with self._lock:
+            self._running.discard(dispatch_id)
 
     def over(self, dispatch_id: str, finished: bool) -> None:
         with self._lock:
             self._in_flight.discard(dispatch_id)
+            self._running.discard(dispatch_id)
             if finished:
                 self._finished[dispatch_id] = None
                 while len(self._finished) > self._finished_max:
@@ -202,11 +213,8 @@ class PushSource:
         return Response.json(202, {"accepted": True, "dispatchId": envelope.dispatch_id, "workerId": self._worker_id})
 
     def _begin(self, runtime: Runtime, envelope: Envelope, arrived_at: float) -> None:
-        def finished(really: bool) -> None:
-            self.dispatches.over(envelope.dispatch_id, really)
-
         if runtime.is_draining:
-            finished(False)
+            self.dispatches.over(envelope.dispatch_id, False)
             return
-        link = CallbackLink(self._http, envelope, self._worker_id, finished)
+        link = CallbackLink(self._http, envelope, self._worker_id, self.dispatches)
         runtime.begin(Lease(envelope.grant, arrived_at, runtime.outage_tolerance), link)

@@ -218,6 +218,7 @@ class Runtime:
                 outcome = await self._outcome(lease, context, link, signal, handler_over)
                 if handler_over.done():
                     free_slot()
+                    link.handler_ended()
                 if outcome is not None:
                     self._unreported += 1
                     settled = await self._report(lease, link, outcome)
