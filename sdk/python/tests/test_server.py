@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness import PATIENCE, SECRET, ControlPlane, envelope
+from harness import PATIENCE, SECRET, ControlPlane, binary, envelope
 
 import tenure
 from tenure import Worker
@@ -153,21 +153,15 @@ def test_a_port_in_use_is_an_error(running: tenure.RunningWorker, plane: Control
 
 
 def test_tls_with_a_certificate_of_the_caller(plane: ControlPlane, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(cert)],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode != 0:
-        pytest.skip("there is no openssl to make a certificate with")
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(cert))
-    server.load_cert_chain(cert, key)
+    made = [str(binary()), "dev-certs", str(tmp_path)]
+    subprocess.run(made, check=True, capture_output=True)
+    authority = str(tmp_path / "ca.crt")
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
+    server.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     server.verify_mode = ssl.CERT_REQUIRED
-    with_certificate = ssl.create_default_context(cafile=str(cert))
-    without = ssl.create_default_context(cafile=str(cert))
-    with_certificate.load_cert_chain(cert, key)
+    with_certificate = ssl.create_default_context(cafile=authority)
+    without = ssl.create_default_context(cafile=authority)
+    with_certificate.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
     worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url])
     worker.add_operator("echo", lambda ctx: ctx.payload)
     with worker.start_serving(tls=server) as running:
