@@ -101,11 +101,20 @@ class ServerProcess:
         self.start()
 
 
-def needs(server: ServerProcess, *paths: str) -> None:
-    """Skips the test if the server is older than what it tests: its document has none of these paths."""
-    document = httpx.get(f"{server.url}/api/v1/openapi.json", trust_env=False).json()
-    if not any(path in document["paths"] for path in paths):
-        pytest.skip(f"this server has no {paths[0]}")
+def needs_runs(server: ServerProcess) -> None:
+    """Skips the test if the server is older than runs."""
+    if "/api/v1/runs" not in _document(server)["paths"]:
+        pytest.skip("this server has no runs")
+
+
+def needs_push(server: ServerProcess) -> None:
+    """Skips the test if the server is older than push."""
+    if "push" not in _document(server)["components"]["schemas"]["QueueSettings"]["properties"]:
+        pytest.skip("this server does not push")
+
+
+def _document(server: ServerProcess) -> Any:
+    return httpx.get(f"{server.url}/api/v1/openapi.json", trust_env=False).json()
 
 
 def free_port() -> int:

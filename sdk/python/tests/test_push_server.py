@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import PATIENCE, SECRET, ServerProcess, binary, free_port, needs, wait_until
+from harness import PATIENCE, SECRET, ServerProcess, binary, free_port, needs_push, wait_until
 
 import tenure
 from tenure import Client, NewTask, Retry, TaskContext, Worker, errors
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     probe = ServerProcess(binary(), tmp_path / "probe")
     probe.start()
     try:
-        needs(probe, "/v1/tasks/{task_id}/started", "/v1/tasks/{id}/started")
+        needs_push(probe)
     finally:
         probe.stop()
     server = ServerProcess(binary(), tmp_path / "server", CONFIG)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
-from harness import PATIENCE, ServerProcess, needs
+from harness import PATIENCE, ServerProcess, needs_runs
 
 import tenure
 from tenure import AsyncClient, Client, NewRun, RunTask, TaskContext, Worker, errors, from_output
@@ -16,7 +16,7 @@ from tenure import AsyncClient, Client, NewRun, RunTask, TaskContext, Worker, er
 
 @pytest.fixture(autouse=True)
 def _runs(server: ServerProcess) -> None:
-    needs(server, "/api/v1/runs")
+    needs_runs(server)
 
 
 @pytest.fixture
