@@ -498,6 +498,19 @@ def test_lost_answers_are_asked_for_again_with_the_same_request(plane: ControlPl
     assert completes[0].body["lease_token"] == "lt_1"
 
 
+def test_a_job_whose_lease_ran_out_on_the_way_is_not_begun(plane: ControlPlane) -> None:
+    late = {**JOB, "lease_ttl_seconds": 1, "heartbeat_interval_seconds": 1, "payload": "late"}
+    plane.answer("claim", SILENCE, SILENCE, SILENCE, SILENCE, (200, late), (200, {**JOB, "payload": "good"}))
+    plane.always("claim", (200, {"claimed": False}))
+    plane.always("heartbeat", error_answer(409, "lease_expired"))
+    worker = Worker(plane.url, queues=["q"], interrupt=False)
+    ran: list[str] = []
+    worker.add_operator("echo", lambda ctx: ran.append(ctx.payload))
+    with worker.start():
+        plane.wait_for("complete")
+    assert ran == ["good"]
+
+
 def test_a_report_that_is_refused_is_dropped(plane: ControlPlane) -> None:
     plane.answer("claim", (200, JOB), (200, {**JOB, "payload": "large"}))
     plane.always("claim", (200, {"claimed": False}))

@@ -328,6 +328,19 @@ def test_a_refused_start_runs_nothing(
     assert [one.task_id for one in plane.of("completed")] == [taken["taskId"]]
 
 
+def test_a_lease_counts_from_its_start(plane: ControlPlane) -> None:
+    """Also if `started` was not answered for longer than a worker may be silent."""
+    plane.answer("started", *[error_answer(503, "store_unavailable")] * 4)
+    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], outage_tolerance=0)
+    worker.add_operator("echo", lambda ctx: "ran")
+    with worker.start_serving() as running, httpx.Client(trust_env=False) as http:
+        url = "http://{}:{}/dispatch".format(*running.address)
+        sent = envelope(plane, "echo", heartbeatIntervalMs=100, heartbeatTimeoutMs=400)
+        assert http.post(url, json=sent, headers=HEADERS).status_code == 202
+        (completed,) = plane.wait_for("completed")
+    assert completed.body["output"] == "ran"
+
+
 def test_started_and_completed_are_sent_again_with_the_same_body(plane: ControlPlane, push: Push) -> None:
     busy = error_answer(503, "store_unavailable", retryAfterMs=10)
     limited: Any = (429, {"error": "rate_limited", "message": "slowly"}, {"Retry-After": "0"})

@@ -61,15 +61,16 @@ class CallbackLink:
             headers["traceparent"] = self._envelope.grant.traceparent
         return await post(self._http, url, headers, body, timeout)
 
-    async def begin(self) -> bool:
+    async def begin(self) -> tuple[bool, float | None]:
+        sent_at = time.monotonic()
         try:
             await self._post("started", self._started, ANSWER_WAIT)
         except Refused as refused:
             # Another worker holds it, it is over, or it was cancelled: not to be run here.
             level = logging.INFO if refused.error.status in (409, 410) else logging.ERROR
             log.log(level, "task %s is not started here: %s", self._envelope.grant.task_id, refused)
-            return False
-        return True
+            return False, None
+        return True, sent_at
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         body = {**self._who(), "heartbeatAt": _text.now_text()}

@@ -82,7 +82,8 @@ class Lease:
         #: Set when the handler is to stop.
         self.cancelled = threading.Event()
         self._lock = threading.RLock()
-        self._beat = Beat(grant.ttl, grant.heartbeat_every, tolerance, sent_at, time.monotonic())
+        self._tolerance = tolerance
+        self.begin(sent_at)
         self._phase = Phase.HELD
         self._reason: CancelReason | None = None
         self._hooks: dict[int, Callable[[], object]] = {}
@@ -94,6 +95,12 @@ class Lease:
         self.wake: Callable[[], None] = lambda: None
         #: Called, on any thread, when the handler must end now.
         self.interrupt: Callable[[], None] = lambda: None
+
+    def begin(self, sent_at: float) -> None:
+        """The lease counts since the request sent at `sent_at`, by whose answer it is ours."""
+        with self._lock:
+            grant = self.grant
+            self._beat = Beat(grant.ttl, grant.heartbeat_every, self._tolerance, sent_at, time.monotonic())
 
     def __repr__(self) -> str:
         return f"Lease({self.grant.task_id}, fence {self.grant.fence}, {self._phase.value})"

@@ -51,8 +51,11 @@ class Beaten:
 
 
 class Link(Protocol):
-    async def begin(self) -> bool:
-        """Asks whether the handler may run. False if not; raises Again to be asked again."""
+    async def begin(self) -> tuple[bool, float | None]:
+        """Asks whether the handler may run, and since when the lease counts if not since the grant.
+
+        Raises Again to be asked again.
+        """
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         """Raises Again, Refused or Lost."""

@@ -92,8 +92,8 @@ class PullLink:
         self._connection = connection
         self._job = job
 
-    async def begin(self) -> bool:
-        return True
+    async def begin(self) -> tuple[bool, float | None]:
+        return True, None
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         body = self._fields("job_id", "lease_token")

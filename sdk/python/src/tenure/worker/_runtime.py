@@ -211,6 +211,9 @@ class Runtime:
             try:
                 while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
                     await signal.wait()
+                if lease.phase is Phase.LOST:
+                    log.warning("task %s is not begun: %s", lease.grant.task_id, lease.reason)
+                    return
                 context = TaskContext(lease)
                 handler_over = self._start(lease, context)
                 while not handler_over.done() and lease.phase is Phase.HELD:
@@ -241,7 +244,10 @@ class Runtime:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while not lease.cancelled.is_set():
             try:
-                return await link.begin()
+                begun, sent_at = await link.begin()
+                if begun and sent_at is not None:
+                    lease.begin(sent_at)
+                return begun
             except Again as again:
                 if link.is_over:
                     log.error("task %s: its token ran out before it could begin: %s", lease.grant.task_id, again)
