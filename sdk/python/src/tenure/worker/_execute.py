@@ -88,17 +88,18 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 def start(
-    lease: Lease, context: TaskContext, handler: Handler, handlers: Callable[[], LoopThread], interrupt: bool
-) -> Callable[[Callable[[Ended], None]], None]:
-    """How to begin the handler. What that takes is called once, on any thread, with what the handler gave."""
-
-    def begin(done: Callable[[Ended], None]) -> None:
-        if is_async(handler):
-            _start_task(lease, context, handler, handlers(), done)
-        else:
-            _start_thread(lease, context, handler, interrupt, done)
-
-    return begin
+    lease: Lease,
+    context: TaskContext,
+    handler: Handler,
+    handlers: Callable[[], LoopThread],
+    interrupt: bool,
+    done: Callable[[Ended], None],
+) -> None:
+    """Begins a handler. `done` is called once, on any thread, with what it gave."""
+    if is_async(handler):
+        _start_task(lease, context, handler, handlers(), done)
+    else:
+        _start_thread(lease, context, handler, interrupt, done)
 
 
 def _start_thread(

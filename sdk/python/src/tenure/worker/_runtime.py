@@ -268,8 +268,10 @@ class Runtime:
             if not over.done():
                 over.set_result(ended)
 
-        begin = _execute.start(lease, context, handler, self._handler_thread, self._interrupt)
-        begin(lambda ended: self._thread.call(settle, ended))
+        def done(ended: Ended) -> None:
+            self._thread.call(settle, ended)
+
+        _execute.start(lease, context, handler, self._handler_thread, self._interrupt, done)
         return over
 
     def _handler_thread(self) -> LoopThread:
