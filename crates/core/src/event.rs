@@ -19,10 +19,17 @@ pub enum FactKind {
     Redriven,
     Retried,
     Released,
+    Skipped,
+    RunCreated,
+    RunCancelRequested,
+    RunSucceeded,
+    RunFailed,
+    RunCanceled,
 }
 
 impl FactKind {
-    pub const ALL: [Self; 12] = [
+    /// Facts are recorded by the place in this list: new ones go to its end.
+    pub const ALL: [Self; 18] = [
         Self::Submitted,
         Self::Ready,
         Self::Started,
@@ -35,7 +42,21 @@ impl FactKind {
         Self::Redriven,
         Self::Retried,
         Self::Released,
+        Self::Skipped,
+        Self::RunCreated,
+        Self::RunCancelRequested,
+        Self::RunSucceeded,
+        Self::RunFailed,
+        Self::RunCanceled,
     ];
+
+    /// Whether it is about a run: the fact then names a run in place of a task, and no queue.
+    pub const fn is_of_run(self) -> bool {
+        matches!(
+            self,
+            Self::RunCreated | Self::RunCancelRequested | Self::RunSucceeded | Self::RunFailed | Self::RunCanceled
+        )
+    }
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -51,6 +72,12 @@ impl FactKind {
             Self::Redriven => "redriven",
             Self::Retried => "retried",
             Self::Released => "released",
+            Self::Skipped => "skipped",
+            Self::RunCreated => "run_created",
+            Self::RunCancelRequested => "run_cancel_requested",
+            Self::RunSucceeded => "run_succeeded",
+            Self::RunFailed => "run_failed",
+            Self::RunCanceled => "run_canceled",
         }
     }
 }
@@ -58,6 +85,7 @@ impl FactKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fact {
     pub kind: FactKind,
+    /// The task, or the run if it is one of a run.
     pub task: TaskId,
     pub queue: QueueId,
     /// The state after the change.

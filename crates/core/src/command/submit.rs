@@ -73,6 +73,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         traceparent: task.traceparent.clone(),
         created_at: ctx.now,
         run_at,
+        run: None,
     };
     let waiting = Waiting {
         queue: queue.id,
