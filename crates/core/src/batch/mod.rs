@@ -58,6 +58,8 @@ pub struct World {
     /// Runs that are canceled, and those of the named tasks that have ended; later those of tasks that the batch ends.
     pub runs: HashMap<Seq, RunCell>,
     pub run_keys: HashMap<IdempotencyScope, KnownRun>,
+    /// Runs that were looked for and are not there: something damaged them, and their tasks go on alone.
+    pub absent_runs: HashSet<Seq>,
     /// Tasks of the canceled runs that have not ended.
     pub members: HashMap<Seq, Vec<Seq>>,
     made: Made,
@@ -166,6 +168,7 @@ impl World {
             held: HashMap::new(),
             runs: HashMap::new(),
             run_keys: HashMap::new(),
+            absent_runs: HashSet::new(),
             members: HashMap::new(),
             made: Made::default(),
         }

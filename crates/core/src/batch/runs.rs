@@ -271,7 +271,7 @@ impl World {
         for row in &self.made.runs.moved {
             let Some(cell) = self.tasks.get(row) else { continue };
             let Some(member) = &cell.task.place.carry().run else { continue };
-            if !self.runs.contains_key(&member.run) {
+            if !self.runs.contains_key(&member.run) && !self.absent_runs.contains(&member.run) {
                 ends.runs.insert(member.run);
             }
             if self.made.runs.followed.contains(row) {

@@ -25,4 +25,5 @@ mod owners;
 mod plans;
 mod retention;
 mod retrying;
+mod runs;
 mod tenancy;
