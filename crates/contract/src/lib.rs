@@ -8,6 +8,7 @@ pub mod duration;
 pub mod error;
 pub mod events;
 pub mod pull;
+pub mod run;
 pub mod user;
 
 mod raw;

@@ -3,6 +3,7 @@
 use crate::attempt::Reason;
 use crate::id::TaskId;
 use crate::queue::QueueId;
+use crate::run::RunState;
 use crate::task::State;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,12 +51,17 @@ impl FactKind {
         Self::RunCanceled,
     ];
 
-    /// Whether it is about a run: the fact then names a run in place of a task, and no queue.
-    pub const fn is_of_run(self) -> bool {
-        matches!(
-            self,
-            Self::RunCreated | Self::RunCancelRequested | Self::RunSucceeded | Self::RunFailed | Self::RunCanceled
-        )
+    /// Where the run stands that it is about, if it is about one: the fact then names a run in place of a task, and no
+    /// queue.
+    pub const fn run_state(self) -> Option<RunState> {
+        match self {
+            Self::RunCreated => Some(RunState::Running),
+            Self::RunCancelRequested => Some(RunState::Cancelling),
+            Self::RunSucceeded => Some(RunState::Succeeded),
+            Self::RunFailed => Some(RunState::Failed),
+            Self::RunCanceled => Some(RunState::Cancelled),
+            _ => None,
+        }
     }
 
     pub const fn as_str(self) -> &'static str {
@@ -73,11 +79,11 @@ impl FactKind {
             Self::Retried => "retried",
             Self::Released => "released",
             Self::Skipped => "skipped",
-            Self::RunCreated => "run_created",
-            Self::RunCancelRequested => "run_cancel_requested",
-            Self::RunSucceeded => "run_succeeded",
-            Self::RunFailed => "run_failed",
-            Self::RunCanceled => "run_canceled",
+            Self::RunCreated => "run.created",
+            Self::RunCancelRequested => "run.cancel_requested",
+            Self::RunSucceeded => "run.succeeded",
+            Self::RunFailed => "run.failed",
+            Self::RunCanceled => "run.cancelled",
         }
     }
 }

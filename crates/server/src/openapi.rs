@@ -4,7 +4,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
-use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
+use crate::api::{dead_letters, events, health, metrics, queues, runs, tasks, whoami};
 use crate::contracts::{exchange, pull};
 
 #[derive(OpenApi)]
@@ -24,6 +24,11 @@ use crate::contracts::{exchange, pull};
         tasks::why,
         tasks::cancel,
         tasks::retry,
+        runs::submit,
+        runs::list,
+        runs::show,
+        runs::cancel,
+        runs::rerun,
         queues::list,
         queues::show,
         queues::set,
@@ -59,6 +64,7 @@ use crate::contracts::{exchange, pull};
         outbox::list,
         outbox::retry,
     ),
+    components(schemas(tenure_contract::events::RunEvent)),
     modifiers(&Credentials)
 )]
 struct Document;

@@ -23,7 +23,7 @@ pub enum Rule {
 use Rule::{Bootstrap, Open, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
-const RULES: [(&str, &str, Rule); 47] = [
+const RULES: [(&str, &str, Rule); 52] = [
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
     ("GET", "/api/v1/health", Open),
@@ -43,6 +43,11 @@ const RULES: [(&str, &str, Rule); 47] = [
     ("GET", "/api/v1/tasks/{id}/why", User(Read)),
     ("POST", "/api/v1/tasks/{id}/cancel", User(Api)),
     ("POST", "/api/v1/tasks/{id}/retry", User(Api)),
+    ("POST", "/api/v1/runs", User(Api)),
+    ("GET", "/api/v1/runs", User(Read)),
+    ("GET", "/api/v1/runs/{id}", User(Read)),
+    ("POST", "/api/v1/runs/{id}/cancel", User(Api)),
+    ("POST", "/api/v1/runs/{id}/rerun", User(Api)),
     ("GET", "/api/v1/queues", User(Read)),
     ("GET", "/api/v1/queues/{name}", User(Read)),
     ("PUT", "/api/v1/queues/{name}", User(Api)),
