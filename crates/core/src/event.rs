@@ -20,6 +20,8 @@ pub enum FactKind {
     Redriven,
     Retried,
     Released,
+    /// Granted, and on its way to a worker.
+    Dispatched,
     Skipped,
     RunCreated,
     RunCancelRequested,
@@ -30,7 +32,7 @@ pub enum FactKind {
 
 impl FactKind {
     /// Facts are recorded by the place in this list: new ones go to its end.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Submitted,
         Self::Ready,
         Self::Started,
@@ -43,6 +45,7 @@ impl FactKind {
         Self::Redriven,
         Self::Retried,
         Self::Released,
+        Self::Dispatched,
         Self::Skipped,
         Self::RunCreated,
         Self::RunCancelRequested,
@@ -78,6 +81,7 @@ impl FactKind {
             Self::Redriven => "redriven",
             Self::Retried => "retried",
             Self::Released => "released",
+            Self::Dispatched => "dispatched",
             Self::Skipped => "skipped",
             Self::RunCreated => "run.created",
             Self::RunCancelRequested => "run.cancel_requested",

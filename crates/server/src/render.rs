@@ -3,8 +3,8 @@
 use tenure_contract::Json;
 use tenure_contract::pull::{Job, JobError};
 use tenure_contract::run;
-use tenure_contract::user::{self, Attempt, DeadLetter, LateReport, WhyReason};
-use tenure_core::attempt::{ClosedAttempt, Evidence, Failure};
+use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
+use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
 use tenure_core::command::claim::Grant;
 use tenure_core::id::ulid;
@@ -106,7 +106,7 @@ pub fn task(view: &TaskView) -> user::Task {
         Place::Blocked(blocked) => task.run_at = time(blocked.at),
         Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
         Place::Running(running) => {
-            task.started_at = Some(time(running.granted_at));
+            task.started_at = running.started_at().map(time);
             task.worker_id = Some(running.lease.holder.to_string());
             task.lease_expires_at = Some(time(running.lease.expires_at));
             task.cancel_requested = running.cancel.is_some();
@@ -138,13 +138,22 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             state: State::Running.as_str().to_owned(),
             reason: None,
             granted_at: time(running.granted_at),
-            started_at: Some(time(running.granted_at)),
+            started_at: running.started_at().map(time),
             last_heartbeat_at: running.last_heartbeat_at.map(time),
             ended_at: None,
             error: None,
             progress_pct: running.progress.pct,
             progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
             late_report: None,
+            callback: running.carry.dispatch.as_deref().map(|dispatch| CallbackAttempt {
+                deliveries: dispatch.deliveries,
+                worker_started_at: dispatch.told_started_at.map(time),
+                worker_heartbeat_at: dispatch.told_heartbeat_at.map(time),
+                worker_completed_at: None,
+                cancelled_during_phase: None,
+                partial_progress: None,
+                metrics: None,
+            }),
         },
     }
 }
@@ -158,13 +167,30 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         state: closed.state.as_str().to_owned(),
         reason: Some(closed.reason.as_str().to_owned()),
         granted_at: time(closed.granted_at),
-        started_at: Some(time(closed.granted_at)),
+        started_at: match &closed.callback {
+            None => Some(time(closed.granted_at)),
+            Some(part) => part.started_at.map(time),
+        },
         last_heartbeat_at: closed.last_heartbeat_at.map(time),
         ended_at: Some(time(closed.ended_at)),
         error: closed.failure.as_ref().map(failure),
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
         late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),
+        callback: closed.callback.as_deref().map(callback_attempt),
+    }
+}
+
+fn callback_attempt(part: &CallbackPart) -> CallbackAttempt {
+    let completion = part.completion.as_deref();
+    CallbackAttempt {
+        deliveries: part.deliveries,
+        worker_started_at: part.told_started_at.map(time),
+        worker_heartbeat_at: part.told_heartbeat_at.map(time),
+        worker_completed_at: completion.and_then(|sent| sent.told_completed_at).map(time),
+        cancelled_during_phase: completion.and_then(|sent| sent.phase.as_deref()).map(ToOwned::to_owned),
+        partial_progress: completion.and_then(|sent| sent.partial_progress.clone()).map(Json::from_trusted),
+        metrics: completion.and_then(|sent| sent.metrics.clone()).map(Json::from_trusted),
     }
 }
 
@@ -172,7 +198,7 @@ fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
     LateReport {
         received_at: time(evidence.received_at),
         outcome: evidence.outcome().to_owned(),
-        worker_id: Some(worker.to_owned()),
+        worker_id: Some(evidence.worker.as_deref().unwrap_or(worker).to_owned()),
         result: evidence.result.clone().map(Json::from_trusted),
         error: evidence.failure.as_ref().map(failure),
         more: (evidence.more > 0).then_some(evidence.more),
@@ -291,21 +317,6 @@ pub fn redrive(view: &RedriveView) -> user::Redrive {
     }
 }
 
-/// Where a task of a run stands, in the words of runs.
-fn run_task_state(task: &RunTaskView) -> &'static str {
-    match task.state {
-        State::Blocked => "BLOCKED",
-        State::Scheduled if task.attempt == 0 => "BLOCKED",
-        State::Scheduled => "RETRY_WAIT",
-        State::Ready => "READY",
-        State::Running => "RUNNING",
-        State::Succeeded => "SUCCEEDED",
-        State::Failed => "FAILED",
-        State::Skipped => "SKIPPED",
-        State::Canceled => "CANCELLED",
-    }
-}
-
 pub fn fingerprint(digest: &[u8; 32]) -> String {
     digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
@@ -359,12 +370,12 @@ fn run_task(task: &RunTaskView) -> run::RunTask {
     run::RunTask {
         key: task.key.to_string(),
         task_id: task.id.to_ulid_text(),
-        state: run_task_state(task).to_owned(),
+        state: task.phase().as_str().to_owned(),
         attempt: task.attempt,
         depends_on: task.depends_on.iter().map(ToString::to_string).collect(),
         operator: task.operator.to_string(),
         queue: task.queue.to_string(),
-        started_at: task.granted_at.map(time),
+        started_at: task.started_at.map(time),
         finished_at: task.finished_at.map(time),
         run_at: task.due_at.map(time),
         progress_pct: task.progress.pct,

@@ -307,5 +307,6 @@ fn again(view: &TaskView, id: TaskId, now: Timestamp) -> NewTask {
         tags: body.tags.clone(),
         idempotency: None,
         traceparent: body.traceparent.clone(),
+        envelope: body.envelope.clone(),
     }
 }

@@ -9,7 +9,7 @@ use tenure_core::command::Reach;
 use tenure_core::event::Fact;
 use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
-use tenure_core::task::{Body, Place, Running, State};
+use tenure_core::task::{Body, Carry, Phase, Place, Running, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
@@ -46,14 +46,42 @@ pub struct RunTaskView {
     pub depends_on: Vec<Arc<str>>,
     pub state: State,
     pub attempt: u32,
-    /// When its last attempt was granted.
-    pub granted_at: Option<Timestamp>,
+    /// When its last attempt was granted, and the one in flight started.
+    pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub progress: Progress,
     pub failure: Option<Failure>,
     pub cancel_reason: Option<Arc<str>>,
     /// When it is due, if it waits for that.
     pub due_at: Option<Timestamp>,
+}
+
+impl RunTaskView {
+    /// A pushed attempt that nobody has taken up is on its way, whatever its row says.
+    pub(crate) fn with_dispatch(mut self, carry: &Carry) -> Self {
+        if let Some(dispatch) = &carry.dispatch
+            && self.state == State::Running
+        {
+            self.started_at = dispatch.started_at;
+        }
+        self
+    }
+
+    /// The state in the words of runs.
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Blocked => Phase::Blocked,
+            State::Scheduled if self.attempt == 0 => Phase::Blocked,
+            State::Scheduled => Phase::RetryWait,
+            State::Ready => Phase::Ready,
+            State::Running if self.started_at.is_none() => Phase::Dispatched,
+            State::Running => Phase::Running,
+            State::Succeeded => Phase::Succeeded,
+            State::Failed => Phase::Failed,
+            State::Skipped => Phase::Skipped,
+            State::Canceled => Phase::Cancelled,
+        }
+    }
 }
 
 /// A run with all that is needed to repeat it.

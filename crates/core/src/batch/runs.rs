@@ -137,6 +137,10 @@ impl World {
             if queue.is_some_and(|cell| !cell.queue.takes(&task.tenant)) {
                 return Err(Rejection::QueueNotFound);
             }
+            let ttl = queue.filter(|_| member.carried.is_none());
+            if let Some(refusal) = ttl.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
+                return Err(refusal);
+            }
             let Some(idempotency) = &task.idempotency else { continue };
             let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
             if let Some(known) = self.keys.get(&scope) {

@@ -54,6 +54,8 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
         }
         Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, reason, now),
         Place::Running(running) => match mode {
+            // No worker has it yet that could be told.
+            Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, reason, now),
             Mode::Cooperative => request(task.id, running, reason, now),
             Mode::Immediate => revoke(task.id, running, reason, now),
         },
@@ -125,7 +127,7 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
         cancel_reason: Some(Arc::clone(reason)),
         attempt: running.attempt,
         fence: running.lease.generation,
-        carry: Carry { last: Some(Box::new(closed)), ..running.carry.clone() },
+        carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },
     };
     let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, Some(Reason::Revoked));
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))

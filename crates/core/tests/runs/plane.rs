@@ -62,6 +62,7 @@ pub fn new_task(task: usize, payload: &str, spec: Spec) -> NewTask {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
     }
 }
 

@@ -281,7 +281,7 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
     let seq: i64 = row.try_get(0)?;
     let depends_on: Vec<Seq> = codec::decode(row.try_get(1)?, "run_tasks.depends_on", seq);
     let pct: Option<i16> = row.try_get(10)?;
-    Ok(RunTaskView {
+    let task = RunTaskView {
         id: TaskId::from_u128(row.try_get::<_, Uuid>(2)?.as_u128()),
         key: rows::text(row, 3)?,
         operator: rows::text(row, 4)?,
@@ -289,13 +289,14 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
         depends_on: depends_on.iter().filter_map(|row| keys.get(row)).cloned().collect(),
         state: State::parse(row.try_get(6)?).unwrap_or(State::Failed),
         attempt: count(row, 7)?,
-        granted_at: rows::time_if(row, 8)?,
+        started_at: rows::time_if(row, 8)?,
         finished_at: rows::time_if(row, 9)?,
         progress: Progress { pct: pct.map(|pct| pct as u8), message: rows::text_if(row, 11)? },
         failure: codec::decode::<Option<Failure>>(row.try_get(12)?, "finished.failure", seq),
         cancel_reason: rows::text_if(row, 13)?,
         due_at: rows::time_if(row, 14)?,
-    })
+    };
+    Ok(task.with_dispatch(&codec::decode(row.try_get(15)?, "carry", seq)))
 }
 
 pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
