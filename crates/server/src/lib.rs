@@ -15,6 +15,7 @@ mod live;
 pub mod openapi;
 mod render;
 mod request;
+mod run_plan;
 mod state;
 mod tenants;
 mod transports;
