@@ -282,6 +282,7 @@ fn fingerprint(task: &NewTask) -> [u8; 32] {
     Sha256::digest(content.to_string().as_bytes()).into()
 }
 
+/// All but where its tasks are pushed, which takes the configuration to judge.
 pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
     let rate = match &wire.rate {
         None => None,
