@@ -204,7 +204,7 @@ fn meaning(report: &PushTestReport) -> (&'static str, String) {
             ("duplicate", "the worker has had this dispatch before: counts as accepted".to_owned())
         }
         PushVerdict::Again { after_ms: Some(ms) } => {
-            ("again", format!("the worker asks for the task to be pushed again in {} s", ms.div_ceil(1000)))
+            ("again", format!("the worker asks for the task to be pushed again in {} s", (ms + 999) / 1000))
         }
         PushVerdict::Again { after_ms: None } => {
             ("again", "a task would be pushed again after 1 s, 2 s and so on up to 30 s".to_owned())
