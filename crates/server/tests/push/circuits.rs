@@ -88,7 +88,7 @@ async fn a_dead_target_costs_others_nothing_and_its_tasks_no_attempts(server: Se
     }
     let metrics = server.get("/metrics").await.ok();
     let metrics = metrics.as_str().unwrap();
-    assert!(metrics.contains("tenure_pushes_total{outcome=\"accepted\"}"), "{metrics}");
+    assert!(metrics.contains("tenure_pushes_total{outcome=\"started\"}"), "{metrics}");
     assert!(metrics.contains("tenure_push_circuits_open"), "{metrics}");
 
     // They come back: a probe notices, and all is pushed.

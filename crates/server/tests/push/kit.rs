@@ -10,19 +10,19 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
-use tenure_auth::{DEFAULT_ISSUER, Secret, TaskKeys};
+use tenure_auth::{DEFAULT_ISSUER, Secret, TaskKeys, WorkerAuth};
 use tenure_core::TaskId;
 use tenure_core::command::Reach;
 use tenure_core::task::{Place, Running};
 use tenure_core::time::Timestamp;
 use tenure_engine::store::{Clock, Retention};
 use tenure_outbound::{Outbound, Policy, Trust};
-use tenure_server::{Live, PushTargets, ServerConfig, SharedTaskKeys};
+use tenure_server::{Access, Live, PushTargets, ServerConfig, SharedTaskKeys, Transports};
 use tenure_testkit::{Postgres, wait_until};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Answer, Home, SOON, Server, merge};
+use crate::harness::{Answer, Home, SOON, Server, TOKEN, merge};
 
 pub const SECRET: &str = "dispatch-secret-of-the-tests";
 
@@ -72,7 +72,11 @@ pub fn targets(client: Outbound) -> PushTargets {
 /// A control plane on this store; without targets it pushes nothing.
 pub async fn on(home: Arc<Home>, clock: Arc<Clock>, targets: Option<PushTargets>, keys: TaskKeys) -> Server {
     let push = targets.map(Live::new);
-    let config = ServerConfig { push: push.clone(), ..ServerConfig::default() };
+    let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
+    let access = Live::new(Access { workers, ..Access::default() });
+    // Queues can be set to it; nothing has to be there.
+    let transports = Transports { redis: true, sqs: None };
+    let config = ServerConfig { access, transports, push: push.clone(), ..ServerConfig::default() };
     let server = Server::start_with(home, Retention::default(), clock, |engine| ServerConfig {
         task_keys: Some(Arc::new(SharedTaskKeys::new(engine.clone(), keys))),
         ..config

@@ -32,12 +32,18 @@ impl Memory {
         self.done.lock().unwrap().contains(pushed.header("x-tenure-dispatch-id"))
     }
 
-    async fn execute(&self, pushed: &Pushed) {
+    /// Goes on when the exchange is over.
+    fn execute(&self, pushed: Pushed) -> tokio::task::JoinHandle<()> {
         let id = pushed.header("x-tenure-dispatch-id").to_owned();
-        if self.done.lock().unwrap().insert(id.clone()) {
+        let first = self.done.lock().unwrap().insert(id.clone());
+        if first {
             self.executed.lock().unwrap().push(id);
-            pushed.succeed().await;
         }
+        tokio::spawn(async move {
+            if first {
+                pushed.succeed().await;
+            }
+        })
     }
 }
 
@@ -49,7 +55,7 @@ async fn behave(number: usize, pushed: Pushed, memory: Arc<Memory>) -> Response<
         // Slowly, and all done inside of the request.
         0 => {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            memory.execute(&pushed).await;
+            memory.execute(pushed).await.unwrap();
             answer(200)
         }
         // Wrongly.
@@ -58,7 +64,7 @@ async fn behave(number: usize, pushed: Pushed, memory: Arc<Memory>) -> Response<
         12 => answer(429),
         // It has it, and the answer is wrong.
         20 => {
-            memory.execute(&pushed).await;
+            memory.execute(pushed).await.unwrap();
             answer(500)
         }
         // Not at all.
@@ -68,13 +74,12 @@ async fn behave(number: usize, pushed: Pushed, memory: Arc<Memory>) -> Response<
         }
         // It has it, and does not answer.
         31 => {
-            memory.execute(&pushed).await;
+            memory.execute(pushed).await.unwrap();
             std::future::pending::<()>().await;
             answer(200)
         }
         _ => {
-            let memory = Arc::clone(&memory);
-            tokio::spawn(async move { memory.execute(&pushed).await });
+            drop(memory.execute(pushed));
             answer(202)
         }
     }
@@ -86,7 +91,7 @@ async fn many_tasks_reach_a_worker_that_behaves_badly(server: Server) {
         let memory = Arc::clone(&memory);
         Worker::start(move |number, pushed| behave(number, pushed, Arc::clone(&memory))).await
     };
-    push_to(&server, &worker.url, json!({"concurrency": 200, "ack_timeout_ms": 500})).await.ok();
+    push_to(&server, &worker.url, json!({"concurrency": 200, "ack_timeout_ms": 1000})).await.ok();
     let started = Instant::now();
     let count = tasks();
     for _ in 0..count / 1_000 {
