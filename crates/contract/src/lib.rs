@@ -1,9 +1,10 @@
 //! Wire types of the worker contracts and of the user API: serde and nothing else.
 //!
-//! A field is spelled here exactly as it stands on the wire. `null` on input means absent, absent options are left
+//! A field is spelled here exactly as it stands on the wire, or its module says by which rule. `null` on input means absent, absent options are left
 //! out on output, unknown fields are ignored. JSON that Tenure only carries (payloads, results) stays raw text.
 
 pub mod admin;
+pub mod callback;
 pub mod duration;
 pub mod error;
 pub mod events;
@@ -16,5 +17,7 @@ pub use raw::Json;
 
 /// Sent on every answer below `/internal/worker/`.
 pub const PULL_CONTRACT: &str = "pull/1";
+/// Sent on every answer to a callback.
+pub const CALLBACK_CONTRACT: &str = "callback/1";
 /// The header that names the contract an answer belongs to.
 pub const CONTRACT_HEADER: &str = "x-tenure-contract";

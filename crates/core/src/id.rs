@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// The store's own short name of a task. Grows with submission; the hot tables are keyed by it.
@@ -144,6 +145,20 @@ impl From<AttemptId> for String {
     }
 }
 
+/// The name of a pushed attempt, the same for every delivery of it: `d_` and 26 digits of base 32 (RFC 4648, lower case)
+/// over the SHA-256 of its internal name.
+pub fn dispatch_id(run: u128, task: u128, attempt: u32) -> String {
+    let name = format!("dispatch:{}:{}:{attempt}", ulid::encode(run), ulid::encode(task));
+    let digest = Sha256::digest(name.as_bytes());
+    let head = digest.iter().take(16).fold(0_u128, |value, byte| value << 8 | u128::from(*byte));
+    // 26 digits are 130 bits: the last digit takes two bits of the seventeenth byte.
+    let last = (head << 2 | u128::from(digest[16] >> 6)) & 31;
+    let digits = (0..25).map(|i| (head >> (123 - 5 * i) & 31) as usize).chain([last as usize]);
+    "d_".chars().chain(digits.map(|digit| BASE32[digit] as char)).collect()
+}
+
+const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
 /// Proof that its bearer holds a lease: 128 random bits, fresh with every grant.
 ///
 /// It orders nothing. It is compared in constant time and never printed by `Debug`.
@@ -235,6 +250,14 @@ mod tests {
         assert_eq!(TaskId::parse(uuid).unwrap(), id);
         assert_eq!(TaskId::parse("01hgw5n7xhjm4gx29kzrxqp6n9").unwrap(), id);
         assert_eq!(id.to_ulid_text(), "task_01HGW5N7XHJM4GX29KZRXQP6N9");
+    }
+
+    #[test]
+    fn the_dispatch_id_of_the_notes() {
+        let run = ulid::decode("01HGW5N7XHJM4GX29KZRXQP6N8").unwrap();
+        let task = ulid::decode("01HGW5N7XHJM4GX29KZRXQP6N9").unwrap();
+        assert_eq!(dispatch_id(run, task, 1), "d_kjychep7ds7c43frwysg3bcjqu");
+        assert_ne!(dispatch_id(run, task, 2), dispatch_id(run, task, 1));
     }
 
     #[test]

@@ -109,12 +109,12 @@ fn plain(error: &serde_json::Error) -> String {
     error.to_string()
 }
 
-/// The path of a field; for one that is missing, the path of where it should be.
+/// The path of a field; for one that is missing or comes twice, the path of where it should be.
 fn field_of(path: &str, message: &str) -> String {
-    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    match (path, missing) {
-        (".", Some(missing)) => missing.to_owned(),
-        (path, Some(missing)) => format!("{path}.{missing}"),
+    let named = ["missing field `", "duplicate field `"].iter().find_map(|start| message.strip_prefix(start));
+    match (path, named.and_then(|rest| rest.split('`').next())) {
+        (".", Some(name)) => name.to_owned(),
+        (path, Some(name)) => format!("{path}.{name}"),
         (".", None) => "body".to_owned(),
         (path, None) => path.to_owned(),
     }
@@ -141,6 +141,7 @@ mod tests {
             (r#"{"items":[]}"#, "name"),
             (r#"{"name":1,"items":[]}"#, "name"),
             (r#"{"name":"a","items":[1,"x"]}"#, "items[1]"),
+            (r#"{"name":"a","items":[],"name":"b"}"#, "name"),
             ("[]", "body"),
             (r#" ["a",[1]]"#, "body"),
         ] {
