@@ -80,6 +80,37 @@ pub struct TaskSubmission {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// Names the code to run, for callback workers; else the operator does.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asset_id: Option<String>,
+    /// Told to callback workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// How long the tokens of an attempt live. Has to cover its dispatch, its run and the grace of a cancel.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 7200))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ttl_seconds: Option<i64>,
+    /// In place of `heartbeat_interval_seconds`.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_800_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_interval_ms: Option<i64>,
+    /// In place of `lease_ttl_seconds`. At least twice the interval.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1_000, maximum = 3_600_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_timeout_ms: Option<i64>,
+}
+
+/// What an attempt may use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resources {
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 9_007_199_254_740_991_i64))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 9_007_199_254_740_991_i64))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millicores: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -53,10 +53,16 @@ pub enum Reason {
     Undelivered,
     /// An immediate cancel took the lease away.
     Revoked,
+    /// A push was accepted, but no worker took the attempt up in time.
+    StartTimeout,
+    /// No push was accepted in time.
+    DispatchFailed,
+    /// The worker refused the push for good.
+    DispatchRejected,
 }
 
 impl Reason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Completed,
         Self::Failed,
         Self::Cancelled,
@@ -67,6 +73,9 @@ impl Reason {
         Self::WorkerLost,
         Self::Undelivered,
         Self::Revoked,
+        Self::StartTimeout,
+        Self::DispatchFailed,
+        Self::DispatchRejected,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -81,13 +90,24 @@ impl Reason {
             Self::WorkerLost => "WORKER_LOST",
             Self::Undelivered => "UNDELIVERED",
             Self::Revoked => "REVOKED",
+            Self::StartTimeout => "START_TIMEOUT",
+            Self::DispatchFailed => "DISPATCH_FAILED",
+            Self::DispatchRejected => "DISPATCH_REJECTED",
         }
     }
 
     /// Whether the holder's own report may still replace this end, as long as nothing was granted since. A cancel and
     /// a passed deadline are final; an end that only guessed that the holder is gone is not.
     pub const fn yields_to_late_report(self) -> bool {
-        matches!(self, Self::HeartbeatTimeout | Self::Timeout | Self::WorkerLost | Self::Undelivered)
+        matches!(
+            self,
+            Self::HeartbeatTimeout
+                | Self::Timeout
+                | Self::WorkerLost
+                | Self::Undelivered
+                | Self::StartTimeout
+                | Self::DispatchFailed
+        )
     }
 }
 
@@ -131,8 +151,110 @@ impl Failure {
 /// What a holder reports at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    Succeeded { result: Option<Arc<str>> },
+    Succeeded {
+        result: Option<Arc<str>>,
+    },
     Failed(Failure),
+    /// In the words of the callback contract.
+    Completed(Box<Completion>),
+}
+
+impl Report {
+    /// How it says that the attempt ended.
+    pub fn state(&self) -> AttemptState {
+        match self {
+            Self::Succeeded { .. } => AttemptState::Succeeded,
+            Self::Failed(failure) if failure.is_cancelled() => AttemptState::Canceled,
+            Self::Failed(_) => AttemptState::Failed,
+            Self::Completed(completion) => completion.outcome,
+        }
+    }
+
+    /// The result of a success.
+    pub fn result(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Succeeded { result } => result.as_ref(),
+            Self::Failed(_) => None,
+            Self::Completed(completion) => {
+                completion.output.as_ref().filter(|_| completion.outcome == AttemptState::Succeeded)
+            }
+        }
+    }
+
+    /// The error of a failure or a stop. A failure always has one.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Succeeded { .. } => None,
+            Self::Failed(failure) => Some(failure.clone()),
+            Self::Completed(completion) => match completion.outcome {
+                AttemptState::Succeeded => None,
+                AttemptState::Canceled => completion.error.clone(),
+                AttemptState::Failed => Some(completion.error.clone().unwrap_or_else(|| {
+                    Failure::new("USER_CODE", "the worker reported a failure without an error", None, None)
+                })),
+            },
+        }
+    }
+
+    /// What it leaves to the next attempt.
+    pub fn checkpoint(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Completed(completion) => completion.partial_progress.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// The end of an attempt as a callback worker tells it. What does not fit the outcome is kept as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Completion {
+    pub outcome: AttemptState,
+    /// Left out of what is stored when it is the result of the task, which has a place of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial_progress: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Arc<str>>,
+    /// What the worker's clock said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_completed_at: Option<Timestamp>,
+}
+
+impl Completion {
+    /// Whether both say the same. What was measured and when is no part of it. `result` is the stored result of the task.
+    fn is_same(&self, sent: &Self, result: Option<&str>) -> bool {
+        let same = |a: Option<&str>, b: Option<&str>| match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => json::same_value(a, b),
+            _ => false,
+        };
+        let output = if self.outcome == AttemptState::Succeeded { result } else { self.output.as_deref() };
+        self.outcome == sent.outcome
+            && same(output, sent.output.as_deref())
+            && self.error == sent.error
+            && self.phase == sent.phase
+            && same(self.partial_progress.as_deref(), sent.partial_progress.as_deref())
+    }
+}
+
+/// What only a callback worker's attempt has to tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CallbackPart {
+    /// When a worker took it up; `None` if none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_heartbeat_at: Option<Timestamp>,
+    pub deliveries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Box<Completion>>,
 }
 
 /// The answer that a report got; an exact replay gets it again.
@@ -147,6 +269,12 @@ pub enum Receipt {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub received_at: Timestamp,
+    /// Who sent it, where the report says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
+    /// What it said of the end, where the error does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<AttemptState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,18 +285,24 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    pub fn of(report: &Report, received_at: Timestamp) -> Self {
-        match report {
-            Report::Succeeded { result } => Self { received_at, result: result.clone(), failure: None, more: 0 },
-            Report::Failed(failure) => Self { received_at, result: None, failure: Some(failure.clone()), more: 0 },
-        }
+    pub fn of(report: &Report, worker: Option<&WorkerId>, received_at: Timestamp) -> Self {
+        let (state, result, failure) = match report {
+            Report::Completed(sent) => (Some(sent.outcome), sent.output.clone(), sent.error.clone()),
+            other => (None, other.result().cloned(), other.failure()),
+        };
+        Self { received_at, worker: worker.cloned(), state, result, failure, more: 0 }
     }
 
     pub fn outcome(&self) -> &'static str {
-        match &self.failure {
-            None => "SUCCEEDED",
-            Some(failure) if failure.is_cancelled() => "CANCELLED",
-            Some(_) => "FAILED",
+        let state = self.state.unwrap_or(match &self.failure {
+            None => AttemptState::Succeeded,
+            Some(failure) if failure.is_cancelled() => AttemptState::Canceled,
+            Some(_) => AttemptState::Failed,
+        });
+        match state {
+            AttemptState::Succeeded => "SUCCEEDED",
+            AttemptState::Canceled => "CANCELLED",
+            AttemptState::Failed => "FAILED",
         }
     }
 }
@@ -205,6 +339,9 @@ pub struct ClosedAttempt {
     pub receipt: Option<Receipt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
+    /// Set for an attempt that was pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Box<CallbackPart>>,
 }
 
 impl ClosedAttempt {
@@ -218,15 +355,38 @@ impl ClosedAttempt {
                 _ => false,
             },
             (Some(Receipt::Failed { .. }), Report::Failed(sent)) => self.failure.as_ref() == Some(sent),
+            (Some(_), Report::Completed(sent)) => {
+                let stored = self.callback.as_ref().and_then(|part| part.completion.as_ref());
+                stored.is_some_and(|stored| stored.is_same(sent, result))
+            }
             _ => false,
         }
     }
 
+    /// Takes up what its holder reported.
+    pub fn take(&mut self, report: &Report, worker: Option<&WorkerId>, now: Timestamp) {
+        self.state = report.state();
+        self.failure = report.failure();
+        self.ended_at = now;
+        if let Some(worker) = worker {
+            self.worker = Arc::clone(worker);
+        }
+        if let Report::Completed(sent) = report {
+            let mut stored = sent.clone();
+            if stored.outcome == AttemptState::Succeeded {
+                stored.output = None;
+            }
+            let part = self.callback.get_or_insert_default();
+            part.started_at.get_or_insert(now);
+            part.completion = Some(stored);
+        }
+    }
+
     /// Keeps the first report that could not be applied, and counts the others.
-    pub fn keep_evidence(&mut self, report: &Report, now: Timestamp) {
+    pub fn keep_evidence(&mut self, report: &Report, worker: Option<&WorkerId>, now: Timestamp) {
         match &mut self.evidence {
             Some(evidence) => evidence.more = evidence.more.saturating_add(1),
-            None => self.evidence = Some(Evidence::of(report, now)),
+            None => self.evidence = Some(Evidence::of(report, worker, now)),
         }
     }
 }

@@ -19,10 +19,12 @@ pub enum FactKind {
     Redriven,
     Retried,
     Released,
+    /// Granted, and on its way to a worker.
+    Dispatched,
 }
 
 impl FactKind {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Submitted,
         Self::Ready,
         Self::Started,
@@ -35,6 +37,7 @@ impl FactKind {
         Self::Redriven,
         Self::Retried,
         Self::Released,
+        Self::Dispatched,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -51,6 +54,7 @@ impl FactKind {
             Self::Redriven => "redriven",
             Self::Retried => "retried",
             Self::Released => "released",
+            Self::Dispatched => "dispatched",
         }
     }
 }

@@ -18,6 +18,7 @@ pub const CANCEL_REASON_BYTES: usize = 256;
 pub const NAME_BYTES: usize = 128;
 /// Tenant and workspace names.
 pub const SCOPE_BYTES: usize = 64;
+pub const ASSET_ID_BYTES: usize = 256;
 pub const WORKER_ID_BYTES: usize = 256;
 pub const INCARNATION_BYTES: usize = 64;
 pub const CLAIM_ID_BYTES: usize = 128;
@@ -69,6 +70,27 @@ pub const BACKOFF_FACTOR_MAX: f64 = 100.0;
 pub const BACKOFF_MAX_MS_DEFAULT: DurationMs = 300_000;
 /// A week.
 pub const BACKOFF_MS_MAX: DurationMs = 7 * 24 * 3_600_000;
+
+/// Attempts of a push queue that may be open at once.
+pub const PUSH_CONCURRENCY_DEFAULT: u32 = 32;
+pub const PUSH_CONCURRENCY_MAX: u32 = 10_000;
+pub const PUSH_ACK_MS_DEFAULT: DurationMs = 10_000;
+pub const PUSH_ACK_MS_MAX: DurationMs = 60_000;
+pub const PUSH_START_MS_DEFAULT: DurationMs = 60_000;
+pub const PUSH_DISPATCH_MS_DEFAULT: DurationMs = 300_000;
+pub const PUSH_DISPATCH_MS_MAX: DurationMs = 3_600_000;
+/// How much later than its own time-out a push is repeated by others: its sender is gone.
+pub const PUSH_SLACK_MS: DurationMs = 5_000;
+/// Back-off between pushes of one attempt.
+pub const PUSH_BACKOFF_MS: DurationMs = 1_000;
+pub const PUSH_BACKOFF_MS_MAX: DurationMs = 30_000;
+/// Without a heartbeat for so long the attempt of a callback worker is over.
+pub const CALLBACK_LEASE_MS_DEFAULT: DurationMs = 90_000;
+/// How long a task token lives.
+pub const TOKEN_TTL_MS_DEFAULT: DurationMs = 3_600_000;
+pub const TOKEN_TTL_MS_MAX: DurationMs = 7_200_000;
+/// `partialProgress` of a callback worker.
+pub const PARTIAL_PROGRESS_BYTES: usize = 1 << 20;
 
 pub const CLAIM_WAIT_MS_DEFAULT: i64 = 5_000;
 pub const CLAIM_WAIT_MS_MAX: i64 = 60_000;

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use crate::command::claim::Claimer;
 use crate::limits;
 use crate::time::{DurationMs, Timestamp};
 
@@ -20,6 +23,67 @@ pub struct QueueSettings {
     pub heartbeat_ms: Option<DurationMs>,
     /// Failed tasks are kept out of the dead letters.
     pub no_dead_letter: bool,
+    /// Its tasks are pushed to a worker's address instead of being claimed.
+    pub push: Option<Arc<Push>>,
+}
+
+/// Where and how the tasks of a queue are pushed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Push {
+    pub url: Arc<str>,
+    /// Names of a secret and of a client certificate in the configuration; never the secrets themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtls_ref: Option<Arc<str>>,
+    /// How many attempts may be open at once.
+    pub concurrency: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_second: Option<f64>,
+    /// How long one push may go without an answer.
+    pub ack_timeout_ms: DurationMs,
+    /// How long an accepted push may go without a start before it is repeated.
+    pub start_timeout_ms: DurationMs,
+    /// How long an attempt may go without a start before it is closed.
+    pub dispatch_timeout_ms: DurationMs,
+}
+
+impl Push {
+    /// To this address, with the defaults.
+    pub fn to(url: Arc<str>) -> Self {
+        Self {
+            url,
+            secret_ref: None,
+            mtls_ref: None,
+            concurrency: limits::PUSH_CONCURRENCY_DEFAULT,
+            rate_per_second: None,
+            ack_timeout_ms: limits::PUSH_ACK_MS_DEFAULT,
+            start_timeout_ms: limits::PUSH_START_MS_DEFAULT,
+            dispatch_timeout_ms: limits::PUSH_DISPATCH_MS_DEFAULT,
+        }
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        self.rate_per_second.map(|per_second| Rate { per_second, burst: per_second.max(1.0) })
+    }
+}
+
+impl QueueSettings {
+    /// How many attempts may be open at once: the smaller of the queue's own limit and what the worker takes.
+    pub fn slots(&self) -> Option<u32> {
+        match (self.max_running, self.push.as_ref().map(|push| push.concurrency)) {
+            (Some(own), Some(push)) => Some(own.min(push)),
+            (own, push) => own.or(push),
+        }
+    }
+
+    /// How fast grants may come: the slower of the queue's own rate and what the worker takes.
+    pub fn pace(&self) -> Option<Rate> {
+        match (self.rate, self.push.as_ref().and_then(|push| push.rate())) {
+            (Some(own), Some(push)) => Some(if push.per_second < own.per_second { push } else { own }),
+            (own, push) => own.or(push),
+        }
+    }
 }
 
 /// How the wake-ups of a queue travel. Claims are granted from the store whatever it is.
@@ -121,6 +185,11 @@ impl Queue {
         }
     }
 
+    /// Whether this claimer may be granted its tasks: what is pushed is not claimed.
+    pub fn serves(&self, claimer: &Claimer) -> bool {
+        self.settings.push.is_some() == claimer.is_dispatcher()
+    }
+
     /// Whether tasks of this tenant may stand in it.
     pub fn takes(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
@@ -128,7 +197,7 @@ impl Queue {
 
     /// Whether grants of this queue need more than a free task: such queues are granted from one at a time.
     pub fn is_limited(&self) -> bool {
-        self.settings.max_running.is_some() || self.settings.rate.is_some() || self.settings.fairness_key.is_some()
+        self.settings.slots().is_some() || self.settings.pace().is_some() || self.settings.fairness_key.is_some()
     }
 
     /// How many grants the limits leave at `now` with `running` open attempts.
@@ -136,8 +205,8 @@ impl Queue {
         if self.paused {
             return Room { grants: 0, held_by: Some(Limit::Paused) };
         }
-        let slots = self.settings.max_running.map_or(u32::MAX, |max| max.saturating_sub(running));
-        let tokens = self.settings.rate.map_or(u32::MAX, |rate| self.bucket.whole_tokens(rate, now));
+        let slots = self.settings.slots().map_or(u32::MAX, |max| max.saturating_sub(running));
+        let tokens = self.settings.pace().map_or(u32::MAX, |rate| self.bucket.whole_tokens(rate, now));
         let held_by = if slots == 0 {
             Some(Limit::Slots)
         } else if tokens == 0 {
@@ -150,14 +219,14 @@ impl Queue {
 
     /// Takes a token for a grant that [`Self::room`] allowed.
     pub fn spend(&mut self, now: Timestamp) {
-        if let Some(rate) = self.settings.rate {
+        if let Some(rate) = self.settings.pace() {
             self.bucket.spend(rate, now);
         }
     }
 
     /// When the rate allows the next grant.
     pub fn next_token_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.settings.rate.map(|rate| self.bucket.next_token_at(rate, now))
+        self.settings.pace().map(|rate| self.bucket.next_token_at(rate, now))
     }
 }
 

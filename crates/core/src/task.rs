@@ -12,7 +12,7 @@ use crate::attempt::{ClosedAttempt, Failure, Progress};
 use crate::id::{AttemptId, Fence, Seq, TaskId};
 use crate::lease::Lease;
 use crate::limits;
-use crate::queue::{QueueId, QueueSettings};
+use crate::queue::{Push, QueueId, QueueSettings};
 use crate::retry::RetryPolicy;
 use crate::time::{DurationMs, Timestamp};
 
@@ -32,6 +32,8 @@ pub struct Body {
     pub tags: BTreeMap<String, String>,
     pub idempotency: Option<Idempotency>,
     pub traceparent: Option<Arc<str>>,
+    /// What only the envelope of a push tells; absent means the defaults.
+    pub envelope: Option<Arc<EnvelopeSpec>>,
     pub created_at: Timestamp,
     /// When it was first to run.
     pub run_at: Timestamp,
@@ -59,6 +61,20 @@ pub struct Idempotency {
     pub key: Arc<str>,
     /// Digest of what was submitted.
     pub fingerprint: [u8; 32],
+}
+
+/// What a task wants the envelope of its pushes to say.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EnvelopeSpec {
+    /// Names the code to run, if not the operator does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asset_id: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millicores: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ttl_ms: Option<DurationMs>,
 }
 
 /// How a task wants to be run; absent means the queue's setting or the default. Each place carries a copy, so that a
@@ -103,7 +119,8 @@ impl Spec {
     }
 
     pub fn lease_ttl_ms(&self, queue: &QueueSettings) -> DurationMs {
-        self.lease_ttl_ms.or(queue.lease_ttl_ms).unwrap_or(limits::LEASE_TTL_MS_DEFAULT)
+        let usual = if queue.push.is_some() { limits::CALLBACK_LEASE_MS_DEFAULT } else { limits::LEASE_TTL_MS_DEFAULT };
+        self.lease_ttl_ms.or(queue.lease_ttl_ms).unwrap_or(usual)
     }
 
     pub fn heartbeat_ms(&self, queue: &QueueSettings) -> DurationMs {
@@ -111,6 +128,14 @@ impl Spec {
         // An interval that belongs to a longer lease would let this one run out.
         let own = self.heartbeat_ms.or(if self.lease_ttl_ms.is_some() { None } else { queue.heartbeat_ms });
         own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, ttl)
+    }
+
+    /// How long the tokens of one attempt have to live at the least, if it is granted at `now`: through its dispatch, its
+    /// longest run and the grace of a cancel.
+    pub fn token_need_ms(&self, push: &Push, now: Timestamp) -> DurationMs {
+        let left = self.deadline.map_or(DurationMs::MAX, |deadline| deadline.since(now).max(0));
+        let bound = self.timeout_ms().min(left);
+        bound.saturating_add(push.dispatch_timeout_ms).saturating_add(self.cancel_grace_ms())
     }
 
     pub fn is_past_deadline(&self, now: Timestamp) -> bool {
@@ -134,6 +159,32 @@ pub struct Carry {
     /// What the last attempt saved for the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Arc<str>>,
+    /// How the attempt in flight reaches its worker, if it is pushed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch: Option<Box<Dispatch>>,
+}
+
+/// How a pushed attempt fares. The row that holds the lease holds this too: grant and intent to push are one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// Since when the task was ready.
+    pub ready_at: Timestamp,
+    /// How often it was pushed, or was about to be.
+    pub deliveries: u32,
+    /// When it is to be pushed again, unless something comes of the last push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
+    /// A push was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Timestamp>,
+    /// A worker took the attempt up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// What the worker's clock said at the start and at the last heartbeat. Shown, never judged by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_heartbeat_at: Option<Timestamp>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -153,6 +204,20 @@ impl Carry {
     /// How many attempts the task may have in all.
     pub fn allowed_attempts(&self) -> u32 {
         self.spec.max_attempts().saturating_add(self.extra_attempts)
+    }
+}
+
+impl Dispatch {
+    pub fn granted(ready_at: Timestamp, push: &Push, now: Timestamp) -> Self {
+        Self {
+            ready_at,
+            deliveries: 1,
+            next_at: Some(now.plus(push.ack_timeout_ms + limits::PUSH_SLACK_MS)),
+            accepted_at: None,
+            started_at: None,
+            told_started_at: None,
+            told_heartbeat_at: None,
+        }
     }
 }
 
@@ -207,6 +272,22 @@ impl Place {
         }
     }
 
+    /// The state in the words of the callback contract.
+    pub fn phase(&self) -> Phase {
+        match self {
+            Self::Scheduled(waiting) if waiting.attempt == 0 => Phase::Blocked,
+            Self::Scheduled(_) => Phase::RetryWait,
+            Self::Ready(_) => Phase::Ready,
+            Self::Running(running) if running.started_at().is_none() => Phase::Dispatched,
+            Self::Running(_) => Phase::Running,
+            Self::Finished(finished) => match finished.end {
+                End::Succeeded => Phase::Succeeded,
+                End::Failed => Phase::Failed,
+                End::Canceled => Phase::Cancelled,
+            },
+        }
+    }
+
     /// The last attempt, if it has ended.
     pub fn last_attempt(&self) -> Option<&ClosedAttempt> {
         match self {
@@ -244,6 +325,34 @@ impl State {
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// The states of the callback contract and of runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Blocked,
+    Ready,
+    Dispatched,
+    Running,
+    RetryWait,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl Phase {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Blocked => "BLOCKED",
+            Self::Ready => "READY",
+            Self::Dispatched => "DISPATCHED",
+            Self::Running => "RUNNING",
+            Self::RetryWait => "RETRY_WAIT",
+            Self::Succeeded => "SUCCEEDED",
+            Self::Failed => "FAILED",
+            Self::Cancelled => "CANCELLED",
+        }
     }
 }
 
@@ -286,9 +395,19 @@ pub struct Running {
 }
 
 impl Running {
+    /// When its worker took it up. A claim takes a task up as it is granted; a push has to arrive first.
+    pub fn started_at(&self) -> Option<Timestamp> {
+        self.carry.dispatch.as_ref().map_or(Some(self.granted_at), |dispatch| dispatch.started_at)
+    }
+
+    /// When one attempt has run for too long; never before it has started.
+    pub fn times_out_at(&self) -> Timestamp {
+        self.started_at().map_or(Timestamp::MAX, |start| start.plus(self.carry.spec.timeout_ms()))
+    }
+
     /// No heartbeat extends the lease beyond this.
     pub fn not_after(&self) -> Timestamp {
-        let timeout = self.granted_at.plus(self.carry.spec.timeout_ms());
+        let timeout = self.times_out_at();
         let deadline = self.carry.spec.deadline.unwrap_or(Timestamp::MAX);
         let cancel = self.cancel.as_ref().map_or(Timestamp::MAX, |cancel| self.cancel_by(cancel));
         timeout.min(deadline).min(cancel)

@@ -101,11 +101,11 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
     if let Place::Ready(_) = place {
         match queue.room(around.running, around.now).held_by {
             Some(Limit::Slots) => {
-                let max_running = queue.settings.max_running.unwrap_or_default();
+                let max_running = queue.settings.slots().unwrap_or_default();
                 why.push(Why::QueueLimit { running: around.running, max_running, since });
             }
             Some(Limit::Rate) => {
-                let per_second = queue.settings.rate.map_or(0.0, |rate| rate.per_second);
+                let per_second = queue.settings.pace().map_or(0.0, |rate| rate.per_second);
                 let next_at = queue.next_token_at(around.now).unwrap_or(around.now);
                 why.push(Why::RateLimit { per_second, next_at, since });
             }

@@ -422,7 +422,7 @@ async fn measure(shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId};
+    use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId, Timestamp};
 
     use super::*;
 
@@ -442,6 +442,9 @@ mod tests {
             transport: Transport::Redis,
             receipt: None,
             repeatable: false,
+            granted_at: Timestamp::MIN,
+            expires_at: Timestamp::MIN,
+            dispatch: None,
             body: None,
         }
     }

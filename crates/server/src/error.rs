@@ -9,6 +9,7 @@ use tenure_auth::worker::Scope;
 use tenure_auth::{AuthError, Role, UserScope};
 use tenure_contract::error::{ErrorClass, UserError, WorkerError};
 use tenure_contract::pull::ItemAnswer;
+use tenure_core::command::callback::{Refusal, Refused};
 use tenure_core::command::{Conflict, ConflictKind, Rejection};
 use tenure_core::limits;
 use tenure_engine::EngineError;
@@ -25,6 +26,7 @@ pub enum Fault {
     BodyTimeout,
     Invalid { field: String, message: String },
     PayloadTooLarge { field: String },
+    InvalidTaskToken,
     MissingWorkerToken,
     InvalidWorkerToken,
     WorkerAuthNotConfigured,
@@ -109,6 +111,13 @@ impl Fault {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::Refused(Rejection::QueueShared) => StatusCode::FORBIDDEN,
+            Self::Refused(Rejection::TokenTtl { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Refused(Rejection::Callback(refusal)) => match refusal.why {
+                Refused::InvalidToken => StatusCode::UNAUTHORIZED,
+                Refused::Expired => StatusCode::GONE,
+                _ => StatusCode::CONFLICT,
+            },
+            Self::InvalidTaskToken => StatusCode::UNAUTHORIZED,
             Self::NotFound { .. } | Self::Refused(Rejection::NotFound | Rejection::QueueNotFound) => {
                 StatusCode::NOT_FOUND
             }
@@ -133,6 +142,7 @@ impl Fault {
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::BodyTimeout => "request_timeout",
             Self::Invalid { .. } | Self::BadArgument { .. } => "invalid_argument",
+            Self::InvalidTaskToken => "invalid_token",
             Self::MissingWorkerToken => "missing_worker_token",
             Self::InvalidWorkerToken => "invalid_worker_token",
             Self::WorkerAuthNotConfigured => "worker_auth_not_configured",
@@ -172,6 +182,16 @@ impl Fault {
                 Rejection::StaleIncarnation => "stale_incarnation",
                 Rejection::QueueNotFound => "queue_not_found",
                 Rejection::QueueShared => "queue_shared",
+                Rejection::TokenTtl { .. } => "token_ttl_too_short",
+                Rejection::Callback(refusal) => match refusal.why {
+                    Refused::AttemptMismatch { .. } => "attempt_mismatch",
+                    Refused::AttemptIdMismatch { .. } => "attempt_id_mismatch",
+                    Refused::InvalidToken => "invalid_token",
+                    Refused::TaskTerminal { .. } => "task_already_terminal",
+                    Refused::AttemptCompleted => "attempt_already_completed",
+                    Refused::AlreadyStarted => "attempt_already_started",
+                    Refused::Expired => "task_expired",
+                },
             },
         }
     }
@@ -207,6 +227,7 @@ impl Fault {
             Self::BodyTooLarge { limit } => format!("the body may have {limit} bytes at most"),
             Self::PayloadTooLarge { field } => format!("{field} may have {} bytes at most", limits::PAYLOAD_BYTES),
             Self::BodyTimeout => "the body did not arrive in time".to_owned(),
+            Self::InvalidTaskToken => INVALID_TASK_TOKEN.to_owned(),
             Self::MissingWorkerToken => {
                 "send the worker token in X-Worker-Token or as Authorization: Bearer".to_owned()
             }
@@ -246,12 +267,20 @@ impl Fault {
                 Rejection::StaleIncarnation => "a newer process runs under this worker_id; stop".to_owned(),
                 Rejection::QueueNotFound => "no such queue".to_owned(),
                 Rejection::QueueShared => "this queue is shared by all tenants: an admin sets it".to_owned(),
+                Rejection::TokenTtl { needed_ms, allowed_ms, .. } => format!(
+                    "the task tokens of an attempt have to live for {} s: its run, its dispatch and the grace of a \
+                     cancel; {} s are allowed",
+                    needed_ms.div_euclid(1000) + i64::from(needed_ms % 1000 > 0),
+                    allowed_ms / 1000
+                ),
+                Rejection::Callback(refusal) => callback_message(refusal),
             },
         }
     }
 
     fn field(&self) -> Option<String> {
         match self {
+            Self::Refused(Rejection::TokenTtl { index, .. }) => Some(format!("tasks[{index}].token_ttl_seconds")),
             Self::Invalid { field, .. } | Self::BadArgument { field, .. } | Self::PayloadTooLarge { field } => {
                 Some(field.clone())
             }
@@ -356,6 +385,26 @@ impl Fault {
             response.headers_mut().insert("x-ratelimit-remaining", HeaderValue::from(0));
         }
         response
+    }
+}
+
+/// One message for every cause: it tells the holder nothing about other tasks.
+const INVALID_TASK_TOKEN: &str = "the task token is not valid for this task and attempt";
+
+fn callback_message(refusal: &Refusal) -> String {
+    match &refusal.why {
+        Refused::AttemptMismatch { expected, received } if received < expected => {
+            format!("attempt {expected} is current; attempt {received} no longer counts")
+        }
+        Refused::AttemptMismatch { expected, received } => {
+            format!("attempt {expected} is current; there is no attempt {received} yet")
+        }
+        Refused::AttemptIdMismatch { .. } => "attemptId is not that of the current attempt".to_owned(),
+        Refused::InvalidToken => INVALID_TASK_TOKEN.to_owned(),
+        Refused::TaskTerminal { .. } => format!("the task has ended: {}", refusal.phase.as_str()),
+        Refused::AttemptCompleted => "the attempt has ended".to_owned(),
+        Refused::AlreadyStarted => "another worker holds the attempt".to_owned(),
+        Refused::Expired => "the lease of the attempt is over; it is never extended".to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
-use tenure_core::task::{Idempotency, Spec};
+use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
 use tenure_core::{TaskId, Timestamp};
 
 use crate::access::caller::Caller;
@@ -94,6 +94,8 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
         None => None,
         Some(key) => Some(words(key, at.field("idempotency_key"), limits::IDEMPOTENCY_KEY_BYTES)?),
     };
+    let envelope = envelope(&task, at)?;
+    let (lease_ttl_ms, heartbeat_ms) = liveness(&task, at)?;
     let payload = task.payload.map_or_else(|| Arc::from("{}"), |payload| payload.text());
     if payload.len() > limits::PAYLOAD_BYTES {
         return Err(Fault::PayloadTooLarge { field: at.field("payload") });
@@ -116,8 +118,8 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
                 .map(|n| within(n, 1, i64::from(limits::MAX_ATTEMPTS_MAX), at.field("max_attempts")))
                 .transpose()?
                 .and_then(|n| u32::try_from(n).ok()),
-            lease_ttl_ms: task.lease_ttl_seconds.map(|s| lease_ttl(s, at.field("lease_ttl_seconds"))).transpose()?,
-            heartbeat_ms: heartbeat(task.heartbeat_interval_seconds, task.lease_ttl_seconds, at)?,
+            lease_ttl_ms,
+            heartbeat_ms,
             timeout_ms: timeout(task.timeout_seconds, task.timeout_ms, at)?,
             cancel_grace_ms: task
                 .cancel_grace_period_ms
@@ -132,9 +134,54 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
             .traceparent
             .map(|text| text_of(&text, at.field("traceparent"), limits::TRACEPARENT_BYTES))
             .transpose()?,
+        envelope,
     };
     new.idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint(&new) });
     Ok(new)
+}
+
+/// What only callback workers are told.
+fn envelope(task: &TaskSubmission, at: At) -> Result<Option<Arc<EnvelopeSpec>>, Fault> {
+    let amount = |value: Option<i64>, name: &str| {
+        let value = value.map(|n| within(n, 1, (1 << 53) - 1, at.field(name))).transpose()?;
+        Ok::<_, Fault>(value.map(i64::unsigned_abs))
+    };
+    let resources = task.resources.as_ref();
+    let asset = task.asset_id.as_deref().map(|text| text_of(text, at.field("asset_id"), limits::ASSET_ID_BYTES));
+    let ttl = task.token_ttl_seconds.map(|s| {
+        within(s, 1, limits::TOKEN_TTL_MS_MAX / 1000, at.field("token_ttl_seconds")).map(|seconds| seconds * 1000)
+    });
+    let envelope = EnvelopeSpec {
+        asset_id: asset.transpose()?,
+        memory_bytes: amount(resources.and_then(|r| r.memory_bytes), "resources.memory_bytes")?,
+        cpu_millicores: amount(resources.and_then(|r| r.cpu_millicores), "resources.cpu_millicores")?,
+        token_ttl_ms: ttl.transpose()?,
+    };
+    Ok((envelope != EnvelopeSpec::default()).then(|| Arc::new(envelope)))
+}
+
+/// Length of the lease and the interval of heartbeats, each given in seconds or in milliseconds.
+fn liveness(task: &TaskSubmission, at: At) -> Result<(Option<i64>, Option<i64>), Fault> {
+    let (interval, timeout) = (task.heartbeat_interval_ms, task.heartbeat_timeout_ms);
+    if interval.is_none() && timeout.is_none() {
+        let ttl = task.lease_ttl_seconds.map(|s| lease_ttl(s, at.field("lease_ttl_seconds"))).transpose()?;
+        return Ok((ttl, heartbeat(task.heartbeat_interval_seconds, task.lease_ttl_seconds, at)?));
+    }
+    if task.lease_ttl_seconds.is_some() || task.heartbeat_interval_seconds.is_some() {
+        let message = "give lease_ttl_seconds and heartbeat_interval_seconds, or heartbeat_timeout_ms and \
+                       heartbeat_interval_ms, not both";
+        return Err(at.fault("heartbeat_timeout_ms", message));
+    }
+    let (min, max) = (limits::LEASE_TTL_MS_MIN, limits::LEASE_TTL_MS_MAX);
+    let timeout =
+        within(timeout.unwrap_or(limits::CALLBACK_LEASE_MS_DEFAULT), min, max, at.field("heartbeat_timeout_ms"))?;
+    let interval = interval.unwrap_or(limits::CALLBACK_LEASE_MS_DEFAULT / limits::HEARTBEATS_PER_LEASE);
+    let interval = within(interval, 1, max / 2, at.field("heartbeat_interval_ms"))?;
+    if timeout < 2 * interval {
+        let message = format!("must be at least twice heartbeat_interval_ms: {timeout} is less than 2 * {interval}");
+        return Err(at.fault("heartbeat_timeout_ms", &message));
+    }
+    Ok((Some(timeout), Some(interval)))
 }
 
 fn start(delay_ms: Option<i64>, run_at: Option<&str>, at: At) -> Result<Start, Fault> {
@@ -221,13 +268,17 @@ fn fingerprint(task: &NewTask) -> [u8; 32] {
         Start::At(at) => serde_json::json!(at.to_string()),
     };
     let spec = &task.spec;
-    let content = serde_json::json!({
+    let mut content = serde_json::json!({
         "queue": task.queue, "operator": task.operator, "tenant": task.tenant, "workspace": task.workspace,
         "priority": task.priority, "payload": payload, "start": start, "tags": task.tags,
         "max_attempts": spec.max_attempts(), "timeout_ms": spec.timeout_ms(), "retry": spec.retry(),
         "cancel_grace_ms": spec.cancel_grace_ms(), "lease_ttl_ms": spec.lease_ttl_ms, "heartbeat_ms": spec.heartbeat_ms,
         "deadline": spec.deadline,
     });
+    // Whoever sends none of it has the same digest as before there was any.
+    if let Some(envelope) = &task.envelope {
+        content["envelope"] = serde_json::json!(envelope);
+    }
     Sha256::digest(content.to_string().as_bytes()).into()
 }
 
@@ -261,6 +312,7 @@ pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
         lease_ttl_ms: wire.lease_ttl_seconds.map(|s| lease_ttl(s, "lease_ttl_seconds".to_owned())).transpose()?,
         heartbeat_ms: heartbeat(wire.heartbeat_interval_seconds, wire.lease_ttl_seconds, At(None))?,
         no_dead_letter: wire.dead_letter == Some(false),
+        push: None,
     })
 }
 

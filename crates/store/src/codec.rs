@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tenure_core::attempt::{AttemptState, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
+use tenure_core::attempt::{AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
 use tenure_core::batch::Counts;
 use tenure_core::event::{FACT_BYTES, Fact};
-use tenure_core::queue::{QueueId, Transport};
-use tenure_core::task::{Carry, End, Finished, Spec};
+use tenure_core::queue::{Push, Queue, QueueId, Transport};
+use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
 
@@ -34,8 +34,46 @@ pub fn encode_carry(carry: &Carry) -> Option<String> {
     encode_unless(carry, carry.is_default())
 }
 
-pub fn encode_spec(spec: &Spec) -> Option<String> {
-    encode_unless(spec, spec.is_default())
+/// The column `spec` of a body: how the task wants to be run, and what its envelopes are to say.
+#[derive(Serialize)]
+struct BodySpec<'a> {
+    #[serde(flatten)]
+    spec: &'a Spec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envelope: Option<&'a EnvelopeSpec>,
+}
+
+#[derive(Deserialize, Default)]
+struct BodyEnvelope {
+    envelope: Option<EnvelopeSpec>,
+}
+
+pub fn encode_spec(body: &Body) -> Option<String> {
+    match body.envelope.as_deref() {
+        None => encode_unless(&body.spec, body.spec.is_default()),
+        envelope => encode_unless(&BodySpec { spec: &body.spec, envelope }, false),
+    }
+}
+
+/// Both parts of what [`encode_spec`] made.
+pub fn decode_spec(text: Option<&str>, seq: i64) -> (Spec, Option<Arc<EnvelopeSpec>>) {
+    let envelope = text.filter(|text| text.contains("\"envelope\""));
+    let envelope: BodyEnvelope = decode(envelope, "bodies.spec", seq);
+    (decode(text, "bodies.spec", seq), envelope.envelope.map(Arc::new))
+}
+
+/// When an attempt is to be pushed again.
+pub fn push_at(running: &Running) -> Option<Timestamp> {
+    running.carry.dispatch.as_ref().and_then(|dispatch| dispatch.next_at)
+}
+
+pub fn encode_push(queue: &Queue) -> Option<String> {
+    let push = queue.settings.push.as_deref();
+    encode_unless(&push, push.is_none())
+}
+
+pub fn decode_push(text: Option<&str>, queue: i32) -> Option<Arc<Push>> {
+    decode::<Option<Push>>(text, "queues.push", i64::from(queue)).map(Arc::new)
 }
 
 pub fn encode_tags(tags: &BTreeMap<String, String>) -> Option<String> {
@@ -118,6 +156,8 @@ pub struct FinishedMore {
     progress: Option<Progress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     evidence: Option<Evidence>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    callback: Option<Box<CallbackPart>>,
 }
 
 /// The columns of the final attempt inside a finished row. Its number and fence are those of the row.
@@ -142,6 +182,7 @@ pub fn split_finished(finished: &Finished) -> (Option<FinalAttempt>, Option<Stri
         failure: last.and_then(|last| last.failure.clone()),
         progress: last.map(|last| last.progress.clone()).filter(|progress| *progress != Progress::default()),
         evidence: last.and_then(|last| last.evidence.clone()),
+        callback: last.and_then(|last| last.callback.clone()),
     };
     let attempt = last.map(|last| FinalAttempt {
         id: last.id,
@@ -184,6 +225,7 @@ pub fn join_finished(
             progress: more.progress.unwrap_or_default(),
             receipt: attempt.receipt,
             evidence: more.evidence,
+            callback: more.callback,
         })
     });
 }

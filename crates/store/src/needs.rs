@@ -110,7 +110,8 @@ impl<'a> Needs<'a> {
 /// Whether a command can be judged only with the earlier attempts of its task. A claim of the same batch may grant a task
 /// that waits: the attempt that is its last one now is an earlier one then.
 pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> bool {
-    let reports = matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_));
+    let reports =
+        matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_) | Command::Callback(_));
     let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
     batch::needs_history(command, place) || (reports && waits && needs.grants)
 }

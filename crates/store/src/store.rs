@@ -157,6 +157,9 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Scheduled tasks whose time has come. Reads only.
     async fn due(&self, limit: usize) -> Result<Due, StoreError>;
 
+    /// Attempts whose push is due: nothing has come of the last one. Reads only.
+    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError>;
+
     /// Which of these queues have ready tasks and are not paused, and how many at the most `limit`. Reads only.
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError>;
 

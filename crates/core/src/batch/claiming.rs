@@ -57,7 +57,7 @@ impl World {
 
     fn claim_from(&mut self, id: QueueId, command: &Claim, claimed: &mut Claimed) {
         while claimed.grants.len() < command.max_jobs {
-            let Some(cell) = self.queues.get(&id) else { return };
+            let Some(cell) = self.queues.get(&id).filter(|cell| cell.queue.serves(&command.claimer)) else { return };
             let room = cell.queue.room(cell.running, self.now);
             if room.grants == 0 {
                 self.note_limit(id, room.held_by, claimed);

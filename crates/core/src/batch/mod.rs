@@ -16,8 +16,8 @@ pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 
 use crate::attempt::{ClosedAttempt, Reason};
 use crate::command::{
-    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, cancel, complete,
-    expire, fail, heartbeat, hello, pause, promote, redrive, release, retry, submit,
+    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, callback, cancel,
+    claim, complete, expire, fail, heartbeat, hello, pause, promote, push, redrive, release, retry, submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -136,6 +136,7 @@ pub fn needs_history(command: &Command, place: &Place) -> bool {
         Command::Complete(c) => !knows(c.attempt_id),
         Command::Fail(c) => !knows(c.attempt_id),
         Command::Heartbeat(c) => !holds(c.token),
+        Command::Callback(c) => !knows(c.proof.attempt_id),
         _ => false,
     }
 }
@@ -220,6 +221,18 @@ impl World {
             }
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
             Command::Retry(c) => self.on_task(c.task, |task, _, queue, ctx| retry::decide(task, c, queue, ctx)),
+            Command::Callback(c) => {
+                self.on_task(c.task, |task, history, queue, ctx| callback::decide(task, c, history, queue, ctx))
+            }
+            Command::TakePush(c) => self.take_push(c.row),
+            Command::Pushed(c) => self.on_row(c.row, |task, _, queue, ctx| push::pushed(task, c, queue, ctx)),
+        }
+    }
+
+    fn take_push(&mut self, row: Seq) -> Outcome {
+        match self.on_row(row, |task, _, queue, ctx| push::take(task, queue, ctx))? {
+            Answer::Done(_) => Ok(Answer::Claimed(claim::Claimed::default())),
+            answer => Ok(answer),
         }
     }
 
@@ -305,6 +318,9 @@ impl World {
             let queue = self.names.get(&task.queue).and_then(|id| self.queues.get(id));
             if queue.is_some_and(|cell| !cell.queue.takes(&task.tenant)) {
                 return Err(Rejection::QueueNotFound);
+            }
+            if let Some(refusal) = queue.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
+                return Err(refusal);
             }
             let Some(idempotency) = &task.idempotency else {
                 answers.push(None);

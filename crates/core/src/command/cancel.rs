@@ -45,6 +45,8 @@ fn judge(task: &Task, command: &Cancel, now: Timestamp) -> Decision {
     match &task.place {
         Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, &command.reason, now),
         Place::Running(running) => match command.mode {
+            // No worker has it yet that could be told.
+            Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, &command.reason, now),
             Mode::Cooperative => request(task.id, running, &command.reason, now),
             Mode::Immediate => revoke(task.id, running, &command.reason, now),
         },
@@ -110,7 +112,7 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
         cancel_reason: Some(Arc::clone(reason)),
         attempt: running.attempt,
         fence: running.lease.generation,
-        carry: Carry { last: Some(Box::new(closed)), ..running.carry.clone() },
+        carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },
     };
     let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, Some(Reason::Revoked));
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))

@@ -9,7 +9,7 @@ use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
 use crate::queue::{Queue, QueueId, Transport};
-use crate::task::{Body, Carry, End, Place, Running, Waiting};
+use crate::task::{Body, Carry, Dispatch, End, Place, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
 /// Who asks, and the randomness for what it may be granted.
@@ -23,6 +23,15 @@ pub struct Claimer {
 }
 
 impl Claimer {
+    /// Who grants tasks to be pushed: which worker will have them shows when one starts.
+    pub fn dispatcher(seed: Seed) -> Self {
+        Self { worker: "".into(), incarnation: None, claim_id: None, seed }
+    }
+
+    pub fn is_dispatcher(&self) -> bool {
+        self.worker.is_empty()
+    }
+
     /// Whether this lease was granted to this very claim, sent or decided before, for up to `max_jobs` jobs.
     pub fn was_granted(&self, running: &Running, max_jobs: usize) -> bool {
         let same_claim = self.claim_id.is_some() && self.claim_id == running.claim_id;
@@ -98,6 +107,10 @@ pub struct Grant {
     pub receipt: Option<Arc<str>>,
     /// The claim had an id: whoever sent it can ask for the same grant again.
     pub repeatable: bool,
+    pub granted_at: Timestamp,
+    pub expires_at: Timestamp,
+    /// Set for a task that is to be pushed.
+    pub dispatch: Option<Box<Dispatch>>,
     /// Filled in by the store, which reads it only for what was granted.
     pub body: Option<Arc<Body>>,
 }
@@ -119,6 +132,9 @@ impl Grant {
             transport: Transport::default(),
             receipt: None,
             repeatable: running.claim_id.is_some(),
+            granted_at: running.granted_at,
+            expires_at: running.lease.expires_at,
+            dispatch: running.carry.dispatch.clone(),
             body: None,
         }
     }
@@ -184,12 +200,16 @@ pub fn grant(
     let (attempt_id, token) = claimer.seed.draw(index);
     let spec = &waiting.carry.spec;
     let lease_ttl_ms = spec.lease_ttl_ms(&queue.settings);
+    let push = queue.settings.push.as_ref().filter(|_| claimer.is_dispatcher());
+    // Until a worker starts it, the lease covers the way to one.
+    let first_ms = push.map_or(lease_ttl_ms, |push| push.dispatch_timeout_ms);
+    let dispatch = push.map(|push| Box::new(Dispatch::granted(waiting.at, push, ctx.now)));
     let mut running = Running {
         queue: waiting.queue,
         priority: waiting.priority,
         fair: waiting.fair.clone(),
         message: waiting.message,
-        lease: lease::acquire(waiting.fence, Arc::clone(&claimer.worker), token, lease_ttl_ms, ctx.now),
+        lease: lease::acquire(waiting.fence, Arc::clone(&claimer.worker), token, first_ms, ctx.now),
         attempt: waiting.attempt.saturating_add(1),
         attempt_id,
         claim_id: claimer.claim_id.clone(),
@@ -200,11 +220,12 @@ pub fn grant(
         lease_ttl_ms,
         heartbeat_ms: spec.heartbeat_ms(&queue.settings),
         cancel: None,
-        carry: Carry { last: None, ..waiting.carry.clone() },
+        carry: Carry { last: None, dispatch, ..waiting.carry.clone() },
     };
     running.lease.expires_at = running.lease.expires_at.min(running.not_after());
     let grant = Grant::of(task, &running);
-    (Change::to(Place::Running(running)).with_fact(task, FactKind::Started, None), grant)
+    let kind = if running.started_at().is_some() { FactKind::Started } else { FactKind::Dispatched };
+    (Change::to(Place::Running(running)).with_fact(task, kind, None), grant)
 }
 
 /// Decides about the task that a [`ClaimTask`] names.
@@ -220,7 +241,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
         Decision::unchanged(Answer::NotGranted(NotGranted { reason, ack, live }))
     };
     match &task.place {
-        Place::Ready(waiting) if queue.room(running, ctx.now).grants > 0 => {
+        Place::Ready(waiting) if queue.serves(&command.claimer) && queue.room(running, ctx.now).grants > 0 => {
             let (change, granted) = grant(task.id, waiting, &command.claimer, 0, queue, ctx);
             let claimed = Claimed { grants: vec![granted], ..Claimed::default() };
             Decision::accept(change, Answer::Claimed(claimed))

@@ -22,7 +22,7 @@ pub fn decide(
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
-    let sent = Reported { attempt_id: command.attempt_id, token: command.token, report: &command.report };
+    let sent = Reported { attempt_id: command.attempt_id, token: command.token, worker: None, report: &command.report };
     report::decide(task, &sent, history, queue, ctx)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Answer, AttemptChange, Change, Context, Decision, Task};
-use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Receipt};
+use crate::attempt::{AttemptState, CallbackPart, ClosedAttempt, Failure, Reason, Receipt};
 use crate::event::FactKind;
 use crate::id::{Seq, TaskId};
 use crate::lease;
@@ -49,10 +49,15 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
         Some(Reason::DeadlineExceeded)
     } else if running.cancel.as_ref().is_some_and(|cancel| over(running.cancel_by(cancel))) {
         Some(Reason::CancelTimeout)
-    } else if over(running.granted_at.plus(running.carry.spec.timeout_ms())) {
+    } else if over(running.times_out_at()) {
         Some(Reason::Timeout)
     } else if lease::expire(&running.lease, ctx.now, ctx.grace).is_some() {
-        Some(Reason::HeartbeatTimeout)
+        Some(match &running.carry.dispatch {
+            Some(dispatch) if dispatch.started_at.is_some() => Reason::HeartbeatTimeout,
+            Some(dispatch) if dispatch.accepted_at.is_some() => Reason::StartTimeout,
+            Some(_) => Reason::DispatchFailed,
+            None => Reason::HeartbeatTimeout,
+        })
     } else {
         None
     }
@@ -77,6 +82,8 @@ pub fn end_attempt(
         Reason::DeadlineExceeded => "the deadline of the task passed".into(),
         Reason::CancelTimeout => "did not stop within the cancel grace".into(),
         Reason::WorkerLost => "a newer process took over the worker's name".into(),
+        Reason::StartTimeout => "the worker accepted the task but did not start it in time".into(),
+        Reason::DispatchFailed => "no worker accepted the task in time".into(),
         _ => reason.as_str().to_lowercase().into(),
     };
     let failure = Failure { code: reason.as_str().into(), message, stack: None, retryable: None };
@@ -107,6 +114,15 @@ pub fn close(
         progress: running.progress.clone(),
         receipt: None,
         evidence: None,
+        callback: running.carry.dispatch.as_deref().map(|dispatch| {
+            Box::new(CallbackPart {
+                started_at: dispatch.started_at,
+                told_started_at: dispatch.told_started_at,
+                told_heartbeat_at: dispatch.told_heartbeat_at,
+                deliveries: dispatch.deliveries,
+                completion: None,
+            })
+        }),
     }
 }
 
@@ -154,7 +170,7 @@ pub fn after_failure(
                 message,
                 attempt: running.attempt,
                 fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed.clone())), ..running.carry.clone() },
+                carry: Carry { last: Some(Box::new(closed.clone())), dispatch: None, ..running.carry.clone() },
             };
             let place = if due <= ctx.now { Place::Ready(waiting) } else { Place::Scheduled(waiting) };
             Change::to(place)
@@ -176,7 +192,7 @@ pub fn after_failure(
                 cancel_reason: if canceled { cancel_reason.or_else(|| Some("worker_initiated".into())) } else { None },
                 attempt: running.attempt,
                 fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed)), ..running.carry.clone() },
+                carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },
             };
             let kind = if canceled { FactKind::Canceled } else { FactKind::Failed };
             let change = Change::to(Place::Finished(finished)).with_fact(id, kind, reason);

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn each_refusal_says_what_became_of_the_lease() {
         let reported = |spec, sent| {
-            let sent = Reported { attempt_id: attempt_id(1), token: token(1), report: sent };
+            let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: sent };
             let held = task(Place::Running(running_with(spec)));
             let decision = with_ctx(1_000, |ctx| report::decide(&held, &sent, &[], &settings(), ctx));
             task(decision.change.unwrap().place)

@@ -3,6 +3,7 @@
 //! Each `decide` looks at one task and says what changes and what to answer. A refusal can change something too: a
 //! report that comes too late is kept as evidence.
 
+pub mod callback;
 pub mod cancel;
 pub mod claim;
 pub mod complete;
@@ -12,6 +13,7 @@ pub mod heartbeat;
 pub mod hello;
 pub mod pause;
 pub mod promote;
+pub mod push;
 pub mod redrive;
 pub mod release;
 pub mod report;
@@ -29,7 +31,7 @@ use crate::id::{Seq, TaskId};
 use crate::lease::Grace;
 use crate::queue::QueueId;
 use crate::task::{Body, Place, State};
-use crate::time::Timestamp;
+use crate::time::{DurationMs, Timestamp};
 
 /// A task as a decision sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -179,6 +181,7 @@ pub enum Answer {
     Renewed(heartbeat::Renewed),
     Reported(Receipt),
     Canceled(cancel::Canceled),
+    Called(callback::Called),
     Retried(retry::Retried),
     Redriven {
         released: u64,
@@ -198,6 +201,11 @@ pub enum Rejection {
     /// The key belongs to a task of other content, or of another owner, which is then not named. `index` is the entry's
     /// place in the submission.
     IdempotencyConflict { index: usize, existing: Option<TaskId> },
+    /// A callback that does not count.
+    Callback(callback::Refusal),
+    /// The tokens of the task's attempts could run out before the attempt does. `index` is the entry's place in the
+    /// submission.
+    TokenTtl { index: usize, needed_ms: DurationMs, allowed_ms: DurationMs },
     /// The task has ended; there is nothing to cancel.
     AlreadyTerminal { state: State },
     /// Only what failed or was canceled can be retried.
@@ -309,6 +317,9 @@ pub enum Command {
     Hello(hello::Hello),
     SetQueue(pause::SetQueue),
     PauseQueue(pause::PauseQueue),
+    Callback(callback::Callback),
+    TakePush(push::TakePush),
+    Pushed(push::Pushed),
 }
 
 impl Command {
@@ -321,6 +332,7 @@ impl Command {
             Self::Fail(c) => Some(c.task),
             Self::Cancel(c) => Some(c.task),
             Self::Retry(c) => Some(c.task),
+            Self::Callback(c) => Some(c.task),
             _ => None,
         }
     }
@@ -332,13 +344,15 @@ impl Command {
             Self::Promote(c) => std::slice::from_ref(&c.row),
             Self::Release(c) => std::slice::from_ref(&c.row),
             Self::Redrive(c) => &c.rows,
+            Self::TakePush(c) => std::slice::from_ref(&c.row),
+            Self::Pushed(c) => std::slice::from_ref(&c.row),
             _ => &[],
         }
     }
 
     /// Whether the decision reads the task's body.
     pub fn needs_body(&self) -> bool {
-        matches!(self, Self::Cancel(_) | Self::Retry(_) | Self::Redrive(_))
+        matches!(self, Self::Cancel(_) | Self::Retry(_) | Self::Redrive(_) | Self::Callback(_))
     }
 
     /// How many fresh numbers the decision can use.

@@ -37,7 +37,7 @@ pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
 
 pub fn set(queue: &Queue, settings: &QueueSettings, transport: Option<Transport>) -> Queue {
     // A new rate starts with a full bucket; the same rate keeps its level.
-    let bucket = if queue.settings.rate == settings.rate { queue.bucket } else { Bucket::default() };
+    let bucket = if queue.settings.pace() == settings.pace() { queue.bucket } else { Bucket::default() };
     let fair_cursor =
         if queue.settings.fairness_key == settings.fairness_key { queue.fair_cursor.clone() } else { None };
     let transport = transport.unwrap_or(queue.transport);

@@ -31,6 +31,7 @@ pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision
         carry: Carry {
             last: Some(Box::new(closed.clone())),
             extra_attempts: running.carry.extra_attempts.saturating_add(1),
+            dispatch: None,
             ..running.carry.clone()
         },
     };
@@ -76,7 +77,7 @@ mod tests {
         let second = granted(to_waiting(&decision), 2, 2_000);
         assert!(second.lease.generation > running().lease.generation);
         assert_eq!((second.attempt, second.carry.allowed_attempts()), (2, 2));
-        let sent = Reported { attempt_id: attempt_id(2), token: token(2), report: &failed("X") };
+        let sent = Reported { attempt_id: attempt_id(2), token: token(2), worker: None, report: &failed("X") };
         let dead = with_ctx(3_000, |ctx| report::decide(&task(Place::Running(second)), &sent, &[], &settings(), ctx));
         assert_eq!(place(&dead).state(), State::Failed);
     }
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn a_holder_that_was_there_after_all_may_report_until_the_next_grant() {
         let before = task(place(&release(running(), 1)).clone());
-        let sent = Reported { attempt_id: attempt_id(1), token: token(1), report: &succeeded("1") };
+        let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: &succeeded("1") };
         let late = with_ctx(2_000, |ctx| report::decide(&before, &sent, &[], &settings(), ctx));
         assert_eq!(place(&late).state(), State::Succeeded);
     }

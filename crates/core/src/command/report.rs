@@ -1,9 +1,11 @@
 //! The end of an attempt, as its holder reports it: what `complete` and `fail` share.
 
+use std::sync::Arc;
+
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
-use crate::attempt::{AttemptState, ClosedAttempt, Reason, Receipt, Report};
+use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Receipt, Report};
 use crate::event::FactKind;
-use crate::id::{AttemptId, LeaseToken, TaskId};
+use crate::id::{AttemptId, LeaseToken, TaskId, WorkerId};
 use crate::queue::QueueSettings;
 use crate::task::{Carry, End, FailReason, Finished, Place, Running, Waiting};
 
@@ -12,6 +14,8 @@ use crate::task::{Carry, End, FailReason, Finished, Place, Running, Waiting};
 pub struct Reported<'a> {
     pub attempt_id: AttemptId,
     pub token: LeaseToken,
+    /// Who says that it sends it, where the contract tells.
+    pub worker: Option<&'a WorkerId>,
     pub report: &'a Report,
 }
 
@@ -40,7 +44,7 @@ fn judge(
             if running.lease.token != sent.token {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }
-            accept(task.id, running, sent.report, queue, ctx)
+            accept(task.id, running, sent, queue, ctx)
         }
         place => match place.last_attempt().filter(|last| last.id == sent.attempt_id) {
             Some(last) => judge_last(task, last, sent, queue, ctx),
@@ -50,40 +54,47 @@ fn judge(
 }
 
 /// The report of the live holder.
-fn accept(id: TaskId, running: &Running, report: &Report, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
-    match report {
-        Report::Succeeded { result } => {
-            let mut closed = expire::close(running, AttemptState::Succeeded, Reason::Completed, None, ctx.now);
-            closed.receipt = Some(Receipt::Completed);
-            let finished = Finished {
-                queue: running.queue,
-                end: End::Succeeded,
-                finished_at: ctx.now,
-                result: result.clone(),
-                failure: None,
-                reason: None,
-                dead_lettered_at: None,
-                cancel_reason: None,
-                attempt: running.attempt,
-                fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed)), checkpoint: None, ..running.carry.clone() },
-            };
-            let change =
-                Change::to(Place::Finished(finished)).with_fact(id, FactKind::Succeeded, Some(Reason::Completed));
-            Decision::accept(change, Answer::Reported(Receipt::Completed))
-        }
-        Report::Failed(failure) => {
-            let (state, reason) = if failure.is_cancelled() {
-                (AttemptState::Canceled, Reason::Cancelled)
-            } else {
-                (AttemptState::Failed, Reason::Failed)
-            };
-            let closed = expire::close(running, state, reason, Some(failure.clone()), ctx.now);
-            let (change, receipt) = expire::after_failure(id, running, closed, true, queue, ctx);
-            let receipt = receipt.unwrap_or(Receipt::Failed { requeued: false, dlq: false });
-            Decision::accept(change, Answer::Reported(receipt))
-        }
+fn accept(
+    id: TaskId,
+    running: &Running,
+    sent: &Reported<'_>,
+    queue: &QueueSettings,
+    ctx: &mut Context<'_>,
+) -> Decision {
+    let report = sent.report;
+    let reason = match report.state() {
+        AttemptState::Succeeded => Reason::Completed,
+        AttemptState::Failed => Reason::Failed,
+        AttemptState::Canceled => Reason::Cancelled,
+    };
+    let mut closed = expire::close(running, report.state(), reason, None, ctx.now);
+    closed.take(report, sent.worker, ctx.now);
+    if report.state() == AttemptState::Succeeded {
+        closed.receipt = Some(Receipt::Completed);
+        let carry = Carry { last: Some(Box::new(closed)), checkpoint: None, dispatch: None, ..running.carry.clone() };
+        let finished = Finished {
+            queue: running.queue,
+            end: End::Succeeded,
+            finished_at: ctx.now,
+            result: report.result().cloned(),
+            failure: None,
+            reason: None,
+            dead_lettered_at: None,
+            cancel_reason: None,
+            attempt: running.attempt,
+            fence: running.lease.generation,
+            carry,
+        };
+        let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Succeeded, Some(reason));
+        return Decision::accept(change, Answer::Reported(Receipt::Completed));
     }
+    let mut running = running.clone();
+    if let Some(checkpoint) = report.checkpoint() {
+        running.carry.checkpoint = Some(Arc::clone(checkpoint));
+    }
+    let (change, receipt) = expire::after_failure(id, &running, closed, true, queue, ctx);
+    let receipt = receipt.unwrap_or(Receipt::Failed { requeued: false, dlq: false });
+    Decision::accept(change, Answer::Reported(receipt))
 }
 
 /// A report of the last attempt, which has ended and which no other followed.
@@ -126,18 +137,11 @@ fn judge_last(
 }
 
 /// The attempt as its late report makes it.
-fn reported_late(last: &ClosedAttempt, report: &Report, receipt: Receipt, ctx: &Context<'_>) -> ClosedAttempt {
-    let mut closed = ClosedAttempt { ended_at: ctx.now, receipt: Some(receipt), ..last.clone() };
-    match report {
-        Report::Succeeded { .. } => {
-            closed.state = AttemptState::Succeeded;
-            closed.reason = Reason::Completed;
-            closed.failure = None;
-        }
-        Report::Failed(failure) => {
-            closed.state = if failure.is_cancelled() { AttemptState::Canceled } else { AttemptState::Failed };
-            closed.failure = Some(failure.clone());
-        }
+fn reported_late(last: &ClosedAttempt, sent: &Reported<'_>, receipt: Receipt, ctx: &Context<'_>) -> ClosedAttempt {
+    let mut closed = ClosedAttempt { receipt: Some(receipt), ..last.clone() };
+    closed.take(sent.report, sent.worker, ctx.now);
+    if closed.state == AttemptState::Succeeded {
+        closed.reason = Reason::Completed;
     }
     closed
 }
@@ -151,21 +155,25 @@ fn late_from_waiting(
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
-    let (end, receipt, kind) = match sent.report {
-        Report::Succeeded { .. } => (Some(End::Succeeded), Receipt::Completed, FactKind::Succeeded),
-        Report::Failed(failure) if failure.is_cancelled() => {
+    let failure = sent.report.failure();
+    let (end, receipt, kind) = match sent.report.state() {
+        AttemptState::Succeeded => (Some(End::Succeeded), Receipt::Completed, FactKind::Succeeded),
+        AttemptState::Canceled => {
             (Some(End::Canceled), Receipt::Failed { requeued: false, dlq: false }, FactKind::Canceled)
         }
-        Report::Failed(failure) if !failure.is_retryable() => {
+        AttemptState::Failed if !failure.as_ref().is_none_or(Failure::is_retryable) => {
             let dlq = !queue.no_dead_letter;
             (Some(End::Failed), Receipt::Failed { requeued: false, dlq }, FactKind::Failed)
         }
-        Report::Failed(_) => (None, Receipt::Failed { requeued: true, dlq: false }, FactKind::Retrying),
+        AttemptState::Failed => (None, Receipt::Failed { requeued: true, dlq: false }, FactKind::Retrying),
     };
-    let closed = reported_late(last, sent.report, receipt, ctx);
+    let closed = reported_late(last, sent, receipt, ctx);
     let Some(end) = end else {
         let mut waiting = waiting.clone();
         waiting.carry.last = Some(Box::new(closed.clone()));
+        if let Some(checkpoint) = sent.report.checkpoint() {
+            waiting.carry.checkpoint = Some(Arc::clone(checkpoint));
+        }
         let place = match &task.place {
             Place::Ready(_) => Place::Ready(waiting),
             _ => Place::Scheduled(waiting),
@@ -175,16 +183,12 @@ fn late_from_waiting(
     };
     let number = closed.number;
     let reason = closed.reason;
-    let (result, failure) = match sent.report {
-        Report::Succeeded { result } => (result.clone(), None),
-        Report::Failed(failure) => (None, Some(failure.clone())),
-    };
     let dead = end == End::Failed && !queue.no_dead_letter;
     let finished = Finished {
         queue: waiting.queue,
         end,
         finished_at: ctx.now,
-        result,
+        result: sent.report.result().cloned(),
         failure,
         reason: (end == End::Failed).then_some(FailReason::NonRetryable),
         dead_lettered_at: dead.then_some(ctx.now),
@@ -212,26 +216,29 @@ fn late_from_finished(
     sent: &Reported<'_>,
     ctx: &Context<'_>,
 ) -> Decision {
-    let receipt = match sent.report {
-        Report::Succeeded { .. } => Receipt::Completed,
-        Report::Failed(_) => Receipt::Failed { requeued: false, dlq: finished.dead_lettered_at.is_some() },
+    let succeeded = sent.report.state() == AttemptState::Succeeded;
+    let receipt = if succeeded {
+        Receipt::Completed
+    } else {
+        Receipt::Failed { requeued: false, dlq: finished.dead_lettered_at.is_some() }
     };
-    let closed = reported_late(last, sent.report, receipt, ctx);
+    let closed = reported_late(last, sent, receipt, ctx);
     let reason = closed.reason;
     let mut finished = finished.clone();
     finished.carry.last = Some(Box::new(closed));
-    let succeeded = matches!(sent.report, Report::Succeeded { .. });
-    match sent.report {
-        Report::Succeeded { result } => {
-            finished.end = End::Succeeded;
-            finished.finished_at = ctx.now;
-            finished.result = result.clone();
-            finished.failure = None;
-            finished.reason = None;
-            finished.dead_lettered_at = None;
-            finished.carry.checkpoint = None;
+    if succeeded {
+        finished.end = End::Succeeded;
+        finished.finished_at = ctx.now;
+        finished.result = sent.report.result().cloned();
+        finished.failure = None;
+        finished.reason = None;
+        finished.dead_lettered_at = None;
+        finished.carry.checkpoint = None;
+    } else {
+        finished.failure = sent.report.failure().or(finished.failure);
+        if let Some(checkpoint) = sent.report.checkpoint() {
+            finished.carry.checkpoint = Some(Arc::clone(checkpoint));
         }
-        Report::Failed(failure) => finished.failure = Some(failure.clone()),
     }
     let mut change = Change::to(Place::Finished(finished));
     if succeeded {
@@ -243,7 +250,7 @@ fn late_from_finished(
 /// Refuses a report of the last attempt and keeps it as evidence.
 fn keep(task: &Task, last: &ClosedAttempt, sent: &Reported<'_>, kind: ConflictKind, ctx: &Context<'_>) -> Decision {
     let mut closed = last.clone();
-    closed.keep_evidence(sent.report, ctx.now);
+    closed.keep_evidence(sent.report, sent.worker, ctx.now);
     let refusal = Conflict::at(&task.place, kind);
     let change = match &task.place {
         Place::Finished(finished) => {
@@ -276,7 +283,7 @@ fn judge_old(task: &Task, sent: &Reported<'_>, history: &[ClosedAttempt], ctx: &
         None => ConflictKind::StaleAttempt,
     };
     let mut old = old.clone();
-    old.keep_evidence(sent.report, ctx.now);
+    old.keep_evidence(sent.report, sent.worker, ctx.now);
     let refusal = match Conflict::at(&task.place, kind) {
         // The message of an attempt that others followed is never the live one.
         Rejection::Conflict(conflict) => Rejection::Conflict(Conflict { ack: true, ..conflict }),
@@ -289,7 +296,7 @@ fn judge_old(task: &Task, sent: &Reported<'_>, history: &[ClosedAttempt], ctx: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempt::{Evidence, Failure};
+    use crate::attempt::Evidence;
     use crate::command::cancel::{self, Cancel, Mode};
     use crate::command::testing::{
         at, attempt_id, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, running,
@@ -302,7 +309,7 @@ mod tests {
     }
 
     fn send_with(task: &Task, seed: u8, report: &Report, history: &[ClosedAttempt], now: i64) -> Decision {
-        let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), report };
+        let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), worker: None, report };
         with_ctx(now, |ctx| decide(task, &sent, history, &settings(), ctx))
     }
 
@@ -519,7 +526,7 @@ mod tests {
     #[test]
     fn a_late_final_failure_stays_out_of_the_dead_letters_of_a_queue_without_them() {
         let queue = QueueSettings { no_dead_letter: true, ..settings() };
-        let sent = Reported { attempt_id: attempt_id(1), token: token(1), report: &fatal() };
+        let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: &fatal() };
         let decision = with_ctx(60_001, |ctx| decide(&swept(Spec::default()), &sent, &[], &queue, ctx));
         assert_eq!((receipt(&decision), to_finished(&decision).dead_lettered_at), (ENDED, None));
     }
@@ -580,7 +587,7 @@ mod tests {
         let change = decision.change.unwrap();
         assert_eq!(change.place, second.place);
         let [AttemptChange::Put(kept)] = &change.attempts[..] else { panic!("{change:?}") };
-        let evidence = Evidence { received_at: at(61_000), result: Some("1".into()), failure: None, more: 0 };
+        let evidence = Evidence::of(&succeeded("1"), None, at(61_000));
         assert_eq!((kept.number, &kept.evidence), (1, &Some(evidence)));
         assert_eq!((kept.state, kept.reason), (AttemptState::Failed, Reason::HeartbeatTimeout));
     }
@@ -616,7 +623,7 @@ mod tests {
             ("superseded", &second, 1, &history, false),
         ] {
             let report = succeeded("1");
-            let sent = Reported { attempt_id: attempt_id(attempt), token: token(9), report: &report };
+            let sent = Reported { attempt_id: attempt_id(attempt), token: token(9), worker: None, report: &report };
             let decision = with_ctx(59_999, |ctx| decide(task, &sent, history, &settings(), ctx));
             let refusal = conflict(&decision);
             assert_eq!((refusal.kind, refusal.ack, decision.change), (ConflictKind::StaleLease, ack, None), "{what}");
@@ -632,7 +639,7 @@ mod tests {
     #[test]
     fn the_message_of_a_refused_report_may_go_unless_it_is_the_live_one() {
         let report = succeeded("1");
-        let wrong = Reported { attempt_id: attempt_id(1), token: token(9), report: &report };
+        let wrong = Reported { attempt_id: attempt_id(1), token: token(9), worker: None, report: &report };
         let refused = |task: &Task| with_ctx(1_000, |ctx| decide(task, &wrong, &[], &settings(), ctx));
         assert!(!conflict(&refused(&task(Place::Running(running())))).ack);
         assert!(conflict(&refused(&swept(Spec::default()))).ack);

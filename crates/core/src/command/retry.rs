@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn reported(place: Place, seed: u8, report: &crate::attempt::Report, now: i64) -> Decision {
-        let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), report };
+        let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), worker: None, report };
         with_ctx(now, |ctx| report::decide(&task(place), &sent, &[], &settings(), ctx))
     }
 

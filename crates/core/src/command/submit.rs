@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Change, Context};
+use super::{Change, Context, Rejection};
 use crate::event::FactKind;
 use crate::id::{Fence, TaskId};
-use crate::queue::Queue;
-use crate::task::{Body, Carry, Idempotency, Place, Spec, State, Waiting};
+use crate::limits;
+use crate::queue::{Push, Queue};
+use crate::task::{Body, Carry, EnvelopeSpec, Idempotency, Place, Spec, State, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
 /// One or many tasks, all or nothing.
@@ -35,6 +36,8 @@ pub struct NewTask {
     pub tags: BTreeMap<String, String>,
     pub idempotency: Option<Idempotency>,
     pub traceparent: Option<Arc<str>>,
+    /// What only the envelope of a push tells.
+    pub envelope: Option<Arc<EnvelopeSpec>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,24 @@ pub struct Submitted {
     pub id: TaskId,
     pub state: State,
     pub created: bool,
+}
+
+/// Refuses a task whose tokens could run out before its attempt does: of a queue that pushes, or one that asks for a
+/// length of its own.
+pub fn token_ttl(task: &NewTask, index: usize, queue: &Queue, now: Timestamp) -> Option<Rejection> {
+    let own = task.envelope.as_ref().and_then(|envelope| envelope.token_ttl_ms);
+    let usual;
+    let push = match (&queue.settings.push, own) {
+        (Some(push), _) => &**push,
+        (None, None) => return None,
+        (None, Some(_)) => {
+            usual = Push::to("".into());
+            &usual
+        }
+    };
+    let needed_ms = task.spec.token_need_ms(push, now);
+    let allowed_ms = own.unwrap_or(limits::TOKEN_TTL_MS_MAX).min(limits::TOKEN_TTL_MS_MAX);
+    (needed_ms > allowed_ms).then_some(Rejection::TokenTtl { index, needed_ms, allowed_ms })
 }
 
 /// A task as it is born.
@@ -71,6 +92,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         tags: task.tags.clone(),
         idempotency: task.idempotency.clone(),
         traceparent: task.traceparent.clone(),
+        envelope: task.envelope.clone(),
         created_at: ctx.now,
         run_at,
     };
@@ -112,6 +134,7 @@ mod tests {
             tags: BTreeMap::from([("team".to_owned(), "etl".to_owned())]),
             idempotency: None,
             traceparent: None,
+            envelope: None,
         }
     }
 

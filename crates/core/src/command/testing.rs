@@ -8,7 +8,7 @@ use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Report};
 use crate::command::{claim, expire};
 use crate::id::{AttemptId, Fence, LeaseToken, TaskId};
 use crate::lease::Grace;
-use crate::queue::{Queue, QueueId, QueueSettings};
+use crate::queue::{Push, Queue, QueueId, QueueSettings};
 use crate::retry::RetryPolicy;
 use crate::task::{Body, Carry, Finished, Place, Running, Spec, Waiting};
 use crate::time::Timestamp;
@@ -43,6 +43,7 @@ pub fn body(spec: Spec) -> Body {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
         created_at: at(0),
         run_at: at(0),
     }
@@ -86,6 +87,24 @@ pub fn granted(waiting: &Waiting, seed: u8, now: i64) -> Running {
     let ctx = Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers };
     let (change, _) = claim::grant(id(), waiting, &claimer(seed), 0, &queue(), &ctx);
     match change.place {
+        Place::Running(running) => running,
+        other => panic!("granted means running: {other:?}"),
+    }
+}
+
+/// Settings of a queue that pushes, with the defaults.
+pub fn push_settings() -> QueueSettings {
+    QueueSettings { push: Some(Arc::new(Push::to("https://worker.example/dispatch".into()))), ..settings() }
+}
+
+/// Granted at 0 by a dispatcher of seed 1, and on its way.
+pub fn dispatched(spec: Spec) -> Running {
+    let mut numbers = Numbers::new(100, 200);
+    let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers };
+    let queue = Queue { settings: push_settings(), ..queue() };
+    let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
+    let dispatcher = claim::Claimer::dispatcher(claimer(1).seed);
+    match claim::grant(id(), &waiting, &dispatcher, 0, &queue, &ctx).0.place {
         Place::Running(running) => running,
         other => panic!("granted means running: {other:?}"),
     }

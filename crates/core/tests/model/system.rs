@@ -246,6 +246,7 @@ fn body(config: &Config, task: u8) -> Body {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
         created_at: at(0),
         run_at: at(0),
     }

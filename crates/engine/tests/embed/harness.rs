@@ -118,6 +118,7 @@ pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
     });
     Command::Submit(Submit { tasks: tasks.collect(), maker: None })
 }

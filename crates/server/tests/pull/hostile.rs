@@ -181,6 +181,7 @@ fn new_task(id: TaskId) -> Command {
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
     };
     Command::Submit(Submit { tasks: vec![task], maker: None })
 }

@@ -66,6 +66,7 @@ pub fn running(rows: &[(TaskId, Running)]) -> Columns<'_> {
         r.cancel.as_ref().map(|cancel| Time(cancel.requested_at)),
         r.cancel.as_ref().and_then(|cancel| times(cancel.signaled_at)),
         codec::encode_carry(&r.carry),
+        times(codec::push_at(r)),
     )
 }
 
@@ -73,7 +74,11 @@ pub fn running(rows: &[(TaskId, Running)]) -> Columns<'_> {
 pub fn are_fresh(rows: &[(TaskId, Running)]) -> bool {
     rows.iter().all(|(_, r)| {
         let progress = &r.progress;
-        r.last_heartbeat_at.is_none() && progress.pct.is_none() && progress.message.is_none() && r.cancel.is_none()
+        codec::push_at(r).is_none()
+            && r.last_heartbeat_at.is_none()
+            && progress.pct.is_none()
+            && progress.message.is_none()
+            && r.cancel.is_none()
     })
 }
 
@@ -112,6 +117,8 @@ pub fn renewed(rows: &[(Seq, Running)]) -> Columns<'_> {
         r.cancel.as_ref().map(|cancel| Time(cancel.requested_at)),
         r.cancel.as_ref().and_then(|cancel| times(cancel.signaled_at)),
         codec::encode_carry(&r.carry),
+        &*r.lease.holder,
+        times(codec::push_at(r)),
     )
 }
 
@@ -196,6 +203,7 @@ pub fn attempts(rows: &[(Seq, ClosedAttempt)]) -> Columns<'_> {
         a.progress.message.as_deref(),
         a.receipt.map(codec::receipt_code),
         codec::encode_unless(&a.evidence, a.evidence.is_none()),
+        codec::encode_unless(&a.callback, a.callback.is_none()),
     )
 }
 
@@ -209,7 +217,7 @@ pub fn bodies(rows: &[std::sync::Arc<Body>]) -> Columns<'_> {
         &*b.workspace,
         i16::from(b.priority),
         &*b.payload,
-        codec::encode_spec(&b.spec),
+        codec::encode_spec(b),
         codec::encode_tags(&b.tags),
         b.idempotency.as_ref().map(|idempotency| &*idempotency.key),
         b.idempotency.as_ref().map(|idempotency| idempotency.fingerprint.as_slice()),

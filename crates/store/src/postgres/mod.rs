@@ -45,15 +45,16 @@ use load::{Searches, query};
 use rows::Time;
 use save::{Asked, Saved};
 
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
+    include_str!("migrations/0005_callback.sql"),
 ];
 /// For each migration: the oldest schema that a binary may know and still run beside it. The migration's own number if
 /// it breaks those before; the number of the one before if it only adds what they can do without.
-const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4];
+const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
 /// The schema that this binary knows.
@@ -374,6 +375,17 @@ impl Store for Postgres {
         let rows: Vec<Seq> = found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)?;
         let next_at = if rows.len() == limit { Some(now) } else { rows::time_if(&next[0], 0).map_err(fail)? };
         Ok(Due { rows, next_at, now })
+    }
+
+    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let now = self.reading(&conn).await?;
+        let fail = |error| failed("find due pushes", error);
+        let found = query(&conn, sql::PUSHES_DUE, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        let next = query(&conn, sql::PUSHES_NEXT, &[]).await.map_err(fail)?;
+        conn.give_back();
+        let rows: Vec<Seq> = found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)?;
+        Ok(Due { rows, next_at: rows::time_if(&next[0], 0).map_err(fail)?, now })
     }
 
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {

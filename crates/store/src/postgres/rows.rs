@@ -183,6 +183,7 @@ pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {
         progress: progress(row, 12)?,
         receipt: row.try_get::<_, Option<i16>>(14)?.map(codec::receipt_from),
         evidence: codec::decode(row.try_get(15)?, "attempts.evidence", seq),
+        callback: codec::decode(row.try_get(16)?, "attempts.callback", seq),
     };
     Ok((Seq(seq), attempt))
 }
@@ -191,6 +192,7 @@ pub fn body(row: &Row) -> Result<Body> {
     let seq: i64 = row.try_get(0)?;
     let fingerprint: Option<&[u8]> = row.try_get(11)?;
     let fingerprint = fingerprint.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let (spec, envelope) = codec::decode_spec(row.try_get(8)?, seq);
     Ok(Body {
         id: TaskId::from_u128(bits(row, 1)?),
         queue: QueueId(row.try_get(2)?),
@@ -200,10 +202,11 @@ pub fn body(row: &Row) -> Result<Body> {
         workspace: text(row, 5)?,
         priority: priority(row, 6)?,
         payload: text(row, 7)?,
-        spec: codec::decode(row.try_get(8)?, "bodies.spec", seq),
+        spec,
         tags: codec::decode(row.try_get(9)?, "bodies.tags", seq),
         idempotency: text_if(row, 10)?.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint }),
         traceparent: text_if(row, 12)?,
+        envelope,
         created_at: time(row, 13)?,
         run_at: time(row, 14)?,
     })
@@ -233,6 +236,7 @@ pub fn queue(row: &Row) -> Result<Queue> {
             lease_ttl_ms: row.try_get(7)?,
             heartbeat_ms: row.try_get(8)?,
             no_dead_letter: row.try_get(9)?,
+            push: codec::decode_push(row.try_get(15)?, row.try_get(0)?),
         },
         bucket: Bucket { level: tokens.zip(time_if(row, 11)?) },
         fair_cursor: text_if(row, 12)?,

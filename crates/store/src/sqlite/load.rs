@@ -116,7 +116,7 @@ fn add_queue(tx: &Connection, queue: Queue, changed: bool, world: &mut World) ->
     if world.queues.contains_key(&queue.id) {
         return Ok(());
     }
-    let running = if changed || queue.settings.max_running.is_some() {
+    let running = if changed || queue.settings.slots().is_some() {
         tx.prepare_cached(sql::RUNNING_COUNT)?.query_row([queue.id.0], |row| row.get(0))?
     } else {
         0

@@ -38,11 +38,12 @@ use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
+    include_str!("migrations/0005_callback.sql"),
 ];
 const READERS: usize = 4;
 
@@ -357,6 +358,19 @@ impl Store for Sqlite {
             let next: Option<i64> = tx.prepare_cached(sql::DUE_NEXT)?.query_row([now.as_millis()], |row| row.get(0))?;
             let next_at = if rows.len() == limit { Some(now) } else { next.map(Timestamp::from_millis) };
             Ok(Due { rows, next_at, now })
+        })
+        .await
+    }
+
+    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError> {
+        let now = self.clock.read_process().now;
+        self.read("find due pushes", move |tx| {
+            let rows: Vec<Seq> = tx
+                .prepare_cached(sql::PUSHES_DUE)?
+                .query_map([now.as_millis(), limit as i64], |row| row.get(0).map(Seq))?
+                .collect::<Result<_, _>>()?;
+            let next: Option<i64> = tx.prepare_cached(sql::PUSHES_NEXT)?.query_row([], |row| row.get(0))?;
+            Ok(Due { rows, next_at: next.map(Timestamp::from_millis), now })
         })
         .await
     }

@@ -137,7 +137,7 @@ pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
 
 pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Running) -> Result<()> {
     let cancel = running.cancel.as_ref();
-    let params: [&dyn ToSql; 24] = [
+    let params: [&dyn ToSql; 25] = [
         &id.seq().0,
         &id.as_u128().to_be_bytes(),
         &running.queue.0,
@@ -162,6 +162,7 @@ pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Runni
         &cancel.map(|cancel| cancel.requested_at.as_millis()),
         &cancel.and_then(|cancel| cancel.signaled_at).map(Timestamp::as_millis),
         &codec::encode_carry(&running.carry),
+        &codec::push_at(running).map(Timestamp::as_millis),
     ];
     statement.execute(params.as_slice())?;
     Ok(())
@@ -179,6 +180,8 @@ pub fn renew_running(statement: &mut Statement<'_>, seq: i64, running: &Running)
         cancel.map(|cancel| cancel.requested_at.as_millis()),
         cancel.and_then(|cancel| cancel.signaled_at).map(Timestamp::as_millis),
         codec::encode_carry(&running.carry),
+        running.lease.holder,
+        codec::push_at(running).map(Timestamp::as_millis),
     ])?;
     Ok(())
 }
@@ -276,11 +279,12 @@ pub fn attempt(row: &Row<'_>) -> Result<ClosedAttempt> {
         progress: Progress { pct: cells.get()?, message: cells.get()? },
         receipt: cells.receipt()?,
         evidence: cells.decoded("attempts.evidence", seq)?,
+        callback: cells.decoded("attempts.callback", seq)?,
     })
 }
 
 pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAttempt) -> Result<()> {
-    let params: [&dyn ToSql; 16] = [
+    let params: [&dyn ToSql; 17] = [
         &seq,
         &attempt.number,
         &attempt.id.as_u128().to_be_bytes(),
@@ -297,6 +301,7 @@ pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAtte
         &attempt.progress.message,
         &attempt.receipt.map(codec::receipt_code),
         &codec::encode_unless(&attempt.evidence, attempt.evidence.is_none()),
+        &codec::encode_unless(&attempt.callback, attempt.callback.is_none()),
     ];
     statement.execute(params.as_slice())?;
     Ok(())
@@ -314,13 +319,16 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
         workspace: cells.get()?,
         priority: cells.get()?,
         payload: cells.get()?,
-        spec: cells.decoded("bodies.spec", seq)?,
-        tags: cells.decoded("bodies.tags", seq)?,
+        spec: Default::default(),
+        tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
         created_at: Timestamp::MIN,
         run_at: Timestamp::MIN,
     };
+    (body.spec, body.envelope) = codec::decode_spec(cells.get::<Option<String>>()?.as_deref(), seq);
+    body.tags = cells.decoded("bodies.tags", seq)?;
     let (key, fingerprint) = (cells.get::<Option<Arc<str>>>()?, cells.get::<Option<[u8; 32]>>()?);
     body.idempotency = key.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint });
     (body.traceparent, body.created_at, body.run_at) = (cells.get()?, cells.time()?, cells.time()?);
@@ -338,7 +346,7 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.workspace,
         body.priority,
         body.payload,
-        codec::encode_spec(&body.spec),
+        codec::encode_spec(body),
         codec::encode_tags(&body.tags),
         body.idempotency.as_ref().map(|idempotency| &idempotency.key),
         body.idempotency.as_ref().map(|idempotency| idempotency.fingerprint),
@@ -355,18 +363,20 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
     let (id, name, paused, max_running) = (cells.queue()?, cells.get()?, cells.get()?, cells.get()?);
     let (rate, burst) = (cells.get::<Option<f64>>()?, cells.get::<Option<f64>>()?);
     let fairness: Option<String> = cells.get()?;
-    let settings = QueueSettings {
+    let mut settings = QueueSettings {
         max_running,
         rate: rate.zip(burst).map(|(per_second, burst)| Rate { per_second, burst }),
         fairness_key: fairness.as_deref().and_then(FairnessKey::parse),
         lease_ttl_ms: cells.get()?,
         heartbeat_ms: cells.get()?,
         no_dead_letter: cells.get()?,
+        push: None,
     };
     let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
     let (fair_cursor, tenant) = (cells.get()?, cells.get()?);
     let transport = cells.get::<Option<String>>()?;
     let transport = transport.as_deref().and_then(Transport::parse).unwrap_or_default();
+    settings.push = codec::decode_push(cells.get::<Option<String>>()?.as_deref(), id.0);
     Ok(Queue { id, name, tenant, paused, transport, settings, bucket: Bucket { level }, fair_cursor })
 }
 
@@ -386,6 +396,7 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
         queue.bucket.level.map(|(_, at)| at.as_millis()),
         queue.fair_cursor,
         codec::transport(queue.transport),
+        codec::encode_push(queue),
     ])?;
     Ok(())
 }

@@ -37,6 +37,7 @@ pub fn task(id: TaskId, queue: &str) -> NewTask {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        envelope: None,
     }
 }
 

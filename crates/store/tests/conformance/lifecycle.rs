@@ -9,7 +9,7 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Answer, Command, ConflictKind, Reach, Rejection};
 use tenure_core::queue::QueueSettings;
-use tenure_core::task::{Place, Spec, State};
+use tenure_core::task::{EnvelopeSpec, Place, Spec, State};
 use tenure_core::{Fence, TaskId};
 use tenure_store::{AttemptView, Batch, Lane};
 
@@ -75,6 +75,12 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         tags: make::tags(&[("team", "etl"), ("", "empty name"), ("quote\"", "it's")]),
         idempotency: make::key("once", 9),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        envelope: Some(Arc::new(EnvelopeSpec {
+            asset_id: Some("raw.\"events\"".into()),
+            memory_bytes: Some(1 << 40),
+            cpu_millicores: None,
+            token_ttl_ms: Some(7_000_000),
+        })),
         ..t.task("etl").await
     };
     t.put(submitted.clone()).await;
@@ -94,6 +100,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         tags: body.tags.clone(),
         idempotency: body.idempotency.clone(),
         traceparent: body.traceparent.clone(),
+        envelope: body.envelope.clone(),
     };
     assert_eq!(back, submitted);
     assert_eq!((body.created_at, body.run_at), (START, START));

@@ -264,6 +264,7 @@ async fn settings_come_back_as_they_were_set(t: &Fixture) {
         lease_ttl_ms: Some(12_000),
         heartbeat_ms: Some(3_000),
         no_dead_letter: true,
+        push: None,
     };
     t.set_queue("q", settings.clone()).await;
     assert_eq!(t.queue("q").await.queue.settings, settings);

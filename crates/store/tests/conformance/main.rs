@@ -6,6 +6,7 @@
 mod common;
 
 mod audit;
+mod callback;
 mod cancel;
 mod concurrency;
 mod damage;

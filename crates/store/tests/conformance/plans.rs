@@ -24,7 +24,7 @@ const HOT: [(&str, &str, &str); 15] = [
     (
         "running_renew",
         include_str!("../../src/postgres/sql/running_renew.sql"),
-        "'{7}', ARRAY[now()], ARRAY[now()], '{1}', '{a}', '{NULL}', '{NULL}', '{NULL}', '{NULL}'",
+        "'{7}', ARRAY[now()], ARRAY[now()], '{1}', '{a}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{w}', '{NULL}'",
     ),
     ("outbox_settle", include_str!("../../src/postgres/sql/outbox_settle.sql"), "'{7,8,9}'"),
     ("outbox_receipts", include_str!("../../src/postgres/sql/outbox_receipts.sql"), "'{7,8,9}'"),

@@ -138,6 +138,7 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             lease_ttl_ms,
             heartbeat_ms: None,
             no_dead_letter,
+            push: None,
         },
     )
 }

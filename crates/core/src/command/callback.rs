@@ -1,0 +1,760 @@
+//! What a callback worker tells: started, alive, completed.
+//!
+//! The bearer proves by its token which attempt it speaks for. The checks here follow those of the token and of the body,
+//! in the order that the contract gives; the first that fails is the answer.
+
+use std::sync::Arc;
+
+use super::heartbeat::{self, Heartbeat, Renewed};
+use super::report::{self, Reported};
+use super::{Answer, Change, Context, Decision, Rejection, Task, expire};
+use crate::attempt::{AttemptState, ClosedAttempt, Completion, Progress, Report};
+use crate::event::FactKind;
+use crate::id::{AttemptId, TaskId, WorkerId};
+use crate::queue::QueueSettings;
+use crate::task::{Phase, Place, Running};
+use crate::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Callback {
+    pub task: TaskId,
+    /// The scope that the token names.
+    pub tenant: Arc<str>,
+    pub workspace: Arc<str>,
+    /// The attempt that the token is for.
+    pub proof: Proof,
+    /// The attempt that the body names.
+    pub attempt: u32,
+    pub attempt_id: Option<AttemptId>,
+    pub worker: WorkerId,
+    pub call: Call,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    pub attempt: u32,
+    pub attempt_id: AttemptId,
+}
+
+/// Times are those of the worker's clock: shown, never judged by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    Started {
+        told_at: Option<Timestamp>,
+    },
+    Heartbeat {
+        told_at: Option<Timestamp>,
+        progress: Progress,
+        checkpoint: Option<Arc<str>>,
+    },
+    /// Always [`Report::Completed`].
+    Completed(Report),
+}
+
+impl Call {
+    pub fn completed(completion: Completion) -> Self {
+        Self::Completed(Report::Completed(Box::new(completion)))
+    }
+}
+
+/// An accepted callback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Called {
+    Started,
+    Renewed(Renewed),
+    Reported(Told),
+}
+
+/// What was recorded of an attempt, when, and whether it was so before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    pub state: AttemptState,
+    pub at: Timestamp,
+    pub disposition: Disposition,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    Recorded,
+    Duplicate,
+    /// The attempt had ended already, by a guess of the control plane's that this report puts right.
+    Late,
+}
+
+impl Disposition {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+        }
+    }
+}
+
+/// A callback that was refused, and where the task stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub why: Refused,
+    pub phase: Phase,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    AttemptMismatch {
+        expected: u32,
+        received: u32,
+    },
+    AttemptIdMismatch {
+        expected: AttemptId,
+        received: AttemptId,
+    },
+    /// The token is for another attempt than the one that counts.
+    InvalidToken,
+    TaskTerminal {
+        cancel_reason: Option<Arc<str>>,
+    },
+    AttemptCompleted,
+    /// Another worker has the attempt.
+    AlreadyStarted,
+    /// A heartbeat of an attempt that is over.
+    Expired,
+}
+
+pub fn decide(
+    task: &Task,
+    command: &Callback,
+    history: &[ClosedAttempt],
+    queue: &QueueSettings,
+    ctx: &mut Context<'_>,
+) -> Decision {
+    let in_scope =
+        task.body.as_ref().is_some_and(|body| body.tenant == command.tenant && body.workspace == command.workspace);
+    if !in_scope {
+        return Decision::refuse(Rejection::NotFound);
+    }
+    // Whatever time has ended already is ended first, swept or not.
+    let (settled, earlier) = expire::settle(task, queue, ctx);
+    judge(&settled, command, history, queue, ctx).after(earlier)
+}
+
+fn judge(
+    task: &Task,
+    command: &Callback,
+    history: &[ClosedAttempt],
+    queue: &QueueSettings,
+    ctx: &mut Context<'_>,
+) -> Decision {
+    let refuse = |why| Decision::refuse(refusal(&task.place, why));
+    if let Some(replayed) = replay(task, command, history) {
+        return replayed;
+    }
+    let current = current(&task.place);
+    let expected = task.place.attempt();
+    if command.attempt != expected {
+        let why = Refused::AttemptMismatch { expected, received: command.attempt };
+        return superseded(task, command, history, ctx).map_or_else(
+            || refuse(why.clone()),
+            |change| Decision { change: Some(change), answer: Err(refusal(&task.place, why.clone())) },
+        );
+    }
+    if let (Some(received), Some(expected)) = (command.attempt_id, current)
+        && received != expected
+    {
+        return refuse(Refused::AttemptIdMismatch { expected, received });
+    }
+    if command.proof.attempt != expected || Some(command.proof.attempt_id) != current {
+        return refuse(Refused::InvalidToken);
+    }
+    let Place::Running(running) = &task.place else { return closed(task, command, queue, ctx) };
+    if running.started_at().is_some() && running.lease.holder != command.worker {
+        return refuse(Refused::AlreadyStarted);
+    }
+    open(task.id, running, command, queue, ctx)
+}
+
+fn refusal(place: &Place, why: Refused) -> Rejection {
+    Rejection::Callback(Refusal { why, phase: place.phase() })
+}
+
+/// The attempt that counts: the one in flight, or the last one until another is granted.
+fn current(place: &Place) -> Option<AttemptId> {
+    match place {
+        Place::Running(running) => Some(running.attempt_id),
+        place => place.last_attempt().map(|last| last.id),
+    }
+}
+
+/// The answer again that this very completion got. Nothing is processed, so that the attempt need not be the current one.
+fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<Decision> {
+    let Call::Completed(report) = &command.call else { return None };
+    let result = match &task.place {
+        Place::Finished(finished) => finished.result.as_deref(),
+        _ => None,
+    };
+    let known = task.place.last_attempt().into_iter().chain(history);
+    let of_token = |attempt: &&ClosedAttempt| {
+        attempt.id == command.proof.attempt_id
+            && attempt.number == command.attempt
+            && command.attempt_id.is_none_or(|id| id == attempt.id)
+    };
+    let attempt = known.into_iter().find(of_token)?;
+    attempt.is_replay(report, result).then(|| {
+        let told = Told { state: attempt.state, at: attempt.ended_at, disposition: Disposition::Duplicate };
+        Decision::unchanged(Answer::Called(Called::Reported(told)))
+    })
+}
+
+/// A completion of an attempt that others followed is kept, never applied.
+fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &Context<'_>) -> Option<Change> {
+    let Call::Completed(report) = &command.call else { return None };
+    let proves = |old: &&ClosedAttempt| old.id == command.proof.attempt_id && old.number == command.attempt;
+    let mut old = history.iter().find(proves)?.clone();
+    old.keep_evidence(report, Some(&command.worker), ctx.now);
+    Some(Change::to(task.place.clone()).with_attempt(super::AttemptChange::Put(Box::new(old))))
+}
+
+/// A call of the attempt in flight, by its worker or by the first one to call.
+fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    let (bound, start) = bind(id, running, command, ctx.now);
+    match &command.call {
+        Call::Started { .. } => Decision { change: start, answer: Ok(Answer::Called(Called::Started)) },
+        Call::Heartbeat { told_at, progress, checkpoint } => {
+            let mut bound = bound;
+            if let Some(dispatch) = bound.carry.dispatch.as_deref_mut() {
+                dispatch.told_heartbeat_at = *told_at;
+            }
+            let beat = Heartbeat {
+                task: id,
+                token: bound.lease.token,
+                progress: progress.clone(),
+                checkpoint: checkpoint.clone(),
+            };
+            let task = Task { id, place: Place::Running(bound), body: None };
+            let decision = heartbeat::decide(&task, &beat, &[], queue, ctx);
+            let answer = match decision.answer {
+                Ok(Answer::Renewed(renewed)) => Ok(Answer::Called(Called::Renewed(renewed))),
+                _ => Err(refusal(&task.place, Refused::Expired)),
+            };
+            Decision { change: decision.change, answer }.after(start)
+        }
+        Call::Completed(report) => {
+            let task = Task { id, place: Place::Running(bound), body: None };
+            reported(&task, command, report, Disposition::Recorded, queue, ctx).after(start)
+        }
+    }
+}
+
+/// The attempt with its worker, and the change that binds it if nobody had it yet.
+fn bind(id: TaskId, running: &Running, command: &Callback, now: Timestamp) -> (Running, Option<Change>) {
+    if running.started_at().is_some() {
+        return (running.clone(), None);
+    }
+    let mut bound = running.clone();
+    bound.lease.holder = Arc::clone(&command.worker);
+    bound.last_heartbeat_at = Some(now);
+    if let Some(dispatch) = bound.carry.dispatch.as_deref_mut() {
+        dispatch.started_at = Some(now);
+        dispatch.next_at = None;
+        if let Call::Started { told_at } = command.call {
+            dispatch.told_started_at = told_at;
+        }
+    }
+    bound.lease.expires_at = now.plus(bound.lease_ttl_ms).min(bound.not_after());
+    let change = Change::to(Place::Running(bound.clone())).with_fact(id, FactKind::Started, None);
+    (bound, Some(change))
+}
+
+/// A call of the last attempt, which has ended and which no other followed.
+fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    let why = match (&command.call, &task.place) {
+        (Call::Heartbeat { .. }, _) => Refused::Expired,
+        (_, Place::Finished(finished)) => Refused::TaskTerminal { cancel_reason: finished.cancel_reason.clone() },
+        _ => Refused::AttemptCompleted,
+    };
+    let Call::Completed(report) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
+    // Whoever had it may still report; nobody else.
+    let last = task.place.last_attempt();
+    if last.is_some_and(|last| !last.worker.is_empty() && last.worker != command.worker) {
+        return Decision::refuse(refusal(&task.place, Refused::AlreadyStarted));
+    }
+    let decision = reported(task, command, report, Disposition::Late, queue, ctx);
+    match decision.answer {
+        Ok(_) => decision,
+        Err(_) => Decision { answer: Err(refusal(&task.place, why)), ..decision },
+    }
+}
+
+/// Hands the report to the rules that all contracts share.
+fn reported(
+    task: &Task,
+    command: &Callback,
+    report: &Report,
+    disposition: Disposition,
+    queue: &QueueSettings,
+    ctx: &mut Context<'_>,
+) -> Decision {
+    let (attempt_id, token) = match &task.place {
+        Place::Running(running) => (running.attempt_id, running.lease.token),
+        place => match place.last_attempt() {
+            Some(last) => (last.id, last.token),
+            None => return Decision::refuse(refusal(place, Refused::InvalidToken)),
+        },
+    };
+    let sent = Reported { attempt_id, token, worker: Some(&command.worker), report };
+    let decision = report::decide(task, &sent, &[], queue, ctx);
+    let answer = match decision.answer {
+        Ok(Answer::Reported(_)) => {
+            let told = Told { state: report.state(), at: ctx.now, disposition };
+            Ok(Answer::Called(Called::Reported(told)))
+        }
+        _ => Err(refusal(&task.place, Refused::AttemptCompleted)),
+    };
+    Decision { answer, ..decision }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::{Failure, Reason};
+    use crate::command::cancel::{self, Cancel, Mode};
+    use crate::command::claim::{self, Claimer};
+    use crate::command::push::{self, PushOutcome, Pushed};
+    use crate::command::testing::{
+        at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, to_finished,
+        to_running, to_waiting, whole_task, with_ctx,
+    };
+    use crate::queue::Queue;
+    use crate::task::{End, FailReason, Spec, State, Waiting};
+
+    fn callback(seed: u8, attempt: u32, call: Call) -> Callback {
+        Callback {
+            task: id(),
+            tenant: "acme".into(),
+            workspace: "default".into(),
+            proof: Proof { attempt, attempt_id: attempt_id(seed) },
+            attempt,
+            attempt_id: None,
+            worker: "w-1".into(),
+            call,
+        }
+    }
+
+    fn started() -> Call {
+        Call::Started { told_at: Some(at(7)) }
+    }
+
+    fn alive() -> Call {
+        Call::Heartbeat { told_at: None, progress: Progress::default(), checkpoint: None }
+    }
+
+    fn completion(outcome: AttemptState) -> Completion {
+        Completion {
+            outcome,
+            output: None,
+            error: None,
+            phase: None,
+            partial_progress: None,
+            metrics: None,
+            told_completed_at: None,
+        }
+    }
+
+    fn succeeded(output: &str) -> Call {
+        Call::completed(Completion { output: Some(output.into()), ..completion(AttemptState::Succeeded) })
+    }
+
+    fn failed(category: &str) -> Call {
+        let error = Some(Failure::new(category, "it broke", None, None));
+        Call::completed(Completion { error, ..completion(AttemptState::Failed) })
+    }
+
+    fn send(task: &Task, command: &Callback, history: &[ClosedAttempt], now: i64) -> Decision {
+        with_ctx(now, |ctx| decide(task, command, history, &push_settings(), ctx))
+    }
+
+    fn call(task: &Task, call: Call, now: i64) -> Decision {
+        send(task, &callback(1, 1, call), &[], now)
+    }
+
+    fn on_its_way(spec: Spec) -> Task {
+        whole_task(Place::Running(dispatched(spec)), spec)
+    }
+
+    fn after(decision: &Decision, task: &Task) -> Task {
+        match &decision.change {
+            Some(change) => Task { place: change.place.clone(), ..task.clone() },
+            None => task.clone(),
+        }
+    }
+
+    fn started_at(spec: Spec, ms: i64) -> Task {
+        let task = on_its_way(spec);
+        after(&call(&task, started(), ms), &task)
+    }
+
+    fn told(decision: &Decision) -> (AttemptState, Timestamp, Disposition) {
+        match decision.answer {
+            Ok(Answer::Called(Called::Reported(told))) => (told.state, told.at, told.disposition),
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(decision: &Decision) -> (Refused, Phase) {
+        match &decision.answer {
+            Err(Rejection::Callback(refusal)) => (refusal.why.clone(), refusal.phase),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn last(decision: &Decision) -> ClosedAttempt {
+        place(decision).last_attempt().expect("an attempt has ended").clone()
+    }
+
+    /// Attempt 1 fell silent, attempt 2 was granted at `ms` by a dispatcher of seed 2.
+    fn regranted(ms: i64) -> (Task, Vec<ClosedAttempt>) {
+        let first = started_at(no_backoff(), 0);
+        let (swept, _) = with_ctx(ms, |ctx| expire::settle(&first, &push_settings(), ctx));
+        let Place::Ready(waiting) = &swept.place else { panic!("{swept:?}") };
+        let history = vec![(**waiting.carry.last.as_ref().unwrap()).clone()];
+        (Task { place: Place::Running(grant_again(waiting, ms)), ..first }, history)
+    }
+
+    fn grant_again(waiting: &Waiting, ms: i64) -> Running {
+        let queue = Queue { settings: push_settings(), ..queue() };
+        let dispatcher = Claimer::dispatcher(claimer(2).seed);
+        let (change, _) = with_ctx(ms, |ctx| claim::grant(id(), waiting, &dispatcher, 0, &queue, ctx));
+        match change.place {
+            Place::Running(running) => running,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
+        let decision = call(&on_its_way(Spec::default()), started(), 2_000);
+        assert_eq!(decision.answer, Ok(Answer::Called(Called::Started)));
+        let running = to_running(&decision);
+        assert_eq!((&*running.lease.holder, running.lease.expires_at), ("w-1", at(92_000)));
+        let dispatch = running.carry.dispatch.as_ref().unwrap();
+        assert_eq!((dispatch.started_at, dispatch.told_started_at), (Some(at(2_000)), Some(at(7))));
+        assert_eq!((dispatch.next_at, running.last_heartbeat_at), (None, Some(at(2_000))));
+        assert_eq!(decision.change.as_ref().unwrap().facts[0].kind, FactKind::Started);
+        assert_eq!(place(&decision).phase(), Phase::Running);
+    }
+
+    #[test]
+    fn a_start_repeated_by_its_worker_changes_nothing_and_another_worker_is_told() {
+        let held = started_at(Spec::default(), 1_000);
+        let again = call(&held, started(), 2_000);
+        assert_eq!((again.answer, again.change), (Ok(Answer::Called(Called::Started)), None));
+        for what in [started(), alive(), succeeded("1")] {
+            let other = Callback { worker: "w-2".into(), ..callback(1, 1, what) };
+            let decision = send(&held, &other, &[], 2_000);
+            assert_eq!(refused(&decision), (Refused::AlreadyStarted, Phase::Running));
+            assert_eq!(decision.change, None);
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_or_an_end_without_a_start_counts_as_one() {
+        let task = on_its_way(Spec::default());
+        let beat = call(&task, alive(), 2_000);
+        let running = to_running(&beat);
+        assert_eq!((&*running.lease.holder, running.started_at()), ("w-1", Some(at(2_000))));
+        let end = call(&task, succeeded("1"), 3_000);
+        assert_eq!(told(&end), (AttemptState::Succeeded, at(3_000), Disposition::Recorded));
+        assert_eq!((&*last(&end).worker, last(&end).callback.unwrap().started_at), ("w-1", Some(at(3_000))));
+        assert_eq!(to_finished(&end).result.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn the_time_of_one_attempt_runs_from_its_start() {
+        let spec = Spec { timeout_ms: Some(30_000), ..Spec::default() };
+        let held = started_at(spec, 100_000);
+        let beat = call(&held, alive(), 129_999);
+        assert_eq!(to_running(&beat).lease.expires_at, at(130_000));
+        let (over, _) = with_ctx(130_000, |ctx| expire::settle(&held, &push_settings(), ctx));
+        assert_eq!(over.place.last_attempt().unwrap().reason, Reason::Timeout);
+    }
+
+    #[test]
+    fn the_order_of_the_checks() {
+        let (second, history) = regranted(90_000);
+        let with = |attempt, proof_of: (u32, u8), body: Option<u8>| Callback {
+            attempt,
+            proof: Proof { attempt: proof_of.0, attempt_id: attempt_id(proof_of.1) },
+            attempt_id: body.map(attempt_id),
+            ..callback(1, 1, started())
+        };
+        let mismatch = |received| Refused::AttemptMismatch { expected: 2, received };
+        for (what, command, expected) in [
+            ("a stale attempt with its own token", with(1, (1, 1), None), mismatch(1)),
+            ("an attempt to come", with(3, (1, 1), None), mismatch(3)),
+            (
+                "another attempt id",
+                with(2, (1, 1), Some(1)),
+                Refused::AttemptIdMismatch { expected: attempt_id(2), received: attempt_id(1) },
+            ),
+            ("the token of attempt 1 for attempt 2", with(2, (1, 1), None), Refused::InvalidToken),
+            ("the same, with the right id in the body", with(2, (1, 1), Some(2)), Refused::InvalidToken),
+            ("a token of the right number and another id", with(2, (2, 9), None), Refused::InvalidToken),
+            ("a token of another number and the right id", with(2, (1, 2), None), Refused::InvalidToken),
+        ] {
+            assert_eq!(refused(&send(&second, &command, &history, 91_000)), (expected, Phase::Dispatched), "{what}");
+        }
+        assert!(send(&second, &with(2, (2, 2), Some(2)), &history, 91_000).answer.is_ok());
+        for scope in [
+            Callback { tenant: "other".into(), ..callback(2, 2, started()) },
+            Callback { workspace: "other".into(), ..callback(2, 2, started()) },
+        ] {
+            assert_eq!(send(&second, &scope, &history, 91_000).answer, Err(Rejection::NotFound));
+        }
+    }
+
+    #[test]
+    fn an_exact_replay_gets_the_first_answer_whatever_has_happened_since() {
+        let held = started_at(no_backoff(), 0);
+        let first = call(&held, failed("USER_CODE"), 1_000);
+        assert_eq!(told(&first), (AttemptState::Failed, at(1_000), Disposition::Recorded));
+        let ready = after(&first, &held);
+        let duplicate = (AttemptState::Failed, at(1_000), Disposition::Duplicate);
+        let again = call(&ready, failed("USER_CODE"), 2_000);
+        assert_eq!((told(&again), again.change), (duplicate, None));
+        let Place::Ready(waiting) = &ready.place else { panic!("{ready:?}") };
+        let second = Task { place: Place::Running(grant_again(waiting, 3_000)), ..held };
+        let history = [(**waiting.carry.last.as_ref().unwrap()).clone()];
+        let replay = send(&second, &callback(1, 1, failed("USER_CODE")), &history, 4_000);
+        assert_eq!((told(&replay), replay.change), (duplicate, None));
+        let stolen =
+            Callback { proof: Proof { attempt: 2, attempt_id: attempt_id(2) }, ..callback(1, 1, failed("USER_CODE")) };
+        assert!(send(&second, &stolen, &history, 4_000).answer.is_err(), "only with a token of that attempt");
+    }
+
+    #[test]
+    fn a_replay_is_compared_by_what_it_says_not_by_what_was_measured() {
+        let held = started_at(Spec::default(), 0);
+        let with = |output: &str, metrics: Option<&str>, phase: Option<&str>, partial: Option<&str>, clock: i64| {
+            Call::completed(Completion {
+                output: Some(output.into()),
+                metrics: metrics.map(Into::into),
+                phase: phase.map(Into::into),
+                partial_progress: partial.map(Into::into),
+                told_completed_at: Some(at(clock)),
+                ..completion(AttemptState::Succeeded)
+            })
+        };
+        let done = after(&call(&held, with(r#"{"a":1,"b":2}"#, Some("1"), None, Some("[1]"), 1), 1_000), &held);
+        let same = call(&done, with(r#"{ "b": 2, "a": 1 }"#, Some("2"), None, Some("[ 1 ]"), 2), 2_000);
+        assert_eq!(told(&same), (AttemptState::Succeeded, at(1_000), Disposition::Duplicate));
+        for other in [
+            with(r#"{"a":1}"#, Some("1"), None, Some("[1]"), 1),
+            with(r#"{"a":1,"b":2}"#, Some("1"), Some("x"), Some("[1]"), 1),
+            with(r#"{"a":1,"b":2}"#, Some("1"), None, None, 1),
+            failed("USER_CODE"),
+        ] {
+            let decision = call(&done, other, 2_000);
+            let expected = (Refused::TaskTerminal { cancel_reason: None }, Phase::Succeeded);
+            assert_eq!(refused(&decision), expected);
+            assert_eq!(last(&decision).evidence.unwrap().worker.as_deref(), Some("w-1"));
+        }
+    }
+
+    #[test]
+    fn a_late_end_counts_until_another_attempt_is_granted() {
+        for (what, spec, phase) in [
+            ("in back-off", Spec::default(), Phase::RetryWait),
+            ("ready again", no_backoff(), Phase::Ready),
+            ("after the last attempt", one_attempt(), Phase::Failed),
+        ] {
+            let held = started_at(spec, 0);
+            let (silent, _) = with_ctx(90_000, |ctx| expire::settle(&held, &push_settings(), ctx));
+            assert_eq!(silent.place.phase(), phase, "{what}");
+            let late = call(&silent, succeeded("7"), 91_000);
+            assert_eq!(told(&late), (AttemptState::Succeeded, at(91_000), Disposition::Late), "{what}");
+            assert_eq!((to_finished(&late).end, to_finished(&late).dead_lettered_at), (End::Succeeded, None), "{what}");
+            let again = call(&after(&late, &silent), succeeded("7"), 95_000);
+            assert_eq!(told(&again), (AttemptState::Succeeded, at(91_000), Disposition::Duplicate), "{what}");
+            let unswept = call(&held, succeeded("7"), 91_000);
+            assert_eq!(told(&unswept).2, Disposition::Late, "{what}, not swept");
+            for early in [started(), alive()] {
+                let is_beat = early == alive();
+                let (why, _) = refused(&call(&silent, early, 91_000));
+                let expected = match (is_beat, phase) {
+                    (true, _) => Refused::Expired,
+                    (false, Phase::Failed) => Refused::TaskTerminal { cancel_reason: None },
+                    (false, _) => Refused::AttemptCompleted,
+                };
+                assert_eq!(why, expected, "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_late_end_of_an_attempt_that_nobody_was_seen_to_start_counts_too() {
+        let task = on_its_way(Spec::default());
+        let accepted = Pushed { row: id().seq(), attempt_id: attempt_id(1), outcome: PushOutcome::Accepted };
+        let accepted = after(&with_ctx(1, |ctx| push::pushed(&task, &accepted, &push_settings(), ctx)), &task);
+        for (before, reason) in [(&task, Reason::DispatchFailed), (&accepted, Reason::StartTimeout)] {
+            let (over, _) = with_ctx(300_000, |ctx| expire::settle(before, &push_settings(), ctx));
+            assert_eq!(over.place.last_attempt().unwrap().reason, reason);
+            let late = call(&over, succeeded("1"), 300_001);
+            assert_eq!((told(&late).2, &*last(&late).worker), (Disposition::Late, "w-1"));
+        }
+    }
+
+    #[test]
+    fn a_superseded_end_is_kept_and_never_applied() {
+        let (second, history) = regranted(90_000);
+        let decision = send(&second, &callback(1, 1, succeeded("1")), &history, 91_000);
+        let expected = Refused::AttemptMismatch { expected: 2, received: 1 };
+        assert_eq!(refused(&decision), (expected, Phase::Dispatched));
+        let change = decision.change.unwrap();
+        assert_eq!(change.place, second.place);
+        let [super::super::AttemptChange::Put(kept)] = &change.attempts[..] else { panic!("{change:?}") };
+        let evidence = kept.evidence.as_ref().unwrap();
+        assert_eq!(
+            (evidence.outcome(), evidence.worker.as_deref(), evidence.received_at),
+            ("SUCCEEDED", Some("w-1"), at(91_000))
+        );
+        let wrong =
+            Callback { proof: Proof { attempt: 1, attempt_id: attempt_id(9) }, ..callback(1, 1, succeeded("1")) };
+        assert_eq!(send(&second, &wrong, &history, 91_000).change, None, "nobody knows that token");
+    }
+
+    #[test]
+    fn an_attempt_is_not_judged_by_the_heartbeats_of_the_one_before() {
+        let (second, _) = regranted(90_000);
+        let Place::Running(running) = &second.place else { panic!("{second:?}") };
+        assert_eq!((running.last_heartbeat_at, running.lease.expires_at), (None, at(390_000)));
+    }
+
+    #[test]
+    fn no_heartbeat_revives_an_attempt_that_is_over_and_no_clock_of_a_worker_keeps_one_alive() {
+        let held = started_at(Spec::default(), 0);
+        assert_eq!(refused(&call(&held, alive(), 90_000)).0, Refused::Expired);
+        let future = Call::Heartbeat { told_at: Some(at(9_000_000)), progress: Progress::default(), checkpoint: None };
+        let beat = call(&held, future, 1_000);
+        assert_eq!(to_running(&beat).lease.expires_at, at(91_000));
+    }
+
+    #[test]
+    fn a_cancel_before_the_start_ends_the_task_and_the_start_is_told_why() {
+        let task = on_its_way(Spec::default());
+        let command =
+            Cancel { task: id(), reason: "changed_my_mind".into(), mode: Mode::Cooperative, reach: Default::default() };
+        let canceled = after(&with_ctx(500, |ctx| cancel::decide(&task, &command, &push_settings(), ctx)), &task);
+        assert_eq!(canceled.place.phase(), Phase::Cancelled);
+        let expected = Refused::TaskTerminal { cancel_reason: Some("changed_my_mind".into()) };
+        assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), Phase::Cancelled));
+        let late = call(&canceled, succeeded("1"), 600);
+        assert_eq!(refused(&late).0, expected);
+        assert!(last(&late).evidence.is_some());
+    }
+
+    #[test]
+    fn ends_within_the_grace_of_a_cancel() {
+        let held = started_at(Spec::default(), 0);
+        let command = Cancel { task: id(), reason: "stop".into(), mode: Mode::Cooperative, reach: Default::default() };
+        let canceling = after(&with_ctx(500, |ctx| cancel::decide(&held, &command, &push_settings(), ctx)), &held);
+        let beat = call(&canceling, alive(), 1_000);
+        let Ok(Answer::Called(Called::Renewed(renewed))) = &beat.answer else { panic!("{beat:?}") };
+        assert_eq!(renewed.cancel.as_deref(), Some("stop"));
+        for (what, call_, attempt, end) in [
+            ("success", succeeded("1"), AttemptState::Succeeded, End::Succeeded),
+            ("failure", failed("USER_CODE"), AttemptState::Failed, End::Canceled),
+            ("stopped", Call::completed(completion(AttemptState::Canceled)), AttemptState::Canceled, End::Canceled),
+        ] {
+            let decision = call(&canceling, call_, 2_000);
+            assert_eq!(told(&decision), (attempt, at(2_000), Disposition::Recorded), "{what}");
+            assert_eq!(to_finished(&decision).end, end, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_outcome_decides_and_what_does_not_fit_it_is_kept() {
+        let held = started_at(Spec::default(), 0);
+        let error = Some(Failure::new("USER_CODE", "odd", None, None));
+        for (what, sent, end, retried) in [
+            ("failed without an error", completion(AttemptState::Failed), None, true),
+            (
+                "succeeded with an error",
+                Completion { error: error.clone(), ..completion(AttemptState::Succeeded) },
+                Some(End::Succeeded),
+                false,
+            ),
+            (
+                "canceled with an output",
+                Completion { output: Some("1".into()), ..completion(AttemptState::Canceled) },
+                Some(End::Canceled),
+                false,
+            ),
+            (
+                "failed, in the category of cancels",
+                Completion {
+                    error: Some(Failure::new("CANCELLED", "x", None, None)),
+                    ..completion(AttemptState::Failed)
+                },
+                Some(End::Failed),
+                false,
+            ),
+        ] {
+            let decision = call(&held, Call::completed(sent.clone()), 1_000);
+            assert_eq!(told(&decision).0, sent.outcome, "{what}");
+            assert_eq!(place(&decision).state() == State::Scheduled, retried, "{what}");
+            if let Some(end) = end {
+                assert_eq!(to_finished(&decision).end, end, "{what}");
+            } else {
+                assert_eq!(
+                    &*to_waiting(&decision).carry.last.as_ref().unwrap().failure.as_ref().unwrap().code,
+                    "USER_CODE"
+                );
+            }
+            let stored = last(&decision).callback.unwrap().completion.unwrap();
+            assert_eq!((&stored.error, &stored.output), (&sent.error, &sent.output), "{what}");
+            let again = call(&after(&decision, &held), Call::completed(sent), 2_000);
+            assert_eq!(told(&again).2, Disposition::Duplicate, "{what}");
+        }
+        let unasked = call(&held, Call::completed(completion(AttemptState::Canceled)), 1_000);
+        assert_eq!(to_finished(&unasked).cancel_reason.as_deref(), Some("worker_initiated"));
+    }
+
+    #[test]
+    fn categories_decide_about_the_retry_unless_the_worker_does() {
+        let held = started_at(Spec::default(), 0);
+        for (category, default) in [
+            ("USER_CODE", true),
+            ("DATA_QUALITY", false),
+            ("INFRASTRUCTURE", true),
+            ("CONFIGURATION", false),
+            ("TIMEOUT", true),
+            ("CANCELLED", false),
+        ] {
+            for (told, retried) in [(None, default), (Some(true), true), (Some(false), false)] {
+                let error = Some(Failure::new(category, "", None, told));
+                let sent = Call::completed(Completion { error, ..completion(AttemptState::Failed) });
+                let decision = call(&held, sent, 1_000);
+                assert_eq!(place(&decision).state() == State::Scheduled, retried, "{category} {told:?}");
+                if !retried {
+                    assert_eq!(to_finished(&decision).reason, Some(FailReason::NonRetryable), "{category} {told:?}");
+                }
+            }
+        }
+        let delay = |category| to_waiting(&call(&held, failed(category), 1_000)).at.since(at(1_000));
+        assert_eq!((delay("USER_CODE"), delay("TIMEOUT")), (1_621, 3_242));
+    }
+
+    #[test]
+    fn what_an_attempt_saved_is_handed_to_the_next() {
+        let held = started_at(no_backoff(), 0);
+        let beat = Call::Heartbeat { told_at: None, progress: Progress::default(), checkpoint: Some("\"p1\"".into()) };
+        let held = after(&call(&held, beat, 500), &held);
+        let silent = with_ctx(100_000, |ctx| expire::settle(&held, &push_settings(), ctx)).0;
+        let Place::Ready(waiting) = &silent.place else { panic!("{silent:?}") };
+        assert_eq!(grant_again(waiting, 100_001).carry.checkpoint.as_deref(), Some("\"p1\""));
+        let sent = Completion { partial_progress: Some("\"p2\"".into()), ..completion(AttemptState::Failed) };
+        let ended = call(&held, Call::completed(sent.clone()), 1_000);
+        assert_eq!(to_waiting(&ended).carry.checkpoint.as_deref(), Some("\"p2\""));
+        let late = call(&silent, Call::completed(sent), 100_002);
+        assert_eq!(to_waiting(&late).carry.checkpoint.as_deref(), Some("\"p2\""));
+    }
+}

@@ -1,0 +1,210 @@
+//! What becomes of a push: an attempt on its way to a worker.
+//!
+//! The row of the attempt says when it is to be pushed next. Whoever pushes takes it first, which moves that time on: of
+//! many control planes one pushes, and a crash of that one only delays the next try.
+
+use super::claim::{Claimed, Grant};
+use super::{Answer, Change, Context, Decision, Task, expire};
+use crate::attempt::{AttemptState, Failure, Reason};
+use crate::id::{AttemptId, Seq};
+use crate::limits;
+use crate::queue::QueueSettings;
+use crate::task::{Dispatch, Place, Running};
+use crate::time::DurationMs;
+
+/// Takes a push that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakePush {
+    pub row: Seq,
+}
+
+/// What came of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    pub row: Seq,
+    pub attempt_id: AttemptId,
+    pub outcome: PushOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PushOutcome {
+    /// The worker has it. Only a start shows that it runs.
+    Accepted,
+    /// Push again: after this long if the worker said so, else after a back-off.
+    Again { after_ms: Option<DurationMs> },
+    /// The worker will never take it.
+    Rejected { message: String },
+}
+
+impl Dispatch {
+    /// How long to wait after the last push before the next one.
+    fn backoff_ms(&self) -> DurationMs {
+        let doublings = self.deliveries.saturating_sub(1).min(16);
+        (limits::PUSH_BACKOFF_MS << doublings).min(limits::PUSH_BACKOFF_MS_MAX)
+    }
+}
+
+pub fn take(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    let (settled, earlier) = expire::settle(task, queue, ctx);
+    let nothing = Decision::unchanged(Answer::Claimed(Claimed::default()));
+    let due = |dispatch: &Dispatch| dispatch.next_at.is_some_and(|at| at <= ctx.now);
+    let decision = match (&settled.place, &queue.push) {
+        (Place::Running(running), Some(push)) if running.carry.dispatch.as_deref().is_some_and(due) => {
+            let wait = push.ack_timeout_ms + limits::PUSH_SLACK_MS;
+            let running = with(running, |dispatch| {
+                dispatch.deliveries = dispatch.deliveries.saturating_add(1);
+                dispatch.next_at = Some(ctx.now.plus(wait));
+            });
+            let claimed = Claimed { grants: vec![Grant::of(task.id, &running)], ..Claimed::default() };
+            Decision::accept(Change::to(Place::Running(running)), Answer::Claimed(claimed))
+        }
+        _ => nothing,
+    };
+    decision.after(earlier)
+}
+
+pub fn pushed(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    let (settled, earlier) = expire::settle(task, queue, ctx);
+    judge(&settled, command, queue, ctx).after(earlier)
+}
+
+fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    // A start counts as delivery whatever the exchange came to.
+    let Place::Running(running) = &task.place else { return Decision::unchanged(Answer::Done(false)) };
+    if running.attempt_id != command.attempt_id || running.started_at().is_some() {
+        return Decision::unchanged(Answer::Done(false));
+    }
+    let start_ms = queue.push.as_ref().map_or(limits::PUSH_START_MS_DEFAULT, |push| push.start_timeout_ms);
+    let change = match &command.outcome {
+        PushOutcome::Accepted => Change::to(Place::Running(with(running, |dispatch| {
+            dispatch.accepted_at.get_or_insert(ctx.now);
+            dispatch.next_at = Some(ctx.now.plus(start_ms));
+        }))),
+        PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |dispatch| {
+            let wait = after_ms.unwrap_or_else(|| dispatch.backoff_ms());
+            dispatch.next_at = Some(ctx.now.plus(wait));
+        }))),
+        PushOutcome::Rejected { message } => {
+            let failure = Failure::new(Reason::DispatchRejected.as_str(), message, None, Some(false));
+            let closed = expire::close(running, AttemptState::Failed, Reason::DispatchRejected, Some(failure), ctx.now);
+            expire::after_failure(task.id, running, closed, false, queue, ctx).0
+        }
+    };
+    Decision::accept(change, Answer::Done(true))
+}
+
+fn with(running: &Running, change: impl FnOnce(&mut Dispatch)) -> Running {
+    let mut running = running.clone();
+    if let Some(dispatch) = running.carry.dispatch.as_deref_mut() {
+        change(dispatch);
+    }
+    running
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::testing::{
+        at, attempt_id, dispatched, id, one_attempt, place, push_settings, ready, task, to_finished, to_running,
+        to_waiting, with_ctx,
+    };
+    use crate::task::{Spec, State};
+    use crate::time::Timestamp;
+
+    fn take_at(task: &Task, now: i64) -> Decision {
+        with_ctx(now, |ctx| take(task, &push_settings(), ctx))
+    }
+
+    fn tell(task: &Task, seed: u8, outcome: PushOutcome, now: i64) -> Decision {
+        let command = Pushed { row: id().seq(), attempt_id: attempt_id(seed), outcome };
+        with_ctx(now, |ctx| pushed(task, &command, &push_settings(), ctx))
+    }
+
+    fn dispatch(decision: &Decision) -> Dispatch {
+        (**to_running(decision).carry.dispatch.as_ref().unwrap()).clone()
+    }
+
+    fn taken(decision: &Decision) -> Vec<Grant> {
+        match &decision.answer {
+            Ok(Answer::Claimed(claimed)) => claimed.grants.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn next(decision: &Decision) -> Option<Timestamp> {
+        dispatch(decision).next_at
+    }
+
+    fn again() -> PushOutcome {
+        PushOutcome::Again { after_ms: None }
+    }
+
+    #[test]
+    fn a_push_is_taken_once_when_it_is_due() {
+        let held = task(Place::Running(dispatched(Spec::default())));
+        assert!(taken(&take_at(&held, 14_999)).is_empty(), "its sender may still be at it");
+        let decision = take_at(&held, 15_000);
+        let [grant] = &taken(&decision)[..] else { panic!("{decision:?}") };
+        assert_eq!((grant.attempt_id, grant.dispatch.as_ref().unwrap().deliveries), (attempt_id(1), 2));
+        assert_eq!(next(&decision), Some(at(30_000)));
+        let second = take_at(&task(place(&decision).clone()), 15_000);
+        assert!(taken(&second).is_empty() && second.change.is_none(), "another came first");
+    }
+
+    #[test]
+    fn what_is_over_or_started_is_not_pushed() {
+        let mut started = dispatched(Spec::default());
+        let inner: &mut Dispatch = started.carry.dispatch.as_mut().unwrap();
+        (inner.started_at, inner.next_at) = (Some(at(1)), None);
+        assert!(taken(&take_at(&task(Place::Running(started)), 20_000)).is_empty());
+        assert!(taken(&take_at(&task(Place::Ready(ready())), 20_000)).is_empty());
+        let late = take_at(&task(Place::Running(dispatched(Spec::default()))), 300_000);
+        assert!(taken(&late).is_empty());
+        assert_eq!(to_waiting(&late).carry.last.as_ref().unwrap().reason, Reason::DispatchFailed);
+    }
+
+    #[test]
+    fn an_accepted_push_waits_for_its_start_and_then_goes_again() {
+        let held = task(Place::Running(dispatched(Spec::default())));
+        let decision = tell(&held, 1, PushOutcome::Accepted, 200);
+        assert_eq!((dispatch(&decision).accepted_at, next(&decision)), (Some(at(200)), Some(at(60_200))));
+        let over = take_at(&task(place(&decision).clone()), 300_000);
+        assert_eq!(to_waiting(&over).carry.last.as_ref().unwrap().reason, Reason::StartTimeout);
+    }
+
+    #[test]
+    fn the_next_push_waits_longer_each_time_or_as_long_as_the_worker_says() {
+        let mut held = dispatched(Spec::default());
+        for (deliveries, wait) in [(1, 1_000), (2, 2_000), (3, 4_000), (5, 16_000), (6, 30_000), (60, 30_000)] {
+            held.carry.dispatch.as_mut().unwrap().deliveries = deliveries;
+            let decision = tell(&task(Place::Running(held.clone())), 1, again(), 500);
+            assert_eq!(next(&decision), Some(at(500 + wait)), "after {deliveries}");
+        }
+        let told = tell(&task(Place::Running(held)), 1, PushOutcome::Again { after_ms: Some(7_000) }, 500);
+        assert_eq!(next(&told), Some(at(7_500)));
+    }
+
+    #[test]
+    fn a_rejected_push_ends_the_task_for_good() {
+        let held = task(Place::Running(dispatched(Spec::default())));
+        let decision = tell(&held, 1, PushOutcome::Rejected { message: "the worker answered 404".into() }, 200);
+        let finished = to_finished(&decision);
+        assert_eq!(place(&decision).state(), State::Failed);
+        let last = finished.carry.last.as_ref().unwrap();
+        assert_eq!((last.reason, last.callback.as_ref().unwrap().deliveries), (Reason::DispatchRejected, 1));
+        assert_eq!(&*finished.failure.as_ref().unwrap().message, "the worker answered 404");
+        assert_eq!(finished.carry.dispatch, None);
+    }
+
+    #[test]
+    fn what_came_of_a_push_means_nothing_once_another_attempt_is_on_its_way() {
+        let held = task(Place::Running(dispatched(Spec::default())));
+        assert_eq!(tell(&held, 2, PushOutcome::Accepted, 200).change, None);
+    }
+
+    #[test]
+    fn the_last_attempt_that_reaches_nobody_is_a_dead_letter() {
+        let over = take_at(&task(Place::Running(dispatched(one_attempt()))), 300_000);
+        assert!(to_finished(&over).dead_lettered_at.is_some());
+    }
+}

@@ -1,0 +1,1 @@
+SELECT seq FROM running WHERE push_at <= ?1 ORDER BY push_at LIMIT ?2
