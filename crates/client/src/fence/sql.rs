@@ -3,7 +3,7 @@
 //! For one row that belongs to the task, a column is enough:
 //!
 //! ```sql
-//! UPDATE report SET rows = $1, fence = $2 WHERE day = $3 AND fence <= $2
+//! UPDATE report SET rows = $1, fence = $2 WHERE task = $3 AND fence <= $2
 //! ```
 //!
 //! No row changed means that the fence was stale; [`written`] makes an error of it. With `tokio-postgres`:
@@ -14,10 +14,10 @@
 //! let fence = task.guard();
 //! let changed = db
 //!     .execute(
-//!         "INSERT INTO report (day, rows, fence) VALUES ($1, $2, $3) \
-//!          ON CONFLICT (day) DO UPDATE SET rows = excluded.rows, fence = excluded.fence \
+//!         "INSERT INTO report (task, fence, rows) VALUES ($1, $2, $3) \
+//!          ON CONFLICT (task) DO UPDATE SET fence = excluded.fence, rows = excluded.rows \
 //!          WHERE report.fence <= excluded.fence",
-//!         &[&"2025-01-15", &10_i64, &fence.as_i64()],
+//!         &[&fence.task_id(), &fence.as_i64(), &10_i64],
 //!     )
 //!     .await?;
 //! sql::written(&fence, changed)?;
@@ -29,10 +29,10 @@
 //!
 //! ```text
 //! let fence = task.guard();
-//! let done = sqlx::query("UPDATE report SET rows = $1, fence = $2 WHERE day = $3 AND fence <= $2")
+//! let done = sqlx::query("UPDATE report SET rows = $1, fence = $2 WHERE task = $3 AND fence <= $2")
 //!     .bind(10_i64)
 //!     .bind(fence.as_i64())
-//!     .bind("2025-01-15")
+//!     .bind(fence.task_id())
 //!     .execute(&pool)
 //!     .await?;
 //! sql::written(&fence, done.rows_affected())?;
