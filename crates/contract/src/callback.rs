@@ -214,6 +214,7 @@ pub struct TaskEnvelope {
 /// What an attempt may use. Integers only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = EnvelopeResources))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     #[serde(alias = "memory_bytes")]
@@ -239,6 +240,7 @@ fn payload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error>
 /// `POST /v1/tasks/{id}/started`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackStartedRequest))]
 #[serde(rename_all = "camelCase")]
 pub struct StartedRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
@@ -259,6 +261,7 @@ pub struct StartedRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackStartedResponse))]
 #[serde(rename_all = "camelCase")]
 pub struct StartedResponse {
     pub acknowledged: bool,
@@ -269,6 +272,7 @@ pub struct StartedResponse {
 /// `POST /v1/tasks/{id}/heartbeat`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackHeartbeatRequest))]
 #[serde(rename_all = "camelCase")]
 pub struct HeartbeatRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
@@ -299,6 +303,7 @@ pub struct HeartbeatRequest {
 /// An absent field means: no change.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackHeartbeatResponse))]
 #[serde(rename_all = "camelCase")]
 pub struct HeartbeatResponse {
     pub acknowledged: bool,
@@ -320,6 +325,7 @@ pub struct HeartbeatResponse {
 /// `POST /v1/tasks/{id}/completed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackCompletedRequest))]
 #[serde(rename_all = "camelCase")]
 pub struct CompletedRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
@@ -368,6 +374,7 @@ pub struct TaskError {
 /// What the attempt used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = AttemptMetrics))]
 #[serde(rename_all = "camelCase")]
 pub struct Metrics {
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "cpu_time_ms")]
@@ -383,6 +390,7 @@ pub struct Metrics {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackCompletedResponse))]
 #[serde(rename_all = "camelCase")]
 pub struct CompletedResponse {
     pub acknowledged: bool,

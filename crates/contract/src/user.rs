@@ -244,6 +244,29 @@ pub struct Attempt {
     /// A report that came after another attempt was granted: kept as evidence, never applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_report: Option<LateReport>,
+    /// What only the attempt of a callback worker has to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackAttempt>,
+}
+
+/// How an attempt was pushed, and what its worker told beside its end. Times are those of the worker's clock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CallbackAttempt {
+    /// How often it was pushed.
+    pub deliveries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_started_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_heartbeat_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_completed_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_during_phase: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial_progress: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Json>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tenure_auth::worker::Scope;
 use tenure_auth::{AuthError, Role, UserScope};
+use tenure_contract::callback::CallbackError;
 use tenure_contract::error::{ErrorClass, UserError, WorkerError};
 use tenure_contract::pull::ItemAnswer;
 use tenure_core::command::callback::{Refusal, Refused};
@@ -342,6 +343,50 @@ impl Fault {
             request_id: id.0.clone(),
         };
         self.respond(Json(body))
+    }
+
+    /// As the callback contract says it. Its words are a closed set.
+    pub fn for_callback(self, id: &RequestId) -> Response {
+        self.log(id);
+        let mut body = CallbackError {
+            error: match self {
+                Self::Busy { .. } | Self::ShuttingDown => "store_unavailable",
+                _ => self.code("task_not_found"),
+            }
+            .to_owned(),
+            message: self.message(),
+            field: self.field(),
+            retry_after_ms: self.retry_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            retryable: Some(self.is_worth_a_retry()),
+            request_id: Some(id.0.clone()),
+            ..CallbackError::default()
+        };
+        if let Self::Refused(Rejection::Callback(refusal)) = &self {
+            // Whoever has no good token learns nothing about the task.
+            if refusal.why != Refused::InvalidToken {
+                body.state = Some(refusal.phase.as_str().to_owned());
+            }
+            match &refusal.why {
+                Refused::AttemptMismatch { expected, received } => {
+                    (body.expected_attempt, body.received_attempt) = (Some(*expected), Some(*received));
+                }
+                Refused::AttemptIdMismatch { expected, received } => {
+                    body.expected_attempt_id = Some(expected.to_string());
+                    body.received_attempt_id = Some(received.to_string());
+                }
+                Refused::TaskTerminal { cancel_reason } => {
+                    body.cancel_reason = cancel_reason.as_deref().map(ToOwned::to_owned);
+                }
+                _ => {}
+            }
+        }
+        self.respond(Json(body))
+    }
+
+    /// Whether the same request may succeed later.
+    fn is_worth_a_retry(&self) -> bool {
+        let status = self.status();
+        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::REQUEST_TIMEOUT
     }
 
     /// As one item of an exchange says it.

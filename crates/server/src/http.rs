@@ -103,13 +103,14 @@ async fn accept(
 fn router(app: App) -> Router {
     Router::new()
         .merge(contracts::pull::router())
+        .merge(contracts::callback::router())
         .merge(api::router())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard::guard))
         .layer(cors(app.clone()))
         .layer(middleware::from_fn(catch_panics))
-        .layer(middleware::from_fn(contracts::pull::name_contract))
+        .layer(middleware::from_fn(contracts::name_contract))
         .layer(middleware::from_fn(security_headers))
         .layer(middleware::from_fn(measure))
         .layer(middleware::from_fn(with_request_id))
@@ -142,7 +143,13 @@ async fn wrong_method(Extension(id): Extension<RequestId>, uri: Uri) -> Response
 
 /// In the words of the contract that the path belongs to.
 pub fn say(fault: Fault, uri: &Uri, id: &RequestId) -> Response {
-    if contracts::pull::owns(uri.path()) { fault.for_worker(id) } else { fault.for_user(id) }
+    if contracts::pull::owns(uri.path()) {
+        fault.for_worker(id)
+    } else if contracts::callback::owns(uri.path()) {
+        fault.for_callback(id)
+    } else {
+        fault.for_user(id)
+    }
 }
 
 /// A panic costs its own request and no other.

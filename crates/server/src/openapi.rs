@@ -1,11 +1,11 @@
 //! The OpenAPI document, made from the handlers and the wire types.
 
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
-use crate::contracts::{exchange, pull};
+use crate::contracts::{callback, exchange, pull};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -16,6 +16,12 @@ use crate::contracts::{exchange, pull};
         pull::complete,
         pull::fail,
         exchange::exchange,
+        callback::started,
+        callback::heartbeat,
+        callback::completed,
+        callback::started_alias,
+        callback::heartbeat_alias,
+        callback::completed_alias,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,
@@ -71,6 +77,7 @@ impl Modify for Credentials {
         let key = |name: &str| SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(name)));
         components.add_security_scheme("api_key", key("X-API-Key"));
         components.add_security_scheme("worker_token", key("X-Worker-Token"));
+        components.add_security_scheme("task_token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
         components.add_security_scheme("bootstrap_key", key("X-Worker-Bootstrap-Key"));
     }
 }

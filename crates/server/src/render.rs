@@ -2,8 +2,8 @@
 
 use tenure_contract::Json;
 use tenure_contract::pull::{Job, JobError};
-use tenure_contract::user::{self, Attempt, DeadLetter, LateReport, WhyReason};
-use tenure_core::attempt::{ClosedAttempt, Evidence, Failure};
+use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
+use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
 use tenure_core::command::claim::Grant;
 use tenure_core::id::ulid;
@@ -105,7 +105,7 @@ pub fn task(view: &TaskView) -> user::Task {
     match place {
         Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
         Place::Running(running) => {
-            task.started_at = Some(time(running.granted_at));
+            task.started_at = running.started_at().map(time);
             task.worker_id = Some(running.lease.holder.to_string());
             task.lease_expires_at = Some(time(running.lease.expires_at));
             task.cancel_requested = running.cancel.is_some();
@@ -137,13 +137,22 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             state: State::Running.as_str().to_owned(),
             reason: None,
             granted_at: time(running.granted_at),
-            started_at: Some(time(running.granted_at)),
+            started_at: running.started_at().map(time),
             last_heartbeat_at: running.last_heartbeat_at.map(time),
             ended_at: None,
             error: None,
             progress_pct: running.progress.pct,
             progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
             late_report: None,
+            callback: running.carry.dispatch.as_deref().map(|dispatch| CallbackAttempt {
+                deliveries: dispatch.deliveries,
+                worker_started_at: dispatch.told_started_at.map(time),
+                worker_heartbeat_at: dispatch.told_heartbeat_at.map(time),
+                worker_completed_at: None,
+                cancelled_during_phase: None,
+                partial_progress: None,
+                metrics: None,
+            }),
         },
     }
 }
@@ -157,13 +166,30 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         state: closed.state.as_str().to_owned(),
         reason: Some(closed.reason.as_str().to_owned()),
         granted_at: time(closed.granted_at),
-        started_at: Some(time(closed.granted_at)),
+        started_at: match &closed.callback {
+            None => Some(time(closed.granted_at)),
+            Some(part) => part.started_at.map(time),
+        },
         last_heartbeat_at: closed.last_heartbeat_at.map(time),
         ended_at: Some(time(closed.ended_at)),
         error: closed.failure.as_ref().map(failure),
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
         late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),
+        callback: closed.callback.as_deref().map(callback_attempt),
+    }
+}
+
+fn callback_attempt(part: &CallbackPart) -> CallbackAttempt {
+    let completion = part.completion.as_deref();
+    CallbackAttempt {
+        deliveries: part.deliveries,
+        worker_started_at: part.told_started_at.map(time),
+        worker_heartbeat_at: part.told_heartbeat_at.map(time),
+        worker_completed_at: completion.and_then(|sent| sent.told_completed_at).map(time),
+        cancelled_during_phase: completion.and_then(|sent| sent.phase.as_deref()).map(ToOwned::to_owned),
+        partial_progress: completion.and_then(|sent| sent.partial_progress.clone()).map(Json::from_trusted),
+        metrics: completion.and_then(|sent| sent.metrics.clone()).map(Json::from_trusted),
     }
 }
 
@@ -171,7 +197,7 @@ fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
     LateReport {
         received_at: time(evidence.received_at),
         outcome: evidence.outcome().to_owned(),
-        worker_id: Some(worker.to_owned()),
+        worker_id: Some(evidence.worker.as_deref().unwrap_or(worker).to_owned()),
         result: evidence.result.clone().map(Json::from_trusted),
         error: evidence.failure.as_ref().map(failure),
         more: (evidence.more > 0).then_some(evidence.more),

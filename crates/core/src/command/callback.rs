@@ -60,8 +60,8 @@ impl Call {
 /// An accepted callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Called {
-    Started,
-    Renewed(Renewed),
+    Started { at: Timestamp },
+    Renewed { renewed: Renewed, at: Timestamp },
     Reported(Told),
 }
 
@@ -217,7 +217,7 @@ fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &
 fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (bound, start) = bind(id, running, command, ctx.now);
     match &command.call {
-        Call::Started { .. } => Decision { change: start, answer: Ok(Answer::Called(Called::Started)) },
+        Call::Started { .. } => Decision { change: start, answer: Ok(Answer::Called(Called::Started { at: ctx.now })) },
         Call::Heartbeat { told_at, progress, checkpoint } => {
             let mut bound = bound;
             if let Some(dispatch) = bound.carry.dispatch.as_deref_mut() {
@@ -232,7 +232,7 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
             let task = Task { id, place: Place::Running(bound), body: None };
             let decision = heartbeat::decide(&task, &beat, &[], queue, ctx);
             let answer = match decision.answer {
-                Ok(Answer::Renewed(renewed)) => Ok(Answer::Called(Called::Renewed(renewed))),
+                Ok(Answer::Renewed(renewed)) => Ok(Answer::Called(Called::Renewed { renewed, at: ctx.now })),
                 _ => Err(refusal(&task.place, Refused::Expired)),
             };
             Decision { change: decision.change, answer }.after(start)
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
         let decision = call(&on_its_way(Spec::default()), started(), 2_000);
-        assert_eq!(decision.answer, Ok(Answer::Called(Called::Started)));
+        assert_eq!(decision.answer, Ok(Answer::Called(Called::Started { at: at(2_000) })));
         let running = to_running(&decision);
         assert_eq!((&*running.lease.holder, running.lease.expires_at), ("w-1", at(92_000)));
         let dispatch = running.carry.dispatch.as_ref().unwrap();
@@ -446,7 +446,7 @@ mod tests {
     fn a_start_repeated_by_its_worker_changes_nothing_and_another_worker_is_told() {
         let held = started_at(Spec::default(), 1_000);
         let again = call(&held, started(), 2_000);
-        assert_eq!((again.answer, again.change), (Ok(Answer::Called(Called::Started)), None));
+        assert_eq!((again.answer, again.change), (Ok(Answer::Called(Called::Started { at: at(2_000) })), None));
         for what in [started(), alive(), succeeded("1")] {
             let other = Callback { worker: "w-2".into(), ..callback(1, 1, what) };
             let decision = send(&held, &other, &[], 2_000);
@@ -657,7 +657,7 @@ mod tests {
         let command = Cancel { task: id(), reason: "stop".into(), mode: Mode::Cooperative, reach: Default::default() };
         let canceling = after(&with_ctx(500, |ctx| cancel::decide(&held, &command, &push_settings(), ctx)), &held);
         let beat = call(&canceling, alive(), 1_000);
-        let Ok(Answer::Called(Called::Renewed(renewed))) = &beat.answer else { panic!("{beat:?}") };
+        let Ok(Answer::Called(Called::Renewed { renewed, .. })) = &beat.answer else { panic!("{beat:?}") };
         assert_eq!(renewed.cancel.as_deref(), Some("stop"));
         for (what, call_, attempt, end) in [
             ("success", succeeded("1"), AttemptState::Succeeded, End::Succeeded),

@@ -9,8 +9,10 @@ use axum::extract::{Extension, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use tenure_auth::WorkerCredential;
 use tenure_auth::worker::Scope;
+use tenure_auth::{TaskClaims, Verified, WorkerCredential};
+use tenure_core::command::callback::Proof;
+use tenure_core::{AttemptId, TaskId};
 
 use super::address::{self, Peer};
 use super::caller::Caller;
@@ -89,6 +91,9 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
             request.extensions_mut().insert(worker);
         }),
         Rule::Bootstrap => bootstrap(access, request).await,
+        Rule::Task => task(app, request).await.map(|bearer| {
+            request.extensions_mut().insert(bearer);
+        }),
         Rule::User(_) => app.identity.user(access, request.headers(), failures.effort()).await.map(|caller| {
             // Also who then lacks a scope, or asks for too much, is known to the audit.
             request.extensions_mut().insert(caller);
@@ -146,6 +151,25 @@ async fn bootstrap(access: &Access, request: &mut Request) -> Result<(), Fault> 
     access.workers.authenticate_bootstrap(&id, Some(&key)).map_err(|_| Fault::InvalidBootstrapKey)
 }
 
+/// What a task token says, if it is one of ours and of the task that the path names.
+async fn task(app: &App, request: &mut Request) -> Result<TaskBearer, Fault> {
+    let token = bearer(request.headers()).ok_or(Fault::InvalidTaskToken)?.to_owned();
+    let keys = app.identity.task_keys().ok_or(Fault::InvalidTaskToken)?;
+    let verified = keys.verify_task(&token).await.map_err(|reason| {
+        tracing::debug!(%reason, "a task token was refused");
+        Fault::InvalidTaskToken
+    })?;
+    let Path(named) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidTaskToken)?;
+    let of_path = TaskId::parse(&named).map_err(|_| Fault::InvalidTaskToken)?;
+    let task = TaskId::parse(&verified.claims.task_id).map_err(|_| Fault::InvalidTaskToken)?;
+    let attempt_id = AttemptId::parse(&verified.claims.attempt_id).map_err(|_| Fault::InvalidTaskToken)?;
+    if task != of_path {
+        return Err(Fault::InvalidTaskToken);
+    }
+    let proof = Proof { attempt: verified.claims.attempt, attempt_id };
+    Ok(TaskBearer { task, proof, token: Arc::new(verified) })
+}
+
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -184,6 +208,7 @@ impl Failures<'_> {
         let who = match rule {
             Rule::Worker(_) => "worker",
             Rule::Bootstrap => "bootstrap",
+            Rule::Task => "task",
             _ => "user",
         };
         metrics::counter!("tenure_auth_failures_total", "kind" => who).increment(1);
@@ -218,6 +243,17 @@ pub type User = Extension<Caller>;
 
 /// What handlers of worker routes take their worker from.
 pub type AsWorker = Extension<tenure_auth::Worker>;
+
+/// Whom a task token let in.
+#[derive(Debug, Clone)]
+pub struct TaskBearer {
+    pub task: TaskId,
+    pub proof: Proof,
+    pub token: Arc<Verified<TaskClaims>>,
+}
+
+/// What handlers of the callback contract take their bearer from.
+pub type AsTask = Extension<TaskBearer>;
 
 /// The actor of a request that nobody was let in for.
 pub fn nobody() -> Arc<str> {

@@ -16,14 +16,16 @@ pub enum Rule {
     Worker(Scope),
     /// The bootstrap key of the worker that the path names.
     Bootstrap,
+    /// The token of the task that the path names.
+    Task,
     /// A user whose role has this scope.
     User(UserScope),
 }
 
-use Rule::{Bootstrap, Open, User, Worker};
+use Rule::{Bootstrap, Open, Task, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
-const RULES: [(&str, &str, Rule); 47] = [
+const RULES: [(&str, &str, Rule); 53] = [
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
     ("GET", "/api/v1/health", Open),
@@ -34,6 +36,12 @@ const RULES: [(&str, &str, Rule); 47] = [
     ("POST", "/internal/worker/complete", Worker(Scope::Lease)),
     ("POST", "/internal/worker/fail", Worker(Scope::Lease)),
     ("POST", "/internal/worker/exchange", Worker(Scope::Lease)),
+    ("POST", "/v1/tasks/{id}/started", Task),
+    ("POST", "/v1/tasks/{id}/heartbeat", Task),
+    ("POST", "/v1/tasks/{id}/completed", Task),
+    ("POST", "/api/v1/tasks/{id}/started", Task),
+    ("POST", "/api/v1/tasks/{id}/heartbeat", Task),
+    ("POST", "/api/v1/tasks/{id}/completed", Task),
     ("POST", "/api/v1/worker/{id}/token", Bootstrap),
     ("POST", "/api/v1/tasks", User(Api)),
     ("GET", "/api/v1/tasks", User(Read)),
@@ -112,6 +120,7 @@ mod tests {
             Open => Value::Null,
             Worker(scope) => json!([{"worker_token": [scope.as_str()]}]),
             Bootstrap => json!([{"bootstrap_key": []}]),
+            Task => json!([{"task_token": []}]),
             User(scope) => json!([{"api_key": [scope.as_str()]}]),
         }
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::Next;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -15,7 +14,6 @@ use tenure_contract::pull::{
     ClaimRequest, ClaimResponse, CompleteItem, CompleteRequest, CompleteResponse, FailItem, FailRequest, FailResponse,
     HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
 };
-use tenure_contract::{CONTRACT_HEADER, PULL_CONTRACT};
 use tenure_core::attempt::{Failure, Progress, Receipt, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Claimer};
@@ -46,17 +44,6 @@ pub fn router() -> Router<App> {
 /// Whether a path belongs to this contract.
 pub fn owns(path: &str) -> bool {
     path.starts_with("/internal/worker/")
-}
-
-/// Everything below `/internal/worker/` says which contract it speaks.
-pub async fn name_contract(request: axum::extract::Request, next: Next) -> Response {
-    if !owns(request.uri().path()) {
-        return next.run(request).await;
-    }
-    let mut response = next.run(request).await;
-    let header = HeaderName::from_static(CONTRACT_HEADER);
-    response.headers_mut().insert(header, HeaderValue::from_static(PULL_CONTRACT));
-    response
 }
 
 /// Checks the id in the body against who was let in.
@@ -317,7 +304,7 @@ pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
 }
 
 /// Postgres keeps no NUL in a text.
-fn without_nul(text: &str) -> String {
+pub fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 

@@ -1,0 +1,356 @@
+//! The callback contract: started, heartbeat, completed, each with the token of one attempt.
+//!
+//! Two prefixes lead to the same handlers. Who may call is judged before the body is read; what the token and the body
+//! say is held against the task by the core, in one place.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use tenure_auth::TASK_TOKEN_MAX_TTL_S;
+use tenure_contract::callback::{
+    CallbackError, CompletedRequest, CompletedResponse, Disposition, HeartbeatRequest, HeartbeatResponse, Outcome,
+    StartedRequest, StartedResponse, TaskError,
+};
+use tenure_core::attempt::{AttemptState, Completion, Failure, Progress};
+use tenure_core::command::callback::{self, Call, Callback, Called, Told};
+use tenure_core::command::{Answer, Command};
+use tenure_core::{AttemptId, Timestamp, limits};
+
+use super::pull::{first, without_nul};
+use crate::access::guard::{AsTask, TaskBearer, unix_now};
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::validate;
+
+/// A body of this contract.
+const BODY_BYTES: usize = 4 << 20;
+/// A clock that is further off than this is counted.
+const SKEW_MS: i64 = 5 * 60_000;
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/v1/tasks/{id}/started", post(started))
+        .route("/v1/tasks/{id}/heartbeat", post(heartbeat))
+        .route("/v1/tasks/{id}/completed", post(completed))
+        .route("/api/v1/tasks/{id}/started", post(started_alias))
+        .route("/api/v1/tasks/{id}/heartbeat", post(heartbeat_alias))
+        .route("/api/v1/tasks/{id}/completed", post(completed_alias))
+}
+
+/// Whether a path belongs to this contract. Below the alias other paths belong to the user API.
+pub fn owns(path: &str) -> bool {
+    if path.starts_with("/v1/tasks/") {
+        return true;
+    }
+    let alias = path.strip_prefix("/api/v1/tasks/").and_then(|rest| rest.split_once('/'));
+    alias.is_some_and(|(_, call)| matches!(call, "started" | "heartbeat" | "completed"))
+}
+
+/// `POST /v1/tasks/{id}/started`
+#[utoipa::path(post, path = "/v1/tasks/{id}/started", operation_id = "callback_started", tag = "callback contract", request_body = StartedRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = StartedResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn started(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(bearer): AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let request: StartedRequest = request::read(&headers, body, BODY_BYTES).await?.decode()?;
+        let told_at = told_time(request.started_at.as_deref(), "startedAt")?;
+        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        match call(&app, &bearer, said, Call::Started { told_at }, told_at, 0).await? {
+            Called::Started { at } => Ok(StartedResponse { acknowledged: true, server_time: at.to_string() }),
+            _ => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// `POST /v1/tasks/{id}/heartbeat`
+#[utoipa::path(post, path = "/v1/tasks/{id}/heartbeat", operation_id = "callback_heartbeat", tag = "callback contract", request_body = HeartbeatRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = HeartbeatResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn heartbeat(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(bearer): AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let raw = request::read(&headers, body, BODY_BYTES).await?;
+        let request: HeartbeatRequest = raw.decode()?;
+        let told_at = told_time(request.heartbeat_at.as_deref(), "heartbeatAt")?;
+        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        let pct = request.progress_pct.map(|pct| validate::within(pct, 0, 100, "progressPct")).transpose()?;
+        let checkpoint = request.checkpoint.map(|checkpoint| checkpoint.text());
+        within_a_payload(checkpoint.as_deref(), "checkpoint")?;
+        let progress = Progress {
+            pct: pct.and_then(|pct| u8::try_from(pct).ok()),
+            message: request.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),
+        };
+        let beat = Call::Heartbeat { told_at, progress, checkpoint };
+        match call(&app, &bearer, said, beat, told_at, raw.bytes.len()).await? {
+            Called::Renewed { renewed, at } => {
+                let (task_token, token_expires_at) = renewed_token(&app, &bearer)?.unzip();
+                Ok(HeartbeatResponse {
+                    acknowledged: true,
+                    should_cancel: renewed.cancel.is_some(),
+                    cancel_reason: renewed.cancel.as_deref().map(ToOwned::to_owned),
+                    server_time: at.to_string(),
+                    lease_expires_at: Some(renewed.expires_at.to_string()),
+                    task_token,
+                    token_expires_at,
+                })
+            }
+            _ => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// `POST /v1/tasks/{id}/completed`
+#[utoipa::path(post, path = "/v1/tasks/{id}/completed", operation_id = "callback_completed", tag = "callback contract", request_body = CompletedRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = CompletedResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn completed(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(bearer): AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let raw = request::read(&headers, body, BODY_BYTES).await?;
+        let request: CompletedRequest = raw.decode()?;
+        let told_at = told_time(request.completed_at.as_deref(), "completedAt")?;
+        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        let completion = completion(request, told_at)?;
+        match call(&app, &bearer, said, Call::completed(completion), told_at, raw.bytes.len()).await? {
+            Called::Reported(told) => Ok(reported(told)),
+            _ => Err(Fault::Internal),
+        }
+    };
+    respond(answer.await, &id)
+}
+
+/// `POST /api/v1/tasks/{id}/started`
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/started", operation_id = "callback_started_alias",
+    tag = "callback contract", request_body = StartedRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = StartedResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn started_alias(
+    app: State<App>,
+    id: Extension<RequestId>,
+    bearer: AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    started(app, id, bearer, headers, body).await
+}
+
+/// `POST /api/v1/tasks/{id}/heartbeat`
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/heartbeat", operation_id = "callback_heartbeat_alias",
+    tag = "callback contract", request_body = HeartbeatRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = HeartbeatResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn heartbeat_alias(
+    app: State<App>,
+    id: Extension<RequestId>,
+    bearer: AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    heartbeat(app, id, bearer, headers, body).await
+}
+
+/// `POST /api/v1/tasks/{id}/completed`
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/completed", operation_id = "callback_completed_alias",
+    tag = "callback contract", request_body = CompletedRequest,
+    params(("id" = String, Path, description = "task_<ULID>, a bare ULID or a UUID")), security(("task_token" = [])),
+    responses((status = 200, body = CompletedResponse), (status = "4XX", body = CallbackError),
+              (status = 503, body = CallbackError)))]
+pub async fn completed_alias(
+    app: State<App>,
+    id: Extension<RequestId>,
+    bearer: AsTask,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    completed(app, id, bearer, headers, body).await
+}
+
+/// The part of a body that every call has.
+struct Said {
+    attempt: u32,
+    attempt_id: Option<AttemptId>,
+    worker: Arc<str>,
+}
+
+impl Said {
+    fn new(attempt: u32, attempt_id: Option<&str>, worker: &str) -> Result<Self, Fault> {
+        if attempt == 0 {
+            return Err(Fault::invalid("attempt", "must be at least 1"));
+        }
+        let attempt_id = attempt_id
+            .map(|text| AttemptId::parse(text).map_err(|_| Fault::invalid("attemptId", "must be att_<ULID>")))
+            .transpose()?;
+        Ok(Self { attempt, attempt_id, worker: validate::text_of(worker, "workerId", limits::WORKER_ID_BYTES)? })
+    }
+}
+
+async fn call(
+    app: &App,
+    bearer: &TaskBearer,
+    said: Said,
+    call: Call,
+    told_at: Option<Timestamp>,
+    bytes: usize,
+) -> Result<Called, Fault> {
+    let is_beat = matches!(call, Call::Heartbeat { .. });
+    let claims = &bearer.token.claims;
+    let command = Command::Callback(Callback {
+        task: bearer.task,
+        tenant: claims.tenant_id.as_str().into(),
+        workspace: claims.workspace_id.as_str().into(),
+        proof: bearer.proof,
+        attempt: said.attempt,
+        attempt_id: said.attempt_id,
+        worker: said.worker,
+        call,
+    });
+    let outcome = if is_beat {
+        first(app.engine.heartbeats(vec![command], bytes).await?)?
+    } else {
+        app.engine.one(command, bytes).await?
+    };
+    let Answer::Called(called) = outcome? else { return Err(Fault::Internal) };
+    count_skew(told_at, &called);
+    Ok(called)
+}
+
+/// Nothing is judged by the clock of a worker; one that is far off is worth knowing.
+fn count_skew(told_at: Option<Timestamp>, called: &Called) {
+    let now = match called {
+        Called::Started { at } | Called::Renewed { at, .. } => *at,
+        Called::Reported(Told { disposition: callback::Disposition::Duplicate, .. }) => return,
+        Called::Reported(told) => told.at,
+    };
+    if told_at.is_some_and(|told| told.since(now).abs() > SKEW_MS) {
+        metrics::counter!("worker_clock_skew").increment(1);
+    }
+}
+
+fn told_time(text: Option<&str>, field: &str) -> Result<Option<Timestamp>, Fault> {
+    text.map(|text| validate::time(text, field)).transpose()
+}
+
+fn within_a_payload(json: Option<&str>, field: &str) -> Result<(), Fault> {
+    if json.is_some_and(|text| text.len() > limits::PAYLOAD_BYTES) {
+        return Err(Fault::PayloadTooLarge { field: field.to_owned() });
+    }
+    Ok(())
+}
+
+fn completion(request: CompletedRequest, told_completed_at: Option<Timestamp>) -> Result<Completion, Fault> {
+    let output = request.output.map(|output| output.text());
+    let partial_progress = request.partial_progress.map(|progress| progress.text());
+    within_a_payload(output.as_deref(), "output")?;
+    within_a_payload(partial_progress.as_deref(), "partialProgress")?;
+    let metrics = request.metrics.map(|metrics| serde_json::to_string(&metrics)).transpose();
+    let phase = request.cancelled_during_phase.as_deref();
+    Ok(Completion {
+        outcome: match request.outcome {
+            Outcome::Succeeded => AttemptState::Succeeded,
+            Outcome::Failed => AttemptState::Failed,
+            Outcome::Cancelled => AttemptState::Canceled,
+        },
+        output,
+        error: request.error.as_ref().map(failure),
+        phase: phase.map(|phase| without_nul(limits::cut(phase, limits::MESSAGE_BYTES)).into()),
+        partial_progress,
+        metrics: metrics.map_err(|_| Fault::Internal)?.map(Into::into),
+        told_completed_at,
+    })
+}
+
+fn failure(error: &TaskError) -> Failure {
+    let stack = error.stack_trace.as_deref().map(without_nul);
+    Failure::new(error.category.as_str(), &without_nul(&error.message), stack.as_deref(), error.retryable)
+}
+
+fn reported(told: Told) -> CompletedResponse {
+    CompletedResponse {
+        acknowledged: true,
+        final_state: match told.state {
+            AttemptState::Succeeded => Outcome::Succeeded,
+            AttemptState::Failed => Outcome::Failed,
+            AttemptState::Canceled => Outcome::Cancelled,
+        },
+        server_time: told.at.to_string(),
+        disposition: Some(match told.disposition {
+            callback::Disposition::Recorded => Disposition::Recorded,
+            callback::Disposition::Duplicate => Disposition::Duplicate,
+            callback::Disposition::Late => Disposition::Late,
+        }),
+    }
+}
+
+/// Another token of the same attempt and length, once less than a third of this one's life is left.
+fn renewed_token(app: &App, bearer: &TaskBearer) -> Result<Option<(String, String)>, Fault> {
+    let token = &bearer.token;
+    let (now, life) = (unix_now(), token.expires_at_s - token.issued_at_s);
+    if (token.expires_at_s - now) * 3 >= life {
+        return Ok(None);
+    }
+    let ttl = u32::try_from(life).unwrap_or(TASK_TOKEN_MAX_TTL_S).clamp(1, TASK_TOKEN_MAX_TTL_S);
+    let keys = app.identity.task_keys().ok_or(Fault::Internal)?.get();
+    let renewed = keys.issue_task(&token.claims, now, ttl).map_err(|error| {
+        tracing::error!(%error, "a task token could not be renewed");
+        Fault::Internal
+    })?;
+    let expires_at = Timestamp::from_millis((now + i64::from(ttl)) * 1000);
+    Ok(Some((renewed.reveal().to_owned(), expires_at.to_string())))
+}
+
+fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
+    match answer {
+        Ok(body) => Json(body).into_response(),
+        Err(fault) => fault.for_callback(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alias_takes_its_three_calls_and_leaves_the_rest_to_the_user_api() {
+        for (path, owned) in [
+            ("/v1/tasks/x/started", true),
+            ("/v1/tasks/x/unknown", true),
+            ("/v1/tasks/", true),
+            ("/v1/task", false),
+            ("/api/v1/tasks/x/completed", true),
+            ("/api/v1/tasks/x/cancel", false),
+            ("/api/v1/tasks/x/completed/more", false),
+            ("/api/v1/tasks/started", false),
+        ] {
+            assert_eq!(owns(path), owned, "{path}");
+        }
+    }
+}
