@@ -3,7 +3,7 @@
 //! ```text
 //! tenure up &
 //! DATABASE_URL=postgres://... TENURE_TOKEN=... cargo run -p tenure-client --example fenced_write
-//! tenure task submit --queue etl --operator report --payload '{"day":"2025-01-15","rows":10}'
+//! tenure task submit etl report --payload '{"day":"2025-01-15","rows":10}'
 //! ```
 
 use std::sync::Arc;

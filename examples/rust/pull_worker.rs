@@ -3,7 +3,7 @@
 //! ```text
 //! tenure up &
 //! TENURE_TOKEN=... cargo run -p tenure-client --example pull_worker
-//! tenure task submit --queue etl --operator extract --payload '{"day":"2025-01-15"}'
+//! tenure task submit etl extract --payload '{"day":"2025-01-15"}'
 //! ```
 
 use serde::{Deserialize, Serialize};
