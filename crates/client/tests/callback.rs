@@ -698,3 +698,66 @@ async fn a_lease_that_no_answer_renews_ends_by_the_local_clock() {
     assert!(matches!(&ended[0].reported, Reported::Unanswered(_)), "{:?}", ended[0]);
     assert_eq!(plane.count("completed"), 0);
 }
+
+/// Many tasks at a time, and a control plane whose answers get lost or say "not now" as often as not.
+#[tokio::test]
+async fn under_faults_every_task_runs_once_and_says_one_thing() {
+    const TASKS: usize = 50;
+    let mut seed = 2025_u64;
+    let mut faults = || -> std::collections::VecDeque<Say> {
+        let mut draw = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            match seed >> 61 {
+                0 => Say::Cut,
+                1 => Say::No(503, "store_unavailable"),
+                2 => Say::No(429, "rate_limited"),
+                3 => Say::No(500, "internal"),
+                _ => Say::Yes,
+            }
+        };
+        (0..3 * TASKS).map(|_| draw()).collect()
+    };
+    let plane = Plane::start(Rules {
+        started_first: faults(),
+        heartbeat_first: faults(),
+        completed_first: faults(),
+        ..Rules::default()
+    })
+    .await;
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let ran = Arc::clone(&runs);
+    let site = serve(worker(&plane).operator("work", move |task: TaskContext| {
+        ran.lock().unwrap().push(task.task_id().to_owned());
+        async move {
+            // Until a heartbeat or two are through.
+            tokio::time::timeout(Duration::from_millis(150), task.cancelled()).await.ok();
+            Ok(task.task_id().to_owned())
+        }
+    }))
+    .await;
+    let tasks: Vec<_> = (0..TASKS).map(|task| format!("t{task}")).collect();
+    let pushes = tasks.iter().map(|task| {
+        let (site, envelope) = (&site, plane.envelope(task, "work"));
+        // As a control plane does: again until it is taken, and once more because the answer got lost.
+        async move {
+            assert_eq!(site.push(&envelope).await.0, 202);
+            assert!(matches!(site.push(&envelope).await.0, 503 | 409));
+        }
+    });
+    futures_util::future::join_all(pushes).await;
+    let ended = site.until_ended(TASKS).await;
+    assert!(ended.iter().all(|end| matches!(&end.reported, Reported::Acknowledged(_))), "{ended:?}");
+    let mut ran = runs.lock().unwrap().clone();
+    ran.sort();
+    let mut expected = tasks.clone();
+    expected.sort();
+    assert_eq!(ran, expected);
+    let called = plane.called();
+    for task in &tasks {
+        for call in ["started", "completed"] {
+            let bodies: Vec<_> = called.iter().filter(|c| c.task == *task && c.call == call).map(|c| &c.body).collect();
+            assert!(bodies.iter().all(|body| *body == bodies[0]), "{call} of {task}: {bodies:?}");
+        }
+    }
+    assert!(plane.count("completed") > TASKS, "some were repeated");
+}

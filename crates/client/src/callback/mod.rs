@@ -22,11 +22,11 @@
 //! # }
 //! ```
 //!
-//! Three parts share the state of a worker. [`service`] takes what is pushed, and decides what is taken at all.
-//! [`attempt`] is the life of one attempt: started, handler, completed. [`pulse`] is a thread with a runtime and
-//! connections of its own: all calls to the control plane are made there, so that a handler that blocks every thread of
-//! the caller's runtime stops neither heartbeats nor the killing of what has lost its lease.
+//! All calls to the control plane are made on a thread with a runtime and connections of its own, so that a handler that
+//! blocks every thread of the caller's runtime stops neither heartbeats nor the killing of what has lost its lease.
 
+// `service` takes what is pushed, and decides what is taken at all. `attempt` is the life of one attempt: started,
+// handler, completed. `pulse` is the heartbeat thread.
 mod attempt;
 mod calls;
 mod error;
