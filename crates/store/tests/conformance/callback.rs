@@ -76,6 +76,8 @@ async fn a_push_queue_grants_to_its_dispatcher_and_to_nobody_else(t: &Fixture) {
     t.put_many("q", 3).await;
     t.set_queue("q", push(2)).await;
     assert!(t.claim(&["q"], 9).await.is_empty());
+    let elsewhere = t.put_in("pulled").await;
+    assert_eq!(t.claim_ids(&["q", "pulled"], 1).await, [elsewhere], "it does not stand in the way of the next queue");
     let first = dispatch(t, 9).await;
     assert_eq!(first.len(), 2, "as many as the worker takes at once");
     assert!(first.iter().all(|grant| grant.dispatch.is_some() && grant.body.is_some()));
