@@ -345,8 +345,8 @@ pub struct Retried {
     pub max_attempts: u32,
 }
 
-/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit. The transport alone stays as it is when
-/// it is absent.
+/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit. Only `transport` and `push` stay as they
+/// are when they are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueueSettings {
@@ -369,6 +369,43 @@ pub struct QueueSettings {
     #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
+    /// Where its tasks are pushed, in place of being claimed. Absent: as it is. `null`: they are claimed.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<PushSettings>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub push: Option<Option<PushSettings>>,
+}
+
+/// A field that is there counts as given, also when it is `null`.
+fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Where and how the tasks of a queue are pushed to a worker of the callback contract.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PushSettings {
+    /// Where envelopes are posted to. `https`, unless the configuration allows `http`.
+    pub url: String,
+    /// Name of the secret in the configuration that is sent as `X-Tenure-Dispatch-Secret`.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "secretRef")]
+    pub secret_ref: Option<String>,
+    /// Name of the client certificate in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "mtlsRef")]
+    pub mtls_ref: Option<String>,
+    /// How many attempts may be open at once. 1..=10000, default 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "ratePerSecond")]
+    pub rate_per_second: Option<f64>,
+    /// How long a push may go without an answer and without `started`. 100..=60000, default 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "ackTimeoutMs")]
+    pub ack_timeout_ms: Option<i64>,
+    /// How long an accepted push may go without `started` before it is repeated. 1000..=3600000, default 60000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "startTimeoutMs")]
+    pub start_timeout_ms: Option<i64>,
+    /// How long an attempt may go without `started` before it is closed. 1000..=3600000, default 300000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "dispatchTimeoutMs")]
+    pub dispatch_timeout_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -389,6 +426,7 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     pub paused: bool,
+    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.
     pub kind: String,
     /// What carries the wake-ups: `embedded`, `redis` or `sqs`.
     pub transport: String,
@@ -398,6 +436,9 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<u64>,
     pub dead_letter: bool,
+    /// Where its tasks are pushed, with every default filled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<PushSettings>,
     pub counts: QueueCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ready_at: Option<String>,

@@ -335,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_pushes_serves_its_dispatcher_alone_and_others_everybody_else() {
+        let seed = crate::command::claim::Seed([1; 32]);
+        let worker = Claimer { worker: "w".into(), ..Claimer::dispatcher(seed) };
+        let push = Push { concurrency: 2, rate_per_second: Some(0.5), ..Push::to("https://w.example".into()) };
+        let settings = QueueSettings { push: Some(Arc::new(push)), ..Default::default() };
+        let (pushed, pulled) = (queue(settings.clone()), queue(QueueSettings::default()));
+        assert!(pushed.serves(&Claimer::dispatcher(seed)) && !pushed.serves(&worker));
+        assert!(!pulled.serves(&Claimer::dispatcher(seed)) && pulled.serves(&worker));
+        // The tighter limit of queue and push holds.
+        assert_eq!((settings.slots(), settings.pace()), (Some(2), Some(Rate { per_second: 0.5, burst: 1.0 })));
+        let own = QueueSettings { max_running: Some(1), rate: Some(Rate { per_second: 0.1, burst: 3.0 }), ..settings };
+        assert_eq!((own.slots(), own.pace()), (Some(1), Some(Rate { per_second: 0.1, burst: 3.0 })));
+        assert!(pushed.is_limited());
+    }
+
+    #[test]
     fn a_burst_then_the_rate() {
         let rate = Rate { per_second: 2.0, burst: 3.0 };
         let mut queue = queue(QueueSettings { rate: Some(rate), ..Default::default() });

@@ -100,6 +100,8 @@ pub struct Shared {
     /// Something was scheduled; the timer may have to get up earlier.
     pub scheduled: Notify,
     pub redriving: Notify,
+    /// A queue was set.
+    pub queues_set: Notify,
     /// Facts were recorded.
     pub recorded: Notify,
     pub duties: Duties,
@@ -219,6 +221,7 @@ impl Engine {
             asked_for: Mutex::default(),
             scheduled: Notify::new(),
             redriving: Notify::new(),
+            queues_set: Notify::new(),
             recorded: Notify::new(),
             duties,
             telling: Telling::default(),
@@ -332,15 +335,26 @@ impl Engine {
 
     pub async fn set_queue(&self, set: SetQueue) -> Result<Outcome, EngineError> {
         let queue = Arc::clone(&set.queue);
-        let changes_transport = set.transport.is_some();
+        let changes_transport = set.transport.is_some() || !set.keep_push;
         let outcome = self.one(Command::SetQueue(set), 0).await?;
         if changes_transport && outcome.is_ok() {
             self.shared.sweep.send_replace(());
             self.shared.tell(|| Notice::Transports);
         }
+        self.shared.queues_set.notify_waiters();
         self.shared.waiters.wake_all(&queue);
         self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
+    }
+
+    /// Ends when a queue is set by this control plane.
+    pub async fn queue_set(&self) {
+        self.shared.queues_set.notified().await;
+    }
+
+    /// Sleeps, less if the clock is moved. Gives false when the engine stops.
+    pub async fn pause(&self, time: Duration) -> bool {
+        background::pause(&self.shared, time).await
     }
 
     pub async fn pause_queue(&self, pause: PauseQueue) -> Result<Outcome, EngineError> {

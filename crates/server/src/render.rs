@@ -267,7 +267,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         name: stats.queue.name.to_string(),
         tenant: stats.queue.tenant.as_deref().map(ToOwned::to_owned),
         paused: stats.queue.paused,
-        kind: "pull".to_owned(),
+        kind: if settings.push.is_some() { "push" } else { "pull" }.to_owned(),
         transport: stats.queue.transport.as_str().to_owned(),
         limits: user::QueueLimits {
             max_running: settings.max_running.map(u64::from),
@@ -277,6 +277,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         lease_ttl_seconds: settings.lease_ttl_ms.map(whole_seconds),
         heartbeat_interval_seconds: settings.heartbeat_ms.map(whole_seconds),
         dead_letter: !settings.no_dead_letter,
+        push: settings.push.as_deref().map(crate::push::shown),
         counts: counts(&stats.counts),
         oldest_ready_at: stats.oldest_ready_at.map(time),
     }

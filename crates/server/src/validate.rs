@@ -292,6 +292,7 @@ pub fn content(task: &NewTask) -> serde_json::Value {
     content
 }
 
+/// All but where its tasks are pushed, which takes the configuration to judge.
 pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
     let rate = match &wire.rate {
         None => None,

@@ -35,7 +35,7 @@ pub use outbox::{
     CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
     OutboxRetry, OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, Settled, WakeCounts,
 };
-pub use store::{Batch, Done, Due, Lane, Pruned, Store};
+pub use store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 
 use std::sync::Arc;
 

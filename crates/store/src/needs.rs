@@ -275,11 +275,16 @@ struct Loaded {
 
 impl ClaimPlan {
     pub fn new(needs: &Needs<'_>, world: &World) -> Self {
+        let changed: HashSet<QueueId> =
+            needs.changed.iter().filter_map(|name| world.names.get(*name).copied()).collect();
+        // A queue that grants nothing to this claim leaves it to the next one in its list.
+        let serves = |id: &QueueId, claim: &Claim| {
+            changed.contains(id) || world.queues.get(id).is_some_and(|cell| cell.queue.serves(&claim.claimer))
+        };
         let claims = needs.claims.iter().filter(|(index, _)| !is_repeat(*index, needs, world)).map(|(_, claim)| {
-            let queues = claim.queues.iter().filter_map(|name| world.names.get(name).copied()).collect();
-            (queues, claim.max_jobs)
+            let known = claim.queues.iter().filter_map(|name| world.names.get(name).copied());
+            (known.filter(|id| serves(id, claim)).collect(), claim.max_jobs)
         });
-        let changed = needs.changed.iter().filter_map(|name| world.names.get(*name).copied()).collect();
         let queues =
             world.queues.keys().map(|id| (*id, Loaded { room: room(*id, &changed, world), ..Loaded::default() }));
         let named = world.tasks.keys().copied().collect();

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use tenure_core::batch::{OutboxWake, Outcome, World, Writes};
 use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
-use tenure_core::queue::{QueueId, Transport};
+use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::{Run, Upstream};
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
@@ -109,6 +109,16 @@ pub struct Due {
     pub now: Timestamp,
 }
 
+/// Pushes that are due.
+#[derive(Debug, Default)]
+pub struct PushesDue {
+    pub rows: Vec<(QueueId, Seq)>,
+    /// When the next one of these queues is due.
+    pub next_at: Option<Timestamp>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
 /// What a look at the finished tasks came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
@@ -158,8 +168,11 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Scheduled tasks whose time has come. Reads only.
     async fn due(&self, limit: usize) -> Result<Due, StoreError>;
 
-    /// Attempts whose push is due: nothing has come of the last one. Reads only.
-    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError>;
+    /// Queues whose tasks are pushed. Reads only.
+    async fn push_queues(&self) -> Result<Vec<Queue>, StoreError>;
+
+    /// Attempts whose push is due, since nothing has come of the last one: of each queue up to so many. Reads only.
+    async fn pushes_due(&self, queues: &[(QueueId, usize)]) -> Result<PushesDue, StoreError>;
 
     /// Which of these queues have ready tasks and are not paused, and how many at the most `limit`. Reads only.
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError>;

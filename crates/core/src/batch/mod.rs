@@ -215,9 +215,7 @@ impl World {
             Command::ClaimTask(claim) => Ok(self.claim_task(claim)),
             Command::Hello(hello) => self.hello(hello),
             Command::Redrive(redrive) => Ok(self.redrive(redrive)),
-            Command::SetQueue(set) => {
-                self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, &set.settings, set.transport))
-            }
+            Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, set)),
             Command::PauseQueue(pause) => {
                 self.with_queue(&pause.queue, &pause.reach, |queue| pause::pause(queue, pause.paused))
             }

@@ -603,6 +603,15 @@ mod tests {
     }
 
     #[test]
+    fn nobody_else_reports_late_for_an_attempt_that_a_worker_had() {
+        let held = started_at(Spec::default(), 0);
+        let (silent, _) = with_ctx(90_000, |ctx| expire::settle(&held, &push_settings(), ctx));
+        let other = Callback { worker: "w-2".into(), ..callback(1, 1, succeeded("7")) };
+        let decision = send(&silent, &other, &[], 91_000);
+        assert_eq!((refused(&decision).0, decision.change), (Refused::AlreadyStarted, None));
+    }
+
+    #[test]
     fn a_superseded_end_is_kept_and_never_applied() {
         let (second, history) = regranted(90_000);
         let decision = send(&second, &callback(1, 1, succeeded("1")), &history, 91_000);

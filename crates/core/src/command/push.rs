@@ -203,6 +203,17 @@ mod tests {
     }
 
     #[test]
+    fn what_came_of_a_push_means_nothing_once_a_worker_has_started() {
+        let mut started = dispatched(Spec::default());
+        let inner: &mut Dispatch = started.carry.dispatch.as_mut().unwrap();
+        (inner.started_at, inner.next_at) = (Some(at(1)), None);
+        let held = task(Place::Running(started));
+        for outcome in [PushOutcome::Accepted, again(), PushOutcome::Rejected { message: "404".into() }] {
+            assert_eq!(tell(&held, 1, outcome, 200).change, None);
+        }
+    }
+
+    #[test]
     fn the_last_attempt_that_reaches_nobody_is_a_dead_letter() {
         let over = take_at(&task(Place::Running(dispatched(one_attempt()))), 300_000);
         assert!(to_finished(&over).dead_lettered_at.is_some());

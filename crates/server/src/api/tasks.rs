@@ -18,7 +18,7 @@ use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{self, NewTask, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
-use tenure_core::task::State as TaskState;
+use tenure_core::task::{Place, State as TaskState};
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
@@ -29,7 +29,7 @@ use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::Wanted;
 use crate::validate::{self, At};
-use crate::{audit, render};
+use crate::{audit, push, render};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -257,10 +257,16 @@ pub async fn why(
     let answer = async {
         let found = app.engine.why(validate::task_id(&task, "id")?, &caller.reach()).await?;
         let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
+        let target_down = match view.place {
+            Place::Ready(_) => push::target_down(&app, view.body.queue).await?,
+            _ => None,
+        };
+        // Nobody asks for tasks of a target that is down; that it is down says more.
+        let told = why.iter().map(render::why).filter(|why| target_down.is_none() || why.code != "no_worker");
         Ok(Why {
             task_id: view.body.id.to_string(),
             state: view.place.state().as_str().to_owned(),
-            why: why.iter().map(render::why).collect(),
+            why: target_down.clone().into_iter().chain(told).collect(),
         })
     };
     respond(answer.await, &id)

@@ -40,7 +40,7 @@ use crate::model::{
     RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
-use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
+use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 use conn::{Conn, Pool, Pools, failed};
 use cursors::Cursors;
 use load::{Searches, query};
@@ -384,15 +384,26 @@ impl Store for Postgres {
         Ok(Due { rows, next_at, now })
     }
 
-    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn push_queues(&self) -> Result<Vec<Queue>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("find the queues that are pushed", error);
+        let found = query(&conn, sql::QUEUES_OF_PUSH, &[]).await.map_err(fail)?;
+        conn.give_back();
+        found.iter().map(rows::queue).collect::<rows::Result<_>>().map_err(fail)
+    }
+
+    async fn pushes_due(&self, queues: &[(QueueId, usize)]) -> Result<PushesDue, StoreError> {
         let conn = Conn::get(&self.read).await?;
         let now = self.reading(&conn).await?;
         let fail = |error| failed("find due pushes", error);
-        let found = query(&conn, sql::PUSHES_DUE, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
-        let next = query(&conn, sql::PUSHES_NEXT, &[]).await.map_err(fail)?;
+        let ids: Vec<i32> = queues.iter().map(|(queue, _)| queue.0).collect();
+        let rooms: Vec<i64> = queues.iter().map(|(_, room)| i64::try_from(*room).unwrap_or(i64::MAX)).collect();
+        let found = query(&conn, sql::PUSHES_DUE, &[&Time(now), &ids, &rooms]).await.map_err(fail)?;
+        let next = query(&conn, sql::PUSHES_NEXT, &[&Time(now), &ids]).await.map_err(fail)?;
         conn.give_back();
-        let rows: Vec<Seq> = found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)?;
-        Ok(Due { rows, next_at: rows::time_if(&next[0], 0).map_err(fail)?, now })
+        let row = |row: &tokio_postgres::Row| Ok((QueueId(row.try_get(0)?), Seq(row.try_get(1)?)));
+        let rows = found.iter().map(row).collect::<rows::Result<_>>().map_err(fail)?;
+        Ok(PushesDue { rows, next_at: rows::time_if(&next[0], 0).map_err(fail)?, now })
     }
 
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {

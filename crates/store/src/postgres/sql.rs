@@ -87,6 +87,7 @@ pub const RUNNING_LOCK: &str = include_str!("sql/running_lock.sql");
 pub const RUNNING_OF_ATTEMPTS: &str = include_str!("sql/running_of_attempts.sql");
 pub const RUNNING_OF_CLAIMS: &str = include_str!("sql/running_of_claims.sql");
 pub const RUNNING_OF_WORKER: &str = include_str!("sql/running_of_worker.sql");
+pub const QUEUES_OF_PUSH: &str = include_str!("sql/queues_of_push.sql");
 pub const PUSHES_DUE: &str = include_str!("sql/pushes_due.sql");
 pub const PUSHES_NEXT: &str = include_str!("sql/pushes_next.sql");
 pub const RUNNING_RENEW: &str = include_str!("sql/running_renew.sql");

@@ -37,7 +37,7 @@ use crate::model::{
     RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
-use crate::store::{Batch, Done, Due, Lane, Pruned, Store};
+use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 use writer::Writer;
 
 const MIGRATIONS: [&str; 6] = [
@@ -368,15 +368,31 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn push_queues(&self) -> Result<Vec<Queue>, StoreError> {
+        self.read("find the queues that are pushed", move |tx| {
+            tx.prepare_cached(sql::QUEUES_OF_PUSH)?.query_map([], rows::queue)?.collect()
+        })
+        .await
+    }
+
+    async fn pushes_due(&self, queues: &[(QueueId, usize)]) -> Result<PushesDue, StoreError> {
         let now = self.clock.read_process().now;
+        let queues = queues.to_vec();
         self.read("find due pushes", move |tx| {
-            let rows: Vec<Seq> = tx
-                .prepare_cached(sql::PUSHES_DUE)?
-                .query_map([now.as_millis(), limit as i64], |row| row.get(0).map(Seq))?
-                .collect::<Result<_, _>>()?;
-            let next: Option<i64> = tx.prepare_cached(sql::PUSHES_NEXT)?.query_row([], |row| row.get(0))?;
-            Ok(Due { rows, next_at: next.map(Timestamp::from_millis), now })
+            let (mut due, mut next) = (PushesDue { now, ..PushesDue::default() }, None);
+            for (queue, room) in queues {
+                let room = i64::try_from(room).unwrap_or(i64::MAX);
+                let mut found = tx.prepare_cached(sql::PUSHES_DUE)?;
+                for row in found.query_map(params![queue.0, now.as_millis(), room], |row| row.get(0))? {
+                    due.rows.push((queue, Seq(row?)));
+                }
+                let later: Option<i64> = tx
+                    .prepare_cached(sql::PUSHES_NEXT)?
+                    .query_row(params![queue.0, now.as_millis()], |row| row.get(0))?;
+                next = next.into_iter().chain(later).min();
+            }
+            due.next_at = next.map(Timestamp::from_millis);
+            Ok(due)
         })
         .await
     }

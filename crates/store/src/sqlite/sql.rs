@@ -79,6 +79,7 @@ pub const RUNNING_INSERT: &str = include_str!("sql/running_insert.sql");
 pub const RUNNING_OF_CLAIM: &str = include_str!("sql/running_of_claim.sql");
 pub const RUNNING_OF_HOLDER: &str = include_str!("sql/running_of_holder.sql");
 pub const RUNNING_OF_WORKER: &str = include_str!("sql/running_of_worker.sql");
+pub const QUEUES_OF_PUSH: &str = include_str!("sql/queues_of_push.sql");
 pub const PUSHES_DUE: &str = include_str!("sql/pushes_due.sql");
 pub const PUSHES_NEXT: &str = include_str!("sql/pushes_next.sql");
 pub const RUNNING_RENEW: &str = include_str!("sql/running_renew.sql");

@@ -1,11 +1,13 @@
 //! What can be asked, with places instead of names: which task a step means is found out when it is its turn.
 
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use tenure_core::LeaseToken;
-use tenure_core::attempt::{Failure, Progress, Report};
+use tenure_core::attempt::{AttemptState, Completion, Failure, Progress, Report};
+use tenure_core::command::callback::{Call, Callback, Proof};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
 use tenure_core::command::complete::Complete;
@@ -15,13 +17,14 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
+use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
 use tenure_core::command::release::Release;
 use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
 use tenure_core::command::{Command, Reach};
-use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
+use tenure_core::queue::{FairnessKey, Push, QueueSettings, Rate};
 use tenure_core::task::Spec;
-use tenure_core::{Seq, TaskId, Timestamp};
+use tenure_core::{AttemptId, LeaseToken, Seq, TaskId, Timestamp};
 
 use crate::common::make;
 
@@ -71,6 +74,20 @@ pub enum Op {
     Hello { worker: u8, incarnation: u8 },
     SetQueue { queue: usize, settings: QueueSettings, reach: Reach },
     Pause { queue: usize, paused: bool, reach: Reach },
+    Dispatch { queues: Vec<&'static str>, max_jobs: usize },
+    TakePush { task: Index },
+    Pushed { grant: Index, outcome: PushOutcome },
+    Call { grant: Index, worker: u8, call: Call, off: Off },
+}
+
+/// What is wrong with a callback.
+#[derive(Debug, Clone, Copy)]
+pub enum Off {
+    Nothing,
+    Attempt,
+    AttemptId,
+    Proof,
+    Tenant,
 }
 
 #[derive(Debug, Clone)]
@@ -130,15 +147,20 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
         select(vec![(1.0, 1.0), (0.1, 2.5), (3.0, 4.0)]).prop_map(|(per_second, burst)| Rate { per_second, burst });
     let key = select(vec![FairnessKey::Tenant, FairnessKey::Workspace, FairnessKey::Tag("team".into())]);
     let lease = option::weighted(0.2, Just(20_000_i64));
-    (option::of(0..4_u32), option::weighted(0.3, rate), option::of(key), lease, any::<bool>()).prop_map(
-        |(max_running, rate, fairness_key, lease_ttl_ms, no_dead_letter)| QueueSettings {
+    let push = option::weighted(0.3, (1..4_u32, option::weighted(0.3, Just(0.5)))).prop_map(|push| {
+        push.map(|(concurrency, rate_per_second)| {
+            Arc::new(Push { concurrency, rate_per_second, ..Push::to("https://worker.example/d".into()) })
+        })
+    });
+    (option::of(0..4_u32), option::weighted(0.3, rate), option::of(key), lease, any::<bool>(), push).prop_map(
+        |(max_running, rate, fairness_key, lease_ttl_ms, no_dead_letter, push)| QueueSettings {
             max_running,
             rate,
             fairness_key,
             lease_ttl_ms,
             heartbeat_ms: None,
             no_dead_letter,
-            push: None,
+            push,
         },
     )
 }
@@ -150,6 +172,41 @@ fn reach() -> impl Strategy<Value = Reach> {
         1 => tenant().prop_map(|tenant| Reach::Tenant(tenant.into())),
         1 => (tenant(), select(OWNERS.to_vec()))
             .prop_map(|(tenant, owner)| Reach::Owner { tenant: tenant.into(), owner: owner.into() }),
+    ]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let outcome =
+        select(vec![AttemptState::Succeeded, AttemptState::Failed, AttemptState::Failed, AttemptState::Canceled]);
+    let completion = (outcome, option::of(0..2_u8), option::of(0..CODES.len()), option::weighted(0.3, 0..2_u8))
+        .prop_map(|(outcome, output, code, partial)| {
+            Call::completed(Completion {
+                outcome,
+                output: output.map(|output| output.to_string().into()),
+                error: code.map(|code| Failure::new(CODES[code], "it broke", None, None)),
+                phase: None,
+                partial_progress: partial.map(|partial| partial.to_string().into()),
+                metrics: partial.map(|_| "{\"cpuTimeMs\":1}".into()),
+                told_completed_at: None,
+            })
+        });
+    let told = || option::of(Just(Timestamp::from_millis(77)));
+    prop_oneof![
+        2 => told().prop_map(|told_at| Call::Started { told_at }),
+        2 => (told(), option::of(0..101_u8), option::of(any::<u8>())).prop_map(|(told_at, pct, row)| Call::Heartbeat {
+            told_at,
+            progress: Progress { pct, message: None },
+            checkpoint: row.map(|row| row.to_string().into()),
+        }),
+        4 => completion,
+    ]
+}
+
+fn pushed() -> impl Strategy<Value = PushOutcome> {
+    prop_oneof![
+        2 => Just(PushOutcome::Accepted),
+        2 => option::of(Just(7_000_i64)).prop_map(|after_ms| PushOutcome::Again { after_ms }),
+        1 => Just(PushOutcome::Rejected { message: "404".to_owned() }),
     ]
 }
 
@@ -194,6 +251,19 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(queue, settings, reach)| Op::SetQueue { queue, settings, reach }),
         1 => (0..QUEUES.len(), any::<bool>(), reach())
             .prop_map(|(queue, paused, reach)| Op::Pause { queue, paused, reach }),
+        4 => (select(vec![vec!["high"], vec!["normal"], vec![LATE, "own"]]), 1..4_usize)
+            .prop_map(|(queues, max_jobs)| Op::Dispatch { queues, max_jobs }),
+        1 => any::<Index>().prop_map(|task| Op::TakePush { task }),
+        1 => (any::<Index>(), pushed()).prop_map(|(grant, outcome)| Op::Pushed { grant, outcome }),
+        6 => (any::<Index>(), 0..2_u8, call(), off())
+            .prop_map(|(grant, worker, call, off)| Op::Call { grant, worker, call, off }),
+    ]
+}
+
+fn off() -> impl Strategy<Value = Off> {
+    prop_oneof![
+        12 => Just(Off::Nothing),
+        1 => select(vec![Off::Attempt, Off::AttemptId, Off::Proof, Off::Tenant]),
     ]
 }
 
@@ -326,6 +396,35 @@ impl Known {
                 reach: reach.clone(),
             }),
             Op::Retry { task, reach } => Command::Retry(Retry { task: self.task(*task)?, reach: reach.clone() }),
+            Op::Dispatch { queues, max_jobs } => Command::Claim(Claim {
+                claimer: Claimer::dispatcher(self.claimer(0, None, None).seed),
+                queues: queues.iter().map(|name| (*name).into()).collect(),
+                max_jobs: *max_jobs,
+            }),
+            Op::TakePush { task } => Command::TakePush(TakePush { row: self.task(*task)?.seq() }),
+            Op::Pushed { grant, outcome } => {
+                let grant = self.grant(*grant)?;
+                let (row, attempt_id) = (grant.seq(), grant.attempt_id);
+                Command::Pushed(Pushed { row, attempt_id, outcome: outcome.clone() })
+            }
+            Op::Call { grant, worker, call, off } => {
+                let grant = self.grant(*grant)?;
+                let body = grant.body.as_ref()?;
+                let other = AttemptId::from_u128(1);
+                Command::Callback(Callback {
+                    task: grant.task,
+                    tenant: if matches!(off, Off::Tenant) { "nobody".into() } else { Arc::clone(&body.tenant) },
+                    workspace: Arc::clone(&body.workspace),
+                    proof: Proof {
+                        attempt: grant.attempt,
+                        attempt_id: if matches!(off, Off::Proof) { other } else { grant.attempt_id },
+                    },
+                    attempt: grant.attempt + u32::from(matches!(off, Off::Attempt)),
+                    attempt_id: matches!(off, Off::AttemptId).then_some(other),
+                    worker: format!("w{worker}").into(),
+                    call: call.clone(),
+                })
+            }
             Op::Expire { task } => Command::Expire(Expire { row: self.task(*task)?.seq() }),
             Op::Promote { task } => Command::Promote(Promote { row: self.task(*task)?.seq() }),
             Op::Release { grant } => {
@@ -340,6 +439,7 @@ impl Known {
                 queue: QUEUES[*queue].into(),
                 settings: settings.clone(),
                 transport: None,
+                keep_push: false,
                 reach: reach.clone(),
             }),
             Op::Pause { queue, paused, reach } => {

@@ -135,7 +135,7 @@ impl Scenario {
             _ => {
                 let fairness_key = Some(FairnessKey::Tenant);
                 let settings = QueueSettings { max_running: Some(1), fairness_key, ..QueueSettings::default() };
-                Command::SetQueue(SetQueue { queue, settings, transport: None, reach: Reach::All })
+                Command::SetQueue(SetQueue { queue, settings, transport: None, keep_push: false, reach: Reach::All })
             }
         }
     }
