@@ -98,6 +98,10 @@ fn parse(text: &str) -> Result<RunSubmission, String> {
     };
     let value: serde_json::Value =
         serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())?;
+    // serde would also take the fields one after the other in a list, without their names.
+    if !value.is_object() {
+        return Err("it has to be a mapping, with tasks in it".to_owned());
+    }
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
@@ -119,9 +123,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        for (text, says) in [("tasks: 5", "tasks"), ("{", "EOF"), ("- a", "map"), ("a: [", "")] {
+        for (text, says) in [("tasks: 5", "expected a sequence"), ("{", "EOF"), ("- a", "mapping"), ("a: [", "")] {
             let error = parse(text).unwrap_err();
-            assert!(error.contains(says) || says.is_empty() || error.contains("struct"), "{text}: {error}");
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 
