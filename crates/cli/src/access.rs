@@ -1,5 +1,6 @@
 //! What the configuration means for the server: who is let in, certificates, keys.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use anyhow::Context;
 use tenure_auth::{Secret, StaticKey, TaskKeys, TaskPublicKey};
 use tenure_config::{Config, ConfigError, RateKey};
 use tenure_contract::admin::TenantLimits;
-use tenure_outbound::{Outbound, Policy, Trust};
-use tenure_server::{Access, KeyBy, KeySource, OidcAccess, RateLimit};
+use tenure_outbound::{ClientCert, Outbound, Policy, Trust};
+use tenure_server::{Access, KeyBy, KeySource, OidcAccess, PushTargets, RateLimit};
 use tenure_tls::{ClientAuth, LiveServer, RpcTls, ServerTls};
 
 use crate::token;
@@ -129,6 +130,43 @@ pub fn outbound(config: &Config, dev_mode: bool) -> anyhow::Result<Outbound> {
         settings: "outbound",
     };
     Outbound::new(policy, &Trust::System).context("the client for outbound calls could not be made")
+}
+
+/// What tasks are pushed with. `own_url` is where the server listens: in dev mode workers on this machine find it there.
+pub fn push_targets(config: &Config, dev_mode: bool, own_url: Option<&str>) -> anyhow::Result<PushTargets> {
+    let push = &config.push;
+    let policy = Policy {
+        allow_http: push.allow_http || dev_mode,
+        allow_loopback: dev_mode,
+        allow_cidrs: push.allow_cidrs.clone(),
+        settings: "push",
+    };
+    let client = Outbound::new(policy, &Trust::System).context("the client for pushes could not be made")?;
+    let read = |path: &Path, setting: &str, name: &str| {
+        std::fs::read(path).map_err(|error| {
+            let problem = format!("{setting} names {} for `{name}`, which cannot be read: {error}", path.display());
+            ConfigError::Rule(problem)
+        })
+    };
+    let mut mtls = BTreeMap::new();
+    for (name, files) in &push.mtls {
+        let cert = match &files.own {
+            None => None,
+            Some((chain, key)) => Some(ClientCert {
+                chain: read(chain, "push.mtls.cert_files", name)?,
+                key: read(key, "push.mtls.key_files", name)?,
+            }),
+        };
+        let trust = match &files.ca {
+            None => Trust::System,
+            Some(path) => Trust::Only(read(path, "push.mtls.ca_files", name)?),
+        };
+        let made = client.with_tls(&trust, cert.as_ref());
+        let made = made.map_err(|error| ConfigError::Rule(format!("push.mtls, `{name}`: {error}")))?;
+        mtls.insert(name.clone(), made);
+    }
+    let base_url = push.callback_base_url.clone().or_else(|| own_url.filter(|_| dev_mode).map(ToOwned::to_owned));
+    Ok(PushTargets { base_url, secrets: push.secrets.clone(), client, mtls })
 }
 
 /// The keys of task tokens: from the files that the configuration names, or from the data folder, made at the first

@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, queue, serve, task, tenant, up,
-    worker,
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, serve, task,
+    tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -35,6 +35,8 @@ pub enum Command {
     DeadLetter(dead_letter::Args),
     /// List wake-ups that leave the store, and try failed ones again
     Outbox(outbox::Args),
+    /// Try out a worker that tasks are pushed to
+    Push(push::Args),
     /// Store an API key for a server
     Login(login::LoginArgs),
     /// Forget the stored API key of a server
@@ -66,7 +68,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
     (
         "Look after it",
-        &["config", "api-key", "tenant", "audit", "outbox", "doctor", "dev-certs", "bench", "completions"],
+        &["config", "api-key", "tenant", "audit", "outbox", "push", "doctor", "dev-certs", "bench", "completions"],
     ),
 ];
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tenure_auth::Secret;
 use tenure_config::{Config, Watcher, changed_keys, needs_restart};
-use tenure_server::{Access, Live, SharedTaskKeys};
+use tenure_server::{Access, Live, PushTargets, SharedTaskKeys};
 use tenure_tls::LiveServer;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,6 +22,9 @@ const PACE: Duration = Duration::from_secs(2);
 pub struct Reloader {
     pub config: Config,
     pub access: Live<Access>,
+    pub push: Live<PushTargets>,
+    /// Where it listens, as workers on this machine see it.
+    pub own_url: String,
     pub tls: Option<Arc<LiveServer>>,
     pub task_keys: Option<Arc<SharedTaskKeys>>,
     /// The token that this server made for itself, if no worker credential is configured.
@@ -66,6 +69,7 @@ impl Reloader {
         check_exposure(&access, &self.addresses)?;
         self.complete(&mut access);
         access::check_rpc_tls(&config)?;
+        let push = access::push_targets(&config, !access.users.enabled, Some(&self.own_url))?;
         let task_keys = match &self.task_keys {
             Some(shared) => Some((shared, access::task_keys(&config)?)),
             None => None,
@@ -83,6 +87,7 @@ impl Reloader {
             shared.replace(keys).await;
         }
         self.access.set(access);
+        self.push.set(push);
         let changed = changed_keys(&self.config, &config);
         let (later, now): (Vec<_>, Vec<_>) = changed.into_iter().partition(|key| needs_restart(key));
         if !later.is_empty() {

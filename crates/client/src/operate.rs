@@ -15,7 +15,11 @@ impl Client {
         self.call(Call::new(Method::GET, url)).await
     }
 
-    /// Replaces the settings of a queue; what is absent has no limit.
+    pub async fn queue(&self, name: &str) -> Result<Queue, ClientError> {
+        self.call(Call::new(Method::GET, self.url(&["queues", name]))).await
+    }
+
+    /// Replaces the settings of a queue; what is absent has no limit. Its transport and where its tasks are pushed stay.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<Queue, ClientError> {
         self.call(Call::new(Method::PUT, self.url(&["queues", name])).json(settings)?).await
     }

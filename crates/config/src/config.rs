@@ -8,13 +8,14 @@ use super::database::Database;
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Change, Key, Kind};
 use super::limits::{RateLimit, Retention, Tenants};
+use super::push::PushSettings;
 use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
 use super::store_url::StoreUrl;
 use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
-use super::{auth, database, env, file, files, limits, server, show, tokens, transport, worker};
+use super::{auth, database, env, file, files, limits, push, server, show, tokens, transport, worker};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Default, Clone)]
@@ -45,6 +46,7 @@ pub struct Config {
     pub audit_retention: Duration,
     pub tokens: Tokens,
     pub outbound: Outbound,
+    pub push: PushSettings,
     pub transport: TransportSettings,
     pub worker: Worker,
     pub logging: Logging,
@@ -121,6 +123,7 @@ impl Config {
             audit_retention: settings.duration("audit.retention")?,
             tokens: tokens::tokens(&settings)?,
             outbound: tokens::outbound(&settings)?,
+            push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
             worker: worker::worker(&settings)?,
             logging: server::logging(&settings)?,
@@ -172,6 +175,7 @@ impl Config {
         let named = keys::all().flat_map(|key| match key.kind {
             Kind::File => self.settings.path(key.path).ok().flatten().into_iter().collect(),
             Kind::Files => self.settings.paths(key.path),
+            Kind::FileMap => self.settings.path_map(key.path).unwrap_or_default().into_values().collect(),
             _ => Vec::new(),
         });
         let mut paths: Vec<_> = self.file.iter().cloned().chain(named).collect();
@@ -205,9 +209,14 @@ fn settings_of(sources: &Sources, file: Option<&(PathBuf, String)>) -> Result<Se
 /// is compared as a path.
 pub fn changed_keys(old: &Config, new: &Config) -> Vec<&'static str> {
     let content = |config: &Config, key: &str| config.settings.content(key).map(|secret| secret.reveal().to_owned());
+    let contents = |config: &Config, key: &str| {
+        let all = config.settings.contents_of(key).into_iter().flatten();
+        all.map(|(name, secret)| (name.clone(), secret.reveal().to_owned())).collect::<Vec<_>>()
+    };
     let differs = |key: &&Key| {
         show::effective(&old.settings, key) != show::effective(&new.settings, key)
             || content(old, key.path) != content(new, key.path)
+            || contents(old, key.path) != contents(new, key.path)
     };
     keys::all().filter(differs).map(|key| key.path).collect()
 }

@@ -15,6 +15,8 @@ use super::keys::{self, Key, Kind};
 
 /// The one file without a value of the same name that is read at once.
 const PRIVATE_KEY: &str = "auth.worker_private_key_file";
+/// The map of files that each hold a secret.
+const SECRET_FILES: &str = "push.secret_files";
 
 /// A value as it was given.
 #[derive(Clone, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub(crate) struct Settings {
     given: BTreeMap<&'static str, Given>,
     /// What the files hold that stand for a value, by the key of the file.
     contents: BTreeMap<&'static str, Secret>,
+    /// What the files hold that stand for an entry of a map, by the key of the map.
+    map_contents: BTreeMap<&'static str, BTreeMap<String, Secret>>,
 }
 
 impl Settings {
@@ -95,7 +99,26 @@ impl Settings {
             }
             self.open(file.path)?;
         }
+        self.open_map(SECRET_FILES)?;
         self.open(PRIVATE_KEY)
+    }
+
+    fn open_map(&mut self, key: &'static str) -> Result<(), ConfigError> {
+        let read = |name: &str, path: &Path| {
+            let wrong =
+                |problem: &str| self.wrong(key, format!("names {} for `{name}`, which {problem}", path.display()));
+            let text = files::read(path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+            Secret::new(&text).ok_or_else(|| wrong("is empty"))
+        };
+        let found = self.path_map(key)?.into_iter().map(|(name, path)| Ok((name.clone(), read(&name, &path)?)));
+        let found = found.collect::<Result<_, ConfigError>>()?;
+        self.map_contents.insert(key, found);
+        Ok(())
+    }
+
+    /// What the files of a map hold, by its names.
+    pub fn contents_of(&self, key: &str) -> Option<&BTreeMap<String, Secret>> {
+        self.map_contents.get(key)
     }
 
     fn open(&mut self, key: &'static str) -> Result<(), ConfigError> {
@@ -248,6 +271,15 @@ impl Settings {
 
     pub fn paths(&self, key: &str) -> Vec<PathBuf> {
         self.texts(key).iter().map(|text| self.resolve(key, text)).collect()
+    }
+
+    pub fn path_map(&self, key: &str) -> Result<BTreeMap<String, PathBuf>, ConfigError> {
+        self.map(key)
+            .map(|(name, text)| match text.trim() {
+                "" => Err(self.wrong(key, format!("names no file for `{name}`: name one, or remove the entry"))),
+                text => Ok((name.to_owned(), self.resolve(key, text))),
+            })
+            .collect()
     }
 
     /// A path that is not absolute starts where the file that names it lies, or at the working folder.

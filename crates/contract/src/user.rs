@@ -172,7 +172,7 @@ pub struct Task {
     pub task_id: String,
     pub queue: String,
     pub operator: String,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled.
+    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped.
     pub state: String,
     pub priority: u8,
     pub attempt: u32,
@@ -214,6 +214,12 @@ pub struct Task {
     pub idempotency_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
+    /// The run that it was submitted in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Its name in that run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_key: Option<String>,
 }
 
 /// One attempt in the history of a task.
@@ -298,7 +304,7 @@ pub struct Why {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyReason {
-    /// `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `running`, `ended`.
+    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `running`, `ended`.
     pub code: String,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -339,8 +345,8 @@ pub struct Retried {
     pub max_attempts: u32,
 }
 
-/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit. The transport alone stays as it is when
-/// it is absent.
+/// Body of `PUT /api/v1/queues/{name}`: the whole setting, absent means no limit. Only `transport` and `push` stay as they
+/// are when they are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueueSettings {
@@ -363,6 +369,43 @@ pub struct QueueSettings {
     #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
+    /// Where its tasks are pushed, in place of being claimed. Absent: as it is. `null`: they are claimed.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<PushSettings>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub push: Option<Option<PushSettings>>,
+}
+
+/// A field that is there counts as given, also when it is `null`.
+fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Where and how the tasks of a queue are pushed to a worker of the callback contract.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PushSettings {
+    /// Where envelopes are posted to. `https`, unless the configuration allows `http`.
+    pub url: String,
+    /// Name of the secret in the configuration that is sent as `X-Tenure-Dispatch-Secret`.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "secretRef")]
+    pub secret_ref: Option<String>,
+    /// Name of the client certificate in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "mtlsRef")]
+    pub mtls_ref: Option<String>,
+    /// How many attempts may be open at once. 1..=10000, default 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "ratePerSecond")]
+    pub rate_per_second: Option<f64>,
+    /// How long a push may go without an answer and without `started`. 100..=60000, default 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "ackTimeoutMs")]
+    pub ack_timeout_ms: Option<i64>,
+    /// How long an accepted push may go without `started` before it is repeated. 1000..=3600000, default 60000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "startTimeoutMs")]
+    pub start_timeout_ms: Option<i64>,
+    /// How long an attempt may go without `started` before it is closed. 1000..=3600000, default 300000.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "dispatchTimeoutMs")]
+    pub dispatch_timeout_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -383,6 +426,7 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     pub paused: bool,
+    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.
     pub kind: String,
     /// What carries the wake-ups: `embedded`, `redis` or `sqs`.
     pub transport: String,
@@ -392,6 +436,9 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<u64>,
     pub dead_letter: bool,
+    /// Where its tasks are pushed, with every default filled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<PushSettings>,
     pub counts: QueueCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ready_at: Option<String>,

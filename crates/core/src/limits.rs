@@ -33,6 +33,14 @@ pub const BODY_BYTES: usize = 2 << 20;
 pub const BATCH_BODY_BYTES: usize = 32 << 20;
 /// Entries of a batch submit.
 pub const BATCH_TASKS: usize = 10_000;
+/// Tasks of a run.
+pub const RUN_TASKS: usize = 10_000;
+/// Dependencies between the tasks of a run, all counted.
+pub const RUN_EDGES: usize = 200_000;
+/// `run_key`.
+pub const RUN_KEY_BYTES: usize = 256;
+/// `key` of a task in its run.
+pub const TASK_KEY_BYTES: usize = 128;
 /// `max_jobs` of a claim.
 pub const CLAIM_JOBS: usize = 100;
 /// Items of a part of an exchange.
@@ -75,10 +83,15 @@ pub const BACKOFF_MS_MAX: DurationMs = 7 * 24 * 3_600_000;
 pub const PUSH_CONCURRENCY_DEFAULT: u32 = 32;
 pub const PUSH_CONCURRENCY_MAX: u32 = 10_000;
 pub const PUSH_ACK_MS_DEFAULT: DurationMs = 10_000;
+pub const PUSH_ACK_MS_MIN: DurationMs = 100;
 pub const PUSH_ACK_MS_MAX: DurationMs = 60_000;
 pub const PUSH_START_MS_DEFAULT: DurationMs = 60_000;
+pub const PUSH_START_MS_MIN: DurationMs = 1_000;
+pub const PUSH_DISPATCH_MS_MIN: DurationMs = 1_000;
 pub const PUSH_DISPATCH_MS_DEFAULT: DurationMs = 300_000;
 pub const PUSH_DISPATCH_MS_MAX: DurationMs = 3_600_000;
+/// The address of a worker.
+pub const PUSH_URL_BYTES: usize = 2_048;
 /// How much later than its own time-out a push is repeated by others: its sender is gone.
 pub const PUSH_SLACK_MS: DurationMs = 5_000;
 /// Back-off between pushes of one attempt.

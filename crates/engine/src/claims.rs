@@ -70,6 +70,18 @@ impl Engine {
 
     /// Claims tasks of the named queues. Waits only while there are none, and never to get more.
     pub async fn claim(&self, claim: Claim, wait: ClaimWait) -> Result<Claimed, EngineError> {
+        self.claim_unless(claim, wait, std::future::pending()).await
+    }
+
+    /// The same; waits no longer than until `enough` is over. A claim that is on its way to the store is not dropped: what
+    /// it is granted is handed out.
+    pub async fn claim_unless(
+        &self,
+        claim: Claim,
+        wait: ClaimWait,
+        enough: impl Future<Output = ()>,
+    ) -> Result<Claimed, EngineError> {
+        tokio::pin!(enough);
         let deadline = Instant::now() + wait.0;
         self.shared.saw(&claim.queues);
         let waiter = (!wait.0.is_zero()).then(|| self.shared.waiters.register(&claim.queues));
@@ -94,6 +106,7 @@ impl Engine {
                 () = waiter.woken() => {}
                 () = tokio::time::sleep_until(until.into()) => {}
                 () = self.shared.stopping.cancelled() => return Ok(claimed),
+                () = &mut enough => return Ok(claimed),
             }
             if Instant::now() >= deadline {
                 return Ok(claimed);

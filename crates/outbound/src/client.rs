@@ -2,12 +2,13 @@
 
 use std::error::Error;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, Client, Method, StatusCode, redirect};
+use reqwest::{Certificate, Client, Identity, Method, StatusCode, redirect};
 
 use crate::address::Policy;
 use crate::error::{OutboundError, Refused};
@@ -30,6 +31,19 @@ pub enum Trust {
     Only(Vec<u8>),
 }
 
+/// A certificate that the client shows, with its private key. Both in PEM.
+#[derive(Clone)]
+pub struct ClientCert {
+    pub chain: Vec<u8>,
+    pub key: Vec<u8>,
+}
+
+impl fmt::Debug for ClientCert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientCert(***)")
+    }
+}
+
 /// A client for URLs that others chose. Cheap to clone; keeps connections open.
 #[derive(Clone)]
 pub struct Outbound {
@@ -50,7 +64,16 @@ impl Outbound {
 
     /// With another source of addresses. They are checked all the same.
     pub fn with_resolver(policy: Policy, trust: &Trust, resolver: impl Resolver) -> Result<Self, OutboundError> {
-        let guard = Guard { policy: Arc::new(policy), resolver: Arc::new(resolver) };
+        Self::build(Guard { policy: Arc::new(policy), resolver: Arc::new(resolver) }, trust, None)
+    }
+
+    /// Another client under the same guard: with these CAs, and with a certificate of its own.
+    pub fn with_tls(&self, trust: &Trust, cert: Option<&ClientCert>) -> Result<Self, OutboundError> {
+        Self::build(self.guard.clone(), trust, cert)
+    }
+
+    fn build(guard: Guard, trust: &Trust, cert: Option<&ClientCert>) -> Result<Self, OutboundError> {
+        let setup = |error: reqwest::Error| OutboundError::Setup(error.into());
         let mut builder = Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
@@ -60,11 +83,14 @@ impl Outbound {
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")));
+        if let Some(cert) = cert {
+            let pem = [&cert.chain[..], b"\n", &cert.key].concat();
+            builder = builder.identity(Identity::from_pem(&pem).map_err(setup)?);
+        }
         if let Trust::Only(pem) = trust {
-            let setup = |error: reqwest::Error| OutboundError::Setup(error.into());
             builder = builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(setup)?);
         }
-        let client = builder.build().map_err(|error| OutboundError::Setup(error.into()))?;
+        let client = builder.build().map_err(setup)?;
         Ok(Self { client, guard })
     }
 
@@ -75,11 +101,17 @@ impl Outbound {
 
     /// Judges a URL and what its name resolves to now.
     pub async fn check_address(&self, url: &str) -> Result<Target, OutboundError> {
+        Ok(self.resolve(url).await?.0)
+    }
+
+    /// The same, with the addresses that were judged.
+    pub async fn resolve(&self, url: &str) -> Result<(Target, Vec<IpAddr>), OutboundError> {
         let target = self.check_url(url)?;
-        if target.literal().is_none() {
-            self.guard.addresses(target.host()).await?;
-        }
-        Ok(target)
+        let addresses = match target.literal() {
+            Some(address) => vec![address],
+            None => self.guard.addresses(target.host()).await?,
+        };
+        Ok((target, addresses))
     }
 
     pub async fn get(&self, url: &str, timeout: Duration) -> Result<Answer, OutboundError> {

@@ -70,6 +70,6 @@ pub enum OutboundError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    #[error("the HTTP client cannot be set up: check the CA file")]
+    #[error("the HTTP client cannot be set up: check its certificates")]
     Setup(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -23,7 +23,7 @@ use crate::connection::Serving;
 use crate::error::Fault;
 use crate::request::{RequestId, with_request_id};
 use crate::state::{App, ServerConfig};
-use crate::{access, api, contracts, limits};
+use crate::{access, api, contracts, limits, push};
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
@@ -37,6 +37,9 @@ pub async fn run(
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     app.identity.keep_fresh(&tasks, stop.clone());
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
+    if let (Some(targets), Some(keys)) = (app.push.clone(), config.task_keys.clone()) {
+        push::start(engine.clone(), targets, keys, Arc::clone(&app.circuits), &tasks, stop.clone());
+    }
     let connections = Arc::new(Semaphore::new(config.max_connections));
     let serving = Serving { router: router(app), tls: config.tls, graceful: Arc::default() };
     tokio::pin!(shutdown);

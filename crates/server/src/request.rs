@@ -37,7 +37,7 @@ fn is_plain(id: &str) -> bool {
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte))
 }
 
-fn new_request_id() -> String {
+pub fn new_request_id() -> String {
     format!("req_{:026x}", tenure_engine::random_bits() >> 24)
 }
 

@@ -13,6 +13,7 @@ use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
+use crate::push::{Circuits, PushTargets};
 use crate::tenants::Tenants;
 use crate::transports::Transports;
 
@@ -29,6 +30,8 @@ pub struct ServerConfig {
     pub outbound: Option<Outbound>,
     /// What queues may be set to.
     pub transports: Transports,
+    /// For tasks that are pushed; without it no queue pushes. What is set later holds from the next push on.
+    pub push: Option<Live<PushTargets>>,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -42,6 +45,7 @@ impl Default for ServerConfig {
             task_keys: None,
             outbound: None,
             transports: Transports::default(),
+            push: None,
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -59,6 +63,9 @@ pub struct Inner {
     pub identity: Arc<Identity>,
     pub tenants: Tenants,
     pub transports: Transports,
+    pub push: Option<Live<PushTargets>>,
+    /// Push targets that do not answer.
+    pub circuits: Arc<Circuits>,
     /// Calls of users.
     pub limiter: Limiter,
     /// Failed authentications by address.
@@ -74,6 +81,8 @@ impl App {
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
             tenants: Tenants::new(engine.clone()),
             transports: config.transports.clone(),
+            push: config.push.clone().filter(|_| config.task_keys.is_some()),
+            circuits: Arc::default(),
             limiter: Limiter::new(limits::RATE_BUCKETS),
             failures: Limiter::new(limits::RATE_BUCKETS),
             engine,

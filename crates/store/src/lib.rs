@@ -28,14 +28,14 @@ pub use identity::{
 pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView, Whose,
+    Retention, RunFilter, RunMaterial, RunTaskView, RunView, TaskFilter, TaskView, Whose,
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{
     CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
     OutboxRetry, OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, Settled, WakeCounts,
 };
-pub use store::{Batch, Done, Due, Lane, Pruned, Store};
+pub use store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 
 use std::sync::Arc;
 

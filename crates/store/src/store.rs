@@ -5,9 +5,10 @@ use async_trait::async_trait;
 use tenure_core::batch::{OutboxWake, Outcome, World, Writes};
 use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
-use tenure_core::queue::{QueueId, Transport};
+use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::run::{Run, Upstream};
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId};
+use tenure_core::{RunId, Seq, TaskId};
 
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -15,7 +16,7 @@ use crate::identity::IdentityStore;
 use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView, Whose,
+    Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
@@ -108,6 +109,16 @@ pub struct Due {
     pub now: Timestamp,
 }
 
+/// Pushes that are due.
+#[derive(Debug, Default)]
+pub struct PushesDue {
+    pub rows: Vec<(QueueId, Seq)>,
+    /// When the next one of these queues is due.
+    pub next_at: Option<Timestamp>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
 /// What a look at the finished tasks came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
@@ -128,7 +139,7 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// What new queues get. Until it is told: embedded.
     fn set_default_transport(&self, transport: Transport);
 
-    /// Loads and locks what the batch names, decides, writes, commits.
+    /// Loads and locks what the batch names, decides, draws the consequences for runs, writes, commits.
     ///
     /// A crash before the commit leaves nothing. A crash after it leaves everything, with nobody told: the same batch
     /// with `retrying` set finds what it did and gives the same answers.
@@ -157,8 +168,11 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Scheduled tasks whose time has come. Reads only.
     async fn due(&self, limit: usize) -> Result<Due, StoreError>;
 
-    /// Attempts whose push is due: nothing has come of the last one. Reads only.
-    async fn pushes_due(&self, limit: usize) -> Result<Due, StoreError>;
+    /// Queues whose tasks are pushed. Reads only.
+    async fn push_queues(&self) -> Result<Vec<Queue>, StoreError>;
+
+    /// Attempts whose push is due, since nothing has come of the last one: of each queue up to so many. Reads only.
+    async fn pushes_due(&self, queues: &[(QueueId, usize)]) -> Result<PushesDue, StoreError>;
 
     /// Which of these queues have ready tasks and are not paused, and how many at the most `limit`. Reads only.
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError>;
@@ -186,6 +200,15 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Whose tasks these are; unknown ones are left out.
     async fn whose(&self, rows: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError>;
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError>;
+
+    /// A run and how its tasks stand.
+    async fn run(&self, id: RunId, reach: &Reach) -> Result<Option<RunView>, StoreError>;
+    /// Runs, newest first.
+    async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError>;
+    /// A run with all that its tasks were given and made.
+    async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError>;
+    /// The tasks that a task of a run still waits for.
+    async fn upstream(&self, row: Seq) -> Result<Vec<Upstream>, StoreError>;
 
     /// How many dead letters match.
     async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError>;

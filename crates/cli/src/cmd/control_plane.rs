@@ -116,6 +116,8 @@ impl ControlPlane {
         access::check_rpc_tls(&config)?;
         let tls = access::tls(&config)?;
         let task_keys = access::task_keys(&config)?;
+        // What is wrong with certificates shows before the store is opened.
+        access::push_targets(&config, !access.users.enabled, None)?;
         // With a Postgres, a task key and a worker credential of its own a server needs no folder.
         if !access.workers.is_configured() || config.store.path().is_some_and(|path| path.starts_with(&config.data)) {
             token::make_data_folder(&config.data)?;
@@ -126,6 +128,8 @@ impl ControlPlane {
         let engine = open_store(&config.store_url(), engine_config).await?;
         let listener = listen(&config, &addresses, &engine).await?;
         let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
+        let own_url = url_of(&listener, tls.is_some())?;
+        let push = Live::new(access::push_targets(&config, dev_mode, Some(&own_url))?);
         let live = Live::default();
         let server = ServerConfig {
             access: live.clone(),
@@ -133,12 +137,22 @@ impl ControlPlane {
             task_keys: Some(Arc::clone(&task_keys)),
             outbound: Some(access::outbound(&config, dev_mode)?),
             transports: transports::of_queues(&config.transport),
+            push: Some(push.clone()),
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
         let task_keys = Some(task_keys);
-        let reloader =
-            Reloader { config, access: live.clone(), tls, task_keys, own_token, addresses, inside: Vec::new() };
+        let reloader = Reloader {
+            config,
+            access: live.clone(),
+            push,
+            own_url,
+            tls,
+            task_keys,
+            own_token,
+            addresses,
+            inside: Vec::new(),
+        };
         reloader.complete(&mut access);
         live.set(access);
         Ok(Self { listener, engine, server, reloader })
@@ -152,8 +166,7 @@ impl ControlPlane {
 
     /// Where it listens, as `http://ADDR:PORT`.
     pub fn url(&self) -> anyhow::Result<String> {
-        let scheme = if self.server.tls.is_some() { "https" } else { "http" };
-        Ok(format!("{scheme}://{}", self.listener.local_addr()?))
+        url_of(&self.listener, self.server.tls.is_some())
     }
 
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
@@ -174,6 +187,11 @@ impl ControlPlane {
             None => Ok(()),
         }
     }
+}
+
+fn url_of(listener: &TcpListener, tls: bool) -> anyhow::Result<String> {
+    let scheme = if tls { "https" } else { "http" };
+    Ok(format!("{scheme}://{}", listener.local_addr()?))
 }
 
 async fn listen(config: &Config, addresses: &[SocketAddr], engine: &Engine) -> anyhow::Result<TcpListener> {

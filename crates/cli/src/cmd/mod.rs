@@ -12,6 +12,7 @@ pub mod dev_certs;
 pub mod doctor;
 pub mod login;
 pub mod outbox;
+pub mod push;
 pub mod queue;
 pub mod serve;
 pub mod task;
@@ -33,6 +34,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,
+        Command::Push(args) => push::run(args).await,
         Command::Login(args) => login::login(args).await,
         Command::Logout(args) => login::logout(&args),
         Command::Whoami(args) => login::whoami(args).await,

@@ -3,11 +3,11 @@
 use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::Client;
-use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings, Rate};
+use tenure_contract::user::{Page, PushSettings, Queue, QueuePaused, QueueSettings, Rate};
 
 use super::connect::{ClientArgs, all_pages};
 use crate::exit::{CODES, Exit};
-use crate::output::{self, cell, cell_or_dash, number};
+use crate::output::{self, Card, cell, cell_or_dash, clean, number};
 use crate::times;
 
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,8 @@ pub struct Args {
 enum Command {
     /// List queues and what is in them
     List,
+    /// Show one queue in full
+    Show(One),
     /// Replace all settings of a queue
     Set(SetArgs),
     /// Grant nothing more from a queue; running tasks go on
@@ -39,8 +41,11 @@ struct One {
 }
 
 const SET_DETAILS: &str = "\
-The whole setting is replaced: a limit that is not named here is lifted. The transport alone stays as it is. \
-A queue that does not exist is made.";
+The whole setting is replaced: a limit that is not named here is lifted. Only its transport and where its \
+tasks are pushed stay as they are. A queue that does not exist is made.
+
+A queue with --push-url pushes its tasks to a worker of the callback contract, and no worker can claim them. The other \
+--push flags go with it: the whole block is replaced. --no-push makes it a queue that workers claim from.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = SET_DETAILS)]
@@ -69,6 +74,60 @@ struct SetArgs {
     /// What carries the wake-ups: embedded, redis or sqs [default: as it is]
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
+    #[command(flatten)]
+    push: PushArgs,
+}
+
+/// Where and how tasks are pushed.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Push")]
+struct PushArgs {
+    /// Push tasks to this address: https://worker.example/dispatch
+    #[arg(long, value_name = "URL")]
+    push_url: Option<String>,
+    /// Name in push.secrets of the secret that is sent along
+    #[arg(long, value_name = "NAME", requires = "push_url")]
+    push_secret_ref: Option<String>,
+    /// Name in push.mtls of the certificate that is shown
+    #[arg(long, value_name = "NAME", requires = "push_url")]
+    push_mtls_ref: Option<String>,
+    /// At most so many open attempts [default: 32]
+    #[arg(long, value_name = "N", requires = "push_url")]
+    push_concurrency: Option<i64>,
+    /// At most so many grants a second
+    #[arg(long, value_name = "N", requires = "push_url")]
+    push_rate: Option<f64>,
+    /// How long a push may go without an answer and without a start [default: 10000]
+    #[arg(long, value_name = "MS", requires = "push_url")]
+    push_ack_timeout_ms: Option<i64>,
+    /// How long an accepted push may go without a start before it is repeated [default: 60000]
+    #[arg(long, value_name = "MS", requires = "push_url")]
+    push_start_timeout_ms: Option<i64>,
+    /// How long an attempt may go without a start before it is closed [default: 300000]
+    #[arg(long, value_name = "MS", requires = "push_url")]
+    push_dispatch_timeout_ms: Option<i64>,
+    /// Push no more: workers claim the tasks
+    #[arg(long, conflicts_with = "push_url")]
+    no_push: bool,
+}
+
+impl PushArgs {
+    /// `None` leaves it as it is.
+    fn block(self) -> Option<Option<PushSettings>> {
+        if self.no_push {
+            return Some(None);
+        }
+        Some(Some(PushSettings {
+            url: self.push_url?,
+            secret_ref: self.push_secret_ref,
+            mtls_ref: self.push_mtls_ref,
+            concurrency: self.push_concurrency,
+            rate_per_second: self.push_rate,
+            ack_timeout_ms: self.push_ack_timeout_ms,
+            start_timeout_ms: self.push_start_timeout_ms,
+            dispatch_timeout_ms: self.push_dispatch_timeout_ms,
+        }))
+    }
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
@@ -83,6 +142,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let (client, json) = (args.client.client()?, args.client.json);
     match args.command {
         Command::List => list(&client, json).await?,
+        Command::Show(one) => show(&client, &one.name, json).await?,
         Command::Set(args) => set(&client, args, json).await?,
         Command::Pause(one) => {
             let paused = client.pause_queue(&one.name).await.context("the queue was not paused")?;
@@ -107,6 +167,11 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     }
 }
 
+async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
+    let queue = client.queue(name).await?;
+    if json { output::json(&queue) } else { output::line(card(&queue, Timestamp::now())) }
+}
+
 async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
     let settings = QueueSettings {
         max_running: args.max_running,
@@ -116,6 +181,7 @@ async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
         heartbeat_interval_seconds: args.heartbeat,
         dead_letter: args.no_dead_letter.then_some(false),
         transport: args.transport,
+        push: args.push.block(),
     };
     let queue = client.set_queue(&args.name, &settings).await.context("the queue was not changed")?;
     if json { output::json(&queue) } else { output::line(table(&[queue], Timestamp::now())) }
@@ -126,7 +192,42 @@ fn say_paused(queue: &QueuePaused, json: bool) -> anyhow::Result<()> {
         return output::json(queue);
     }
     let state = if queue.paused { "paused; running tasks go on" } else { "open" };
-    output::line(format!("Queue {} is {state}.", output::clean(&queue.name)))
+    output::line(format!("Queue {} is {state}.", clean(&queue.name)))
+}
+
+fn card(queue: &Queue, now: Timestamp) -> String {
+    let mut card = Card::default();
+    let counts = &queue.counts;
+    card.row("queue", clean(&queue.name))
+        .row_if("tenant", queue.tenant.as_deref().map(clean))
+        .row("state", if queue.paused { "paused" } else { "open" })
+        .row("kind", clean(&queue.kind))
+        .row("transport", clean(&queue.transport))
+        .row_if("limits", limits(queue))
+        .row("scheduled", counts.scheduled.to_string())
+        .row("ready", counts.ready.to_string())
+        .row("running", counts.running.to_string())
+        .row("dead", counts.dead_lettered.to_string())
+        .row_if("oldest", queue.oldest_ready_at.as_ref().map(|at| times::age(at, now)));
+    if let Some(push) = &queue.push {
+        let ms = |ms: Option<i64>| ms.map(|ms| format!("{ms} ms"));
+        card.row("push to", clean(&push.url))
+            .row_if("secret", push.secret_ref.as_deref().map(clean))
+            .row_if("mtls", push.mtls_ref.as_deref().map(clean))
+            .row_if("at once", push.concurrency.map(|n| n.to_string()))
+            .row_if("rate", push.rate_per_second.map(|rate| format!("{rate}/s")))
+            .row_if("ack timeout", ms(push.ack_timeout_ms))
+            .row_if("start timeout", ms(push.start_timeout_ms))
+            .row_if("dispatch timeout", ms(push.dispatch_timeout_ms));
+    }
+    card.render()
+}
+
+/// What carries wake-ups, or where tasks are pushed. The path of an address can be a secret of its worker.
+fn way(queue: &Queue) -> String {
+    let Some(push) = &queue.push else { return queue.transport.clone() };
+    let (scheme, rest) = push.url.split_once("://").unwrap_or(("", &push.url));
+    format!("push {scheme}://{}", rest.split(['/', '?']).next().unwrap_or_default())
 }
 
 fn table(queues: &[Queue], now: Timestamp) -> String {
@@ -136,7 +237,7 @@ fn table(queues: &[Queue], now: Timestamp) -> String {
         vec![
             cell(&queue.name),
             state,
-            cell(&queue.transport),
+            cell(way(queue)),
             number(counts.scheduled),
             number(counts.ready),
             number(counts.running),
@@ -191,5 +292,21 @@ mod tests {
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().take(8).collect();
         assert_eq!(row, ["etl", "paused", "redis", "4", "10", "100", "1", "60s"]);
         assert!(text.ends_with("100 running; 50/s, burst 100; fair by tenant; no dead letters"), "{text}");
+    }
+
+    #[test]
+    fn a_queue_that_pushes_shows_where_to_and_how() {
+        console::set_colors_enabled(false);
+        let queue = r#"{"name":"etl","paused":false,"kind":"push","transport":"embedded","limits":{},"dead_letter":true,
+            "push":{"url":"https://w.example:8443/dispatch/s3cret","secret_ref":"etl","concurrency":8,"ack_timeout_ms":10000},
+            "counts":{"scheduled":0,"ready":2,"running":1,"dead_lettered":0}}"#;
+        let queue: Queue = serde_json::from_str(queue).unwrap();
+        let now: Timestamp = "2025-01-15T10:01:00Z".parse().unwrap();
+        let row = table(std::slice::from_ref(&queue), now);
+        assert!(row.contains("push https://w.example:8443 ") && !row.contains("s3cret"), "{row}");
+        let card = card(&queue, now);
+        for part in ["push to", "https://w.example:8443/dispatch/s3cret", "at once", "8", "10000 ms"] {
+            assert!(card.contains(part), "{card}");
+        }
     }
 }

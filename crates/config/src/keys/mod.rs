@@ -26,6 +26,7 @@ pub enum Kind {
     /// The path of a file. What is not absolute starts where the configuration file lies.
     File,
     Files,
+    FileMap,
 }
 
 /// The form in which a value is given.
@@ -40,7 +41,7 @@ impl Kind {
     pub(crate) fn shape(self) -> Shape {
         match self {
             Self::Texts | Self::Secrets | Self::Files => Shape::List,
-            Self::TextMap | Self::SecretMap => Shape::Map,
+            Self::TextMap | Self::SecretMap | Self::FileMap => Shape::Map,
             _ => Shape::Text,
         }
     }
@@ -62,6 +63,7 @@ impl Kind {
             Self::SecretMap => "map of secrets".to_owned(),
             Self::File => "file".to_owned(),
             Self::Files => "list of files".to_owned(),
+            Self::FileMap => "map of files".to_owned(),
         }
     }
 
@@ -146,6 +148,7 @@ fn meaning(section: &str) -> &'static str {
         "tokens" => "Tokens that the control plane signs for running tasks.",
         "dispatch" => "The dispatch contract.",
         "callback" => "The callback contract.",
+        "push" => "Pushes of tasks to workers of the callback contract.",
         "outbound" => {
             "Calls from the control plane to addresses that were chosen elsewhere, such as `auth.oidc_jwks_url`."
         }

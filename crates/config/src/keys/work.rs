@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, File, Files, Secret, Text, TextMap, Texts};
+use super::Kind::{Bool, Choice, File, FileMap, Files, Secret, SecretMap, Text, TextMap, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -12,6 +12,23 @@ pub const KEYS: &[Key] = keys! {
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. Without it ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,
         "File that holds `callback.shared_secret`.";
+    "callback.base_url" Text, "", Reload,
+        "Address at which workers of the callback contract reach this control plane, such as `https://tenure.example`. Envelopes carry it. Without it tasks can be pushed in dev mode only, with the address that is listened on.";
+
+    "push.secrets" SecretMap, "", Reload,
+        "Secrets that queues name in `push.secret_ref`, by name. They are sent to the worker as `X-Tenure-Dispatch-Secret`. A name such as `acme/etl` is for queues of the tenant `acme`, a plain name for those of `default`; whoever reaches every tenant may name all.";
+    "push.secret_files" FileMap, "", Reload,
+        "The same, from files: each holds the secret of its name.";
+    "push.mtls.cert_files" FileMap, "", Reload,
+        "Certificate chains, in PEM, that are shown to workers, by the name that queues give in `push.mtls_ref`. Names are as in `push.secrets`.";
+    "push.mtls.key_files" FileMap, "", Reload,
+        "Private keys of these certificates, by the same names.";
+    "push.mtls.ca_files" FileMap, "", Reload,
+        "Roots for the certificates of workers, by the same names. Without an entry those of the system hold. A name may have roots and no certificate.";
+    "push.allow_cidrs" Texts, "", Reload,
+        "Private networks, such as `10.1.0.0/16`, that tasks may be pushed to. Public addresses are always allowed, link-local and metadata addresses never.";
+    "push.allow_http" Bool, "false", Reload,
+        "Allows pushes without TLS.";
 
     "outbound.allow_cidrs" Texts, "", Restart,
         "Private networks, such as `10.1.0.0/16`, that outbound calls may reach. Public addresses are always allowed, link-local and metadata addresses never.";

@@ -1,6 +1,7 @@
 //! What a configuration that loads could do better, above all in production.
 
 mod auth;
+mod push;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -63,6 +64,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     auth::check(config, &mut report);
     system::check(config, &mut report);
     transport::check(config, &mut report);
+    push::check(config, &mut report);
     report.checks
 }
 

@@ -264,3 +264,20 @@ fn checks_come_in_the_order_of_the_table() {
         assert_eq!(names, order);
     }
 }
+
+#[test]
+fn pushes_are_encrypted_and_say_where_to_report() {
+    let base = |url: &str| format!("callback: {{base_url: '{url}'}}\n");
+    let secret = |text: &str| format!("push: {{secrets: {{etl: {text}}}}}\n");
+    let (plain, tls) = (base("http://t.example"), base("https://t.example"));
+    let (weak, strong) = (secret("short"), secret(LONG));
+    let rows = [
+        ("callback.base_url", plain.as_str(), tls.as_str()),
+        ("push.secrets", weak.as_str(), strong.as_str()),
+        ("push.allow_http", "push: {allow_http: true}\n", ""),
+    ];
+    rule(&rows, Warn, Fail);
+    let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
+    rule(&[("callback.base_url", &enabled, &base("http://127.0.0.1:1"))], Warn, Warn);
+    rule(&[("push.secret_files", &strong, "")], Warn, Warn);
+}

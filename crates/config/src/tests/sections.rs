@@ -176,3 +176,61 @@ fn a_redis_can_be_named_by_a_file() {
     let message = load(Flags::default(), &env, None).unwrap_err();
     assert!(message.contains("redis.url_file must be an address") && !message.contains("hunter2"), "{message}");
 }
+
+#[test]
+fn pushes_have_secrets_certificates_and_networks_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("etl"), "from-a-file\n").unwrap();
+    let text = format!(
+        "callback: {{base_url: 'https://tenure.example/x/'}}\n\
+         push:\n  secrets: {{acme/etl: inline}}\n  secret_files: {{etl: {}}}\n\
+         \u{20} allow_cidrs: [10.1.0.0/16]\n  allow_http: true\n\
+         \u{20} mtls: {{cert_files: {{etl: c.pem}}, key_files: {{etl: /k.pem}}, ca_files: {{etl: ca.pem, other: o.pem}}}}\n",
+        folder.path().join("etl").display()
+    );
+    let config = from_file(&text).unwrap();
+    let push = &config.push;
+    assert_eq!(push.callback_base_url.as_deref(), Some("https://tenure.example/x"));
+    assert!(push.secrets["acme/etl"].matches("inline") && push.secrets["etl"].matches("from-a-file"));
+    assert!(push.allow_http && push.allow_cidrs.len() == 1);
+    let own = push.mtls["etl"].own.as_ref().unwrap();
+    assert_eq!((own.0.as_path(), own.1.as_path()), (Path::new("/etc/c.pem"), Path::new("/k.pem")));
+    assert!(push.mtls["other"].own.is_none() && push.mtls["other"].ca.is_some());
+    for path in ["/etc/c.pem", "/k.pem", "/etc/ca.pem", "/etc/o.pem"] {
+        assert!(config.watched().iter().any(|watched| watched == Path::new(path)), "{path}");
+    }
+    let printed = format!("{config:?}");
+    assert!(!printed.contains("inline") && !printed.contains("from-a-file"), "{printed}");
+
+    std::fs::write(folder.path().join("etl"), "another\n").unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &text).unwrap();
+    let sources = Some((file.path().to_owned(), text));
+    let old = Config::from_sources(Flags::default(), "/data".into(), [], sources).unwrap();
+    std::fs::write(folder.path().join("etl"), "a third\n").unwrap();
+    let new = old.reload().unwrap();
+    assert!(new.push.secrets["etl"].matches("a third"));
+    assert_eq!(crate::changed_keys(&old, &new), ["push.secret_files"]);
+}
+
+#[test]
+fn what_makes_no_sense_about_pushes_is_refused() {
+    for (text, word) in [
+        ("callback: {base_url: tenure.example}", "callback.base_url"),
+        ("callback: {base_url: 'https://u:hunter2@t.example'}", "callback.base_url"),
+        ("callback: {base_url: 'https://t.example/?x'}", "callback.base_url"),
+        ("push: {secrets: {a/b/c: hunter2}}", "TENANT/NAME"),
+        ("push: {secrets: {'a b': hunter2}}", "TENANT/NAME"),
+        ("push: {secrets: {etl: ''}}", "empty"),
+        ("push: {secrets: {etl: 'hunter2 é'}}", "ASCII"),
+        ("push: {secret_files: {etl: /nowhere/at/all}}", "cannot be read"),
+        ("push: {secret_files: {etl: ''}}", "names no file"),
+        ("push: {secrets: {etl: hunter2}, secret_files: {etl: /dev/null}}", "push.secret_files"),
+        ("push: {mtls: {cert_files: {etl: c}}}", "push.mtls.key_files"),
+        ("push: {mtls: {key_files: {etl: c}}}", "push.mtls.cert_files"),
+        ("push: {allow_cidrs: [10.0.0.0/33]}", "push.allow_cidrs"),
+    ] {
+        let message = from_file(text).unwrap_err();
+        assert!(message.contains(word) && !message.contains("hunter2"), "{text}: {message}");
+    }
+}

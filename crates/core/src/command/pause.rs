@@ -13,6 +13,8 @@ pub struct SetQueue {
     pub settings: QueueSettings,
     /// `None` leaves it as it is.
     pub transport: Option<Transport>,
+    /// Where its tasks are pushed stays as it is, whatever the settings say.
+    pub keep_push: bool,
     pub reach: Reach,
 }
 
@@ -35,13 +37,21 @@ pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
     }
 }
 
-pub fn set(queue: &Queue, settings: &QueueSettings, transport: Option<Transport>) -> Queue {
+pub fn set(queue: &Queue, set: &SetQueue) -> Queue {
+    let mut settings = set.settings.clone();
+    if set.keep_push {
+        settings.push.clone_from(&queue.settings.push);
+    }
     // A new rate starts with a full bucket; the same rate keeps its level.
     let bucket = if queue.settings.pace() == settings.pace() { queue.bucket } else { Bucket::default() };
     let fair_cursor =
         if queue.settings.fairness_key == settings.fairness_key { queue.fair_cursor.clone() } else { None };
-    let transport = transport.unwrap_or(queue.transport);
-    Queue { settings: settings.clone(), transport, bucket, fair_cursor, ..queue.clone() }
+    // The dispatcher is woken inside the control plane.
+    let transport = match settings.push {
+        Some(_) => Transport::Embedded,
+        None => set.transport.unwrap_or(queue.transport),
+    };
+    Queue { settings, transport, bucket, fair_cursor, ..queue.clone() }
 }
 
 pub fn pause(queue: &Queue, paused: bool) -> Queue {
@@ -52,7 +62,15 @@ pub fn pause(queue: &Queue, paused: bool) -> Queue {
 mod tests {
     use super::*;
     use crate::command::testing::{at, queue};
-    use crate::queue::{FairnessKey, Rate};
+    use crate::queue::{FairnessKey, Push, Rate};
+
+    fn set(queue: &Queue, settings: &QueueSettings, transport: Option<Transport>) -> Queue {
+        super::set(queue, &setting(settings, transport, false))
+    }
+
+    fn setting(settings: &QueueSettings, transport: Option<Transport>, keep_push: bool) -> SetQueue {
+        SetQueue { queue: "q".into(), settings: settings.clone(), transport, keep_push, reach: Reach::All }
+    }
 
     #[test]
     fn a_setting_keeps_what_a_limit_has_seen_unless_the_limit_changes() {
@@ -101,5 +119,20 @@ mod tests {
         assert_eq!(on_redis.transport, Transport::Redis);
         assert_eq!(set(&on_redis, &QueueSettings::default(), None).transport, Transport::Redis);
         assert_eq!(set(&on_redis, &QueueSettings::default(), Some(Transport::Embedded)).transport, Transport::Embedded);
+    }
+
+    #[test]
+    fn where_tasks_are_pushed_stays_unless_the_setting_is_about_it() {
+        let push = Arc::new(Push::to("https://worker.example/dispatch".into()));
+        let pushed = QueueSettings { push: Some(push), ..QueueSettings::default() };
+        let on_redis = set(&queue(), &QueueSettings::default(), Some(Transport::Redis));
+        let queue = set(&on_redis, &pushed, Some(Transport::Redis));
+        assert_eq!((queue.settings.push.is_some(), queue.transport), (true, Transport::Embedded));
+
+        let slots = QueueSettings { max_running: Some(3), ..QueueSettings::default() };
+        let kept = super::set(&queue, &setting(&slots, Some(Transport::Redis), true));
+        assert_eq!((&kept.settings.push, kept.settings.max_running), (&pushed.push, Some(3)));
+        assert_eq!(kept.transport, Transport::Embedded);
+        assert_eq!(set(&queue, &slots, None).settings.push, None);
     }
 }

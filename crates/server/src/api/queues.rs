@@ -1,5 +1,7 @@
 //! Queues: look at them, set their limits, pause and resume.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
@@ -12,15 +14,17 @@ use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings};
 use tenure_core::command::Answer;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::limits;
+use tenure_core::queue::{QueueSettings as CoreSettings, Transport};
 use tenure_engine::store::QueueStats;
 
 use super::{query, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::Fault;
+use crate::live::Live;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{audit, render, validate};
+use crate::{audit, push, render, validate};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -110,8 +114,23 @@ pub async fn set(
         let queue = validate::name(&name, "name")?;
         let transport =
             settings.transport.as_deref().map(|asked| app.transports.of_queue(&queue, asked)).transpose()?;
-        let settings = validate::queue_settings(&settings)?;
-        app.engine.set_queue(SetQueue { queue, settings, transport, reach: caller.tenant_reach() }).await??;
+        let (reach, keep_push) = (caller.tenant_reach(), settings.push.is_none());
+        let push = match &settings.push {
+            None if transport.is_some_and(Transport::is_external) => {
+                stats(&app, &caller, &name).await?.and_then(|stats| stats.queue.settings.push)
+            }
+            None | Some(None) => None,
+            Some(Some(wire)) => {
+                let targets = app.push.as_ref().map(Live::get);
+                Some(Arc::new(push::block(wire, targets.as_deref(), &reach).await?))
+            }
+        };
+        if push.is_some() && transport.is_some_and(Transport::is_external) {
+            let message = "a queue that pushes its tasks needs no transport: leave it out, or remove the push block";
+            return Err(Fault::invalid("transport", message));
+        }
+        let settings = CoreSettings { push, ..validate::queue_settings(&settings)? };
+        app.engine.set_queue(SetQueue { queue, settings, transport, keep_push, reach }).await??;
         stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;

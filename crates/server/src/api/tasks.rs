@@ -18,7 +18,7 @@ use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{self, NewTask, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
-use tenure_core::task::State as TaskState;
+use tenure_core::task::{Place, State as TaskState};
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
@@ -29,7 +29,7 @@ use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::Wanted;
 use crate::validate::{self, At};
-use crate::{audit, render};
+use crate::{audit, push, render};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -59,7 +59,7 @@ pub async fn submit_one(
         let task: TaskSubmission = raw.decode()?;
         let minted = app.engine.mint(1).await?;
         let task = validate::submission(task, minted[0], &caller, At(None))?;
-        admit(&app, std::slice::from_ref(&task)).await?;
+        admit(&app, [&task]).await?;
         let submitted =
             run_submit(&app, Submit { tasks: vec![task], maker: caller.queues_of().map(Into::into) }, raw.bytes.len())
                 .await?;
@@ -116,7 +116,7 @@ pub async fn submit_batch(
 }
 
 /// Holds a submission against the limits of its tenants.
-async fn admit(app: &App, tasks: &[NewTask]) -> Result<(), Fault> {
+pub async fn admit<'a>(app: &App, tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<(), Fault> {
     let mut wanted: BTreeMap<&str, Wanted> = BTreeMap::new();
     for task in tasks {
         let wanted = wanted.entry(&task.tenant).or_default();
@@ -142,8 +142,8 @@ async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submi
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
     queue: Option<String>,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled
-    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled)$")]
+    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped
+    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled|Blocked|Skipped)$")]
     state: Option<String>,
     operator: Option<String>,
     tenant: Option<String>,
@@ -170,7 +170,8 @@ pub async fn list(
         let state = match asked.state.as_deref() {
             None => None,
             Some(text) => Some(TaskState::parse(text).ok_or_else(|| {
-                Fault::invalid("state", "must be Scheduled, Ready, Running, Succeeded, Failed or Canceled")
+                let states = "Scheduled, Ready, Running, Succeeded, Failed, Canceled, Blocked or Skipped";
+                Fault::invalid("state", &format!("must be {states}"))
             })?),
         };
         let tag = match asked.tag.as_deref() {
@@ -256,10 +257,16 @@ pub async fn why(
     let answer = async {
         let found = app.engine.why(validate::task_id(&task, "id")?, &caller.reach()).await?;
         let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
+        let target_down = match view.place {
+            Place::Ready(_) => push::target_down(&app, view.body.queue).await?,
+            _ => None,
+        };
+        // Nobody asks for tasks of a target that is down; that it is down says more.
+        let told = why.iter().map(render::why).filter(|why| target_down.is_none() || why.code != "no_worker");
         Ok(Why {
             task_id: view.body.id.to_string(),
             state: view.place.state().as_str().to_owned(),
-            why: why.iter().map(render::why).collect(),
+            why: target_down.clone().into_iter().chain(told).collect(),
         })
     };
     respond(answer.await, &id)

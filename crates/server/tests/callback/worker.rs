@@ -34,7 +34,7 @@ impl Plane {
 
     pub async fn push(&self, push: Push) {
         let settings = QueueSettings { push: Some(Arc::new(push)), ..QueueSettings::default() };
-        let set = SetQueue { queue: "q".into(), settings, transport: None, reach: Reach::All };
+        let set = SetQueue { queue: "q".into(), settings, transport: None, keep_push: false, reach: Reach::All };
         self.server.engine.set_queue(set).await.unwrap().unwrap();
     }
 

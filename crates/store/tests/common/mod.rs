@@ -290,8 +290,13 @@ impl Client {
     }
 
     pub async fn set_queue(&self, queue: &str, settings: tenure_core::queue::QueueSettings) {
-        let set =
-            tenure_core::command::pause::SetQueue { queue: queue.into(), settings, transport: None, reach: Reach::All };
+        let set = tenure_core::command::pause::SetQueue {
+            queue: queue.into(),
+            settings,
+            transport: None,
+            keep_push: false,
+            reach: Reach::All,
+        };
         let outcome = self.run(Command::SetQueue(set)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }
@@ -302,6 +307,7 @@ impl Client {
             queue: queue.into(),
             settings,
             transport: Some(transport),
+            keep_push: false,
             reach: Reach::All,
         };
         let outcome = self.run(Command::SetQueue(set)).await;

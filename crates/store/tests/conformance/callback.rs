@@ -90,21 +90,21 @@ async fn a_push_queue_grants_to_its_dispatcher_and_to_nobody_else(t: &Fixture) {
 
 async fn a_push_is_due_until_something_comes_of_it(t: &Fixture) {
     let grant = dispatched(t, Spec::default()).await;
-    let due = t.store.pushes_due(10).await.unwrap();
+    let due = t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap();
     assert_eq!((due.rows, due.next_at), (vec![], Some(after_start(15_000))));
     t.clock.advance(15_000);
-    assert_eq!(t.store.pushes_due(10).await.unwrap().rows, [grant.seq()]);
+    assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().rows, [(grant.queue, grant.seq())]);
     let taken = t.run(Command::TakePush(TakePush { row: grant.seq() })).await;
     let Ok(Answer::Claimed(taken)) = taken else { panic!("{taken:?}") };
     assert_eq!(taken.grants[0].dispatch.as_ref().unwrap().deliveries, 2);
     assert!(taken.grants[0].body.is_some());
     let pushed = |outcome| Command::Pushed(Pushed { row: grant.seq(), attempt_id: grant.attempt_id, outcome });
     t.run(pushed(PushOutcome::Again { after_ms: Some(500) })).await.unwrap();
-    assert_eq!(t.store.pushes_due(10).await.unwrap().next_at, Some(after_start(15_500)));
+    assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().next_at, Some(after_start(15_500)));
     t.run(pushed(PushOutcome::Accepted)).await.unwrap();
-    assert_eq!(t.store.pushes_due(10).await.unwrap().next_at, Some(after_start(75_000)));
+    assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().next_at, Some(after_start(75_000)));
     t.run(callback(&grant, Call::Started { told_at: None })).await.unwrap();
-    let due = t.store.pushes_due(10).await.unwrap();
+    let due = t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap();
     assert_eq!((due.rows, due.next_at), (vec![], None));
 }
 
@@ -190,5 +190,5 @@ async fn the_settings_of_a_push_come_back(t: &Fixture) {
     let attempts = t.attempts(grant.task).await;
     let AttemptView::Closed(one) = &attempts[0] else { panic!("{attempts:?}") };
     assert_eq!((one.reason, &*one.worker), (Reason::DispatchFailed, ""));
-    assert_eq!(t.store.pushes_due(10).await.unwrap().next_at, None);
+    assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().next_at, None);
 }

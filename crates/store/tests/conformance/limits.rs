@@ -100,8 +100,15 @@ async fn a_slot_freed_in_the_same_batch_can_be_granted(t: &Fixture) {
 async fn a_limit_set_in_the_same_batch_holds(t: &Fixture) {
     t.put_many("q", 3).await;
     t.claim(&["q"], 2).await;
-    let set =
-        |settings| Command::SetQueue(SetQueue { queue: "q".into(), settings, transport: None, reach: Reach::All });
+    let set = |settings| {
+        Command::SetQueue(SetQueue {
+            queue: "q".into(),
+            settings,
+            transport: None,
+            keep_push: false,
+            reach: Reach::All,
+        })
+    };
     let claim = || Command::Claim(make::claim("w", &["q"], 1));
     let grants = |outcome| match outcome {
         Ok(Answer::Claimed(claimed)) => claimed.grants.len(),

@@ -28,7 +28,7 @@ fn pause(queue: &str, reach: Reach) -> Command {
 
 fn set(queue: &str, reach: Reach) -> Command {
     let settings = QueueSettings { max_running: Some(3), ..QueueSettings::default() };
-    Command::SetQueue(SetQueue { queue: queue.into(), settings, transport: None, reach })
+    Command::SetQueue(SetQueue { queue: queue.into(), settings, transport: None, keep_push: false, reach })
 }
 
 /// A task of this tenant, submitted by one of its keys.

@@ -439,6 +439,7 @@ impl Known {
                 queue: QUEUES[*queue].into(),
                 settings: settings.clone(),
                 transport: None,
+                keep_push: false,
                 reach: reach.clone(),
             }),
             Op::Pause { queue, paused, reach } => {

@@ -99,7 +99,13 @@ fn within_the_outage_grace_nothing_expires_and_so_nothing_is_granted_twice() {
 fn a_changed_fairness_key_asks_for_new_values_of_the_waiting_rows() {
     let set = |fairness_key| {
         let settings = QueueSettings { fairness_key, ..settings() };
-        Command::SetQueue(pause::SetQueue { queue: "q".into(), settings, transport: None, reach: Reach::All })
+        Command::SetQueue(pause::SetQueue {
+            queue: "q".into(),
+            settings,
+            transport: None,
+            keep_push: false,
+            reach: Reach::All,
+        })
     };
     let (_, writes) = run(Place::Ready(ready()), 0, &[set(Some(FairnessKey::Tenant))]);
     assert_eq!((&writes.refair[..], writes.queues.len()), (&[queue().id][..], 1));

@@ -155,7 +155,13 @@ fn a_setting_that_is_refused_leaves_the_queue_as_it_is() {
     for (tenant, expected) in [(Some("acme"), Rejection::QueueNotFound), (None, Rejection::QueueShared)] {
         let settings = QueueSettings { fairness_key: Some(FairnessKey::Tenant), ..QueueSettings::default() };
         let commands = [
-            Command::SetQueue(pause::SetQueue { queue: "q".into(), settings, transport: None, reach: foreign() }),
+            Command::SetQueue(pause::SetQueue {
+                queue: "q".into(),
+                settings,
+                transport: None,
+                keep_push: false,
+                reach: foreign(),
+            }),
             Command::PauseQueue(pause::PauseQueue { queue: "q".into(), paused: true, reach: foreign() }),
         ];
         let mut world = world_for(0, &commands);

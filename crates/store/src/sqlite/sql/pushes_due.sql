@@ -1,1 +1,1 @@
-SELECT seq FROM running WHERE push_at <= ?1 ORDER BY push_at LIMIT ?2
+SELECT seq FROM running WHERE queue_id = ?1 AND push_at <= ?2 ORDER BY push_at LIMIT ?3

@@ -1,1 +1,1 @@
-SELECT min(push_at) FROM running WHERE push_at IS NOT NULL
+SELECT min(push_at) FROM running WHERE queue_id = ?1 AND push_at > ?2

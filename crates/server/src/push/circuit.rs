@@ -1,0 +1,233 @@
+//! Targets that do not answer are left alone for a while.
+//!
+//! While a circuit is open nothing new is granted for its target, so no attempt is spent on it. After a pause one push
+//! goes through as a probe: it closes the circuit, or the pause gets longer. A circuit belongs to an origin (scheme,
+//! host and port): one that is open costs other origins nothing. Each control plane has its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use super::answer::Health;
+
+/// So many failures in a row open a circuit.
+const FAILURES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+pub struct Circuits {
+    /// Only targets that have failed.
+    troubled: Mutex<HashMap<Arc<str>, Circuit>>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Circuit {
+    failures: u32,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    since: Instant,
+    probe_at: Instant,
+    pause: Duration,
+    probing: bool,
+}
+
+/// What may be pushed to a target now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Free,
+    /// One push, to see how it is.
+    Probe,
+    /// Nothing before this time, or before the probe has come to something.
+    Shut {
+        until: Instant,
+    },
+}
+
+impl Circuits {
+    pub fn gate(&self, origin: &str, now: Instant) -> Gate {
+        match self.troubled().get(origin).and_then(|circuit| circuit.open.as_ref()) {
+            None => Gate::Free,
+            Some(open) if open.probing => Gate::Shut { until: now + PAUSE },
+            Some(open) if open.probe_at <= now => Gate::Probe,
+            Some(open) => Gate::Shut { until: open.probe_at },
+        }
+    }
+
+    /// Takes the one push that is allowed. Given back when it is dropped without a word.
+    pub fn probe(self: &Arc<Self>, origin: &Arc<str>, now: Instant) -> Option<Probe> {
+        let mut troubled = self.troubled();
+        let open = troubled.get_mut(origin)?.open.as_mut().filter(|open| !open.probing && open.probe_at <= now)?;
+        open.probing = true;
+        Some(Probe { circuits: Arc::clone(self), origin: Arc::clone(origin) })
+    }
+
+    /// What a push that was no probe says about its target.
+    pub fn report(&self, origin: &Arc<str>, health: Health, now: Instant) {
+        let mut troubled = self.troubled();
+        match health {
+            Health::Alive => self.close(&mut troubled, origin),
+            Health::Down => {
+                let circuit = troubled.entry(Arc::clone(origin)).or_default();
+                circuit.failures = circuit.failures.saturating_add(1);
+                // What was on its way when the circuit opened says nothing new.
+                if circuit.failures >= FAILURES && circuit.open.is_none() {
+                    circuit.open = Some(Open { since: now, probe_at: now + PAUSE, pause: PAUSE, probing: false });
+                    tracing::warn!(target.origin = %origin, "a push target does not answer: nothing new is granted for it");
+                    metrics::counter!("tenure_push_circuits_opened_total").increment(1);
+                    self.tell(&troubled);
+                }
+            }
+        }
+    }
+
+    fn close(&self, troubled: &mut HashMap<Arc<str>, Circuit>, origin: &str) {
+        if let Some(Circuit { open: Some(open), .. }) = troubled.remove(origin) {
+            tracing::info!(target.origin = %origin, seconds = open.since.elapsed().as_secs(), "a push target answers again");
+            self.tell(troubled);
+        }
+    }
+
+    /// Since when nothing is granted for a target.
+    pub fn open_for(&self, origin: &str, now: Instant) -> Option<Duration> {
+        let troubled = self.troubled();
+        troubled.get(origin)?.open.as_ref().map(|open| now.saturating_duration_since(open.since))
+    }
+
+    /// Ends when some circuit opens or closes.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Forgets targets that no queue has any more.
+    pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
+        let mut troubled = self.troubled();
+        let before = troubled.len();
+        troubled.retain(|origin, _| wanted(origin));
+        if troubled.len() < before {
+            self.tell(&troubled);
+        }
+    }
+
+    fn tell(&self, troubled: &HashMap<Arc<str>, Circuit>) {
+        let open = troubled.values().filter(|circuit| circuit.open.is_some()).count();
+        metrics::gauge!("tenure_push_circuits_open").set(open as f64);
+        self.changed.notify_waiters();
+    }
+
+    fn troubled(&self) -> MutexGuard<'_, HashMap<Arc<str>, Circuit>> {
+        self.troubled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one push to a target whose circuit is open.
+#[derive(Debug)]
+pub struct Probe {
+    circuits: Arc<Circuits>,
+    origin: Arc<str>,
+}
+
+impl Probe {
+    pub fn report(self, health: Health, now: Instant) {
+        let mut troubled = self.circuits.troubled();
+        match health {
+            Health::Alive => self.circuits.close(&mut troubled, &self.origin),
+            Health::Down => {
+                if let Some(open) = troubled.get_mut(&self.origin).and_then(|circuit| circuit.open.as_mut()) {
+                    open.pause = (open.pause * 2).min(PAUSE_MAX);
+                    open.probe_at = now + open.pause;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let mut troubled = self.circuits.troubled();
+        if let Some(open) = troubled.get_mut(&self.origin).and_then(|circuit| circuit.open.as_mut()) {
+            open.probing = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    fn opened() -> (Arc<Circuits>, Arc<str>, Instant) {
+        let (circuits, dead, now) = (Arc::new(Circuits::default()), origin("https://dead:443"), Instant::now());
+        for _ in 0..FAILURES {
+            assert_eq!(circuits.gate(&dead, now), Gate::Free);
+            circuits.report(&dead, Health::Down, now);
+        }
+        (circuits, dead, now)
+    }
+
+    #[test]
+    fn a_few_failures_in_a_row_open_it_and_other_targets_are_untouched() {
+        let (circuits, dead, now) = opened();
+        assert_eq!(circuits.gate(&dead, now), Gate::Shut { until: now + PAUSE });
+        assert_eq!(circuits.gate("https://well:443", now), Gate::Free);
+        assert!(circuits.open_for(&dead, now).is_some());
+    }
+
+    #[test]
+    fn a_success_in_between_starts_the_count_again() {
+        let (circuits, target, now) = (Circuits::default(), origin("https://h:443"), Instant::now());
+        for _ in 0..3 {
+            (1..FAILURES).for_each(|_| circuits.report(&target, Health::Down, now));
+            circuits.report(&target, Health::Alive, now);
+        }
+        assert_eq!(circuits.gate(&target, now), Gate::Free);
+    }
+
+    #[test]
+    fn one_probe_goes_through_after_the_pause() {
+        let (circuits, dead, now) = opened();
+        assert!(circuits.probe(&dead, now).is_none(), "too early");
+        let later = now + PAUSE;
+        assert_eq!(circuits.gate(&dead, later), Gate::Probe);
+        let probe = circuits.probe(&dead, later).unwrap();
+        assert!(circuits.probe(&dead, later).is_none());
+        assert!(matches!(circuits.gate(&dead, later), Gate::Shut { .. }));
+        drop(probe);
+        assert_eq!(circuits.gate(&dead, later), Gate::Probe, "a probe that was not used is there for another");
+    }
+
+    #[test]
+    fn a_probe_that_fails_makes_the_pause_longer_up_to_a_bound() {
+        let (circuits, dead, mut now) = opened();
+        now += PAUSE;
+        for pause in [2, 4, 8, 16, 30, 30] {
+            circuits.probe(&dead, now).unwrap().report(Health::Down, now);
+            let until = now + Duration::from_secs(pause);
+            assert_eq!(circuits.gate(&dead, now), Gate::Shut { until });
+            // What was on its way before changes nothing.
+            circuits.report(&dead, Health::Down, now);
+            assert_eq!(circuits.gate(&dead, now), Gate::Shut { until });
+            now = until;
+        }
+        circuits.probe(&dead, now).unwrap().report(Health::Alive, now);
+        assert_eq!(circuits.gate(&dead, now), Gate::Free);
+        assert!(circuits.open_for(&dead, now).is_none());
+    }
+
+    #[test]
+    fn a_target_that_no_queue_has_is_forgotten() {
+        let (circuits, dead, now) = opened();
+        circuits.keep(|origin| origin != "https://dead:443");
+        assert_eq!(circuits.gate(&dead, now), Gate::Free);
+    }
+}

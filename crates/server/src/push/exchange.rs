@@ -1,0 +1,230 @@
+//! One push: the envelope goes out, and what comes back is told to the engine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::command::claim::Grant;
+use tenure_core::command::push::{PushOutcome, Pushed};
+use tenure_core::command::{Answer, Command, Reach};
+use tenure_core::queue::Push;
+use tenure_core::task::{Body, Place};
+use tenure_core::time::{DurationMs, Timestamp};
+use tenure_outbound::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use tenure_outbound::{Bytes, OutboundError};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::answer::{Health, Verdict};
+use super::circuit::Probe;
+use super::dispatcher::{Lane, Pusher};
+use super::envelope::{self, Around};
+use super::targets::Route;
+use crate::access::guard::unix_now;
+use crate::request::new_request_id;
+
+pub const SECRET: HeaderName = HeaderName::from_static("x-tenure-dispatch-secret");
+pub const DISPATCH_ID: HeaderName = HeaderName::from_static("x-tenure-dispatch-id");
+pub const DELIVERY_COUNT: HeaderName = HeaderName::from_static("x-tenure-delivery-count");
+pub const CONTRACT: HeaderName = HeaderName::from_static("x-tenure-contract");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// When the control plane stops, an answer that is on its way may still come.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How often an exchange that outlives its acknowledgement is looked after.
+const HELD_LOOK: Duration = Duration::from_secs(15);
+
+/// What one push sends.
+#[derive(Debug)]
+pub struct Letter {
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub dispatch_id: String,
+    pub request_id: String,
+}
+
+/// The headers that every push has. A secret is marked as one: it is never logged, nor kept in tables of HTTP/2.
+pub fn headers(
+    route: &Route<'_>,
+    dispatch_id: &str,
+    deliveries: u32,
+    request_id: &str,
+    traceparent: Option<&str>,
+) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTRACT, HeaderValue::from_static("callback/1"));
+    headers.insert(DELIVERY_COUNT, deliveries.into());
+    let secret = route.secret.and_then(|secret| HeaderValue::from_str(secret.reveal()).ok());
+    if let Some(mut secret) = secret {
+        secret.set_sensitive(true);
+        headers.insert(SECRET, secret);
+    }
+    let texts = [(DISPATCH_ID, Some(dispatch_id)), (REQUEST_ID, Some(request_id)), (TRACEPARENT, traceparent)];
+    for (name, text) in texts {
+        if let Some(value) = text.and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// How a push ended.
+#[derive(Debug)]
+enum End {
+    /// The worker answered, or there was no way to it.
+    Told { outcome: PushOutcome, health: Health, word: &'static str },
+    /// Neither an answer nor a start in time.
+    Silent,
+    /// The control plane stops; others repeat it.
+    Stopped,
+}
+
+impl Pusher {
+    pub(super) async fn push(
+        self: Arc<Self>,
+        lane: Arc<Lane>,
+        grant: Grant,
+        slot: OwnedSemaphorePermit,
+        probe: Option<Probe>,
+    ) {
+        let queue = lane.queue();
+        let (Some(push), Some(body)) = (queue.settings.push.clone(), grant.body.clone()) else { return };
+        let targets = self.targets.get();
+        let route = match targets.route(&push) {
+            Ok(route) => route,
+            // The loop of the queue says it; the push is repeated when the time has come.
+            Err(why) => return tracing::debug!(queue = %queue.name, "a task cannot be pushed: {why}"),
+        };
+        let letter = match self.letter(&route, &queue.name, &grant, &body, &push) {
+            Ok(letter) => letter,
+            Err(why) => return tracing::error!(queue = %queue.name, "an envelope could not be made: {why}"),
+        };
+        let origin: Arc<str> = route.target.to_string().into();
+        let started = Instant::now();
+        let mut exchange = std::pin::pin!(send(&route, &push, &letter, &body));
+        let ack = millis(push.ack_timeout_ms);
+        let stopped = async {
+            self.stop.cancelled().await;
+            tokio::time::sleep(LAST_WAIT).await;
+        };
+        let end = tokio::select! {
+            end = &mut exchange => end,
+            () = tokio::time::sleep(ack) => End::Silent,
+            () = stopped => End::Stopped,
+        };
+        let (outcome, health, word) = match end {
+            End::Stopped => return,
+            End::Told { outcome, health, word } => (outcome, health, word),
+            End::Silent => (PushOutcome::Again { after_ms: None }, Health::Down, "silent"),
+        };
+        let silent = word == "silent";
+        let repeats = matches!(outcome, PushOutcome::Again { .. });
+        let rejected = matches!(outcome, PushOutcome::Rejected { .. });
+        let counted = self.tell(&grant, outcome).await;
+        // The attempt has started or is over: the worker is well, whatever became of the exchange.
+        let (health, word) = if counted { (health, word) } else { (Health::Alive, "started") };
+        match probe {
+            Some(probe) => probe.report(health, Instant::now()),
+            None => self.circuits.report(&origin, health, Instant::now()),
+        }
+        metrics::counter!("tenure_pushes_total", "outcome" => word).increment(1);
+        metrics::histogram!("tenure_push_seconds").record(started.elapsed());
+        let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
+        tracing::debug!(queue = %queue.name, task = %grant.task, dispatch_id = letter.dispatch_id,
+            request.id = letter.request_id, deliveries, outcome = word, target.origin = %origin, "pushed");
+        if rejected && counted {
+            tracing::warn!(queue = %queue.name, task = %grant.task, target.origin = %origin,
+                "the worker refused a task for good; the attempt has failed");
+        }
+        drop(slot);
+        if counted && repeats {
+            self.again.notify_one();
+        }
+        if silent && !counted {
+            // A worker may execute inside the request: to drop it could end what runs.
+            self.hold(&grant, exchange).await;
+        }
+    }
+
+    fn letter(
+        &self,
+        route: &Route<'_>,
+        queue: &str,
+        grant: &Grant,
+        body: &Body,
+        push: &Push,
+    ) -> Result<Letter, String> {
+        let (token, expires_s) =
+            envelope::token(&self.keys.get(), grant, body, push, unix_now()).map_err(|error| error.to_string())?;
+        let token_expires_at = Timestamp::from_millis(expires_s.saturating_mul(1000));
+        let around = Around { queue, base_url: route.base_url, token: &token, token_expires_at };
+        let envelope = envelope::envelope(grant, body, &around);
+        let request_id = new_request_id();
+        let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
+        let headers = headers(route, &envelope.dispatch_id, deliveries, &request_id, envelope.traceparent.as_deref());
+        let body = serde_json::to_vec(&envelope).map_err(|error| error.to_string())?.into();
+        Ok(Letter { headers, body, dispatch_id: envelope.dispatch_id, request_id })
+    }
+
+    /// Gives whether it counted: not if the attempt has started or ended meanwhile.
+    async fn tell(&self, grant: &Grant, outcome: PushOutcome) -> bool {
+        let command = Command::Pushed(Pushed { row: grant.seq(), attempt_id: grant.attempt_id, outcome });
+        match self.engine.one(command, 0).await {
+            Ok(Ok(Answer::Done(counted))) => counted,
+            Ok(_) => false,
+            Err(error) => {
+                // It is repeated when the time of this push is over.
+                tracing::warn!(task = %grant.task, %error, "what came of a push could not be noted");
+                true
+            }
+        }
+    }
+
+    /// Keeps an exchange open as long as its attempt is.
+    async fn hold(&self, grant: &Grant, mut exchange: std::pin::Pin<&mut impl Future<Output = End>>) {
+        loop {
+            tokio::select! {
+                _ = &mut exchange => return,
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(HELD_LOOK) => {}
+            }
+            match self.engine.task(grant.task, &Reach::All).await {
+                Ok(Some(view)) => match view.place {
+                    Place::Running(running) if running.attempt_id == grant.attempt_id => {}
+                    _ => return,
+                },
+                Ok(None) => return,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Posts the letter. The time is that of the longest exchange: a worker may execute inside of it.
+async fn send(route: &Route<'_>, push: &Push, letter: &Letter, body: &Body) -> End {
+    let longest = body.spec.timeout_ms().saturating_add(push.dispatch_timeout_ms);
+    let sent = route.client.post(&push.url, letter.headers.clone(), letter.body.clone(), millis(longest)).await;
+    let origin = route.target.to_string();
+    match sent {
+        Ok(answer) => {
+            let verdict = Verdict::of(answer.status, &answer.headers);
+            let outcome = verdict.outcome(answer.status, &origin);
+            End::Told { outcome, health: verdict.health(answer.status), word: verdict.word() }
+        }
+        Err(error) => {
+            let word = match &error {
+                OutboundError::Refused(refused) => {
+                    tracing::error!(target.origin = origin, "a push was held back: {refused}");
+                    "refused"
+                }
+                _ => "unreachable",
+            };
+            tracing::debug!(target.origin = origin, %error, "a push failed");
+            End::Told { outcome: PushOutcome::Again { after_ms: None }, health: Health::Down, word }
+        }
+    }
+}
+
+fn millis(ms: DurationMs) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

@@ -1,0 +1,222 @@
+//! The `push` block of a queue, checked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_contract::user::PushSettings;
+use tenure_core::command::Reach;
+use tenure_core::limits;
+use tenure_core::queue::Push;
+use tenure_outbound::OutboundError;
+
+use super::targets::PushTargets;
+use crate::error::Fault;
+use crate::validate::{text_of, within};
+
+/// A resolver that is slow says nothing here: the name is judged again with every push.
+const LOOKUP: Duration = Duration::from_secs(2);
+/// Whose a name without a tenant is.
+const DEFAULT_TENANT: &str = "default";
+
+/// Checks a block against the limits and against what the configuration has.
+pub async fn block(wire: &PushSettings, targets: Option<&PushTargets>, reach: &Reach) -> Result<Push, Fault> {
+    let Some(targets) = targets else {
+        return Err(Fault::invalid("push", "this control plane does not push tasks"));
+    };
+    if targets.base_url.is_none() {
+        let message = "workers would not know where to report: set callback.base_url in the configuration";
+        return Err(Fault::invalid("push", message));
+    }
+    let push = plain(wire)?;
+    if let Some(name) = &push.secret_ref {
+        named(name, targets.secrets.contains_key(&**name), reach, "push.secret_ref", "push.secrets")?;
+    }
+    if let Some(name) = &push.mtls_ref {
+        named(name, targets.mtls.contains_key(&**name), reach, "push.mtls_ref", "push.mtls")?;
+    }
+    guard(&push.url, targets).await?;
+    Ok(push)
+}
+
+/// What can be told without the configuration.
+fn plain(wire: &PushSettings) -> Result<Push, Fault> {
+    let url = text_of(&wire.url, "push.url", limits::PUSH_URL_BYTES)?;
+    let reference = |text: &Option<String>, field: &str| {
+        text.as_deref().map(|text| text_of(text, field, limits::NAME_BYTES)).transpose()
+    };
+    let number = |given: Option<i64>, default: i64, min: i64, max: i64, field: &str| {
+        given.map_or(Ok(default), |value| within(value, min, max, field))
+    };
+    if wire.rate_per_second.is_some_and(|rate| !(1e-3..=1e6).contains(&rate)) {
+        return Err(Fault::invalid("push.rate_per_second", "must be from 0.001 to 1000000"));
+    }
+    let concurrency = number(
+        wire.concurrency,
+        limits::PUSH_CONCURRENCY_DEFAULT.into(),
+        1,
+        limits::PUSH_CONCURRENCY_MAX.into(),
+        "push.concurrency",
+    )?;
+    Ok(Push {
+        url,
+        secret_ref: reference(&wire.secret_ref, "push.secret_ref")?,
+        mtls_ref: reference(&wire.mtls_ref, "push.mtls_ref")?,
+        concurrency: u32::try_from(concurrency).unwrap_or(limits::PUSH_CONCURRENCY_MAX),
+        rate_per_second: wire.rate_per_second,
+        ack_timeout_ms: number(
+            wire.ack_timeout_ms,
+            limits::PUSH_ACK_MS_DEFAULT,
+            limits::PUSH_ACK_MS_MIN,
+            limits::PUSH_ACK_MS_MAX,
+            "push.ack_timeout_ms",
+        )?,
+        start_timeout_ms: number(
+            wire.start_timeout_ms,
+            limits::PUSH_START_MS_DEFAULT,
+            limits::PUSH_START_MS_MIN,
+            limits::PUSH_DISPATCH_MS_MAX,
+            "push.start_timeout_ms",
+        )?,
+        dispatch_timeout_ms: number(
+            wire.dispatch_timeout_ms,
+            limits::PUSH_DISPATCH_MS_DEFAULT,
+            limits::PUSH_DISPATCH_MS_MIN,
+            limits::PUSH_DISPATCH_MS_MAX,
+            "push.dispatch_timeout_ms",
+        )?,
+    })
+}
+
+/// A tenant that could name the secret of another would have it sent to an address of its own. What it may not name is
+/// as if it did not exist.
+fn named(name: &Arc<str>, exists: bool, reach: &Reach, field: &str, setting: &str) -> Result<(), Fault> {
+    let owner = name.split_once('/').map_or(DEFAULT_TENANT, |(tenant, _)| tenant);
+    let may = reach.tenant().is_none_or(|tenant| tenant == owner);
+    if exists && may {
+        return Ok(());
+    }
+    Err(Fault::invalid(field, &format!("the configuration has no such name in {setting} for your tenant")))
+}
+
+async fn guard(url: &str, targets: &PushTargets) -> Result<(), Fault> {
+    let refuse = |message: String| Err(Fault::invalid("push.url", &message));
+    if url.contains('#') {
+        return refuse("a URL with # in it is refused: workers would not see what follows".to_owned());
+    }
+    if let Err(refused) = targets.client.check_url(url) {
+        return refuse(refused.to_string());
+    }
+    match tokio::time::timeout(LOOKUP, targets.client.resolve(url)).await {
+        Ok(Err(OutboundError::Refused(refused))) => refuse(refused.to_string()),
+        // A name without an address is no danger, and may have one by the time of the first push.
+        _ => Ok(()),
+    }
+}
+
+/// As the API shows it: every default filled in.
+pub fn shown(push: &Push) -> PushSettings {
+    PushSettings {
+        url: push.url.to_string(),
+        secret_ref: push.secret_ref.as_deref().map(ToOwned::to_owned),
+        mtls_ref: push.mtls_ref.as_deref().map(ToOwned::to_owned),
+        concurrency: Some(push.concurrency.into()),
+        rate_per_second: push.rate_per_second,
+        ack_timeout_ms: Some(push.ack_timeout_ms),
+        start_timeout_ms: Some(push.start_timeout_ms),
+        dispatch_timeout_ms: Some(push.dispatch_timeout_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_auth::Secret;
+    use tenure_outbound::{Outbound, Policy, Trust};
+
+    use super::*;
+
+    fn targets(base_url: Option<&str>) -> PushTargets {
+        let names = ["etl", "acme/etl"];
+        PushTargets {
+            base_url: base_url.map(ToOwned::to_owned),
+            secrets: names.map(|name| (name.to_owned(), Secret::new("hunter2").unwrap())).into(),
+            client: Outbound::new(Policy::default(), &Trust::System).unwrap(),
+            mtls: [("etl".to_owned(), Outbound::new(Policy::default(), &Trust::System).unwrap())].into(),
+        }
+    }
+
+    fn to(url: &str) -> PushSettings {
+        PushSettings { url: url.to_owned(), ..PushSettings::default() }
+    }
+
+    async fn fault(wire: &PushSettings, reach: &Reach) -> (String, String) {
+        match block(wire, Some(&targets(Some("https://t.example"))), reach).await {
+            Err(Fault::Invalid { field, message }) => (field, message),
+            other => panic!("{wire:?}: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn defaults_are_those_of_the_contract() {
+        let found = block(&to("https://1.1.1.1/d"), Some(&targets(Some("https://t"))), &Reach::All).await.unwrap();
+        let expected = r#"{"url":"https://1.1.1.1/d","concurrency":32,"ack_timeout_ms":10000,"start_timeout_ms":60000,"dispatch_timeout_ms":300000}"#;
+        assert_eq!(serde_json::to_string(&shown(&found)).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn each_fault_names_its_field() {
+        let base = to("https://1.1.1.1/d");
+        for (wire, field) in [
+            (to(""), "push.url"),
+            (to("https://1.1.1.1/a b"), "push.url"),
+            (to("https://1.1.1.1/d#x"), "push.url"),
+            (to("http://1.1.1.1/d"), "push.url"),
+            (to("https://u:p@1.1.1.1/d"), "push.url"),
+            (to("https://127.0.0.1/d"), "push.url"),
+            (to("https://169.254.169.254/d"), "push.url"),
+            (PushSettings { concurrency: Some(0), ..base.clone() }, "push.concurrency"),
+            (PushSettings { concurrency: Some(10_001), ..base.clone() }, "push.concurrency"),
+            (PushSettings { rate_per_second: Some(0.0), ..base.clone() }, "push.rate_per_second"),
+            (PushSettings { rate_per_second: Some(f64::NAN), ..base.clone() }, "push.rate_per_second"),
+            (PushSettings { ack_timeout_ms: Some(99), ..base.clone() }, "push.ack_timeout_ms"),
+            (PushSettings { ack_timeout_ms: Some(60_001), ..base.clone() }, "push.ack_timeout_ms"),
+            (PushSettings { start_timeout_ms: Some(999), ..base.clone() }, "push.start_timeout_ms"),
+            (PushSettings { dispatch_timeout_ms: Some(3_600_001), ..base.clone() }, "push.dispatch_timeout_ms"),
+            (PushSettings { secret_ref: Some("nope".to_owned()), ..base.clone() }, "push.secret_ref"),
+            (PushSettings { mtls_ref: Some("nope".to_owned()), ..base.clone() }, "push.mtls_ref"),
+        ] {
+            let (found, message) = fault(&wire, &Reach::All).await;
+            assert_eq!(found, field, "{message}");
+            assert!(!message.contains("hunter2") && !message.contains("acme"), "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tenant_names_its_own_secrets_and_no_others() {
+        let naming = |name: &str| PushSettings { secret_ref: Some(name.to_owned()), ..to("https://1.1.1.1/d") };
+        let targets = targets(Some("https://t.example"));
+        let tenant = |name: &str| Reach::Tenant(name.into());
+        for (name, reach, allowed) in [
+            ("etl", Reach::All, true),
+            ("acme/etl", Reach::All, true),
+            ("etl", tenant("default"), true),
+            ("acme/etl", tenant("acme"), true),
+            ("etl", tenant("acme"), false),
+            ("acme/etl", tenant("default"), false),
+            ("acme/etl", tenant("other"), false),
+        ] {
+            assert_eq!(block(&naming(name), Some(&targets), &reach).await.is_ok(), allowed, "{name} {reach:?}");
+        }
+        let foreign = fault(&naming("acme/etl"), &tenant("other")).await;
+        assert_eq!(foreign, fault(&naming("nope"), &tenant("other")).await, "what is not one's own does not exist");
+    }
+
+    #[tokio::test]
+    async fn without_an_address_to_report_to_nothing_can_be_pushed() {
+        let refused = block(&to("https://1.1.1.1/d"), Some(&targets(None)), &Reach::All).await.unwrap_err();
+        assert!(
+            matches!(&refused, Fault::Invalid { message, .. } if message.contains("callback.base_url")),
+            "{refused:?}"
+        );
+        assert!(block(&to("https://1.1.1.1/d"), None, &Reach::All).await.is_err());
+    }
+}
