@@ -12,9 +12,9 @@ use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::render;
 
-/// The run of a task: that of its own if it was submitted alone, under the same number.
-pub fn run_of(grant: &Grant) -> u128 {
-    grant.task.as_u128()
+/// The run of a task. One that was submitted alone has a run of its own, under its own number.
+pub fn run_of(body: &Body) -> u128 {
+    body.run.as_ref().map_or(body.id.as_u128(), |run| run.run.as_u128())
 }
 
 /// What a token of this attempt is for.
@@ -23,7 +23,7 @@ pub fn claims(grant: &Grant, body: &Body) -> TaskClaims {
         task_id: grant.task.to_ulid_text(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
-        run_id: run_text(run_of(grant)),
+        run_id: run_text(run_of(body)),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
     }
@@ -66,7 +66,7 @@ pub struct Around<'a> {
 }
 
 pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope {
-    let run = run_of(grant);
+    let run = run_of(body);
     let asked = body.envelope.as_deref();
     let usual = Resources::default();
     let ready_at = grant.dispatch.as_ref().map_or(grant.granted_at, |dispatch| dispatch.ready_at);
@@ -74,7 +74,7 @@ pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope
         task_id: grant.task.to_ulid_text(),
         run_id: run_text(run),
         asset_id: asked.and_then(|asked| asked.asset_id.as_deref()).unwrap_or(&body.operator).to_owned(),
-        task_key: body.operator.to_string(),
+        task_key: body.run.as_ref().map_or(&body.operator, |run| &run.key).to_string(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
         attempt: grant.attempt,
@@ -143,6 +143,7 @@ pub mod tests {
             envelope: envelope.map(Arc::new),
             created_at: at(-5_000),
             run_at: at(-5_000),
+            run: None,
         }
     }
 
