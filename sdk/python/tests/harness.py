@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import pytest
 
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
@@ -99,22 +98,6 @@ class ServerProcess:
     def restart(self) -> None:
         self.kill()
         self.start()
-
-
-def needs_runs(server: ServerProcess) -> None:
-    """Skips the test if the server is older than runs."""
-    if "/api/v1/runs" not in _document(server)["paths"]:
-        pytest.skip("this server has no runs")
-
-
-def needs_push(server: ServerProcess) -> None:
-    """Skips the test if the server is older than push."""
-    if "push" not in _document(server)["components"]["schemas"]["QueueSettings"]["properties"]:
-        pytest.skip("this server does not push")
-
-
-def _document(server: ServerProcess) -> Any:
-    return httpx.get(f"{server.url}/api/v1/openapi.json", trust_env=False).json()
 
 
 def free_port() -> int:

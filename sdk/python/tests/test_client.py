@@ -111,8 +111,10 @@ def test_queues_are_set_paused_and_resumed(client: Client, queue: str) -> None:
 
 def test_waiting_ends_with_the_task_or_the_time(client: Client, queue: str) -> None:
     task_id = client.submit(NewTask(queue, "x")).task_id
-    with pytest.raises(errors.StillRunning, match="is Ready after"):
-        client.wait(task_id, 0.2)
+    with pytest.raises(errors.StillRunning) as caught:
+        client.wait(task_id, 0.5)
+    # Unknown if there was no time for a look.
+    assert caught.value.state in ("Ready", "unknown")
     timer = threading.Timer(0.05, client.cancel, [task_id])
     timer.start()
     assert client.wait(task_id, 60).state == "Canceled"

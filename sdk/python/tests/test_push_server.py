@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import PATIENCE, SECRET, ServerProcess, binary, free_port, needs_push, wait_until
+from harness import PATIENCE, SECRET, ServerProcess, binary, free_port, wait_until
 
 import tenure
 from tenure import Client, NewTask, Retry, TaskContext, Worker, errors
@@ -27,12 +27,6 @@ push:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that knows the dispatch secret, and can be stopped and started."""
-    probe = ServerProcess(binary(), tmp_path / "probe")
-    probe.start()
-    try:
-        needs_push(probe)
-    finally:
-        probe.stop()
     server = ServerProcess(binary(), tmp_path / "server", CONFIG)
     server.start()
     yield server

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
-from harness import PATIENCE, ServerProcess, needs_runs
+from harness import PATIENCE, ServerProcess
 
 import tenure
 from tenure import AsyncClient, Client, NewRun, RunTask, TaskContext, Worker, errors, from_output
-
-
-@pytest.fixture(autouse=True)
-def _runs(server: ServerProcess) -> None:
-    needs_runs(server)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from .._http import join
 from ..errors import ApiError
 from ._beat import ABSENT, News
 from ._envelope import Envelope, renewed_until
-from ._link import ANSWER_WAIT, Beaten, Lost, Refused, post, splice
+from ._link import ANSWER_WAIT, Beaten, Lanes, Lost, Refused, post, splice
 from ._outcome import Failure, Outcome
 
 log = logging.getLogger("tenure.worker")
@@ -34,8 +34,11 @@ class CallbackLink:
 
     tells_checkpoint_with_report = True
 
-    def __init__(self, http: httpx.AsyncClient, envelope: Envelope, worker_id: str, ledger: Ledger) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, lanes: Lanes, envelope: Envelope, worker_id: str, ledger: Ledger
+    ) -> None:
         self._http = http
+        self._lane = lanes.to(envelope.callback_base_url)
         self._envelope = envelope
         self._worker_id = worker_id
         self._token = envelope.task_token
@@ -62,9 +65,10 @@ class CallbackLink:
         return await post(self._http, url, headers, body, timeout)
 
     async def begin(self) -> tuple[bool, float | None]:
-        sent_at = time.monotonic()
         try:
-            await self._post("started", self._started, ANSWER_WAIT)
+            async with self._lane:
+                sent_at = time.monotonic()
+                await self._post("started", self._started, ANSWER_WAIT)
         except Refused as refused:
             # Another worker holds it, it is over, or it was cancelled: not to be run here.
             level = logging.INFO if refused.error.status in (409, 410) else logging.ERROR
@@ -118,7 +122,8 @@ class CallbackLink:
         return _text.encode(body)
 
     async def report(self, outcome: Outcome, body: bytes) -> None:
-        await self._post("completed", body, ANSWER_WAIT)
+        async with self._lane:
+            await self._post("completed", body, ANSWER_WAIT)
 
     def handler_ended(self) -> None:
         self._ledger.handler_ended(self._envelope.dispatch_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,19 @@ from ._outcome import Outcome
 
 #: For the answer to a report.
 ANSWER_WAIT = 15.0
+#: Reports that are under way to one control plane at a time. More would not be answered sooner: they share its disk,
+#: and the cost of a request grows with the connections that are open here.
+LANES = 8
+
+
+class Lanes:
+    """Keeps the number of requests to each control plane small. Claims and heartbeats do not wait here."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, asyncio.Semaphore] = {}
+
+    def to(self, server: httpx.URL) -> asyncio.Semaphore:
+        return self._of.setdefault(str(server), asyncio.Semaphore(LANES))
 
 
 class Again(Exception):

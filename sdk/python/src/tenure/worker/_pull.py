@@ -18,7 +18,7 @@ from .._http import Backoff, header_value, jittered, join
 from ..errors import ApiError, SetupError, StaleIncarnation, Superseded, Unauthorized, WorkerRefused
 from ._beat import ABSENT, News
 from ._lease import Grant, Lease
-from ._link import ANSWER_WAIT, Again, Beaten, Lost, Refused, post, splice
+from ._link import ANSWER_WAIT, Again, Beaten, Lanes, Lost, Refused, post, splice
 from ._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Connection:
     server: httpx.URL
     worker_id: str
     token: TokenSource = field(repr=False)
+    lanes: Lanes = field(default_factory=Lanes)
     #: The server has let this worker in once: a later refusal of its token is likely a rotation going on.
     admitted: bool = False
 
@@ -126,7 +127,8 @@ class PullLink:
         return _text.encode({**body, "error": error})
 
     async def report(self, outcome: Outcome, body: bytes) -> None:
-        await self._connection.post("complete" if outcome.word == "SUCCEEDED" else "fail", body, ANSWER_WAIT)
+        async with self._connection.lanes.to(self._connection.server):
+            await self._connection.post("complete" if outcome.word == "SUCCEEDED" else "fail", body, ANSWER_WAIT)
 
     def handler_ended(self) -> None:
         pass

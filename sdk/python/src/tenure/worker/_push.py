@@ -23,6 +23,7 @@ from .._loop import LoopThread
 from ._callback import CallbackLink
 from ._envelope import BadEnvelope, Envelope
 from ._lease import Lease
+from ._link import Lanes
 from ._runtime import Runtime
 
 log = logging.getLogger("tenure.worker")
@@ -130,6 +131,7 @@ class PushSource:
     ) -> None:
         self._settings = settings
         self._http = http
+        self._lanes = Lanes()
         self._worker_id = worker_id
         self._thread = thread
         self._serve = serve
@@ -216,5 +218,5 @@ class PushSource:
         if runtime.is_draining:
             self.dispatches.over(envelope.dispatch_id, False)
             return
-        link = CallbackLink(self._http, envelope, self._worker_id, self.dispatches)
+        link = CallbackLink(self._http, self._lanes, envelope, self._worker_id, self.dispatches)
         runtime.begin(Lease(envelope.grant, arrived_at, runtime.outage_tolerance), link)
