@@ -12,6 +12,7 @@ mod kit;
 mod login;
 mod operate;
 mod outbox;
+mod runs;
 mod serve;
 mod tasks;
 mod worker;

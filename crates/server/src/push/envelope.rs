@@ -4,7 +4,7 @@ use tenure_auth::{Secret, TaskClaims, TaskKeys};
 use tenure_contract::Json;
 use tenure_contract::callback::{Resources, TaskEnvelope};
 use tenure_core::command::claim::Grant;
-use tenure_core::id::{dispatch_id, ulid};
+use tenure_core::id::dispatch_id;
 use tenure_core::limits;
 use tenure_core::queue::Push;
 use tenure_core::task::Body;
@@ -12,25 +12,16 @@ use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::render;
 
-/// The run of a task. One that was submitted alone has a run of its own, under its own number.
-pub fn run_of(body: &Body) -> u128 {
-    body.run.as_ref().map_or(body.id.as_u128(), |run| run.run.as_u128())
-}
-
 /// What a token of this attempt is for.
 pub fn claims(grant: &Grant, body: &Body) -> TaskClaims {
     TaskClaims {
         task_id: grant.task.to_ulid_text(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
-        run_id: run_text(run_of(body)),
+        run_id: body.run_id().to_string(),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
     }
-}
-
-fn run_text(run: u128) -> String {
-    format!("run_{}", ulid::encode(run))
 }
 
 /// How long the tokens of an attempt live: as long as was asked for, else an hour, or more where its longest run needs
@@ -66,20 +57,20 @@ pub struct Around<'a> {
 }
 
 pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope {
-    let run = run_of(body);
+    let run = body.run_id();
     let asked = body.envelope.as_deref();
     let usual = Resources::default();
     let ready_at = grant.dispatch.as_ref().map_or(grant.granted_at, |dispatch| dispatch.ready_at);
     TaskEnvelope {
         task_id: grant.task.to_ulid_text(),
-        run_id: run_text(run),
+        run_id: run.to_string(),
         asset_id: asked.and_then(|asked| asked.asset_id.as_deref()).unwrap_or(&body.operator).to_owned(),
-        task_key: body.run.as_ref().map_or(&body.operator, |run| &run.key).to_string(),
+        task_key: body.task_key().to_string(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
-        dispatch_id: dispatch_id(run, grant.task.as_u128(), grant.attempt),
+        dispatch_id: dispatch_id(run.as_u128(), grant.task.as_u128(), grant.attempt),
         fence: grant.fence.0,
         resources: Resources {
             memory_bytes: asked.and_then(|asked| asked.memory_bytes).unwrap_or(usual.memory_bytes),
