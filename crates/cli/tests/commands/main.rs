@@ -12,6 +12,7 @@ mod kit;
 mod login;
 mod operate;
 mod outbox;
+mod push;
 mod serve;
 mod tasks;
 mod worker;
