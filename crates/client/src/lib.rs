@@ -32,8 +32,10 @@
 
 mod administer;
 mod builder;
+pub mod callback;
 mod client;
 mod error;
+pub mod fence;
 mod filter;
 mod http;
 mod operate;

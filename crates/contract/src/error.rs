@@ -31,6 +31,13 @@ pub struct UserError {
     /// Which field is at fault, on 422.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// On `run_key_conflict`: the run that has the key, if it may be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing_run_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing_fingerprint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_fingerprint: Option<String>,
 }
 
 /// Every error of `/internal/worker/*`.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskEvent {
     /// `submitted`, `ready`, `started`, `succeeded`, `failed`, `retrying`, `canceled`, `cancel_requested`,
-    /// `dead_lettered`, `redriven`, `retried`, `released`.
+    /// `dead_lettered`, `redriven`, `retried`, `released`, `skipped`.
     pub kind: String,
     pub task_id: String,
     pub queue: String,
@@ -16,5 +16,17 @@ pub struct TaskEvent {
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    pub at: String,
+}
+
+/// One change of one run. The event's name is `run`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunEvent {
+    /// `run.created`, `run.cancel_requested`, `run.succeeded`, `run.failed`, `run.cancelled`.
+    pub kind: String,
+    pub run_id: String,
+    /// The state after the change.
+    pub state: String,
     pub at: String,
 }

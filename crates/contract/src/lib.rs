@@ -9,6 +9,7 @@ pub mod duration;
 pub mod error;
 pub mod events;
 pub mod pull;
+pub mod run;
 pub mod user;
 
 mod raw;

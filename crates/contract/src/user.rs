@@ -172,7 +172,7 @@ pub struct Task {
     pub task_id: String,
     pub queue: String,
     pub operator: String,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled.
+    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped.
     pub state: String,
     pub priority: u8,
     pub attempt: u32,
@@ -214,6 +214,12 @@ pub struct Task {
     pub idempotency_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
+    /// The run that it was submitted in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Its name in that run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_key: Option<String>,
 }
 
 /// One attempt in the history of a task.
@@ -298,7 +304,7 @@ pub struct Why {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyReason {
-    /// `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `running`, `ended`.
+    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `running`, `ended`.
     pub code: String,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

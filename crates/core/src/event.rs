@@ -3,6 +3,7 @@
 use crate::attempt::Reason;
 use crate::id::TaskId;
 use crate::queue::QueueId;
+use crate::run::RunState;
 use crate::task::State;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,10 +22,17 @@ pub enum FactKind {
     Released,
     /// Granted, and on its way to a worker.
     Dispatched,
+    Skipped,
+    RunCreated,
+    RunCancelRequested,
+    RunSucceeded,
+    RunFailed,
+    RunCanceled,
 }
 
 impl FactKind {
-    pub const ALL: [Self; 13] = [
+    /// Facts are recorded by the place in this list: new ones go to its end.
+    pub const ALL: [Self; 19] = [
         Self::Submitted,
         Self::Ready,
         Self::Started,
@@ -38,7 +46,26 @@ impl FactKind {
         Self::Retried,
         Self::Released,
         Self::Dispatched,
+        Self::Skipped,
+        Self::RunCreated,
+        Self::RunCancelRequested,
+        Self::RunSucceeded,
+        Self::RunFailed,
+        Self::RunCanceled,
     ];
+
+    /// Where the run stands that it is about, if it is about one: the fact then names a run in place of a task, and no
+    /// queue.
+    pub const fn run_state(self) -> Option<RunState> {
+        match self {
+            Self::RunCreated => Some(RunState::Running),
+            Self::RunCancelRequested => Some(RunState::Cancelling),
+            Self::RunSucceeded => Some(RunState::Succeeded),
+            Self::RunFailed => Some(RunState::Failed),
+            Self::RunCanceled => Some(RunState::Cancelled),
+            _ => None,
+        }
+    }
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,6 +82,12 @@ impl FactKind {
             Self::Retried => "retried",
             Self::Released => "released",
             Self::Dispatched => "dispatched",
+            Self::Skipped => "skipped",
+            Self::RunCreated => "run.created",
+            Self::RunCancelRequested => "run.cancel_requested",
+            Self::RunSucceeded => "run.succeeded",
+            Self::RunFailed => "run.failed",
+            Self::RunCanceled => "run.cancelled",
         }
     }
 }
@@ -62,6 +95,7 @@ impl FactKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fact {
     pub kind: FactKind,
+    /// The task, or the run if it is one of a run.
     pub task: TaskId,
     pub queue: QueueId,
     /// The state after the change.

@@ -95,6 +95,53 @@ impl fmt::Debug for TaskId {
     }
 }
 
+/// A run id: laid out like a [`TaskId`] and drawn from the same numbers, so that no run has the number of a task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(u128);
+
+impl RunId {
+    pub const fn from_u128(value: u128) -> Self {
+        Self(value)
+    }
+
+    pub const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    /// Where the store looks for this run.
+    pub const fn seq(self) -> Seq {
+        TaskId(self.0).seq()
+    }
+
+    /// The run of a task that was submitted alone: it has the task's own digits.
+    pub const fn of_one(task: TaskId) -> Self {
+        Self(task.0)
+    }
+
+    /// Reads a hyphenated UUID, `run_<ULID>` or a bare ULID.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let bare = text.strip_prefix("run_").unwrap_or(text);
+        if bare.starts_with("task_") {
+            return Err(IdError);
+        }
+        TaskId::parse(bare).map(|id| Self(id.0))
+    }
+}
+
+impl fmt::Display for RunId {
+    /// `run_<ULID>`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("run_")?;
+        f.write_str(&ulid::encode(self.0))
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The text is no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id: expected a hyphenated UUID or a ULID of 26 digits")]
@@ -250,6 +297,18 @@ mod tests {
         assert_eq!(TaskId::parse(uuid).unwrap(), id);
         assert_eq!(TaskId::parse("01hgw5n7xhjm4gx29kzrxqp6n9").unwrap(), id);
         assert_eq!(id.to_ulid_text(), "task_01HGW5N7XHJM4GX29KZRXQP6N9");
+    }
+
+    #[test]
+    fn a_run_id_is_read_in_three_spellings_and_written_in_one() {
+        let text = "run_01HGW5N7XHJM4GX29KZRXQP6N8";
+        let id = RunId::parse(text).unwrap();
+        assert_eq!(id.to_string(), text);
+        assert_eq!(RunId::parse("01hgw5n7xhjm4gx29kzrxqp6n8").unwrap(), id);
+        assert_eq!(RunId::parse("018c385a-9fb1-9509-0e89-33fe3b7b1aa8").unwrap(), id);
+        for text in ["", "run_", "task_01HGW5N7XHJM4GX29KZRXQP6N8", "run_task_01HGW5N7XHJM4GX29KZRXQP6N8"] {
+            assert!(RunId::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

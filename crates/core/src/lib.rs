@@ -14,9 +14,10 @@ pub mod lease;
 pub mod limits;
 pub mod queue;
 pub mod retry;
+pub mod run;
 pub mod task;
 pub mod time;
 pub mod why;
 
-pub use id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
+pub use id::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, WorkerId};
 pub use time::{DurationMs, Timestamp};

@@ -33,6 +33,14 @@ pub const BODY_BYTES: usize = 2 << 20;
 pub const BATCH_BODY_BYTES: usize = 32 << 20;
 /// Entries of a batch submit.
 pub const BATCH_TASKS: usize = 10_000;
+/// Tasks of a run.
+pub const RUN_TASKS: usize = 10_000;
+/// Dependencies between the tasks of a run, all counted.
+pub const RUN_EDGES: usize = 200_000;
+/// `run_key`.
+pub const RUN_KEY_BYTES: usize = 256;
+/// `key` of a task in its run.
+pub const TASK_KEY_BYTES: usize = 128;
 /// `max_jobs` of a claim.
 pub const CLAIM_JOBS: usize = 100;
 /// Items of a part of an exchange.

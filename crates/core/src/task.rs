@@ -14,9 +14,11 @@ use crate::lease::Lease;
 use crate::limits;
 use crate::queue::{Push, QueueId, QueueSettings};
 use crate::retry::RetryPolicy;
+use crate::run::{InRun, Member};
 use crate::time::{DurationMs, Timestamp};
 
-/// What was submitted: written once.
+/// What was submitted: written once. The payload of a task of a run is written once more when the outputs that it names
+/// are filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Body {
     pub id: TaskId,
@@ -37,6 +39,8 @@ pub struct Body {
     pub created_at: Timestamp,
     /// When it was first to run.
     pub run_at: Timestamp,
+    /// The run that it was submitted in; `None` if it was submitted alone.
+    pub run: Option<InRun>,
 }
 
 impl Body {
@@ -159,6 +163,9 @@ pub struct Carry {
     /// What the last attempt saved for the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Arc<str>>,
+    /// Set for the tasks of a run: their ends have consequences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Box<Member>>,
     /// How the attempt in flight reaches its worker, if it is pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch: Option<Box<Dispatch>>,
@@ -224,6 +231,8 @@ impl Dispatch {
 /// Where a task stands.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Place {
+    /// Waits for other tasks of its run.
+    Blocked(Blocked),
     /// Due later: delayed, or in back-off.
     Scheduled(Waiting),
     /// May be granted now.
@@ -237,6 +246,7 @@ pub enum Place {
 impl Place {
     pub fn state(&self) -> State {
         match self {
+            Self::Blocked(_) => State::Blocked,
             Self::Scheduled(_) => State::Scheduled,
             Self::Ready(_) => State::Ready,
             Self::Running(_) => State::Running,
@@ -244,12 +254,14 @@ impl Place {
                 End::Succeeded => State::Succeeded,
                 End::Failed => State::Failed,
                 End::Canceled => State::Canceled,
+                End::Skipped => State::Skipped,
             },
         }
     }
 
     pub fn queue(&self) -> QueueId {
         match self {
+            Self::Blocked(blocked) => blocked.queue,
             Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.queue,
             Self::Running(running) => running.queue,
             Self::Finished(finished) => finished.queue,
@@ -258,6 +270,7 @@ impl Place {
 
     pub fn attempt(&self) -> u32 {
         match self {
+            Self::Blocked(_) => 0,
             Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.attempt,
             Self::Running(running) => running.attempt,
             Self::Finished(finished) => finished.attempt,
@@ -266,6 +279,7 @@ impl Place {
 
     pub fn fence(&self) -> Fence {
         match self {
+            Self::Blocked(_) => Fence::default(),
             Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.fence,
             Self::Running(running) => running.lease.generation,
             Self::Finished(finished) => finished.fence,
@@ -275,6 +289,7 @@ impl Place {
     /// The state in the words of the callback contract.
     pub fn phase(&self) -> Phase {
         match self {
+            Self::Blocked(_) => Phase::Blocked,
             Self::Scheduled(waiting) if waiting.attempt == 0 => Phase::Blocked,
             Self::Scheduled(_) => Phase::RetryWait,
             Self::Ready(_) => Phase::Ready,
@@ -284,6 +299,7 @@ impl Place {
                 End::Succeeded => Phase::Succeeded,
                 End::Failed => Phase::Failed,
                 End::Canceled => Phase::Cancelled,
+                End::Skipped => Phase::Skipped,
             },
         }
     }
@@ -292,8 +308,26 @@ impl Place {
     pub fn last_attempt(&self) -> Option<&ClosedAttempt> {
         match self {
             Self::Scheduled(waiting) | Self::Ready(waiting) => waiting.carry.last.as_deref(),
-            Self::Running(_) => None,
+            Self::Blocked(_) | Self::Running(_) => None,
             Self::Finished(finished) => finished.carry.last.as_deref(),
+        }
+    }
+
+    /// What the task carries with it.
+    pub fn carry(&self) -> &Carry {
+        match self {
+            Self::Blocked(blocked) => &blocked.carry,
+            Self::Scheduled(waiting) | Self::Ready(waiting) => &waiting.carry,
+            Self::Running(running) => &running.carry,
+            Self::Finished(finished) => &finished.carry,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&self) -> Option<End> {
+        match self {
+            Self::Finished(finished) => Some(finished.end),
+            _ => None,
         }
     }
 }
@@ -306,11 +340,22 @@ pub enum State {
     Succeeded,
     Failed,
     Canceled,
+    Blocked,
+    Skipped,
 }
 
 impl State {
-    pub const ALL: [Self; 6] =
-        [Self::Scheduled, Self::Ready, Self::Running, Self::Succeeded, Self::Failed, Self::Canceled];
+    /// Facts are recorded by the place in this list: new ones go to its end.
+    pub const ALL: [Self; 8] = [
+        Self::Scheduled,
+        Self::Ready,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+        Self::Blocked,
+        Self::Skipped,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -320,11 +365,50 @@ impl State {
             Self::Succeeded => "Succeeded",
             Self::Failed => "Failed",
             Self::Canceled => "Canceled",
+            Self::Blocked => "Blocked",
+            Self::Skipped => "Skipped",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// Row of `blocked`: a task of a run that has not been ready yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blocked {
+    pub queue: QueueId,
+    pub priority: u8,
+    /// How many of the tasks that it depends on have not succeeded yet.
+    pub waiting_on: u32,
+    /// Not before this, even when nothing is left to wait for.
+    pub at: Timestamp,
+    /// Set while the queue has a fairness key.
+    pub fair: Option<Arc<str>>,
+    pub carry: Carry,
+}
+
+impl Blocked {
+    /// As it ends without ever having been ready. That is final: nothing puts it among what is ready.
+    pub fn ended(&self, end: End, now: Timestamp) -> Finished {
+        let mut carry = self.carry.clone();
+        if let Some(member) = &mut carry.run {
+            member.sealed = true;
+        }
+        Finished {
+            queue: self.queue,
+            end,
+            finished_at: now,
+            result: None,
+            failure: None,
+            reason: None,
+            dead_lettered_at: None,
+            cancel_reason: None,
+            attempt: 0,
+            fence: Fence::default(),
+            carry,
+        }
     }
 }
 
@@ -338,6 +422,7 @@ pub enum Phase {
     RetryWait,
     Succeeded,
     Failed,
+    Skipped,
     Cancelled,
 }
 
@@ -351,6 +436,7 @@ impl Phase {
             Self::RetryWait => "RETRY_WAIT",
             Self::Succeeded => "SUCCEEDED",
             Self::Failed => "FAILED",
+            Self::Skipped => "SKIPPED",
             Self::Cancelled => "CANCELLED",
         }
     }
@@ -434,6 +520,8 @@ pub enum End {
     Succeeded,
     Failed,
     Canceled,
+    /// Never ran: a task that it depends on failed.
+    Skipped,
 }
 
 /// Why a task failed for good.

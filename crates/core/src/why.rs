@@ -2,6 +2,7 @@
 
 use crate::attempt::Reason;
 use crate::queue::{Limit, Queue};
+use crate::run::Upstream;
 use crate::task::{End, Place};
 use crate::time::Timestamp;
 
@@ -14,10 +15,17 @@ pub struct Around<'a> {
     pub running: u32,
     /// When a worker last asked for work of this queue.
     pub worker_seen_at: Option<Timestamp>,
+    /// Tasks of its run that it waits for.
+    pub waiting_for: &'a [Upstream],
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Why {
+    /// Other tasks of its run come first.
+    BlockedOnDependencies {
+        waiting_on: u32,
+        upstream: Vec<Upstream>,
+    },
     WaitingUntil {
         at: Timestamp,
     },
@@ -59,6 +67,7 @@ pub enum Why {
 impl Why {
     pub const fn code(&self) -> &'static str {
         match self {
+            Self::BlockedOnDependencies { .. } => "blocked_on_dependencies",
             Self::WaitingUntil { .. } => "waiting_until",
             Self::RetryBackoff { .. } => "retry_backoff",
             Self::QueuePaused => "queue_paused",
@@ -80,6 +89,13 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
             return vec![Why::Running { since: running.granted_at, cancel_requested: running.cancel.is_some() }];
         }
         Place::Finished(finished) => return vec![Why::Ended { at: finished.finished_at, end: finished.end }],
+        Place::Blocked(blocked) => {
+            let upstream = around.waiting_for.to_vec();
+            why.push(Why::BlockedOnDependencies { waiting_on: blocked.waiting_on, upstream });
+            if blocked.at > around.now {
+                why.push(Why::WaitingUntil { at: blocked.at });
+            }
+        }
         Place::Scheduled(waiting) => match &waiting.carry.last {
             Some(last) if waiting.attempt > 0 => why.push(Why::RetryBackoff {
                 at: waiting.at,
@@ -125,11 +141,12 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::testing::{at, ready, running, scheduled_retry};
+    use crate::command::testing::{at, blocked, ready, running, scheduled_retry};
     use crate::queue::{QueueId, QueueSettings, Rate};
+    use crate::task::Blocked;
 
     fn codes(place: &Place, queue: &Queue, running: u32, seen: Option<i64>) -> Vec<&'static str> {
-        let around = Around { now: at(100_000), queue, running, worker_seen_at: seen.map(at) };
+        let around = Around { now: at(100_000), queue, running, worker_seen_at: seen.map(at), waiting_for: &[] };
         why(place, &around).iter().map(Why::code).collect()
     }
 
@@ -155,5 +172,9 @@ mod tests {
         assert_eq!(codes(&Place::Scheduled(ready()), &free, 0, None), ["waiting_until"]);
         assert_eq!(codes(&Place::Scheduled(scheduled_retry()), &paused, 0, None), ["retry_backoff", "queue_paused"]);
         assert_eq!(codes(&Place::Running(running()), &free, 1, None), ["running"]);
+        let blocked = |at| Blocked { waiting_on: 2, at, ..blocked() };
+        assert_eq!(codes(&Place::Blocked(blocked(at(0))), &free, 0, None), ["blocked_on_dependencies"]);
+        let later = Place::Blocked(blocked(at(200_000)));
+        assert_eq!(codes(&later, &paused, 0, None), ["blocked_on_dependencies", "waiting_until", "queue_paused"]);
     }
 }

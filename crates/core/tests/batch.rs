@@ -73,6 +73,7 @@ fn body(backoff_ms: i64) -> Arc<Body> {
         envelope: None,
         created_at: at(0),
         run_at: at(0),
+        run: None,
     })
 }
 
@@ -108,7 +109,7 @@ impl Row {
         match &mut self.place {
             Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.message = 0,
             Place::Running(running) => running.message = 0,
-            Place::Finished(_) => {}
+            Place::Blocked(_) | Place::Finished(_) => {}
         }
         outcomes
     }

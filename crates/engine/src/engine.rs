@@ -6,12 +6,14 @@ use tenure_core::batch::Outcome;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::{Command, Reach};
 use tenure_core::queue::{QueueId, Transport};
+use tenure_core::run::Run;
+use tenure_core::task::Place;
 use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
-use tenure_core::{Seq, TaskId};
+use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
     AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
-    Retention, Store, StoreError, TaskFilter, TaskView,
+    Retention, RunFilter, RunMaterial, RunView, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -381,11 +383,16 @@ impl Engine {
         let Some(view) = self.shared.store.queue(task.body.queue).await? else { return Ok(None) };
         let asked_just_now =
             self.shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.queue.name);
+        let waiting_for = match &task.place {
+            Place::Blocked(_) => self.shared.store.upstream(id.seq()).await?,
+            _ => Vec::new(),
+        };
         let around = Around {
             now: view.now,
             queue: &view.queue,
             running: view.running,
             worker_seen_at: if asked_just_now { Some(view.now) } else { view.worker_seen_at },
+            waiting_for: &waiting_for,
         };
         let why = why::why(&task.place, &around);
         Ok(Some((task, why)))
@@ -408,6 +415,20 @@ impl Engine {
 
     pub async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, EngineError> {
         Ok(self.shared.store.dead_letters(filter).await?)
+    }
+
+    /// A run and how its tasks stand.
+    pub async fn run_view(&self, id: RunId, reach: &Reach) -> Result<Option<RunView>, EngineError> {
+        Ok(self.shared.store.run(id, reach).await?)
+    }
+
+    pub async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, EngineError> {
+        Ok(self.shared.store.runs(filter).await?)
+    }
+
+    /// A run with all that is needed to repeat it.
+    pub async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, EngineError> {
+        Ok(self.shared.store.run_material(id, reach).await?)
     }
 
     pub async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, EngineError> {

@@ -4,10 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::Seq;
 use tenure_core::command::Reach;
-use tenure_core::event::Fact;
+use tenure_core::event::{Fact, FactKind};
+use tenure_core::run::RunState;
 use tenure_core::time::Timestamp;
+use tenure_core::{RunId, Seq};
 use tenure_store::EventBatch;
 
 use crate::engine::Shared;
@@ -41,6 +42,13 @@ pub enum Event {
         at: Timestamp,
         queue: Arc<str>,
         fact: Fact,
+    },
+    Run {
+        id: EventId,
+        at: Timestamp,
+        run: RunId,
+        kind: FactKind,
+        state: RunState,
     },
     /// What lies before this was removed: the watcher should look at everything anew.
     Reset {
@@ -151,7 +159,10 @@ impl Events {
                     whose.get(&fact.task.seq()).is_some_and(|whose| reach.covers(&whose.tenant, whose.owner.as_deref()))
                 }
             };
-            if visible {
+            if let Some(state) = fact.kind.run_state().filter(|_| visible) {
+                let run = RunId::from_u128(fact.task.as_u128());
+                self.ready.push_back(Event::Run { id, at: batch.at, run, kind: fact.kind, state });
+            } else if visible {
                 let queue = self.shared.queue_name(fact.queue).await?;
                 self.ready.push_back(Event::Task { id, at: batch.at, queue, fact });
             }

@@ -142,10 +142,19 @@ fn take(receiver: &mut mpsc::Receiver<Request>, requests: &mut Vec<Request>, mut
 fn call_in(waiters: &Waiters, requests: &[Request]) -> bool {
     let mut tasks: HashMap<&str, usize> = HashMap::new();
     for command in requests.iter().flat_map(|request| &request.commands) {
-        if let Command::Submit(submit) = command {
-            for task in submit.tasks.iter().filter(|task| task.start == Start::Now) {
-                *tasks.entry(&task.queue).or_default() += 1;
+        match command {
+            Command::Submit(submit) => {
+                for task in submit.tasks.iter().filter(|task| task.start == Start::Now) {
+                    *tasks.entry(&task.queue).or_default() += 1;
+                }
             }
+            Command::SubmitRun(submit) => {
+                let first = submit.tasks.iter().filter(|one| one.depends_on.is_empty() && one.carried.is_none());
+                for task in first.map(|one| &one.task).filter(|task| task.start == Start::Now) {
+                    *tasks.entry(&task.queue).or_default() += 1;
+                }
+            }
+            _ => {}
         }
     }
     tasks.into_iter().fold(false, |called, (queue, tasks)| waiters.wake(queue, tasks) > 0 || called)

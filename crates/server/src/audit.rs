@@ -20,7 +20,7 @@ const TEXT_BYTES: usize = 256;
 /// Whether a request ends with a row in the audit: of admins, and of what users change. Submitting leaves the task.
 pub fn leaves_a_row(method: &Method, route: &str) -> bool {
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    let submits = matches!(route, "/api/v1/tasks" | "/api/v1/tasks/batch");
+    let submits = matches!(route, "/api/v1/tasks" | "/api/v1/tasks/batch" | "/api/v1/runs");
     route.starts_with(ADMIN) || (route.starts_with("/api/v1/") && !reads && !submits)
 }
 

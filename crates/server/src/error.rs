@@ -119,7 +119,8 @@ impl Fault {
                 _ => StatusCode::CONFLICT,
             },
             Self::InvalidTaskToken => StatusCode::UNAUTHORIZED,
-            Self::NotFound { .. } | Self::Refused(Rejection::NotFound | Rejection::QueueNotFound) => {
+            Self::NotFound { .. }
+            | Self::Refused(Rejection::NotFound | Rejection::RunNotFound | Rejection::QueueNotFound) => {
                 StatusCode::NOT_FOUND
             }
             Self::Refused(_) => StatusCode::CONFLICT,
@@ -180,6 +181,10 @@ impl Fault {
                 Rejection::IdempotencyConflict { .. } => "idempotency_conflict",
                 Rejection::AlreadyTerminal { .. } => "task_already_terminal",
                 Rejection::NotRetryable { .. } => "task_not_retryable",
+                Rejection::RunNotFound => "run_not_found",
+                Rejection::RunKeyConflict { .. } => "run_key_conflict",
+                Rejection::RunAlreadyTerminal { .. } => "run_already_terminal",
+                Rejection::RunNotRerunnable { .. } => "run_not_rerunnable",
                 Rejection::StaleIncarnation => "stale_incarnation",
                 Rejection::QueueNotFound => "queue_not_found",
                 Rejection::QueueShared => "queue_shared",
@@ -262,6 +267,22 @@ impl Fault {
                 }
                 Rejection::AlreadyTerminal { state } => format!("the task has ended: {}", state.as_str()),
                 Rejection::NotRetryable { past_deadline: true, .. } => "the deadline of the task has passed".to_owned(),
+                Rejection::NotRetryable { sealed: true, .. } => {
+                    "its run has ended or gone on without it: repeat the run, with POST /api/v1/runs/{id}/rerun"
+                        .to_owned()
+                }
+                Rejection::RunNotFound => "no such run".to_owned(),
+                Rejection::RunKeyConflict { existing: None, .. } => {
+                    "the run_key belongs to a run of another owner: use another key".to_owned()
+                }
+                Rejection::RunKeyConflict { existing: Some((run, _)), .. } => {
+                    format!("the run_key belongs to {run}, which has other content")
+                }
+                Rejection::RunAlreadyTerminal { state } => format!("the run has ended: {}", state.as_str()),
+                Rejection::RunNotRerunnable { state } => {
+                    let state = state.as_str();
+                    format!("only a run that is FAILED or CANCELLED can be repeated; this one is {state}")
+                }
                 Rejection::NotRetryable { state, .. } => {
                     format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
                 }
@@ -325,6 +346,18 @@ impl Fault {
             message: self.message(),
             request_id: id.0.clone(),
             field: self.field(),
+            existing_run_id: None,
+            existing_fingerprint: None,
+            requested_fingerprint: None,
+        };
+        let body = match &self {
+            Self::Refused(Rejection::RunKeyConflict { existing, requested }) => UserError {
+                existing_run_id: existing.map(|(run, _)| run.to_string()),
+                existing_fingerprint: existing.map(|(_, digest)| render::fingerprint(&digest)),
+                requested_fingerprint: Some(render::fingerprint(requested)),
+                ..body
+            },
+            _ => body,
         };
         self.respond(Json(body))
     }

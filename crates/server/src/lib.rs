@@ -16,6 +16,7 @@ pub mod openapi;
 mod push;
 mod render;
 mod request;
+mod run_plan;
 mod state;
 mod tenants;
 mod transports;

@@ -4,7 +4,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
-use crate::api::{dead_letters, events, health, metrics, queues, tasks, whoami};
+use crate::api::{dead_letters, events, health, metrics, queues, runs, tasks, whoami};
 use crate::contracts::{callback, exchange, pull};
 
 #[derive(OpenApi)]
@@ -30,6 +30,11 @@ use crate::contracts::{callback, exchange, pull};
         tasks::why,
         tasks::cancel,
         tasks::retry,
+        runs::submit,
+        runs::list,
+        runs::show,
+        runs::cancel,
+        runs::rerun,
         queues::list,
         queues::show,
         queues::set,
@@ -65,6 +70,7 @@ use crate::contracts::{callback, exchange, pull};
         outbox::list,
         outbox::retry,
     ),
+    components(schemas(tenure_contract::events::RunEvent)),
     modifiers(&Credentials)
 )]
 struct Document;

@@ -2,25 +2,27 @@
 
 use tenure_contract::Json;
 use tenure_contract::pull::{Job, JobError};
+use tenure_contract::run;
 use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
 use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
 use tenure_core::command::claim::Grant;
 use tenure_core::id::ulid;
+use tenure_core::run::{Run, Upstream};
 use tenure_core::task::{FailReason, Place, State};
 use tenure_core::time::Timestamp;
 use tenure_core::why::Why;
-use tenure_engine::store::{AttemptView, QueueStats, RedriveView, TaskView};
+use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
 
 /// Where a job stands, in the words of the pull contract.
 pub const fn job_status(state: State, dead_lettered: bool) -> &'static str {
     match state {
-        State::Scheduled | State::Ready => "QUEUED",
+        State::Blocked | State::Scheduled | State::Ready => "QUEUED",
         State::Running => "RUNNING",
         State::Succeeded => "COMPLETED",
         State::Failed if dead_lettered => "DLQ",
         State::Failed => "FAILED",
-        State::Canceled => "CANCELLED",
+        State::Canceled | State::Skipped => "CANCELLED",
     }
 }
 
@@ -66,11 +68,7 @@ pub fn failure(failure: &Failure) -> JobError {
 pub fn task(view: &TaskView) -> user::Task {
     let body = &view.body;
     let place = &view.place;
-    let extra = match place {
-        Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.extra_attempts,
-        Place::Running(running) => running.carry.extra_attempts,
-        Place::Finished(finished) => finished.carry.extra_attempts,
-    };
+    let extra = place.carry().extra_attempts;
     let mut task = user::Task {
         task_id: body.id.to_string(),
         queue: view.queue.to_string(),
@@ -101,8 +99,11 @@ pub fn task(view: &TaskView) -> user::Task {
         progress_message: place.last_attempt().and_then(|last| last.progress.message.as_deref().map(ToOwned::to_owned)),
         idempotency_key: body.idempotency.as_ref().map(|idempotency| idempotency.key.to_string()),
         deadline: body.spec.deadline.map(time),
+        run_id: body.run.as_ref().map(|run| run.run.to_string()),
+        task_key: body.run.as_ref().map(|run| run.key.to_string()),
     };
     match place {
+        Place::Blocked(blocked) => task.run_at = time(blocked.at),
         Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
         Place::Running(running) => {
             task.started_at = running.started_at().map(time);
@@ -204,8 +205,27 @@ fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
     }
 }
 
+/// The first few by their keys, and how many more there are.
+fn named(upstream: &[Upstream], waiting_on: u32) -> String {
+    const NAMED: usize = 5;
+    let mut names: Vec<String> =
+        upstream.iter().take(NAMED).map(|one| format!("{} ({})", one.key, one.state.as_str())).collect();
+    let more = (waiting_on as usize).saturating_sub(names.len());
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
 pub fn why(why: &Why) -> WhyReason {
     let (message, since, detail) = match why {
+        Why::BlockedOnDependencies { waiting_on, upstream } => {
+            let tasks = upstream.iter().map(|one| {
+                serde_json::json!({"key": &*one.key, "task_id": one.task.to_ulid_text(), "state": one.state.as_str()})
+            });
+            let detail = serde_json::json!({"waiting_on": waiting_on, "tasks": tasks.collect::<Vec<_>>()});
+            (format!("waits for {}", named(upstream, *waiting_on)), None, Some(detail))
+        }
         Why::WaitingUntil { at } => (format!("due at {at}"), None, Some(serde_json::json!({"until": time(*at)}))),
         Why::RetryBackoff { at, after, attempt, since } => {
             let cause = after.map_or("a failure", |reason| reason.as_str());
@@ -295,5 +315,73 @@ pub fn redrive(view: &RedriveView) -> user::Redrive {
         matched: view.matched,
         released: view.released,
         state: if view.finished { "done" } else { "running" }.to_owned(),
+    }
+}
+
+pub fn fingerprint(digest: &[u8; 32]) -> String {
+    digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// A run without its tasks, as lists show it.
+pub fn run(run: &Run) -> run::Run {
+    let counts = &run.counts;
+    run::Run {
+        run_id: run.id.to_string(),
+        run_key: run.key.as_deref().map(ToOwned::to_owned),
+        state: run.state().as_str().to_owned(),
+        created: None,
+        fingerprint: fingerprint(&run.fingerprint),
+        tenant: run.tenant.to_string(),
+        workspace: run.workspace.to_string(),
+        owner: run.owner.as_deref().map(ToOwned::to_owned),
+        labels: run.labels.clone(),
+        deadline: run.deadline.map(time),
+        cancel_requested: run.cancel_reason.is_some(),
+        cancel_reason: run.cancel_reason.as_deref().map(ToOwned::to_owned),
+        parent_run_id: run.parent.map(|parent| parent.to_string()),
+        created_at: time(run.created_at),
+        finished_at: run.finished_at.map(time),
+        counts: run::RunCounts {
+            total: counts.total(),
+            open: counts.open,
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+            skipped: counts.skipped,
+            cancelled: counts.canceled,
+            ..run::RunCounts::default()
+        },
+        tasks: Vec::new(),
+    }
+}
+
+/// A run with its tasks.
+pub fn whole_run(view: &RunView) -> run::Run {
+    let mut whole = run(&view.run);
+    whole.tasks = view.tasks.iter().map(run_task).collect();
+    let count = |state: &str| Some(whole.tasks.iter().filter(|task| task.state == state).count() as u32);
+    whole.counts.blocked = count("BLOCKED");
+    whole.counts.ready = count("READY");
+    whole.counts.dispatched = count("DISPATCHED");
+    whole.counts.running = count("RUNNING");
+    whole.counts.retry_wait = count("RETRY_WAIT");
+    whole
+}
+
+fn run_task(task: &RunTaskView) -> run::RunTask {
+    run::RunTask {
+        key: task.key.to_string(),
+        task_id: task.id.to_ulid_text(),
+        state: task.phase().as_str().to_owned(),
+        attempt: task.attempt,
+        depends_on: task.depends_on.iter().map(ToString::to_string).collect(),
+        operator: task.operator.to_string(),
+        queue: task.queue.to_string(),
+        started_at: task.started_at.map(time),
+        finished_at: task.finished_at.map(time),
+        run_at: task.due_at.map(time),
+        progress_pct: task.progress.pct,
+        progress_message: task.progress.message.as_deref().map(ToOwned::to_owned),
+        error: task.failure.as_ref().map(failure),
+        cancel_reason: task.cancel_reason.as_deref().map(ToOwned::to_owned),
     }
 }

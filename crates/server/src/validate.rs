@@ -10,7 +10,7 @@ use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
-use tenure_core::{TaskId, Timestamp};
+use tenure_core::{RunId, TaskId, Timestamp};
 
 use crate::access::caller::Caller;
 use crate::error::Fault;
@@ -22,7 +22,7 @@ const OWNER_CHARS: usize = 128;
 pub struct At(pub Option<usize>);
 
 impl At {
-    fn field(self, name: &str) -> String {
+    pub fn field(self, name: &str) -> String {
         match self.0 {
             None => name.to_owned(),
             Some(index) => format!("tasks[{index}].{name}"),
@@ -243,14 +243,19 @@ fn retry(policy: &WireRetry, at: At) -> Result<RetryPolicy, Fault> {
 }
 
 fn tags(tags: BTreeMap<String, String>, at: At) -> Result<BTreeMap<String, String>, Fault> {
+    pairs(tags, &at.field("tags"))
+}
+
+/// Tags of a task, labels of a run.
+pub fn pairs(tags: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<String, String>, Fault> {
     if tags.len() > limits::TAGS {
-        return Err(at.fault("tags", &format!("at most {} tags", limits::TAGS)));
+        return Err(Fault::invalid(field, &format!("at most {} of them", limits::TAGS)));
     }
     for (key, value) in &tags {
         let fits = |text: &str| text.len() <= limits::TAG_BYTES && !text.chars().any(char::is_control);
         if key.is_empty() || key.contains(':') || !fits(key) || !fits(value) {
             let message = "names without ':' and values of up to 256 bytes, without control characters";
-            return Err(at.fault("tags", message));
+            return Err(Fault::invalid(field, message));
         }
     }
     Ok(tags)
@@ -258,6 +263,11 @@ fn tags(tags: BTreeMap<String, String>, at: At) -> Result<BTreeMap<String, Strin
 
 /// Digest of what was submitted, with defaults filled in: a field that is left out and its default are the same.
 fn fingerprint(task: &NewTask) -> [u8; 32] {
+    Sha256::digest(content(task).to_string().as_bytes()).into()
+}
+
+/// What was submitted, with defaults filled in.
+pub fn content(task: &NewTask) -> serde_json::Value {
     // serde_json keeps the keys of a `Value` sorted, so equal payloads give equal texts. A payload that is nested too
     // deeply for a `Value` counts as it was written.
     let payload = serde_json::from_str::<serde_json::Value>(&task.payload)
@@ -279,7 +289,7 @@ fn fingerprint(task: &NewTask) -> [u8; 32] {
     if let Some(envelope) = &task.envelope {
         content["envelope"] = serde_json::json!(envelope);
     }
-    Sha256::digest(content.to_string().as_bytes()).into()
+    content
 }
 
 /// All but where its tasks are pushed, which takes the configuration to judge.
@@ -322,6 +332,11 @@ pub fn page_limit(limit: Option<i64>) -> Result<usize, Fault> {
     let limit = limit.unwrap_or(limits::LIST_LIMIT_DEFAULT as i64);
     let limit = within(limit, 1, limits::LIST_LIMIT_MAX as i64, "limit")?;
     Ok(usize::try_from(limit).unwrap_or(limits::LIST_LIMIT_DEFAULT))
+}
+
+/// A run id in a path.
+pub fn run_id(text: &str, field: &str) -> Result<RunId, Fault> {
+    RunId::parse(text).map_err(|error| Fault::invalid(field, &error.to_string()))
 }
 
 /// A task id in a path or a body.

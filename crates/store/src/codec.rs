@@ -86,11 +86,17 @@ pub fn tag_pattern(name: &str, value: &str) -> Option<String> {
     Some(format!(",{}:{}", serde_json::to_string(name).ok()?, serde_json::to_string(value).ok()?))
 }
 
+/// The numbers of the tasks that a task was submitted to wait for.
+pub fn encode_rows(rows: &[Seq]) -> Option<String> {
+    encode_unless(&rows, rows.is_empty())
+}
+
 pub fn end_code(end: End) -> i16 {
     match end {
         End::Succeeded => 1,
         End::Failed => 2,
         End::Canceled => 3,
+        End::Skipped => 4,
     }
 }
 
@@ -98,6 +104,7 @@ pub fn end_from(code: i16) -> End {
     match code {
         1 => End::Succeeded,
         3 => End::Canceled,
+        4 => End::Skipped,
         _ => End::Failed,
     }
 }
@@ -230,6 +237,18 @@ pub fn join_finished(
     });
 }
 
+/// How many runs retention looks at in one go; they can have many tasks each.
+pub const PRUNED_RUNS: i64 = 10;
+
+/// The times before which runs go: those with a key, those that failed, and the others.
+pub fn runs_before(retention: &Retention, now: Timestamp) -> [Timestamp; 3] {
+    [
+        now.plus(-limits::IDEMPOTENCY_MS_MIN),
+        now.plus(-retention.dead_letter_ms.max(retention.finished_ms)),
+        now.plus(-retention.finished_ms),
+    ]
+}
+
 /// How long the name of a worker process is remembered after it said hello.
 pub const WORKERS_KEPT_MS: DurationMs = 7 * 24 * 3_600_000;
 
@@ -280,10 +299,19 @@ impl Pruning {
     }
 
     /// `events` is how many batches of facts were removed beside the tasks: a full bite means that more are old.
-    pub fn outcome(&self, stretch: &[Prunable], after: Seq, limit: usize, events: usize) -> Pruned {
+    /// `of_runs` is how many tasks went with their runs: then there may be more of those.
+    pub fn outcome(&self, stretch: &[Prunable], after: Seq, limit: usize, events: usize, of_runs: usize) -> Pruned {
         let more = stretch.len() == limit && !(self.young && self.gone.is_empty());
         let last = stretch.last().map_or(after, |task| Seq(task.seq));
-        Pruned { removed: self.gone.len(), next: (more || events == limit).then_some(last) }
+        let next = (more || events == limit || of_runs > 0).then_some(last);
+        Pruned { removed: self.gone.len() + of_runs, next }
+    }
+
+    /// A task that goes with its run.
+    pub fn count_gone(&mut self, queue: QueueId, dead_lettered: bool) {
+        let counts = self.counts.entry(queue).or_default();
+        counts.finished -= 1;
+        counts.dead_lettered -= i64::from(dead_lettered);
     }
 }
 
@@ -304,7 +332,7 @@ mod tests {
         for state in AttemptState::ALL {
             assert_eq!(state_from(state_code(state)), state);
         }
-        for end in [End::Succeeded, End::Failed, End::Canceled] {
+        for end in [End::Succeeded, End::Failed, End::Canceled, End::Skipped] {
             assert_eq!(end_from(end_code(end)), end);
         }
         for receipt in [

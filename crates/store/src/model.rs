@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tenure_core::attempt::ClosedAttempt;
+use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::event::Fact;
 use tenure_core::queue::{Queue, Transport};
-use tenure_core::task::{Body, Place, Running, State};
+use tenure_core::run::{Run, RunState, Upstream};
+use tenure_core::task::{Body, Carry, Phase, Place, Running, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
@@ -25,6 +26,85 @@ pub struct TaskView {
     pub body: Arc<Body>,
     pub place: Place,
     pub queue: Arc<str>,
+}
+
+/// A run with its tasks, in the order in which they were submitted.
+#[derive(Debug, Clone)]
+pub struct RunView {
+    pub run: Run,
+    pub tasks: Vec<RunTaskView>,
+}
+
+/// A task as its run shows it: without what it was given and what it made.
+#[derive(Debug, Clone)]
+pub struct RunTaskView {
+    pub id: TaskId,
+    pub key: Arc<str>,
+    pub operator: Arc<str>,
+    pub queue: Arc<str>,
+    /// Keys of the tasks that it was submitted to wait for.
+    pub depends_on: Vec<Arc<str>>,
+    pub state: State,
+    pub attempt: u32,
+    /// When its last attempt was granted, and the one in flight started.
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub progress: Progress,
+    pub failure: Option<Failure>,
+    pub cancel_reason: Option<Arc<str>>,
+    /// When it is due, if it waits for that.
+    pub due_at: Option<Timestamp>,
+}
+
+impl RunTaskView {
+    /// A pushed attempt that nobody has taken up is on its way, whatever its row says.
+    pub(crate) fn with_dispatch(mut self, carry: &Carry) -> Self {
+        if let Some(dispatch) = &carry.dispatch
+            && self.state == State::Running
+        {
+            self.started_at = dispatch.started_at;
+        }
+        self
+    }
+
+    /// The state in the words of runs.
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            State::Blocked => Phase::Blocked,
+            State::Scheduled if self.attempt == 0 => Phase::Blocked,
+            State::Scheduled => Phase::RetryWait,
+            State::Ready => Phase::Ready,
+            State::Running if self.started_at.is_none() => Phase::Dispatched,
+            State::Running => Phase::Running,
+            State::Succeeded => Phase::Succeeded,
+            State::Failed => Phase::Failed,
+            State::Skipped => Phase::Skipped,
+            State::Canceled => Phase::Cancelled,
+        }
+    }
+}
+
+/// A run with all that is needed to repeat it.
+#[derive(Debug, Clone)]
+pub struct RunMaterial {
+    pub run: Run,
+    pub tasks: Vec<(TaskView, Vec<Seq>)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    pub state: Option<RunState>,
+    pub label: Option<(String, String)>,
+    pub run_key: Option<String>,
+    pub workspace: Option<String>,
+    /// Created at or after.
+    pub after: Option<Timestamp>,
+    /// Created before.
+    pub until: Option<Timestamp>,
+    pub reach: Reach,
+    /// Newest first; only runs older than this one.
+    pub before: Option<Seq>,
+    pub limit: usize,
 }
 
 /// Whose a task is.
@@ -164,6 +244,12 @@ pub struct EventBatch {
 }
 
 impl TaskView {
+    /// As those who wait for it see it; `None` if it is in no run.
+    pub fn upstream(&self) -> Option<Upstream> {
+        let run = self.body.run.as_ref()?;
+        Some(Upstream { key: Arc::clone(&run.key), task: self.body.id, state: self.place.state() })
+    }
+
     pub fn id(&self) -> TaskId {
         self.body.id
     }

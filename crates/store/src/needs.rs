@@ -8,6 +8,7 @@ use tenure_core::command::claim::{Claim, Grant, NotGranted, NotGrantedReason};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::{Answer, Command, Context, expire};
 use tenure_core::queue::{QueueId, Transport};
+use tenure_core::run::Edge;
 use tenure_core::task::{Body, Place, Running, Waiting};
 use tenure_core::{AttemptId, Seq, TaskId};
 
@@ -34,6 +35,11 @@ pub struct Needs<'a> {
     /// Claims, by their place in the batch.
     pub claims: Vec<(usize, &'a Claim)>,
     pub hellos: Vec<&'a Hello>,
+    /// Runs to cancel: with all their tasks that have not ended.
+    pub cancel_runs: BTreeSet<Seq>,
+    /// Runs that an earlier try may have made.
+    pub made_runs: BTreeSet<Seq>,
+    pub run_keys: Vec<IdempotencyScope>,
     /// Some command may grant a task.
     pub grants: bool,
 }
@@ -80,6 +86,26 @@ impl<'a> Needs<'a> {
                         }
                     }
                 }
+                Command::SubmitRun(submit) => {
+                    let run = &submit.run;
+                    if batch.retrying {
+                        needs.made_runs.insert(run.id.seq());
+                    }
+                    if let Some(key) = &run.key {
+                        needs.run_keys.push((Arc::clone(&run.tenant), Arc::clone(&run.workspace), Arc::clone(key)));
+                    }
+                    for task in submit.tasks.iter().map(|member| &member.task) {
+                        needs.make_queues.entry(&task.queue).or_insert(submit.maker.as_deref());
+                        if let Some(idempotency) = &task.idempotency {
+                            let scope =
+                                (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+                            needs.keys.push(scope);
+                        }
+                    }
+                }
+                Command::CancelRun(cancel) => {
+                    needs.cancel_runs.insert(cancel.run.seq());
+                }
                 Command::Claim(claim) => {
                     needs.queues.extend(&claim.queues);
                     needs.claims.push((index, claim));
@@ -114,6 +140,17 @@ pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> boo
         matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_) | Command::Callback(_));
     let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
     batch::needs_history(command, place) || (reports && waits && needs.grants)
+}
+
+/// Runs of the loaded tasks that have ended: whether those can still change depends on their run too.
+pub fn runs_of_ended(world: &World) -> BTreeSet<Seq> {
+    let ended = world.tasks.values().filter(|cell| matches!(cell.task.place, Place::Finished(_)));
+    ended.filter_map(|cell| Some(cell.task.place.carry().run.as_ref()?.run)).collect()
+}
+
+/// The tasks behind these edges that are not loaded yet.
+pub fn behind(world: &World, edges: &[Edge]) -> BTreeSet<Seq> {
+    edges.iter().map(|edge| edge.downstream).filter(|row| !world.tasks.contains_key(row)).collect()
 }
 
 /// Rows whose bodies the answers carry.
@@ -311,7 +348,7 @@ impl ClaimPlan {
 /// Whether a claim will get what it had and so wants nothing new. A lease that has run out, or that another command of
 /// the batch may end, is no answer.
 fn is_repeat(index: usize, needs: &Needs<'_>, world: &World) -> bool {
-    let ctx = Context { now: world.now, grace: world.grace, numbers: &mut world.numbers.clone() };
+    let ctx = Context { now: world.now, grace: world.grace, numbers: &mut world.numbers.clone(), sealed: false };
     let held = world.repeats.get(&index).into_iter().flatten();
     held.filter_map(|row| world.tasks.get(row)).any(|cell| match &cell.task.place {
         Place::Running(running) => {

@@ -6,8 +6,9 @@ use tenure_core::batch::{OutboxWake, Outcome, World, Writes};
 use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::run::{Run, Upstream};
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId};
+use tenure_core::{RunId, Seq, TaskId};
 
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -15,7 +16,7 @@ use crate::identity::IdentityStore;
 use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, TaskFilter, TaskView, Whose,
+    Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
@@ -138,7 +139,7 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// What new queues get. Until it is told: embedded.
     fn set_default_transport(&self, transport: Transport);
 
-    /// Loads and locks what the batch names, decides, writes, commits.
+    /// Loads and locks what the batch names, decides, draws the consequences for runs, writes, commits.
     ///
     /// A crash before the commit leaves nothing. A crash after it leaves everything, with nobody told: the same batch
     /// with `retrying` set finds what it did and gives the same answers.
@@ -199,6 +200,15 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Whose tasks these are; unknown ones are left out.
     async fn whose(&self, rows: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError>;
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError>;
+
+    /// A run and how its tasks stand.
+    async fn run(&self, id: RunId, reach: &Reach) -> Result<Option<RunView>, StoreError>;
+    /// Runs, newest first.
+    async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError>;
+    /// A run with all that its tasks were given and made.
+    async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError>;
+    /// The tasks that a task of a run still waits for.
+    async fn upstream(&self, row: Seq) -> Result<Vec<Upstream>, StoreError>;
 
     /// How many dead letters match.
     async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError>;

@@ -63,7 +63,11 @@ impl Beat {
     /// the lease is still ours.
     pub(crate) fn new(job: &Job, sent_at: Instant, now: Instant, tolerance: Duration) -> Self {
         let ttl = Duration::from_secs(job.lease_ttl_seconds.max(1));
-        let asked = Duration::from_secs(job.heartbeat_interval_seconds);
+        Self::of(ttl, Duration::from_secs(job.heartbeat_interval_seconds), sent_at, now, tolerance)
+    }
+
+    /// Of any lease that began between `sent_at` and `now`, lasts for `ttl` and asks for a heartbeat each `asked`.
+    pub(crate) fn of(ttl: Duration, asked: Duration, sent_at: Instant, now: Instant, tolerance: Duration) -> Self {
         // Whole seconds are too coarse for the shortest leases, and two chances per lease are the least.
         let every = if asked.is_zero() || asked * 2 > ttl { ttl / 3 } else { asked };
         let confirmed = now.saturating_duration_since(sent_at) <= ttl / 2;
@@ -149,6 +153,12 @@ impl Beat {
         let untold = std::mem::take(&mut self.sent_news);
         self.news.progress = self.news.progress.take().or(untold.progress);
         self.news.checkpoint = self.news.checkpoint.take().or(untold.checkpoint);
+    }
+
+    /// The heartbeat was refused for what it brought: that is not told again.
+    pub(crate) fn refused(&mut self, now: Instant) {
+        self.sent_news = News::default();
+        self.failed(now, None);
     }
 
     /// Something to tell with the next heartbeat, which comes a little sooner for it. Returns when.

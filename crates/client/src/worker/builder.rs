@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use serde::Serialize;
-use tenure_contract::Json;
 
 use super::context::TaskContext;
 use super::error::{TaskError, WorkerError};
-use super::execute::Handler;
+use super::execute::erase;
 use super::id;
 use super::issued::{BootstrapKey, Issued};
 use super::link::Identity;
@@ -158,13 +156,7 @@ impl Worker {
         Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
         T: Serialize,
     {
-        let handler = Arc::new(handler);
-        let erased: Handler = Arc::new(move |context| {
-            let handler = Arc::clone(&handler);
-            // The call itself is inside, so that its panic is one of the future.
-            async move { Ok(Json::of(&handler(context).await?)?) }.boxed()
-        });
-        self.options.handlers.insert(name.into(), erased);
+        self.options.handlers.insert(name.into(), erase(handler));
         self
     }
 

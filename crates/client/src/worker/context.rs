@@ -11,6 +11,8 @@ use super::error::TaskError;
 use super::lease::{CancelReason, Lease};
 use super::registry::Registry;
 use super::{CHECKPOINT_BYTES, MESSAGE_BYTES, cut};
+use crate::callback::Refusal;
+use crate::fence::Fence;
 
 /// The header that carries the fence to another system.
 pub const FENCE_HEADER: &str = "Tenure-Fence";
@@ -46,6 +48,11 @@ impl TaskContext {
         self.lease.job.fence
     }
 
+    /// The fence with what the guards of [`fence`](crate::fence) need to know of it.
+    pub fn guard(&self) -> Fence {
+        Fence::new(self.task_id(), self.fence())
+    }
+
     /// Headers for an HTTP call to a system that knows fences or idempotency keys.
     pub fn guard_headers(&self) -> [(&'static str, String); 2] {
         [(FENCE_HEADER, self.fence().to_string()), (IDEMPOTENCY_HEADER, self.task_id().to_owned())]
@@ -57,6 +64,21 @@ impl TaskContext {
 
     pub fn queue(&self) -> &str {
         &self.lease.job.stream
+    }
+
+    /// The run that a pushed task belongs to; one that was submitted alone has a run of its own.
+    pub fn run_id(&self) -> Option<&str> {
+        self.lease.origin.as_ref().map(|origin| origin.run_id.as_str())
+    }
+
+    /// The key of a pushed task within its run.
+    pub fn task_key(&self) -> Option<&str> {
+        self.lease.origin.as_ref().map(|origin| origin.task_key.as_str())
+    }
+
+    /// Tenant and workspace of a pushed task.
+    pub fn scope(&self) -> Option<(&str, &str)> {
+        self.lease.origin.as_ref().map(|origin| (origin.tenant.as_str(), origin.workspace.as_str()))
     }
 
     /// When the whole task must have ended, by the server's clock.
@@ -112,6 +134,24 @@ impl TaskContext {
 
     pub fn raw_checkpoint(&self) -> Option<&Json> {
         self.lease.job.checkpoint.as_ref()
+    }
+
+    /// Says what the handler is at: told with the report if the task is cancelled meanwhile.
+    pub fn enter_phase(&self, name: impl Into<String>) {
+        self.lease.enter_stage(name.into());
+    }
+
+    /// Says that the result counts although a cancel was requested.
+    ///
+    /// A pushed task that returns after a cancel is reported as cancelled, since most handlers that stop in time return
+    /// normally. One that has finished its work all the same says so here.
+    pub fn keep_result(&self) {
+        self.lease.keep_result();
+    }
+
+    /// What the control plane said when it refused a callback and so took the lease away.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.lease.refusal()
     }
 
     /// Fires when the handler is to stop; [`TaskContext::cancel_reason`] says why.

@@ -2,14 +2,21 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::path::PathBuf;
 
+use tenure_contract::callback::{Category, TaskError as CallbackTaskError};
 use tenure_contract::pull::JobError;
 
 use super::{ERROR_CODE_BYTES, MESSAGE_BYTES, STACK_BYTES, cut};
 
+/// Code of a task whose operator this worker does not have.
+pub(crate) const UNKNOWN_OPERATOR: &str = "UNKNOWN_OPERATOR";
+/// Code of a task that the end of its worker ended.
+pub(crate) const WORKER_SHUTDOWN: &str = "WORKER_SHUTDOWN";
+
 /// How a handler says that its task failed.
 ///
-/// Any `std` error becomes one with `?`: retryable, code `USER_CODE`, its sources as the stack. To make that possible
-/// this type is no `std` error itself.
+/// Any `std` error becomes one with `?`, its sources as the stack. I/O and lack of memory are `INFRASTRUCTURE`, a time-out
+/// of tokio is `TIMEOUT`, a variable of the environment that is missing is `CONFIGURATION` and permanent, all else is
+/// `USER_CODE`. To make that possible this type is no `std` error itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {
     code: String,
@@ -82,6 +89,25 @@ impl TaskError {
         self.retryable
     }
 
+    /// The category that the code stands for. Codes of one's own are errors of the code that ran.
+    pub fn category(&self) -> Category {
+        match self.code.as_str() {
+            UNKNOWN_OPERATOR => Category::Configuration,
+            WORKER_SHUTDOWN => Category::Infrastructure,
+            code => Category::parse(code).unwrap_or(Category::UserCode),
+        }
+    }
+
+    /// For the callback contract, which knows categories only: another code stands before the message.
+    pub(crate) fn into_callback(mut self) -> CallbackTaskError {
+        let category = self.category();
+        if category.as_str() != self.code {
+            self.message = format!("{}: {}", self.code, self.message);
+        }
+        let wire = self.into_wire();
+        CallbackTaskError { category, message: wire.message, stack_trace: wire.stack, retryable: wire.retryable }
+    }
+
     pub(crate) fn into_wire(mut self) -> JobError {
         cut(&mut self.code, ERROR_CODE_BYTES);
         cut(&mut self.message, MESSAGE_BYTES);
@@ -98,13 +124,31 @@ impl fmt::Display for TaskError {
     }
 }
 
-impl<E: StdError> From<E> for TaskError {
+impl<E: StdError + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
-        let sources: Vec<_> = std::iter::successors(error.source(), |source| (*source).source())
-            .map(|source| format!("caused by: {source}"))
-            .collect();
-        let failed = Self::user_code(error.to_string());
+        let causes = || std::iter::successors(Some(&error as &(dyn StdError + 'static)), |cause| (*cause).source());
+        let message = error.to_string();
+        let failed = match causes().find_map(known_kind) {
+            Some(Category::Infrastructure) => Self::infrastructure(message),
+            Some(Category::Timeout) => Self::timeout(message),
+            Some(Category::Configuration) => Self::configuration(message),
+            _ => Self::user_code(message),
+        };
+        let sources: Vec<_> = causes().skip(1).map(|source| format!("caused by: {source}")).collect();
         if sources.is_empty() { failed } else { failed.with_stack(sources.join("\n")) }
+    }
+}
+
+/// What kind of failure an error is, if its type says so.
+fn known_kind(error: &(dyn StdError + 'static)) -> Option<Category> {
+    if error.is::<tokio::time::error::Elapsed>() {
+        Some(Category::Timeout)
+    } else if error.is::<std::env::VarError>() {
+        Some(Category::Configuration)
+    } else if error.is::<std::io::Error>() || error.is::<std::collections::TryReserveError>() {
+        Some(Category::Infrastructure)
+    } else {
+        None
     }
 }
 
@@ -136,6 +180,9 @@ pub enum WorkerError {
     /// The heartbeat thread is gone, and without heartbeats no lease may be kept.
     #[error("the heartbeat thread ended: {0}")]
     Supervisor(String),
+    /// The listener of a worker that is pushed to.
+    #[error("the listener failed")]
+    Listener(#[source] std::io::Error),
     /// The server could not be reached while shutting down. The leases will run out and the tasks be tried again.
     #[error("{count} outcomes could not be reported before the end")]
     Unreported { count: usize },
@@ -158,6 +205,39 @@ mod tests {
         let wire = handler().unwrap_err().into_wire();
         assert_eq!((wire.code.as_str(), wire.message.as_str(), wire.retryable), ("USER_CODE", "outer", Some(true)));
         assert_eq!(wire.stack.unwrap(), "caused by: invalid digit found in string");
+    }
+
+    #[test]
+    fn the_type_of_an_error_says_its_category() {
+        fn of<E: StdError + 'static>(error: E) -> (Category, bool) {
+            let error = TaskError::from(error);
+            (error.category(), error.is_retryable())
+        }
+        #[derive(Debug, thiserror::Error)]
+        #[error("reading the report")]
+        struct Reading(#[source] std::io::Error);
+        let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert_eq!(of(full()), (Category::Infrastructure, true));
+        assert_eq!(of(Reading(full())), (Category::Infrastructure, true));
+        assert_eq!(of(std::env::VarError::NotPresent), (Category::Configuration, false));
+        let too_much = Vec::<u8>::new().try_reserve(usize::MAX).unwrap_err();
+        assert_eq!(of(too_much), (Category::Infrastructure, true));
+        assert_eq!(of("x".parse::<u8>().unwrap_err()), (Category::UserCode, true));
+    }
+
+    #[tokio::test]
+    async fn a_time_out_of_ones_own_is_a_time_out() {
+        let elapsed = tokio::time::timeout(std::time::Duration::ZERO, std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(TaskError::from(elapsed).category(), Category::Timeout);
+    }
+
+    #[test]
+    fn a_code_of_ones_own_is_told_with_the_message() {
+        let wire = TaskError::permanent("NO_SUCH_DAY", "2025-02-30").into_callback();
+        assert_eq!((wire.category, wire.retryable), (Category::UserCode, Some(false)));
+        assert_eq!(wire.message, "NO_SUCH_DAY: 2025-02-30");
+        let wire = TaskError::data_quality("no rows").into_callback();
+        assert_eq!((wire.category, wire.message.as_str()), (Category::DataQuality, "no rows"));
     }
 
     #[test]

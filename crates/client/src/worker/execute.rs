@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use serde::Serialize;
 use tenure_contract::Json;
 
 use super::RESULT_BYTES;
 use super::context::TaskContext;
-use super::error::TaskError;
+use super::error::{TaskError, UNKNOWN_OPERATOR, WORKER_SHUTDOWN};
 use super::lease::{CancelReason, Lease, Phase};
 use super::registry::Registry;
 use super::report::{Outcome, Report};
@@ -20,6 +21,21 @@ use super::report::{Outcome, Report};
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) type Handler = Arc<dyn Fn(TaskContext) -> BoxFuture<'static, Result<Json, TaskError>> + Send + Sync>;
+
+/// A handler as every worker keeps it.
+pub(crate) fn erase<F, Fut, T>(handler: F) -> Handler
+where
+    F: Fn(TaskContext) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
+    T: Serialize,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context| {
+        let handler = Arc::clone(&handler);
+        // The call itself is inside, so that its panic is one of the future.
+        async move { Ok(Json::of(&handler(context).await?)?) }.boxed()
+    })
+}
 
 /// Runs the handler and says what to report: nothing, if the lease was lost.
 pub(crate) async fn execute(lease: Arc<Lease>, registry: Arc<Registry>, handler: Option<Handler>) -> Option<Report> {
@@ -59,11 +75,12 @@ impl Drop for Held<'_> {
     }
 }
 
-async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> Result<Json, TaskError> {
+/// Runs the handler until it ends, or is ended: a panic and a result that is too large are failures.
+pub(crate) async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> Result<Json, TaskError> {
     let Some(handler) = handler else {
         // Another worker of the queue may know the operator, as during a roll-out.
         let message = format!("this worker has no operator `{}`", context.operator());
-        return Err(TaskError::retryable("UNKNOWN_OPERATOR", message));
+        return Err(TaskError::retryable(UNKNOWN_OPERATOR, message));
     };
     // The handler's future is also dropped in here, so that a panic in its drop is caught too.
     let guarded = AssertUnwindSafe(async {
@@ -82,7 +99,7 @@ async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> R
 }
 
 /// A failure after a request to stop is the answer to that request.
-fn blame(error: TaskError, reason: Option<CancelReason>) -> TaskError {
+pub(crate) fn blame(error: TaskError, reason: Option<CancelReason>) -> TaskError {
     match reason {
         Some(CancelReason::Requested(reason)) => {
             TaskError::cancelled(format!("stopped after cancel ({reason}): {error}"))
@@ -92,12 +109,12 @@ fn blame(error: TaskError, reason: Option<CancelReason>) -> TaskError {
     }
 }
 
-fn shut_down(error: Option<TaskError>) -> TaskError {
+pub(crate) fn shut_down(error: Option<TaskError>) -> TaskError {
     let message = match error {
         Some(error) => format!("the worker was shut down: {error}"),
         None => "the worker was shut down".to_owned(),
     };
-    TaskError::retryable("WORKER_SHUTDOWN", message)
+    TaskError::retryable(WORKER_SHUTDOWN, message)
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> TaskError {

@@ -28,8 +28,13 @@ pub(crate) fn claim_id() -> String {
 
 /// `<host>-<process id>-<random>`: unique also for two workers of one process.
 pub(crate) fn worker_id() -> String {
-    let host = gethostname::gethostname();
-    let host: String = host.to_string_lossy().chars().filter(char::is_ascii_graphic).take(100).collect();
+    worker_id_of(None)
+}
+
+/// The same with another word in place of the host.
+pub(crate) fn worker_id_of(name: Option<&str>) -> String {
+    let host = name.map_or_else(|| gethostname::gethostname().to_string_lossy().into_owned(), ToOwned::to_owned);
+    let host: String = host.chars().filter(char::is_ascii_graphic).take(100).collect();
     let host = if host.is_empty() { "host" } else { host.as_str() };
     format!("{host}-{}-{}", std::process::id(), crockford(random(), 10))
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use tenure_contract::Json;
 use tenure_contract::pull::Job;
 use tenure_transport::Receipt;
 use tokio::sync::Notify;
@@ -13,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::beat::{Beat, News};
 use super::lock;
+use crate::callback::Refusal;
 
 /// Why a handler is to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub(crate) struct Lease {
     pub(crate) job: Job,
     /// Of the wake-up that led to it, if the worker received one itself.
     pub(crate) receipt: Option<Receipt>,
+    /// More of a task that was pushed.
+    pub(crate) origin: Option<Origin>,
     /// Tells the handler to stop.
     pub(crate) cancel: CancellationToken,
     /// Takes the handler's future away from it.
@@ -57,6 +61,23 @@ struct State {
     reason: Option<CancelReason>,
     beat: Beat,
     hooks: Vec<(u64, Hook)>,
+    /// The last checkpoint, told or not.
+    checkpoint: Option<Json>,
+    /// What the handler says it is at.
+    stage: Option<String>,
+    /// The result counts also after a cancel.
+    kept: bool,
+    /// What the control plane said when it took the lease away.
+    refusal: Option<Refusal>,
+}
+
+/// Where a pushed task belongs.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) run_id: String,
+    pub(crate) task_key: String,
+    pub(crate) tenant: String,
+    pub(crate) workspace: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,15 +95,30 @@ pub(crate) enum Phase {
 impl Lease {
     /// A lease from the answer to a claim that was first sent at `sent_at`.
     pub(crate) fn new(job: Job, sent_at: Instant, tolerance: Duration) -> Self {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let beat = Beat::new(&job, sent_at, Instant::now(), tolerance);
+        Self::with(job, beat, None)
+    }
+
+    pub(crate) fn with(job: Job, beat: Beat, origin: Option<Origin>) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let state = State {
+            phase: Phase::Held,
+            reason: None,
+            beat,
+            hooks: Vec::new(),
+            checkpoint: None,
+            stage: None,
+            kept: false,
+            refusal: None,
+        };
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             job,
             receipt: None,
+            origin,
             cancel: CancellationToken::new(),
             stop: CancellationToken::new(),
-            state: Mutex::new(State { phase: Phase::Held, reason: None, beat, hooks: Vec::new() }),
+            state: Mutex::new(state),
             changed: Notify::new(),
         }
     }
@@ -116,6 +152,17 @@ impl Lease {
     /// The lease is gone: kills what the handler started, tells it, takes its future away.
     pub(crate) fn lose(&self, reason: String) {
         self.leave(Phase::Lost, CancelReason::LeaseLost(reason));
+    }
+
+    /// [`lose`](Self::lose), since the control plane refused a callback.
+    pub(crate) fn lose_by(&self, refusal: Refusal) {
+        let reason = format!("the server answered {}", refusal.error());
+        self.state().refusal.get_or_insert(refusal);
+        self.lose(reason);
+    }
+
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.state().refusal.clone()
     }
 
     /// The worker no longer waits for the handler.
@@ -158,7 +205,29 @@ impl Lease {
 
     /// Keeps news for the next heartbeat. Returns when that is to be.
     pub(crate) fn tell(&self, news: News) -> Instant {
-        self.state().beat.tell(news)
+        let mut state = self.state();
+        state.checkpoint = news.checkpoint.clone().or(state.checkpoint.take());
+        state.beat.tell(news)
+    }
+
+    pub(crate) fn last_checkpoint(&self) -> Option<Json> {
+        self.state().checkpoint.clone()
+    }
+
+    pub(crate) fn enter_stage(&self, stage: String) {
+        self.state().stage = Some(stage);
+    }
+
+    pub(crate) fn stage(&self) -> Option<String> {
+        self.state().stage.clone()
+    }
+
+    pub(crate) fn keep_result(&self) {
+        self.state().kept = true;
+    }
+
+    pub(crate) fn is_result_kept(&self) -> bool {
+        self.state().kept
     }
 
     /// Waits until the lease is known to be ours, or not to be.

@@ -5,21 +5,21 @@
 //! its own, so that a handler that blocks every thread of the caller's runtime stops neither heartbeats nor the
 //! killing of what has lost its lease.
 
-mod beat;
+pub(crate) mod beat;
 mod builder;
 mod context;
-mod error;
-mod execute;
-mod id;
+pub(crate) mod error;
+pub(crate) mod execute;
+pub(crate) mod id;
 mod issued;
-mod lease;
+pub(crate) mod lease;
 mod link;
-mod registry;
+pub(crate) mod registry;
 mod report;
 mod runtime;
 mod supervisor;
 mod testing;
-mod token;
+pub(crate) mod token;
 mod turn;
 mod wake;
 
@@ -45,7 +45,7 @@ const STACK_BYTES: usize = 64 << 10;
 const ERROR_CODE_BYTES: usize = 256;
 
 /// Locks also after a panic elsewhere: no lock here is held while foreign code runs.
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -5,6 +5,7 @@
 //! fails nothing else.
 
 mod claiming;
+mod runs;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -12,6 +13,7 @@ mod writes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use runs::{Ends, KnownRun, Referring, RunCell};
 pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 
 use crate::attempt::{ClosedAttempt, Reason};
@@ -53,6 +55,13 @@ pub struct World {
     pub incarnations: HashMap<WorkerId, Arc<str>>,
     /// Leases of the workers that say hello.
     pub held: HashMap<WorkerId, Vec<Seq>>,
+    /// Runs that are canceled, and those of the named tasks that have ended; later those of tasks that the batch ends.
+    pub runs: HashMap<Seq, RunCell>,
+    pub run_keys: HashMap<IdempotencyScope, KnownRun>,
+    /// Runs that were looked for and are not there: something damaged them, and their tasks go on alone.
+    pub absent_runs: HashSet<Seq>,
+    /// Tasks of the canceled runs that have not ended.
+    pub members: HashMap<Seq, Vec<Seq>>,
     made: Made,
 }
 
@@ -68,6 +77,7 @@ struct Made {
     refair: HashSet<QueueId>,
     /// Claims of this batch by worker and claim id.
     claims: HashMap<(WorkerId, Arc<str>), Vec<Seq>>,
+    runs: runs::MadeRuns,
 }
 
 /// A task in a batch.
@@ -157,6 +167,10 @@ impl World {
             repeats: HashMap::new(),
             incarnations: HashMap::new(),
             held: HashMap::new(),
+            runs: HashMap::new(),
+            run_keys: HashMap::new(),
+            absent_runs: HashSet::new(),
+            members: HashMap::new(),
             made: Made::default(),
         }
     }
@@ -218,6 +232,8 @@ impl World {
                 self.on_task(c.task, |task, history, queue, ctx| fail::decide(task, c, history, queue, ctx))
             }
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
+            Command::SubmitRun(c) => self.submit_run(c),
+            Command::CancelRun(c) => self.cancel_run(c),
             Command::Retry(c) => self.on_task(c.task, |task, _, queue, ctx| retry::decide(task, c, queue, ctx)),
             Command::Callback(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| callback::decide(task, c, history, queue, ctx))
@@ -255,7 +271,8 @@ impl World {
         let defaults = QueueSettings::default();
         let queue = self.queues.get(&cell.task.place.queue()).map_or(&defaults, |cell| &cell.queue.settings);
         let history = self.history.get(&row).map_or(&[][..], Vec::as_slice);
-        let mut ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
+        let sealed = runs::is_sealed(&cell.task.place, &self.runs);
+        let mut ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed };
         let Decision { change, answer } = decide(&cell.task, history, queue, &mut ctx);
         if let Some(change) = change {
             self.apply(row, change);
@@ -269,6 +286,9 @@ impl World {
         let was_running = matches!(cell.task.place, Place::Running(_));
         let before = std::mem::replace(&mut cell.task.place, change.place);
         let is_running = matches!(cell.task.place, Place::Running(_));
+        if cell.task.place.carry().run.is_some() && before.end() != cell.task.place.end() {
+            self.made.runs.moved.push(row);
+        }
         // A grant takes the last attempt out of the row, and its history need not be loaded.
         if is_running && let Some(last) = before.last_attempt() {
             let history = self.history.entry(row).or_default();
@@ -358,16 +378,21 @@ impl World {
         let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
             unreachable!("the store makes the queues that a submit names before it loads them")
         };
-        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers };
+        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };
         let (body, change) = submit::decide(task, &queue.queue, &ctx);
-        let body = Arc::new(body);
         let state = change.place.state();
-        let new = Task { id: task.id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
-        self.tasks.insert(task.id.seq(), Cell { task: new, original: Original::New, taken: false });
-        self.made.bodies.push(body);
-        self.apply(task.id.seq(), change);
-        self.offer(task.id.seq());
+        self.born(body, change);
         submit::Submitted { id: task.id, state, created: true }
+    }
+
+    /// A task that the batch makes.
+    fn born(&mut self, body: Body, change: Change) {
+        let (id, body) = (body.id, Arc::new(body));
+        let new = Task { id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
+        self.tasks.insert(id.seq(), Cell { task: new, original: Original::New, taken: false });
+        self.made.bodies.push(body);
+        self.apply(id.seq(), change);
+        self.offer(id.seq());
     }
 
     /// A new task can be granted by the batch that made it, where nothing that is not loaded can come before it: the

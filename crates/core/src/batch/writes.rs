@@ -3,23 +3,28 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Cell, Original, QueueCell, World};
+use super::{Cell, Original, QueueCell, RunCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
 use crate::queue::{Queue, QueueId, Transport};
-use crate::task::{Body, Finished, Place, Running, Waiting};
+use crate::run::{Edge, Run, RunTask};
+use crate::task::{Blocked, Body, Finished, Place, Running, Waiting};
 
 /// Rows to delete, then rows to insert, then the rest. Deletes come first: a row that changed inside its table is
 /// deleted and born again.
 #[derive(Debug, Default)]
 pub struct Writes {
     pub bodies: Vec<Arc<Body>>,
+    pub unblock: Vec<Seq>,
     pub unschedule: Vec<Seq>,
     pub unready: Vec<Seq>,
     pub unrun: Vec<Seq>,
     pub unfinish: Vec<Seq>,
+    pub block: Vec<(TaskId, Blocked)>,
+    /// Blocked tasks that wait for fewer others now.
+    pub count_down: Vec<(Seq, u32)>,
     pub schedule: Vec<(TaskId, Waiting)>,
     pub ready: Vec<(TaskId, Waiting)>,
     pub run: Vec<(TaskId, Running)>,
@@ -39,6 +44,15 @@ pub struct Writes {
     pub wakes: Vec<OutboxWake>,
     /// Messages of such wake-ups that are over: their task has ended, or was enqueued again.
     pub settled: Vec<i64>,
+    pub new_runs: Vec<Run>,
+    pub run_tasks: Vec<RunTask>,
+    pub edges: Vec<Edge>,
+    /// Tasks whose edges to others have resolved.
+    pub resolved: Vec<Seq>,
+    /// Runs whose counts, end or cancel changed.
+    pub runs: Vec<Run>,
+    /// Payloads that were filled in.
+    pub payloads: Vec<(Seq, Arc<str>)>,
 }
 
 /// The wake-up of a task that became ready in a queue whose wake-ups leave the process.
@@ -63,6 +77,8 @@ pub struct Counts {
 impl Counts {
     fn add(&mut self, place: &Place, by: i64) {
         match place {
+            // They are counted by their runs.
+            Place::Blocked(_) => {}
             Place::Scheduled(_) => self.scheduled += by,
             Place::Ready(_) => self.ready += by,
             Place::Running(_) => self.running += by,
@@ -89,6 +105,10 @@ impl Writes {
     /// Nothing to write: the transaction can end as it began.
     pub fn is_empty(&self) -> bool {
         self.bodies.is_empty()
+            && self.unblock.is_empty()
+            && self.count_down.is_empty()
+            && self.runs.is_empty()
+            && self.new_runs.is_empty()
             && self.unschedule.is_empty()
             && self.unready.is_empty()
             && self.unrun.is_empty()
@@ -114,6 +134,10 @@ impl World {
             hellos: made.hellos,
             redrives: made.redrives,
             facts: made.facts,
+            run_tasks: made.runs.tasks,
+            edges: made.runs.edges,
+            resolved: made.runs.resolved,
+            payloads: made.runs.payloads,
             ..Writes::default()
         };
         for ((row, number), change) in made.attempts {
@@ -151,6 +175,14 @@ impl World {
         writes.queues =
             self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
         writes.queues.sort_unstable_by_key(|queue| queue.id);
+        for RunCell { run, original } in std::mem::take(&mut self.runs).into_values() {
+            match original {
+                None => writes.new_runs.push(run),
+                Some(original) if *original != run => writes.runs.push(run),
+                Some(_) => {}
+            }
+        }
+        writes.runs.sort_unstable_by_key(|run| run.id.seq());
         writes
     }
 }
@@ -177,7 +209,7 @@ impl Writes {
         let live = |place: &Place| match place {
             Place::Ready(waiting) => Some(waiting.message),
             Place::Running(running) => Some(running.message),
-            Place::Scheduled(_) | Place::Finished(_) => None,
+            Place::Blocked(_) | Place::Scheduled(_) | Place::Finished(_) => None,
         };
         let before = original.and_then(live);
         if before == live(place) {
@@ -192,6 +224,8 @@ impl Writes {
     fn leave(&mut self, row: Seq, original: Option<&Place>, place: &Place) {
         match original {
             None => {}
+            Some(Place::Blocked(_)) if matches!(place, Place::Blocked(_)) => {}
+            Some(Place::Blocked(_)) => self.unblock.push(row),
             Some(Place::Scheduled(_)) => self.unschedule.push(row),
             Some(Place::Ready(_)) => self.unready.push(row),
             Some(Place::Running(old)) if same_lease(old, place) => {}
@@ -202,6 +236,10 @@ impl Writes {
 
     fn enter(&mut self, id: TaskId, original: Option<&Place>, place: Place) {
         match place {
+            Place::Blocked(blocked) => match original {
+                Some(Place::Blocked(_)) => self.count_down.push((id.seq(), blocked.waiting_on)),
+                _ => self.block.push((id, blocked)),
+            },
             Place::Scheduled(waiting) => self.schedule.push((id, waiting)),
             Place::Ready(waiting) => self.ready.push((id, waiting)),
             Place::Running(running) => match original {

@@ -7,7 +7,7 @@ use crate::attempt::{AttemptState, Failure, Reason};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
-use crate::task::{CancelRequest, Carry, End, Finished, Place, Running, State, Waiting};
+use crate::task::{Blocked, CancelRequest, Carry, End, Finished, Place, Running, State, Waiting};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,25 +37,40 @@ pub fn decide(task: &Task, command: &Cancel, queue: &QueueSettings, ctx: &mut Co
     if !task.body.as_ref().is_some_and(|body| command.reach.covers_task(body)) {
         return Decision::refuse(Rejection::NotFound);
     }
-    let (settled, earlier) = expire::settle(task, queue, ctx);
-    judge(&settled, command, ctx.now).after(earlier)
+    stop(task, &command.reason, command.mode, queue, ctx)
 }
 
-fn judge(task: &Task, command: &Cancel, now: Timestamp) -> Decision {
+/// The cancel itself, whoever asks for it.
+pub fn stop(task: &Task, reason: &Arc<str>, mode: Mode, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    let (settled, earlier) = expire::settle(task, queue, ctx);
+    judge(&settled, reason, mode, ctx.now).after(earlier)
+}
+
+fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision {
     match &task.place {
-        Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, &command.reason, now),
-        Place::Running(running) => match command.mode {
+        Place::Blocked(blocked) => {
+            let change = end_blocked(task.id, blocked, reason, now);
+            Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
+        }
+        Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, reason, now),
+        Place::Running(running) => match mode {
             // No worker has it yet that could be told.
-            Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, &command.reason, now),
-            Mode::Cooperative => request(task.id, running, &command.reason, now),
-            Mode::Immediate => revoke(task.id, running, &command.reason, now),
+            Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, reason, now),
+            Mode::Cooperative => request(task.id, running, reason, now),
+            Mode::Immediate => revoke(task.id, running, reason, now),
         },
         Place::Finished(Finished { end: End::Canceled, cancel_reason, .. }) => {
-            let reason = cancel_reason.clone().unwrap_or_else(|| Arc::clone(&command.reason));
+            let reason = cancel_reason.clone().unwrap_or_else(|| Arc::clone(reason));
             Decision::unchanged(Answer::Canceled(Canceled { state: State::Canceled, reason }))
         }
         place @ Place::Finished(_) => Decision::refuse(Rejection::AlreadyTerminal { state: place.state() }),
     }
+}
+
+/// What still waits for others ends here and now. It is never to be ready: those that it waits for may not succeed.
+pub fn end_blocked(id: TaskId, blocked: &Blocked, reason: &Arc<str>, now: Timestamp) -> Change {
+    let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..blocked.ended(End::Canceled, now) };
+    Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, None)
 }
 
 /// Nobody holds it: it ends here and now.

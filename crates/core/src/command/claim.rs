@@ -247,7 +247,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             Decision::accept(change, Answer::Claimed(claimed))
         }
         Place::Ready(waiting) => refuse(NotGrantedReason::NotDue, Some((waiting.queue, waiting.message))),
-        Place::Scheduled(_) => refuse(NotGrantedReason::NotDue, None),
+        Place::Blocked(_) | Place::Scheduled(_) => refuse(NotGrantedReason::NotDue, None),
         Place::Running(held) => {
             if command.claimer.was_granted(held, 1) {
                 let claimed = Claimed { grants: vec![Grant::of(task.id, held)], ..Claimed::default() };
@@ -256,7 +256,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             refuse(NotGrantedReason::AlreadyRunning, Some((held.queue, held.message)))
         }
         Place::Finished(finished) => match finished.end {
-            End::Canceled => refuse(NotGrantedReason::Cancelled, None),
+            End::Canceled | End::Skipped => refuse(NotGrantedReason::Cancelled, None),
             End::Succeeded | End::Failed => refuse(NotGrantedReason::Completed, None),
         },
     }

@@ -8,7 +8,7 @@ use crate::event::FactKind;
 use crate::id::{Seq, TaskId};
 use crate::lease;
 use crate::queue::QueueSettings;
-use crate::task::{Carry, End, FailReason, Finished, Place, Running, Waiting};
+use crate::task::{Blocked, Carry, End, FailReason, Finished, Place, Running, Waiting};
 use crate::time::Timestamp;
 
 /// The reaper found this row; it is judged again inside the transaction.
@@ -29,6 +29,9 @@ pub fn settle(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> (Tas
         Place::Running(running) => due(running, ctx).map(|reason| end_attempt(task.id, running, reason, queue, ctx)),
         Place::Scheduled(waiting) | Place::Ready(waiting) if waiting.carry.spec.is_past_deadline(ctx.now) => {
             Some(miss_deadline(task.id, waiting, queue, ctx.now))
+        }
+        Place::Blocked(blocked) if blocked.carry.spec.is_past_deadline(ctx.now) => {
+            Some(miss_deadline_blocked(task.id, blocked, ctx.now))
         }
         _ => None,
     };
@@ -209,14 +212,25 @@ enum Next {
     Retry(Timestamp),
 }
 
-/// A task that was never going to start in time.
-fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Timestamp) -> Change {
-    let failure = Failure {
+fn missed() -> Failure {
+    Failure {
         code: Reason::DeadlineExceeded.as_str().into(),
         message: "the deadline of the task passed before it could start".into(),
         stack: None,
         retryable: None,
-    };
+    }
+}
+
+/// A task whose deadline passed while it waited for others. It is no dead letter: nothing can be done with it alone.
+fn miss_deadline_blocked(id: TaskId, blocked: &Blocked, now: Timestamp) -> Change {
+    let ended = blocked.ended(End::Failed, now);
+    let finished = Finished { failure: Some(missed()), reason: Some(FailReason::DeadlineExceeded), ..ended };
+    Change::to(Place::Finished(finished)).with_fact(id, FactKind::Failed, Some(Reason::DeadlineExceeded))
+}
+
+/// A task that was never going to start in time.
+fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Timestamp) -> Change {
+    let failure = missed();
     let dead = !queue.no_dead_letter;
     let drop = waiting.carry.last.as_ref().map(|last| AttemptChange::Drop(last.number));
     let finished = Finished {

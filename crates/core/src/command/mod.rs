@@ -18,6 +18,7 @@ pub mod redrive;
 pub mod release;
 pub mod report;
 pub mod retry;
+pub mod run;
 pub mod submit;
 
 #[cfg(test)]
@@ -27,9 +28,11 @@ use std::sync::Arc;
 
 use crate::attempt::{ClosedAttempt, Reason, Receipt};
 use crate::event::{Fact, FactKind};
-use crate::id::{Seq, TaskId};
+use crate::id::{RunId, Seq, TaskId};
 use crate::lease::Grace;
+use crate::limits;
 use crate::queue::QueueId;
+use crate::run::RunState;
 use crate::task::{Body, Place, State};
 use crate::time::{DurationMs, Timestamp};
 
@@ -48,6 +51,9 @@ pub struct Context<'a> {
     pub now: Timestamp,
     pub grace: Grace,
     pub numbers: &'a mut Numbers,
+    /// The task has ended, and its end has had consequences in its run or its run has ended too: no late report and no
+    /// retry changes it any more.
+    pub sealed: bool,
 }
 
 /// Fresh sequence numbers, reserved before the batch began.
@@ -187,6 +193,8 @@ pub enum Answer {
         released: u64,
     },
     Queue(crate::queue::Queue),
+    RunSubmitted(run::RunSubmitted),
+    RunCanceled(run::RunCanceled),
     /// Background work: whether anything changed.
     Done(bool),
 }
@@ -208,8 +216,16 @@ pub enum Rejection {
     TokenTtl { index: usize, needed_ms: DurationMs, allowed_ms: DurationMs },
     /// The task has ended; there is nothing to cancel.
     AlreadyTerminal { state: State },
-    /// Only what failed or was canceled can be retried.
-    NotRetryable { state: State, past_deadline: bool },
+    /// Only what failed or was canceled can be retried, and not once it is sealed: then its run is repeated.
+    NotRetryable { state: State, past_deadline: bool, sealed: bool },
+    /// No such run, or none within reach.
+    RunNotFound,
+    /// The key belongs to a run of other content, or of another owner, which is then not named.
+    RunKeyConflict { existing: Option<(RunId, [u8; 32])>, requested: [u8; 32] },
+    /// The run has ended; there is nothing to cancel.
+    RunAlreadyTerminal { state: RunState },
+    /// Only a run that failed or was canceled can be repeated.
+    RunNotRerunnable { state: RunState },
     /// A newer process has this worker's name.
     StaleIncarnation,
     /// The queue belongs to another tenant: it is as if it did not exist.
@@ -320,6 +336,8 @@ pub enum Command {
     Callback(callback::Callback),
     TakePush(push::TakePush),
     Pushed(push::Pushed),
+    SubmitRun(run::SubmitRun),
+    CancelRun(run::CancelRun),
 }
 
 impl Command {
@@ -358,10 +376,11 @@ impl Command {
     /// How many fresh numbers the decision can use.
     pub fn numbers(&self) -> usize {
         match self {
-            Self::Submit(_) | Self::Claim(_) | Self::SetQueue(_) | Self::PauseQueue(_) => 0,
+            Self::Submit(_) | Self::SubmitRun(_) | Self::Claim(_) | Self::SetQueue(_) | Self::PauseQueue(_) => 0,
             Self::Redrive(c) => c.rows.len(),
             // Whoever touches a running task may find its lease expired and put it back first.
             Self::Hello(_) => crate::batch::VOID_ROWS,
+            Self::CancelRun(_) => limits::RUN_TASKS,
             _ => 2,
         }
     }
@@ -370,6 +389,8 @@ impl Command {
     pub fn weight(&self) -> usize {
         match self {
             Self::Submit(c) => c.tasks.len(),
+            Self::SubmitRun(c) => c.tasks.len(),
+            Self::CancelRun(_) => limits::RUN_TASKS,
             Self::Claim(c) => c.max_jobs,
             Self::Redrive(c) => c.rows.len(),
             _ => 1,

@@ -26,7 +26,7 @@ pub fn decide(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut C
     let body = task.body.as_ref()?;
     let Place::Finished(finished) = &task.place else { return None };
     let dead = finished.dead_lettered_at.is_some_and(|at| at <= command.started_at);
-    if !dead || body.spec.is_past_deadline(ctx.now) {
+    if !dead || ctx.sealed || body.spec.is_past_deadline(ctx.now) {
         return None;
     }
     Some(super::retry::again(body, finished, FactKind::Redriven, queue, ctx).0)

@@ -123,16 +123,18 @@ fn judge_last(
     let past_deadline = match &task.place {
         Place::Finished(finished) => finished.carry.spec.is_past_deadline(ctx.now),
         Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.spec.is_past_deadline(ctx.now),
-        Place::Running(_) => false,
+        Place::Blocked(_) | Place::Running(_) => false,
     };
     let canceled = matches!(&task.place, Place::Finished(finished) if finished.end == End::Canceled);
-    if !last.reason.yields_to_late_report() || past_deadline || canceled {
+    if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
     }
     match &task.place {
         Place::Scheduled(waiting) | Place::Ready(waiting) => late_from_waiting(task, waiting, last, sent, queue, ctx),
         Place::Finished(finished) => late_from_finished(task, finished, last, sent, ctx),
-        Place::Running(_) => Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleAttempt)),
+        Place::Blocked(_) | Place::Running(_) => {
+            Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleAttempt))
+        }
     }
 }
 

@@ -26,9 +26,11 @@ pub fn decide(task: &Task, command: &Retry, queue: &QueueSettings, ctx: &mut Con
     let Some(body) = task.body.as_ref().filter(|body| command.reach.covers_task(body)) else {
         return Decision::refuse(Rejection::NotFound);
     };
-    let refuse = |past_deadline| Decision::refuse(Rejection::NotRetryable { state: task.place.state(), past_deadline });
+    let sealed = ctx.sealed;
+    let refuse =
+        |past_deadline| Decision::refuse(Rejection::NotRetryable { state: task.place.state(), past_deadline, sealed });
     let Place::Finished(finished) = &task.place else { return refuse(false) };
-    if finished.end == End::Succeeded {
+    if matches!(finished.end, End::Succeeded | End::Skipped) || sealed {
         return refuse(false);
     }
     if body.spec.is_past_deadline(ctx.now) {
@@ -154,7 +156,7 @@ mod tests {
         for place in [Place::Ready(ready()), Place::Scheduled(scheduled_retry()), Place::Running(running()), done] {
             let state = place.state();
             let decision = retry(place, Spec::default(), 1_000);
-            let refusal = Rejection::NotRetryable { state, past_deadline: false };
+            let refusal = Rejection::NotRetryable { state, past_deadline: false, sealed: false };
             assert_eq!((decision.change, decision.answer), (None, Err(refusal)));
         }
     }
@@ -164,7 +166,7 @@ mod tests {
         let spec = Spec { deadline: Some(at(70_000)), ..one_attempt() };
         let dead = swept(spec).place;
         assert!(retry(dead.clone(), spec, 69_999).answer.is_ok());
-        let refusal = Rejection::NotRetryable { state: State::Failed, past_deadline: true };
+        let refusal = Rejection::NotRetryable { state: State::Failed, past_deadline: true, sealed: false };
         assert_eq!(retry(dead, spec, 70_000).answer, Err(refusal));
     }
 

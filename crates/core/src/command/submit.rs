@@ -95,6 +95,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         envelope: task.envelope.clone(),
         created_at: ctx.now,
         run_at,
+        run: None,
     };
     let waiting = Waiting {
         queue: queue.id,

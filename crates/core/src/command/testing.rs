@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::{Conflict, Context, Decision, Numbers, Rejection, Task};
 use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Report};
 use crate::command::{claim, expire};
-use crate::id::{AttemptId, Fence, LeaseToken, TaskId};
+use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId};
 use crate::lease::Grace;
 use crate::queue::{Push, Queue, QueueId, QueueSettings};
 use crate::retry::RetryPolicy;
-use crate::task::{Body, Carry, Finished, Place, Running, Spec, Waiting};
+use crate::run::Member;
+use crate::task::{Blocked, Body, Carry, Finished, Place, Running, Spec, Waiting};
 use crate::time::Timestamp;
 
 pub fn at(ms: i64) -> Timestamp {
@@ -46,6 +47,20 @@ pub fn body(spec: Spec) -> Body {
         envelope: None,
         created_at: at(0),
         run_at: at(0),
+        run: None,
+    }
+}
+
+/// Waits for one other task of its run.
+pub fn blocked() -> Blocked {
+    let member = Member { run: Seq(500), sealed: false, refs: BTreeMap::new() };
+    Blocked {
+        queue: QueueId(1),
+        priority: 3,
+        waiting_on: 1,
+        at: at(0),
+        fair: None,
+        carry: Carry { run: Some(Box::new(member)), ..Carry::default() },
     }
 }
 
@@ -84,7 +99,7 @@ pub fn running_with(spec: Spec) -> Running {
 /// What a claim of this seed makes of a ready task.
 pub fn granted(waiting: &Waiting, seed: u8, now: i64) -> Running {
     let mut numbers = Numbers::new(100, 200);
-    let ctx = Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers };
+    let ctx = Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers, sealed: false };
     let (change, _) = claim::grant(id(), waiting, &claimer(seed), 0, &queue(), &ctx);
     match change.place {
         Place::Running(running) => running,
@@ -100,7 +115,7 @@ pub fn push_settings() -> QueueSettings {
 /// Granted at 0 by a dispatcher of seed 1, and on its way.
 pub fn dispatched(spec: Spec) -> Running {
     let mut numbers = Numbers::new(100, 200);
-    let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers };
+    let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers, sealed: false };
     let queue = Queue { settings: push_settings(), ..queue() };
     let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
     let dispatcher = claim::Claimer::dispatcher(claimer(1).seed);
@@ -173,7 +188,7 @@ pub fn with_ctx<T>(now: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
 /// Runs `f` at `now` with an outage grace that ends at `until`.
 pub fn with_grace<T>(now: i64, until: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut numbers = Numbers::new(1_000, 2_000);
-    f(&mut Context { now: at(now), grace: Grace::until(at(until)), numbers: &mut numbers })
+    f(&mut Context { now: at(now), grace: Grace::until(at(until)), numbers: &mut numbers, sealed: false })
 }
 
 pub fn conflict(decision: &Decision) -> Conflict {

@@ -58,7 +58,7 @@ impl Row {
                     held.granted_at = Timestamp::MIN;
                 }
             }
-            Place::Scheduled(_) => {}
+            Place::Blocked(_) | Place::Scheduled(_) => {}
         }
     }
 
@@ -241,7 +241,7 @@ fn sorted(mut rows: Vec<Seq>) -> Vec<Seq> {
 pub fn last_attempt(place: &mut Place) -> Option<&mut ClosedAttempt> {
     let carry: &mut Carry = match place {
         Place::Scheduled(waiting) | Place::Ready(waiting) => &mut waiting.carry,
-        Place::Running(_) => return None,
+        Place::Blocked(_) | Place::Running(_) => return None,
         Place::Finished(finished) => &mut finished.carry,
     };
     carry.last.as_deref_mut()

@@ -249,6 +249,7 @@ fn body(config: &Config, task: u8) -> Body {
         envelope: None,
         created_at: at(0),
         run_at: at(0),
+        run: None,
     }
 }
 
@@ -451,7 +452,7 @@ impl State {
             match &row.place {
                 Place::Running(_) => actions.push(Action::Reap(task)),
                 Place::Scheduled(_) => actions.push(Action::Promote(task)),
-                Place::Ready(_) | Place::Finished(_) => {}
+                Place::Blocked(_) | Place::Ready(_) | Place::Finished(_) => {}
             }
             if !self.audit.tasks[usize::from(task)].cancel_asked && !matches!(row.place, Place::Finished(_)) {
                 actions.extend(config.cancel.iter().map(|mode| Action::Cancel(task, *mode)));

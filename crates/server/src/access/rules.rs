@@ -25,7 +25,7 @@ pub enum Rule {
 use Rule::{Bootstrap, Open, Task, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
-const RULES: [(&str, &str, Rule); 53] = [
+const RULES: [(&str, &str, Rule); 58] = [
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
     ("GET", "/api/v1/health", Open),
@@ -51,6 +51,11 @@ const RULES: [(&str, &str, Rule); 53] = [
     ("GET", "/api/v1/tasks/{id}/why", User(Read)),
     ("POST", "/api/v1/tasks/{id}/cancel", User(Api)),
     ("POST", "/api/v1/tasks/{id}/retry", User(Api)),
+    ("POST", "/api/v1/runs", User(Api)),
+    ("GET", "/api/v1/runs", User(Read)),
+    ("GET", "/api/v1/runs/{id}", User(Read)),
+    ("POST", "/api/v1/runs/{id}/cancel", User(Api)),
+    ("POST", "/api/v1/runs/{id}/rerun", User(Api)),
     ("GET", "/api/v1/queues", User(Read)),
     ("GET", "/api/v1/queues/{name}", User(Read)),
     ("PUT", "/api/v1/queues/{name}", User(Api)),

@@ -1,4 +1,4 @@
-//! Task changes as server-sent events, with ids and replay.
+//! Changes of tasks and runs as server-sent events, with ids and replay.
 
 use std::convert::Infallible;
 
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
 use tenure_contract::error::UserError;
-use tenure_contract::events::TaskEvent;
+use tenure_contract::events::{RunEvent, TaskEvent};
 use tenure_engine::{Event, EventId};
 
 use crate::access::guard::User;
@@ -23,9 +23,9 @@ pub fn router() -> Router<App> {
     Router::new().route("/api/v1/events", get(events))
 }
 
-/// Watch task changes
+/// Watch changes of tasks and runs
 ///
-/// Each event is named `task` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
+/// Each event is named `task` or `run` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
 /// named `reset` says that what lies before was removed: look at everything anew.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = ["read"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "go on behind this event")),
@@ -66,6 +66,16 @@ pub async fn events(
 fn render(event: &Event) -> Sse {
     match event {
         Event::Reset { id } => Sse::default().event("reset").id(id.to_string()).data("{}"),
+        Event::Run { id, at, run, kind, state } => {
+            let event = RunEvent {
+                kind: kind.as_str().to_owned(),
+                run_id: run.to_string(),
+                state: state.as_str().to_owned(),
+                at: at.to_string(),
+            };
+            let data = serde_json::to_string(&event).unwrap_or_default();
+            Sse::default().event("run").id(id.to_string()).data(data)
+        }
         Event::Task { id, at, queue, fact } => {
             let event = TaskEvent {
                 kind: fact.kind.as_str().to_owned(),

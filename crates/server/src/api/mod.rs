@@ -6,6 +6,7 @@ pub mod events;
 pub mod health;
 pub mod metrics;
 pub mod queues;
+pub mod runs;
 pub mod tasks;
 pub mod whoami;
 
@@ -21,6 +22,7 @@ pub fn router() -> Router<App> {
         .merge(admin::router())
         .merge(whoami::router())
         .merge(tasks::router())
+        .merge(runs::router())
         .merge(queues::router())
         .merge(dead_letters::router())
         .merge(events::router())

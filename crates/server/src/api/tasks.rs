@@ -59,7 +59,7 @@ pub async fn submit_one(
         let task: TaskSubmission = raw.decode()?;
         let minted = app.engine.mint(1).await?;
         let task = validate::submission(task, minted[0], &caller, At(None))?;
-        admit(&app, std::slice::from_ref(&task)).await?;
+        admit(&app, [&task]).await?;
         let submitted =
             run_submit(&app, Submit { tasks: vec![task], maker: caller.queues_of().map(Into::into) }, raw.bytes.len())
                 .await?;
@@ -116,7 +116,7 @@ pub async fn submit_batch(
 }
 
 /// Holds a submission against the limits of its tenants.
-async fn admit(app: &App, tasks: &[NewTask]) -> Result<(), Fault> {
+pub async fn admit<'a>(app: &App, tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<(), Fault> {
     let mut wanted: BTreeMap<&str, Wanted> = BTreeMap::new();
     for task in tasks {
         let wanted = wanted.entry(&task.tenant).or_default();
@@ -142,8 +142,8 @@ async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submi
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
     queue: Option<String>,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled
-    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled)$")]
+    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped
+    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled|Blocked|Skipped)$")]
     state: Option<String>,
     operator: Option<String>,
     tenant: Option<String>,
@@ -170,7 +170,8 @@ pub async fn list(
         let state = match asked.state.as_deref() {
             None => None,
             Some(text) => Some(TaskState::parse(text).ok_or_else(|| {
-                Fault::invalid("state", "must be Scheduled, Ready, Running, Succeeded, Failed or Canceled")
+                let states = "Scheduled, Ready, Running, Succeeded, Failed, Canceled, Blocked or Skipped";
+                Fault::invalid("state", &format!("must be {states}"))
             })?),
         };
         let tag = match asked.tag.as_deref() {

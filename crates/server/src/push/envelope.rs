@@ -4,7 +4,7 @@ use tenure_auth::{Secret, TaskClaims, TaskKeys};
 use tenure_contract::Json;
 use tenure_contract::callback::{Resources, TaskEnvelope};
 use tenure_core::command::claim::Grant;
-use tenure_core::id::{dispatch_id, ulid};
+use tenure_core::id::{RunId, dispatch_id};
 use tenure_core::limits;
 use tenure_core::queue::Push;
 use tenure_core::task::Body;
@@ -12,9 +12,9 @@ use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::render;
 
-/// The run of a task: that of its own if it was submitted alone, under the same number.
-pub fn run_of(grant: &Grant) -> u128 {
-    grant.task.as_u128()
+/// The run of a task: one of its own if it was submitted alone, under the same number.
+pub fn run_of(body: &Body) -> RunId {
+    body.run.as_ref().map_or(RunId::of_one(body.id), |member| member.run)
 }
 
 /// What a token of this attempt is for.
@@ -23,14 +23,10 @@ pub fn claims(grant: &Grant, body: &Body) -> TaskClaims {
         task_id: grant.task.to_ulid_text(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
-        run_id: run_text(run_of(grant)),
+        run_id: run_of(body).to_string(),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
     }
-}
-
-fn run_text(run: u128) -> String {
-    format!("run_{}", ulid::encode(run))
 }
 
 /// How long the tokens of an attempt live: as long as was asked for, else an hour, or more where its longest run needs
@@ -66,20 +62,20 @@ pub struct Around<'a> {
 }
 
 pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope {
-    let run = run_of(grant);
+    let run = run_of(body);
     let asked = body.envelope.as_deref();
     let usual = Resources::default();
     let ready_at = grant.dispatch.as_ref().map_or(grant.granted_at, |dispatch| dispatch.ready_at);
     TaskEnvelope {
         task_id: grant.task.to_ulid_text(),
-        run_id: run_text(run),
+        run_id: run.to_string(),
         asset_id: asked.and_then(|asked| asked.asset_id.as_deref()).unwrap_or(&body.operator).to_owned(),
-        task_key: body.operator.to_string(),
+        task_key: body.run.as_ref().map_or(&body.operator, |member| &member.key).to_string(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
-        dispatch_id: dispatch_id(run, grant.task.as_u128(), grant.attempt),
+        dispatch_id: dispatch_id(run.as_u128(), grant.task.as_u128(), grant.attempt),
         fence: grant.fence.0,
         resources: Resources {
             memory_bytes: asked.and_then(|asked| asked.memory_bytes).unwrap_or(usual.memory_bytes),
@@ -112,8 +108,9 @@ pub mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId};
+    use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId, ulid};
     use tenure_core::queue::{QueueId, Transport};
+    use tenure_core::run::InRun;
     use tenure_core::task::{Dispatch, EnvelopeSpec, Spec};
 
     use super::*;
@@ -143,6 +140,7 @@ pub mod tests {
             envelope: envelope.map(Arc::new),
             created_at: at(-5_000),
             run_at: at(-5_000),
+            run: None,
         }
     }
 
@@ -219,6 +217,17 @@ pub mod tests {
         let usual = json!({"memoryBytes": 536_870_912, "cpuMillicores": 1000, "timeoutMs": 3_600_000});
         assert_eq!(found["resources"], usual);
         assert!(found.get("deadline").is_none() && found.get("traceparent").is_none());
+    }
+
+    #[test]
+    fn a_task_of_a_run_names_its_run_and_its_key() {
+        let run = RunId::from_u128(ulid::decode("01HGW5N7XHJM4GX29KZRXQP6N8").unwrap());
+        let body = Body { run: Some(InRun { run, key: "load".into() }), ..body(Spec::default(), None) };
+        let (found, keys, token) = made(&body);
+        assert_eq!((&found["runId"], &found["taskKey"]), (&json!("run_01HGW5N7XHJM4GX29KZRXQP6N8"), &json!("load")));
+        assert_eq!(found["dispatchId"], dispatch_id(run.as_u128(), body.id.as_u128(), 2));
+        let claims = keys.verify_task(&token, at(0).as_millis() / 1000).unwrap().claims;
+        assert_eq!(claims.run_id, "run_01HGW5N7XHJM4GX29KZRXQP6N8");
     }
 
     #[test]

@@ -145,6 +145,7 @@ impl PushTest<'_> {
             envelope: None,
             created_at: now,
             run_at: now,
+            run: None,
         };
         let settings = tenure_core::queue::QueueSettings {
             push: Some(Arc::new(push.clone())),

@@ -70,6 +70,7 @@ struct Holdings {
     task: String,
     dead: String,
     queue: String,
+    run: String,
     key: Key,
 }
 
@@ -83,12 +84,15 @@ impl Holdings {
         let job = server.worker("claim", json!({"worker_id": "w-1", "job_id": dead})).await.ok();
         server.fail("w-1", &job, fatal()).await.ok();
         let task = submit(server, &who, json!({"queue": queue})).await;
-        Self { tenant, task, dead, queue, key }
+        let entry = json!({"key": "only", "queue": queue, "operator": "op"});
+        let run = post(server, &who, "/api/v1/runs", json!({"tasks": [entry]})).await.ok();
+        let run = run["run_id"].as_str().unwrap().to_owned();
+        Self { tenant, task, dead, queue, run, key }
     }
 
     /// Texts that show that an answer is about this tenant.
-    fn marks(&self) -> [&str; 4] {
-        [&self.task, &self.dead, &self.queue, &self.key.id]
+    fn marks(&self) -> [&str; 5] {
+        [&self.task, &self.dead, &self.queue, &self.run, &self.key.id]
     }
 
     /// That nothing happened to it.
@@ -96,6 +100,8 @@ impl Holdings {
         let who = [self.key.header()];
         let state = async |id: &str| get(server, &who, &format!("/api/v1/tasks/{id}")).await.ok()["state"].clone();
         assert_eq!((state(&self.task).await, state(&self.dead).await), (json!("Ready"), json!("Failed")));
+        let run = get(server, &who, &format!("/api/v1/runs/{}", self.run)).await.ok();
+        assert_eq!((&run["state"], &run["cancel_requested"]), (&json!("RUNNING"), &json!(false)), "{run}");
         let queue = get(server, &who, &format!("/api/v1/queues/{}", self.queue)).await.ok();
         assert_eq!((&queue["paused"], &queue["limits"]["max_running"]), (&json!(false), &json!(5)), "{queue}");
     }
@@ -140,6 +146,13 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/tasks/batch") => (Some(json!({"tasks": [task]})), Forbidden),
         ("GET", "/api/v1/tasks/{id}" | "/api/v1/tasks/{id}/attempts" | "/api/v1/tasks/{id}/why") => (None, NotFound),
         ("POST", "/api/v1/tasks/{id}/cancel" | "/api/v1/tasks/{id}/retry") => (None, NotFound),
+        ("POST", "/api/v1/runs") => {
+            let mut entry = task.clone();
+            entry["key"] = json!("only");
+            (Some(json!({"tenant": tenant, "tasks": [entry]})), Forbidden)
+        }
+        ("GET", "/api/v1/runs/{id}") => (None, NotFound),
+        ("POST", "/api/v1/runs/{id}/cancel" | "/api/v1/runs/{id}/rerun") => (None, NotFound),
         ("GET", "/api/v1/queues/{name}") => (None, NotFound),
         ("PUT", "/api/v1/queues/{name}") => (Some(json!({"max_running": 5})), NotFound),
         ("POST", "/api/v1/queues/{name}/pause" | "/api/v1/queues/{name}/resume") => (None, NotFound),
@@ -176,6 +189,16 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             }
             id
         }
+        (_, path) if path.contains("/runs/{id}") && fresh => {
+            let entry = json!({"key": "only", "queue": queue, "operator": "op"});
+            let run = post(server, &own, "/api/v1/runs", json!({"tasks": [entry]})).await.ok();
+            let id = run["run_id"].as_str().unwrap().to_owned();
+            if path.ends_with("rerun") {
+                post(server, &own, &format!("/api/v1/runs/{id}/cancel"), json!({})).await.ok();
+            }
+            id
+        }
+        (_, path) if path.contains("/runs/{id}") => of.run.clone(),
         ("POST", path) if path.ends_with("/retry") => of.dead.clone(),
         _ => of.task.clone(),
     };

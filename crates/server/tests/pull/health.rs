@@ -75,6 +75,7 @@ async fn every_documented_route_answers(server: Server) {
                 let word = response.json::<Value>().await.unwrap()["error"].as_str().unwrap().to_owned();
                 let of_the_route = [
                     "api_key_not_found",
+                    "run_not_found",
                     "task_key_not_found",
                     "signing_key_not_configured",
                     "worker_auth_not_configured",

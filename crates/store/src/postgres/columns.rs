@@ -3,7 +3,7 @@
 #![allow(unused_variables, reason = "each column is made of a part of the row")]
 
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::task::{Body, FailReason, Finished, Running, Waiting};
+use tenure_core::task::{Blocked, Body, FailReason, Finished, Running, Waiting};
 use tenure_core::{Seq, TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -37,6 +37,20 @@ pub fn waiting(rows: &[(TaskId, Waiting)]) -> Columns<'_> {
         w.fence.0.cast_signed(),
         times(w.carry.spec.deadline),
         codec::encode_carry(&w.carry),
+    )
+}
+
+pub fn blocked(rows: &[(TaskId, Blocked)]) -> Columns<'_> {
+    columns!(rows, (id, b) =>
+        id.seq().0,
+        Uuid::from_u128(id.as_u128()),
+        b.queue.0,
+        i16::from(b.priority),
+        b.waiting_on.cast_signed(),
+        Time(b.at),
+        b.fair.as_deref(),
+        times(b.carry.spec.deadline),
+        codec::encode_carry(&b.carry),
     )
 }
 
@@ -225,5 +239,7 @@ pub fn bodies(rows: &[std::sync::Arc<Body>]) -> Columns<'_> {
         Time(b.created_at),
         Time(b.run_at),
         b.owner.as_deref(),
+        b.run.as_ref().map(|run| Uuid::from_u128(run.run.as_u128())),
+        b.run.as_ref().map(|run| &*run.key),
     )
 }

@@ -9,7 +9,7 @@ use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
 use tenure_core::command::{Command, Task};
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId, rotate};
-use tenure_core::task::{Body, Place, Running, Waiting};
+use tenure_core::task::{Blocked, Body, Place, Running, Waiting};
 use tenure_core::{Seq, TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::conn::{Conn, failed};
 use super::cursors::{Position, Search};
 use super::rows::{self, Result, Time};
-use super::{Postgres, sql};
+use super::{Postgres, runs, sql};
 use crate::error::StoreError;
 use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
 use crate::store::Batch;
@@ -64,10 +64,19 @@ pub async fn world(
         rows.remove(&id.seq());
         world.add_taken(Task { id, place: Place::Running(running), body: None });
     }
+    let first = runs::cancelled_first(conn, needs).await.map_err(fail)?;
+    let mut running = running;
+    if !first.is_empty() {
+        running.extend(query(conn, sql::RUNNING_LOCK, &[&numbers(first.difference(&rows))]).await.map_err(fail)?);
+        rows.extend(first);
+    }
     let how = Look::Lock { scanned: &needs.scanned, running };
     let found = tasks(conn, &rows, how).await.map_err(fail)?;
     for task in found.ok_or(StoreError::Contention)? {
         world.add_task(task);
+    }
+    if !runs::named(conn, needs, &mut world).await.map_err(fail)? {
+        return Err(StoreError::Contention);
     }
     with_bodies(conn, needs, &mut world).await.map_err(fail)?;
     histories(conn, batch, needs, &mut world).await.map_err(fail)?;
@@ -236,10 +245,30 @@ pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, how: Look<'_>) -> Result
             missing.remove(&id.seq());
             found.push(Task { id, place: Place::Finished(finished), body: None });
         }
+        if !missing.is_empty() {
+            for (id, blocked) in blocked(conn, &missing, lock).await? {
+                missing.remove(&id.seq());
+                found.push(Task { id, place: Place::Blocked(blocked), body: None });
+            }
+        }
         let exist: HashSet<Seq> = all(bodies, rows::seq)?.into_iter().collect();
         missing.retain(|seq| exist.contains(seq) && !scanned.contains(seq));
     }
     Ok(None)
+}
+
+/// Tasks that wait for others of their runs. Their runs are locked first: whoever ends a task of a run has the run before
+/// it comes to those behind it.
+async fn blocked(conn: &Conn, wanted: &BTreeSet<Seq>, lock: bool) -> Result<Vec<(TaskId, Blocked)>> {
+    let found = all(query(conn, sql::BLOCKED_GET, &[&numbers(wanted)]).await?, rows::blocked)?;
+    if !lock || found.is_empty() {
+        return Ok(found);
+    }
+    let runs = found.iter().filter_map(|(_, blocked)| Some(blocked.carry.run.as_ref()?.run));
+    let runs: BTreeSet<Seq> = runs.collect();
+    query(conn, sql::RUNS_LOCK, &[&numbers(&runs)]).await?;
+    let still: Vec<i64> = found.iter().map(|(id, _)| id.seq().0).collect();
+    all(query(conn, sql::BLOCKED_LOCK, &[&still]).await?, rows::blocked)
 }
 
 pub async fn bodies(conn: &Conn, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {

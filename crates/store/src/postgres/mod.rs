@@ -14,6 +14,7 @@ mod notices;
 mod outbox;
 mod read;
 mod rows;
+mod runs;
 mod save;
 mod sql;
 
@@ -25,8 +26,9 @@ use async_trait::async_trait;
 use tenure_core::batch::World;
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::run::{Run, Upstream};
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId, limits};
+use tenure_core::{RunId, Seq, TaskId, limits};
 use tenure_tls::{PostgresAddress, TlsError};
 
 use crate::clock::Clock;
@@ -35,7 +37,7 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
@@ -45,16 +47,17 @@ use load::{Searches, query};
 use rows::Time;
 use save::{Asked, Saved};
 
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
     include_str!("migrations/0005_callback.sql"),
+    include_str!("migrations/0006_runs.sql"),
 ];
 /// For each migration: the oldest schema that a binary may know and still run beside it. The migration's own number if
 /// it breaks those before; the number of the one before if it only adds what they can do without.
-const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5];
+const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5, 6];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
 /// The schema that this binary knows.
@@ -292,6 +295,10 @@ impl Store for Postgres {
         let (mut world, searches) = load::world(self, &conn, &batch, &needs).await?;
         let now = world.now;
         let mut outcomes = world.decide(&batch.commands);
+        self.faults.before("draw consequences")?;
+        let drawn = runs::consequences(self, &conn, &mut world).await;
+        drawn.map_err(|error| failed("draw consequences", error))?;
+        self.faults.after("draw consequences")?;
         let messages = Messages::of(&world, &outcomes);
         let wakes = crate::store::wakes(&world);
         let writes = world.writes();
@@ -428,7 +435,8 @@ impl Store for Postgres {
             let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
             let stretch = query(&conn, sql::PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
             let stretch = stretch.iter().map(read::prunable).collect::<rows::Result<Vec<_>>>()?;
-            let pruning = Pruning::of(&stretch, retention, now, excess);
+            let mut pruning = Pruning::of(&stretch, retention, now, excess);
+            let of_runs = runs::prune(&conn, retention, now, excess > 0, &mut pruning).await?;
             for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
                 query(&conn, statement, &[&pruning.gone]).await?;
             }
@@ -438,7 +446,7 @@ impl Store for Postgres {
             let dead: Vec<i64> = pruning.counts.values().map(|counts| counts.dead_lettered).collect();
             query(&conn, sql::COUNTS_ADD, &[&queues, &zeros, &zeros, &zeros, &finished, &dead]).await?;
             conn.batch_execute("COMMIT").await?;
-            Ok(pruning.outcome(&stretch, after, limit, events))
+            Ok(pruning.outcome(&stretch, after, limit, events, of_runs))
         };
         let pruned = prune.await.map_err(|error| failed("prune finished tasks", error))?;
         conn.give_back();
@@ -516,6 +524,34 @@ impl Store for Postgres {
         let page = read::dead_letters(&conn, filter).await.map_err(|error| failed("list dead letters", error))?;
         end(conn).await?;
         Ok(page)
+    }
+
+    async fn run(&self, id: RunId, reach: &Reach) -> Result<Option<RunView>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = runs::view(&conn, id, reach).await.map_err(|error| failed("read a run", error))?;
+        end(conn).await?;
+        Ok(found)
+    }
+
+    async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let page = runs::list(&conn, filter).await.map_err(|error| failed("list runs", error))?;
+        conn.give_back();
+        Ok(page)
+    }
+
+    async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = runs::material(&conn, id, reach).await.map_err(|error| failed("read a run", error))?;
+        end(conn).await?;
+        Ok(found)
+    }
+
+    async fn upstream(&self, row: Seq) -> Result<Vec<Upstream>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = runs::upstream(&conn, row).await.map_err(|error| failed("read what a task waits for", error))?;
+        end(conn).await?;
+        Ok(found)
     }
 
     async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError> {

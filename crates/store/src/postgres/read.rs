@@ -23,7 +23,7 @@ use crate::model::{
 };
 
 /// The tasks of these rows, in their order.
-async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
+pub async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
     let wanted: BTreeSet<Seq> = seqs.iter().copied().collect();
     let mut bodies = load::bodies(conn, seqs).await?;
     let tasks = load::tasks(conn, &wanted, load::Look::Read).await?.unwrap_or_default();
@@ -55,12 +55,14 @@ async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
 pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
     let source = match filter.state {
         None => "bodies b",
+        Some(State::Blocked) => "blocked s JOIN bodies b ON b.seq = s.seq",
         Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
         Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
         Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
         Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
         Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
         Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
+        Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
     };
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
     let params: [&(dyn ToSql + Sync); 8] = [
@@ -88,7 +90,7 @@ pub async fn attempts(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<V
     match view.place {
         Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
         Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
-        Place::Scheduled(_) | Place::Ready(_) => {}
+        Place::Blocked(_) | Place::Scheduled(_) | Place::Ready(_) => {}
     }
     Ok(Some(history))
 }

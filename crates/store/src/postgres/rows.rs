@@ -7,8 +7,9 @@ use bytes::{BufMut, BytesMut};
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
-use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
-use tenure_core::{AttemptId, Fence, LeaseToken, Seq, TaskId, Timestamp};
+use tenure_core::run::InRun;
+use tenure_core::task::{Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
+use tenure_core::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 use uuid::Uuid;
@@ -99,6 +100,18 @@ pub fn waiting(row: &Row) -> Result<(TaskId, Waiting)> {
         carry: carry(row, 10)?,
     };
     Ok((TaskId::from_u128(bits(row, 1)?), waiting))
+}
+
+pub fn blocked(row: &Row) -> Result<(TaskId, Blocked)> {
+    let blocked = Blocked {
+        queue: QueueId(row.try_get(2)?),
+        priority: priority(row, 3)?,
+        waiting_on: number(row, 4)?,
+        at: time(row, 5)?,
+        fair: text_if(row, 6)?,
+        carry: carry(row, 8)?,
+    };
+    Ok((TaskId::from_u128(bits(row, 1)?), blocked))
 }
 
 pub fn running(row: &Row) -> Result<(TaskId, Running)> {
@@ -209,6 +222,10 @@ pub fn body(row: &Row) -> Result<Body> {
         envelope,
         created_at: time(row, 13)?,
         run_at: time(row, 14)?,
+        run: match row.try_get::<_, Option<Uuid>>(16)? {
+            None => None,
+            Some(run) => Some(InRun { run: RunId::from_u128(run.as_u128()), key: text(row, 17)? }),
+        },
     })
 }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::columns::{self, Columns, Split};
 use super::conn::{Conn, commit_failed, failed};
 use super::rows::{self, Time};
-use super::{Postgres, outbox, sql};
+use super::{Postgres, outbox, runs, sql};
 use crate::codec;
 use crate::error::StoreError;
 use crate::outbox::Gone;
@@ -107,6 +107,8 @@ async fn steps<'a>(
 ) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
     let mut plan: Vec<(&'static str, &'static str, Columns<'a>)> = Vec::new();
     for (name, sql, seqs) in [
+        ("delete blocked", sql::BLOCKED_DELETE, &w.unblock),
+        ("delete edges", sql::EDGES_DELETE, &w.resolved),
         ("delete scheduled", sql::SCHEDULED_DELETE, &w.unschedule),
         ("delete ready", sql::READY_DELETE, &w.unready),
         ("delete running", sql::RUNNING_DELETE, &w.unrun),
@@ -122,6 +124,21 @@ async fn steps<'a>(
         }
     };
     rows("insert bodies", sql::BODIES_INSERT, !w.bodies.is_empty(), &|| columns::bodies(&w.bodies));
+    rows("insert blocked", sql::BLOCKED_INSERT, !w.block.is_empty(), &|| columns::blocked(&w.block));
+    rows("count down", sql::BLOCKED_COUNT_DOWN, !w.count_down.is_empty(), &|| {
+        vec![
+            Box::new(w.count_down.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.count_down.iter().map(|(_, waiting_on)| waiting_on.cast_signed()).collect::<Vec<_>>()),
+        ]
+    });
+    rows("fill payloads", sql::BODIES_FILL, !w.payloads.is_empty(), &|| {
+        vec![
+            Box::new(w.payloads.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.payloads.iter().map(|(_, payload)| &**payload).collect::<Vec<_>>()),
+        ]
+    });
+    rows("insert tasks of runs", sql::RUN_TASKS_INSERT, !w.run_tasks.is_empty(), &|| runs::run_tasks(&w.run_tasks));
+    rows("insert edges", sql::EDGES_INSERT, !w.edges.is_empty(), &|| runs::edges(&w.edges));
     rows("insert scheduled", sql::SCHEDULED_INSERT, !w.schedule.is_empty(), &|| columns::waiting(&w.schedule));
     rows("insert ready", sql::READY_INSERT, !w.ready.is_empty(), &|| columns::waiting(&w.ready));
     if columns::are_fresh(&w.run) {
@@ -147,6 +164,12 @@ async fn steps<'a>(
         vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
     });
     rows("insert wake-ups", sql::OUTBOX_INSERT, !w.wakes.is_empty(), &|| outbox::columns(&w.wakes, now));
+    for run in &w.new_runs {
+        plan.push(("insert a run", sql::RUN_INSERT, runs::new_run(run)));
+    }
+    for run in &w.runs {
+        plan.push(("write a run", sql::RUN_SAVE, runs::saved_run(run)));
+    }
     for queue in &w.queues {
         plan.push(("write a queue", sql::QUEUE_SAVE, queue_columns(queue)));
     }
@@ -168,7 +191,7 @@ async fn steps<'a>(
         steps.push(Step { name, statement: conn.prepare_cached(sql).await?, columns });
     }
     for queue in w.queues.iter().filter(|queue| w.refair.contains(&queue.id)) {
-        for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING] {
+        for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING, sql::REFAIR_BLOCKED] {
             let (value, tag) = refair(queue.settings.fairness_key.as_ref());
             let statement = conn.prepare_cached(&statement.replace("{value}", value)).await?;
             let columns: Columns<'a> = vec![Box::new(queue.id.0), Box::new(tag.map(ToOwned::to_owned))];

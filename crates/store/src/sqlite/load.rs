@@ -12,7 +12,7 @@ use tenure_core::queue::{Queue, QueueId, rotate};
 use tenure_core::task::{Body, Place};
 use tenure_core::time::Timestamp;
 
-use super::{Cache, rows, sql};
+use super::{Cache, rows, runs, sql};
 use crate::clock::Reading;
 use crate::codec;
 use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
@@ -30,6 +30,7 @@ pub fn world(tx: &Connection, cache: &mut Cache, batch: &Batch, needs: &Needs<'_
             world.add_task(task);
         }
     }
+    runs::named(tx, &mut finder, needs, &mut world)?;
     for (row, body) in bodies(tx, &needs.bodies)? {
         if let Some(cell) = world.tasks.get_mut(&row) {
             cell.task.body = Some(body);
@@ -60,6 +61,7 @@ pub struct Finder<'c> {
     ready: CachedStatement<'c>,
     scheduled: CachedStatement<'c>,
     finished: CachedStatement<'c>,
+    blocked: CachedStatement<'c>,
 }
 
 impl<'c> Finder<'c> {
@@ -69,6 +71,7 @@ impl<'c> Finder<'c> {
             ready: tx.prepare_cached(sql::READY_GET)?,
             scheduled: tx.prepare_cached(sql::SCHEDULED_GET)?,
             finished: tx.prepare_cached(sql::FINISHED_GET)?,
+            blocked: tx.prepare_cached(sql::BLOCKED_GET)?,
         })
     }
 
@@ -83,8 +86,11 @@ impl<'c> Finder<'c> {
         if let Some((id, waiting)) = self.scheduled.query_row([seq.0], rows::waiting).optional()? {
             return Ok(Some(Task { id, place: Place::Scheduled(waiting), body: None }));
         }
-        let finished = self.finished.query_row([seq.0], rows::finished).optional()?;
-        Ok(finished.map(|(id, finished)| Task { id, place: Place::Finished(finished), body: None }))
+        if let Some((id, finished)) = self.finished.query_row([seq.0], rows::finished).optional()? {
+            return Ok(Some(Task { id, place: Place::Finished(finished), body: None }));
+        }
+        let blocked = self.blocked.query_row([seq.0], rows::blocked).optional()?;
+        Ok(blocked.map(|(id, blocked)| Task { id, place: Place::Blocked(blocked), body: None }))
     }
 }
 
@@ -126,7 +132,7 @@ fn add_queue(tx: &Connection, queue: Queue, changed: bool, world: &mut World) ->
 }
 
 /// Settings of the queues in which the named tasks stand.
-fn queues_of_tasks(tx: &Connection, cache: &mut Cache, world: &mut World) -> Result<()> {
+pub fn queues_of_tasks(tx: &Connection, cache: &mut Cache, world: &mut World) -> Result<()> {
     let ids: HashSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
     for id in ids {
         if let Some(queue) = cache.by_id(tx, id)? {

@@ -9,6 +9,7 @@ mod notices;
 mod outbox;
 mod read;
 mod rows;
+mod runs;
 mod save;
 mod sql;
 mod writer;
@@ -23,8 +24,9 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::run::{Run, Upstream};
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId, limits};
+use tenure_core::{RunId, Seq, TaskId, limits};
 
 use crate::clock::Clock;
 use crate::codec::{Prunable, Pruning, WORKERS_KEPT_MS};
@@ -32,18 +34,19 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
     include_str!("migrations/0005_callback.sql"),
+    include_str!("migrations/0006_runs.sql"),
 ];
 const READERS: usize = 4;
 
@@ -237,7 +240,7 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "cache_size", -16_000)?;
     conn.busy_timeout(Duration::from_secs(5))?;
-    conn.set_prepared_statement_cache_capacity(128);
+    conn.set_prepared_statement_cache_capacity(160);
     Ok(())
 }
 
@@ -270,6 +273,9 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
         load::world(&tx, &mut db.cache, batch, &needs, reading).map_err(|error| failed("load a batch", error))?;
     faults.after("load")?;
     let mut outcomes = world.decide(&batch.commands);
+    faults.before("draw consequences")?;
+    runs::consequences(&tx, &mut db.cache, &mut world).map_err(|error| failed("draw consequences", error))?;
+    faults.after("draw consequences")?;
     let messages = Messages::of(&world, &outcomes);
     let wakes = crate::store::wakes(&world);
     let writes = world.writes();
@@ -482,6 +488,25 @@ impl Store for Sqlite {
         self.read("list dead letters", move |tx| read::dead_letters(tx, &filter)).await
     }
 
+    async fn run(&self, id: RunId, reach: &Reach) -> Result<Option<RunView>, StoreError> {
+        let reach = reach.clone();
+        self.read("read a run", move |tx| runs::view(tx, id, &reach)).await
+    }
+
+    async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError> {
+        let filter = filter.clone();
+        self.read("list runs", move |tx| runs::list(tx, &filter)).await
+    }
+
+    async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError> {
+        let reach = reach.clone();
+        self.read("read a run", move |tx| runs::material(tx, id, &reach)).await
+    }
+
+    async fn upstream(&self, row: Seq) -> Result<Vec<Upstream>, StoreError> {
+        self.read("read what a task waits for", move |tx| runs::upstream(tx, row)).await
+    }
+
     async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError> {
         let filter = filter.clone();
         self.read("count dead letters", move |tx| read::count_dead_letters(tx, &filter)).await
@@ -533,7 +558,8 @@ fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: 
         .prepare_cached(sql::PRUNE_CANDIDATES)?
         .query_map([after.0, limit as i64], rows::prunable)?
         .collect::<rusqlite::Result<_>>()?;
-    let pruning = Pruning::of(&stretch, retention, now, excess);
+    let mut pruning = Pruning::of(&stretch, retention, now, excess);
+    let of_runs = runs::prune(tx, retention, now, excess > 0, &mut pruning)?;
     for seq in &pruning.gone {
         for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
             tx.prepare_cached(statement)?.execute([seq])?;
@@ -542,5 +568,5 @@ fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: 
     for (queue, count) in &pruning.counts {
         tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![queue.0, 0, 0, 0, count.finished, count.dead_lettered])?;
     }
-    Ok(pruning.outcome(&stretch, after, limit, events))
+    Ok(pruning.outcome(&stretch, after, limit, events, of_runs))
 }

@@ -19,7 +19,7 @@ use crate::model::{
 
 type Result<T> = rusqlite::Result<T>;
 
-fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
+pub fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
     let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx)?.task(seq)?) else { return Ok(None) };
     let queue = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([body.queue.0], rows::queue)?;
     Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue: queue.name }))
@@ -40,12 +40,14 @@ fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
 pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
     let source = match filter.state {
         None => "bodies b",
+        Some(State::Blocked) => "blocked s JOIN bodies b ON b.seq = s.seq",
         Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
         Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
         Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
         Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
         Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
         Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
+        Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
     };
     let statement = sql::TASKS_LIST.replace("{source}", source);
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
@@ -78,7 +80,7 @@ pub fn attempts(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<Vec
     match view.place {
         Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
         Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
-        Place::Scheduled(_) | Place::Ready(_) => {}
+        Place::Blocked(_) | Place::Scheduled(_) | Place::Ready(_) => {}
     }
     Ok(Some(history))
 }

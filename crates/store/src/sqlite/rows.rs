@@ -8,10 +8,14 @@ use serde::de::DeserializeOwned;
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
-use tenure_core::task::{Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
-use tenure_core::{AttemptId, Fence, LeaseToken, TaskId, Timestamp};
+use tenure_core::run::{InRun, Run, RunCounts};
+use tenure_core::task::{
+    Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, State, Waiting,
+};
+use tenure_core::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, Timestamp};
 
 use crate::codec::{self, FinalAttempt, Prunable};
+use crate::model::RunTaskView;
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -99,6 +103,106 @@ pub fn insert_waiting(statement: &mut Statement<'_>, id: TaskId, waiting: &Waiti
         codec::encode_carry(&waiting.carry),
     ])?;
     Ok(())
+}
+
+pub fn blocked(row: &Row<'_>) -> Result<(TaskId, Blocked)> {
+    let mut cells = Cells::of(row);
+    let (seq, id) = (cells.get()?, cells.id()?);
+    let (queue, priority, waiting_on, at, fair) =
+        (cells.queue()?, cells.get()?, cells.get()?, cells.time()?, cells.get()?);
+    let _deadline = cells.time_if()?;
+    let carry = cells.decoded("carry", seq)?;
+    Ok((id, Blocked { queue, priority, waiting_on, at, fair, carry }))
+}
+
+pub fn insert_blocked(statement: &mut Statement<'_>, id: TaskId, blocked: &Blocked) -> Result<()> {
+    statement.execute(params![
+        id.seq().0,
+        id.as_u128().to_be_bytes(),
+        blocked.queue.0,
+        blocked.priority,
+        blocked.waiting_on,
+        blocked.at.as_millis(),
+        blocked.fair,
+        blocked.carry.spec.deadline.map(Timestamp::as_millis),
+        codec::encode_carry(&blocked.carry),
+    ])?;
+    Ok(())
+}
+
+pub fn run(row: &Row<'_>) -> Result<Run> {
+    let mut cells = Cells::of(row);
+    let seq: i64 = cells.get()?;
+    Ok(Run {
+        id: RunId::from_u128(cells.bits()?),
+        key: cells.get()?,
+        tenant: cells.get()?,
+        workspace: cells.get()?,
+        owner: cells.get()?,
+        fingerprint: cells.get()?,
+        labels: cells.decoded("runs.labels", seq)?,
+        deadline: cells.time_if()?,
+        parent: cells.bits_if()?.map(RunId::from_u128),
+        created_at: cells.time()?,
+        finished_at: cells.time_if()?,
+        cancel_reason: cells.get()?,
+        counts: RunCounts {
+            open: cells.get()?,
+            succeeded: cells.get()?,
+            failed: cells.get()?,
+            skipped: cells.get()?,
+            canceled: cells.get()?,
+        },
+    })
+}
+
+pub fn insert_run(statement: &mut Statement<'_>, run: &Run) -> Result<()> {
+    let params: [&dyn ToSql; 18] = [
+        &run.id.seq().0,
+        &run.id.as_u128().to_be_bytes(),
+        &run.key,
+        &run.tenant,
+        &run.workspace,
+        &run.owner,
+        &run.fingerprint,
+        &codec::encode_tags(&run.labels),
+        &run.deadline.map(Timestamp::as_millis),
+        &run.parent.map(|parent| parent.as_u128().to_be_bytes()),
+        &run.created_at.as_millis(),
+        &run.finished_at.map(Timestamp::as_millis),
+        &run.cancel_reason,
+        &run.counts.open,
+        &run.counts.succeeded,
+        &run.counts.failed,
+        &run.counts.skipped,
+        &run.counts.canceled,
+    ];
+    statement.execute(params.as_slice())?;
+    Ok(())
+}
+
+/// A task of a run without the keys of those that it waits for: they come as rows.
+pub fn run_task(row: &Row<'_>) -> Result<(RunTaskView, Vec<Seq>)> {
+    let mut cells = Cells::of(row);
+    let seq: i64 = cells.get()?;
+    let waits = cells.decoded("run_tasks.depends_on", seq)?;
+    let task = RunTaskView {
+        depends_on: Vec::new(),
+        id: cells.id()?,
+        key: cells.get()?,
+        operator: cells.get()?,
+        queue: cells.get()?,
+        state: State::parse(&cells.get::<String>()?).unwrap_or(State::Failed),
+        attempt: cells.get()?,
+        started_at: cells.time_if()?,
+        finished_at: cells.time_if()?,
+        progress: Progress { pct: cells.get()?, message: cells.get()? },
+        failure: cells.decoded::<Option<Failure>>("finished.failure", seq)?,
+        cancel_reason: cells.get()?,
+        due_at: cells.time_if()?,
+    };
+    let carry = cells.decoded("carry", seq)?;
+    Ok((task.with_dispatch(&carry), waits))
 }
 
 pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
@@ -326,6 +430,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
         envelope: None,
         created_at: Timestamp::MIN,
         run_at: Timestamp::MIN,
+        run: None,
     };
     (body.spec, body.envelope) = codec::decode_spec(cells.get::<Option<String>>()?.as_deref(), seq);
     body.tags = cells.decoded("bodies.tags", seq)?;
@@ -333,6 +438,8 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
     body.idempotency = key.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint });
     (body.traceparent, body.created_at, body.run_at) = (cells.get()?, cells.time()?, cells.time()?);
     body.owner = cells.get()?;
+    let (run, key) = (cells.bits_if()?, cells.get::<Option<Arc<str>>>()?);
+    body.run = run.zip(key).map(|(run, key)| InRun { run: RunId::from_u128(run), key });
     Ok(body)
 }
 
@@ -354,6 +461,8 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.created_at.as_millis(),
         body.run_at.as_millis(),
         body.owner,
+        body.run.as_ref().map(|run| run.run.as_u128().to_be_bytes()),
+        body.run.as_ref().map(|run| &run.key),
     ])?;
     Ok(())
 }

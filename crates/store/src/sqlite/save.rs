@@ -7,7 +7,7 @@ use tenure_core::queue::FairnessKey;
 use tenure_core::task::Waiting;
 use tenure_core::time::Timestamp;
 
-use super::{outbox, rows, sql};
+use super::{outbox, rows, runs, sql};
 use crate::codec;
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -21,6 +21,7 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         faults.after(name)
     };
     step("delete rows", &|| {
+        delete(tx, sql::BLOCKED_DELETE, &writes.unblock)?;
         delete(tx, sql::SCHEDULED_DELETE, &writes.unschedule)?;
         delete(tx, sql::READY_DELETE, &writes.unready)?;
         delete(tx, sql::RUNNING_DELETE, &writes.unrun)?;
@@ -31,6 +32,12 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         writes.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
     })?;
     step("insert waiting", &|| {
+        let mut block = tx.prepare_cached(sql::BLOCKED_INSERT)?;
+        writes.block.iter().try_for_each(|(id, blocked)| rows::insert_blocked(&mut block, *id, blocked))?;
+        let mut count_down = tx.prepare_cached(sql::BLOCKED_COUNT_DOWN)?;
+        for (seq, waiting_on) in &writes.count_down {
+            count_down.execute(params![seq.0, waiting_on])?;
+        }
         insert_waiting(tx, sql::SCHEDULED_INSERT, &writes.schedule)?;
         insert_waiting(tx, sql::READY_INSERT, &writes.ready)
     })?;
@@ -64,6 +71,7 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         }
         Ok(())
     })?;
+    step("write runs", &|| runs::save(tx, writes))?;
     step("write the rest", &|| rest(tx, writes, now))?;
     step("insert wake-ups", &|| outbox::insert(tx, &writes.wakes, now))?;
     faults.before("settle wake-ups")?;
@@ -124,7 +132,7 @@ fn refair(tx: &Connection, queue: i32, key: Option<&FairnessKey>) -> rusqlite::R
             ("coalesce((SELECT tag.value FROM json_each(b.tags) tag WHERE tag.key = ?2), '')", tag.as_str())
         }
     };
-    for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING] {
+    for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING, sql::REFAIR_BLOCKED] {
         let statement = statement.replace("{value}", value);
         if tag.is_empty() {
             tx.execute(&statement, [queue])?;

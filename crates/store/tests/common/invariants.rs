@@ -8,24 +8,25 @@ use tenure_store::Store;
 use super::raw::Raw;
 
 /// Each statement finds rows that must not be there.
-const NEVER: [(&str, &str); 9] = [
+const NEVER: [(&str, &str); 14] = [
     (
         "every task stands in exactly one place",
         "SELECT b.seq FROM bodies b
          WHERE (SELECT count(*) FROM scheduled s WHERE s.seq = b.seq) + (SELECT count(*) FROM ready r WHERE r.seq = b.seq)
              + (SELECT count(*) FROM running u WHERE u.seq = b.seq) + (SELECT count(*) FROM finished f WHERE f.seq = b.seq)
-             <> 1",
+             + (SELECT count(*) FROM blocked k WHERE k.seq = b.seq) <> 1",
     ),
     (
         "nothing stands anywhere without a body",
         "SELECT p.seq FROM (SELECT seq FROM scheduled UNION ALL SELECT seq FROM ready UNION ALL SELECT seq FROM running
-         UNION ALL SELECT seq FROM finished UNION ALL SELECT seq FROM attempts) p
+         UNION ALL SELECT seq FROM finished UNION ALL SELECT seq FROM attempts UNION ALL SELECT seq FROM blocked
+         UNION ALL SELECT task FROM run_tasks) p
          WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.seq = p.seq)",
     ),
     (
         "a place has the id and the queue of its body",
         "SELECT p.seq FROM (SELECT seq, id, queue_id FROM scheduled UNION ALL SELECT seq, id, queue_id FROM ready
-         UNION ALL SELECT seq, id, queue_id FROM running) p JOIN bodies b ON b.seq = p.seq
+         UNION ALL SELECT seq, id, queue_id FROM running UNION ALL SELECT seq, id, queue_id FROM blocked) p JOIN bodies b ON b.seq = p.seq
          WHERE b.id <> p.id OR b.queue_id <> p.queue_id",
     ),
     (
@@ -47,8 +48,34 @@ const NEVER: [(&str, &str); 9] = [
     (
         "what waits or runs has a fairness value if and only if its queue has a fairness key",
         "SELECT p.seq FROM (SELECT seq, queue_id, fair FROM scheduled UNION ALL SELECT seq, queue_id, fair FROM ready
-         UNION ALL SELECT seq, queue_id, fair FROM running) p JOIN queues q ON q.queue_id = p.queue_id
+         UNION ALL SELECT seq, queue_id, fair FROM running UNION ALL SELECT seq, queue_id, fair FROM blocked) p JOIN queues q ON q.queue_id = p.queue_id
          WHERE (p.fair IS NULL) <> (q.fairness_key IS NULL)",
+    ),
+    (
+        "a blocked task waits for as many as it has edges",
+        "SELECT k.seq FROM blocked k WHERE k.waiting_on <> (SELECT count(*) FROM run_edges e WHERE e.downstream = k.seq)",
+    ),
+    (
+        "an edge leads from a task that has not ended",
+        "SELECT e.upstream FROM run_edges e WHERE EXISTS (SELECT 1 FROM finished f WHERE f.seq = e.upstream)
+             OR NOT EXISTS (SELECT 1 FROM bodies b WHERE b.seq = e.upstream)",
+    ),
+    (
+        "a run counts its tasks as they ended",
+        "SELECT r.seq FROM runs r JOIN run_tasks t ON t.run = r.seq LEFT JOIN finished f ON f.seq = t.task
+         GROUP BY r.seq, r.open, r.succeeded, r.failed, r.skipped, r.canceled
+         HAVING r.open <> count(*) - count(f.seq) OR r.succeeded <> count(CASE WHEN f.ended = 1 THEN 1 END)
+             OR r.failed <> count(CASE WHEN f.ended = 2 THEN 1 END) OR r.canceled <> count(CASE WHEN f.ended = 3 THEN 1 END)
+             OR r.skipped <> count(CASE WHEN f.ended = 4 THEN 1 END)",
+    ),
+    (
+        "a run has tasks",
+        "SELECT r.seq FROM runs r WHERE NOT EXISTS (SELECT 1 FROM run_tasks t WHERE t.run = r.seq)",
+    ),
+    (
+        "a task says that it is in a run if and only if the run has it",
+        "SELECT b.seq FROM bodies b LEFT JOIN run_tasks t ON t.task = b.seq
+         WHERE (b.run_id IS NULL) <> (t.task IS NULL) OR (b.run_id IS NULL) <> (b.task_key IS NULL)",
     ),
     (
         "a wake-up in the outbox is that of a task that waits or runs under it",

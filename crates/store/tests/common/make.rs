@@ -12,11 +12,12 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
 use tenure_core::command::release::Release;
 use tenure_core::command::retry::Retry;
+use tenure_core::command::run::{NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Command, Reach};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{Idempotency, Spec};
-use tenure_core::{Seq, TaskId};
+use tenure_core::{RunId, Seq, TaskId};
 
 pub fn task_id(seq: Seq) -> TaskId {
     TaskId::new(1_800_000_000_000, 7, seq)
@@ -112,4 +113,33 @@ pub fn release(grant: &Grant) -> Command {
 
 pub fn hello(worker: &str, incarnation: &str) -> Command {
     Command::Hello(Hello { worker: worker.into(), incarnation: incarnation.into() })
+}
+
+/// Tasks of a run, named `t0` and so on: each entry of the graph lists what its task depends on. One attempt each, so that
+/// every failure is final.
+pub fn members(tasks: Vec<NewTask>, graph: &[&[usize]]) -> Vec<NewMember> {
+    let spec = Spec { max_attempts: Some(1), ..Spec::default() };
+    let members = tasks.into_iter().zip(graph).enumerate().map(|(index, (task, depends_on))| NewMember {
+        key: format!("t{index}").into(),
+        task: NewTask { spec, ..task },
+        depends_on: depends_on.to_vec(),
+        refs: Vec::new(),
+        carried: None,
+    });
+    members.collect()
+}
+
+pub fn run(id: TaskId, key: Option<&str>, tasks: Vec<NewMember>) -> SubmitRun {
+    let run = NewRun {
+        id: RunId::from_u128(id.as_u128()),
+        key: key.map(Into::into),
+        tenant: "acme".into(),
+        workspace: "default".into(),
+        owner: None,
+        fingerprint: [7; 32],
+        labels: BTreeMap::new(),
+        deadline: None,
+        parent: None,
+    };
+    SubmitRun { run, tasks, maker: None }
 }

@@ -106,7 +106,7 @@ async fn a_person_brings_back_one_task(t: &Fixture) {
     assert_eq!(t.attempts(id).await.len(), 2);
     t.bury(&grant, "X").await;
     t.clock.advance(1_000);
-    let refused = Rejection::NotRetryable { state: State::Failed, past_deadline: true };
+    let refused = Rejection::NotRetryable { state: State::Failed, past_deadline: true, sealed: false };
     assert_eq!(t.run(make::retry(id)).await, Err(refused));
 }
 

@@ -26,4 +26,5 @@ mod owners;
 mod plans;
 mod retention;
 mod retrying;
+mod runs;
 mod tenancy;

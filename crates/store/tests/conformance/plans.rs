@@ -8,7 +8,7 @@ const SESSION: [&str; 2] =
     [include_str!("../../src/postgres/sql/session.sql"), include_str!("../../src/postgres/sql/session_batches.sql")];
 
 /// Name, statement, arguments.
-const HOT: [(&str, &str, &str); 15] = [
+const HOT: [(&str, &str, &str); 24] = [
     ("ready_candidates", include_str!("../../src/postgres/sql/ready_candidates.sql"), "1, 100, 0::smallint, now(), 0"),
     (
         "ready_candidates_of_values",
@@ -31,6 +31,15 @@ const HOT: [(&str, &str, &str); 15] = [
     ("outbox_published", include_str!("../../src/postgres/sql/outbox_published.sql"), "'{7,8}', '{a,b}', now()"),
     ("outbox_take", include_str!("../../src/postgres/sql/outbox_take.sql"), "now(), 'redis', 100, now()"),
     ("outbox_republish", include_str!("../../src/postgres/sql/outbox_republish.sql"), "'{7,8}', now()"),
+    ("edges_get", include_str!("../../src/postgres/sql/edges_get.sql"), "'{7,8,9}'"),
+    ("edges_behind", include_str!("../../src/postgres/sql/edges_behind.sql"), "'{7,8,9}'"),
+    ("edges_delete", include_str!("../../src/postgres/sql/edges_delete.sql"), "'{7,8,9}'"),
+    ("blocked_lock", include_str!("../../src/postgres/sql/blocked_lock.sql"), "'{7,8,9}'"),
+    ("blocked_delete", include_str!("../../src/postgres/sql/blocked_delete.sql"), "'{7,8,9}'"),
+    ("blocked_count_down", include_str!("../../src/postgres/sql/blocked_count_down.sql"), "'{7,8}', '{1,2}'"),
+    ("runs_lock", include_str!("../../src/postgres/sql/runs_lock.sql"), "'{7,8,9}'"),
+    ("run_tasks_open", include_str!("../../src/postgres/sql/run_tasks_open.sql"), "'{7}'"),
+    ("bodies_fill", include_str!("../../src/postgres/sql/bodies_fill.sql"), "'{7,8}', '{a,b}'"),
     ("running_of_claims", include_str!("../../src/postgres/sql/running_of_claims.sql"), "'w', 'c'"),
 ];
 
@@ -42,7 +51,11 @@ const FILL: &str = "
     SELECT n, gen_random_uuid(), 1, 5, n, 'w' || n % 100, gen_random_uuid(), 1, now(), 1, gen_random_uuid(),
         'c' || n, now(), 60000, 20000 FROM generate_series(1, 20000) n;
     INSERT INTO outbox (message, transport, queue_id, seq, id, created_at, due_at)
-    SELECT n, CASE WHEN n % 2 = 0 THEN 'redis' ELSE 'sqs' END, 1, n, gen_random_uuid(), now(), now() FROM generate_series(1, 20000) n";
+    SELECT n, CASE WHEN n % 2 = 0 THEN 'redis' ELSE 'sqs' END, 1, n, gen_random_uuid(), now(), now() FROM generate_series(1, 20000) n;
+    INSERT INTO run_edges SELECT n, n + 1 FROM generate_series(1, 20000) n;
+    INSERT INTO run_tasks SELECT n, n / 100, NULL FROM generate_series(1, 20000) n;
+    INSERT INTO blocked (seq, id, queue_id, priority, waiting_on, at)
+    SELECT n, gen_random_uuid(), 1, 5, 1, now() FROM generate_series(1, 20000) n";
 
 /// Prepares on empty tables, fills them, and shows what the kept plans do.
 async fn plans(vacuumed: bool) -> Vec<(&'static str, String)> {
@@ -56,6 +69,9 @@ async fn plans(vacuumed: bool) -> Vec<(&'static str, String)> {
         t.raw.execute("VACUUM ANALYZE ready").await;
         t.raw.execute("VACUUM ANALYZE running").await;
         t.raw.execute("VACUUM ANALYZE outbox").await;
+        t.raw.execute("VACUUM ANALYZE run_edges").await;
+        t.raw.execute("VACUUM ANALYZE run_tasks").await;
+        t.raw.execute("VACUUM ANALYZE blocked").await;
     }
     for (name, sql, arguments) in HOT {
         t.raw.execute(&format!("PREPARE {name} AS {sql}")).await;

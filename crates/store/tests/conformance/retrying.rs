@@ -180,7 +180,7 @@ async fn retry(t: &Fixture) {
     let (first, second) = twice(t, vec![make::retry(id)]).await;
     let Ok(Answer::Retried(retried)) = first[0] else { panic!("{:?}", first[0]) };
     assert_eq!((retried.attempt, retried.max_attempts), (1, 2));
-    assert_eq!(second, [Err(Rejection::NotRetryable { state: State::Ready, past_deadline: false })]);
+    assert_eq!(second, [Err(Rejection::NotRetryable { state: State::Ready, past_deadline: false, sealed: false })]);
     let again = t.claim_one("q").await;
     assert_eq!(again.attempt, 2);
     t.run(make::fail(&again, "X", None)).await.unwrap();

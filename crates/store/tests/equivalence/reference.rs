@@ -110,7 +110,7 @@ impl Reference {
         let is_over = |place: &Place| match place {
             Place::Running(running) => running.lease.expires_at <= now,
             Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.spec.is_past_deadline(now),
-            Place::Finished(_) => false,
+            Place::Blocked(_) | Place::Finished(_) => false,
         };
         self.places.iter().filter(|(_, place)| is_over(place)).map(|(seq, _)| *seq).collect()
     }
@@ -271,7 +271,7 @@ impl Reference {
                 match place {
                     Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.fair = value,
                     Place::Running(running) => running.fair = value,
-                    Place::Finished(_) => {}
+                    Place::Blocked(_) | Place::Finished(_) => {}
                 }
             }
         }
@@ -292,6 +292,7 @@ impl Reference {
         let mut counts = Counts::default();
         for place in self.places.values().filter(|place| place.queue() == queue) {
             match place {
+                Place::Blocked(_) => {}
                 Place::Scheduled(_) => counts.scheduled += 1,
                 Place::Ready(_) => counts.ready += 1,
                 Place::Running(_) => counts.running += 1,

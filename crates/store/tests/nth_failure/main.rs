@@ -21,7 +21,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 13] = [
+    const TABLES: [&str; 17] = [
         "bodies",
         "scheduled",
         "ready",
@@ -35,6 +35,10 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "queue_counts",
         "queues",
         "outbox",
+        "blocked",
+        "runs",
+        "run_tasks",
+        "run_edges",
     ];
     let mut all = Vec::new();
     for table in TABLES {
@@ -160,6 +164,10 @@ scenarios! {
     set_queue: SetQueue,
     pause_queue: PauseQueue,
     many_at_once: Mixed,
+    submit_a_run: SubmitRun,
+    complete_in_a_run: CompleteInRun,
+    fail_in_a_run: FailInRun,
+    cancel_a_run: CancelRun,
 }
 
 /// Fails each step of something that is not a batch, and does it again; `done` says whether it had been done before.

@@ -9,12 +9,13 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
+use tenure_core::command::run::{CancelRun, RunSubmitted};
 use tenure_core::command::submit::{NewTask, Start, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::event::FactKind;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::task::{Place, State};
-use tenure_core::{Fence, TaskId};
+use tenure_core::{Fence, RunId, TaskId};
 use tenure_store::{NewRedrive, RedriveFilter};
 
 use crate::common::{Fixture, make};
@@ -41,6 +42,10 @@ pub enum Scenario {
     SetQueue,
     PauseQueue,
     Mixed,
+    SubmitRun,
+    CompleteInRun,
+    FailInRun,
+    CancelRun,
 }
 
 pub struct Prepared {
@@ -51,7 +56,7 @@ pub struct Prepared {
 
 impl Scenario {
     pub fn makes_queues(self) -> bool {
-        matches!(self, Self::Submit | Self::SubmitKey | Self::SetQueue | Self::PauseQueue)
+        matches!(self, Self::Submit | Self::SubmitKey | Self::SubmitRun | Self::SetQueue | Self::PauseQueue)
     }
 
     /// A queue of its own with what the command is about.
@@ -87,6 +92,9 @@ impl Scenario {
                 (vec![Command::Claim(make::claim("w", &[&queue], 1))], ids)
             }
             Self::Mixed => return self.prepare_mixed(t, queue).await,
+            Self::SubmitRun | Self::CompleteInRun | Self::FailInRun | Self::CancelRun => {
+                return self.prepare_run(t, queue).await;
+            }
             Self::Promote => {
                 let id = t.put(NewTask { start: Start::After(10), ..task }).await;
                 t.clock.advance(10);
@@ -183,12 +191,60 @@ impl Scenario {
         Prepared { commands, queue, ids }
     }
 
+    /// One task before two, of which one asks for its output, and these before a last one.
+    async fn prepare_run(self, t: &Fixture, queue: String) -> Prepared {
+        let mut tasks = make::members(t.tasks(&queue, 4).await, &[&[], &[0], &[0], &[1, 2]]);
+        tasks[1].task.payload = r#"{"$from":"t0"}"#.into();
+        tasks[1].refs = vec![0];
+        let mut ids: Vec<TaskId> = tasks.iter().map(|member| member.task.id).collect();
+        let run = t.mint().await;
+        ids.push(run);
+        let submit = Command::SubmitRun(make::run(run, Some(&queue), tasks));
+        if self == Self::SubmitRun {
+            return Prepared { commands: vec![submit], queue, ids };
+        }
+        t.run(submit).await.unwrap();
+        let held = t.claim_one(&queue).await;
+        let command = match self {
+            Self::CompleteInRun => make::complete(&held, "[7]"),
+            Self::FailInRun => make::fail(&held, "X", Some(false)),
+            _ => {
+                let (run, reason) = (RunId::from_u128(run.as_u128()), "enough".into());
+                Command::CancelRun(CancelRun { run, reason, mode: Mode::Immediate, reach: Reach::All })
+            }
+        };
+        Prepared { commands: vec![command], queue, ids }
+    }
+
+    async fn verify_run(self, t: &Fixture, ids: &[TaskId], outcome: &Outcome) {
+        use State::{Blocked, Canceled, Failed, Ready, Skipped, Succeeded};
+        let id = RunId::from_u128(ids[4].as_u128());
+        let (states, kind) = match self {
+            Self::SubmitRun => ([Ready, Blocked, Blocked, Blocked], FactKind::RunCreated),
+            Self::CompleteInRun => ([Succeeded, Ready, Ready, Blocked], FactKind::RunCreated),
+            Self::FailInRun => ([Failed, Skipped, Skipped, Skipped], FactKind::RunFailed),
+            _ => ([Canceled, Canceled, Canceled, Canceled], FactKind::RunCanceled),
+        };
+        assert!(outcome.is_ok(), "{outcome:?}");
+        if self == Self::SubmitRun {
+            assert_eq!(*outcome, Ok(Answer::RunSubmitted(RunSubmitted { id, created: true })));
+        }
+        let view = t.store.run(id, &Reach::All).await.unwrap().unwrap();
+        assert_eq!(view.tasks.iter().map(|task| task.state).collect::<Vec<_>>(), states);
+        let payload = if self == Self::CompleteInRun { "[7]" } else { r#"{"$from":"t0"}"# };
+        assert_eq!(&*t.view(ids[1]).await.body.payload, payload);
+        self.assert_told(t, ids[4], kind).await;
+    }
+
     /// `found`: a failed run had committed, and the answers are those of the run that found it.
     pub async fn verify(self, t: &Fixture, prepared: &Prepared, outcomes: &[Outcome], found: bool) {
         let (queue, ids) = (&*prepared.queue, &prepared.ids);
         let counts = t.queue(queue).await.counts;
         let outcome = &outcomes[0];
         match self {
+            Self::SubmitRun | Self::CompleteInRun | Self::FailInRun | Self::CancelRun => {
+                self.verify_run(t, ids, outcome).await;
+            }
             Self::Submit | Self::SubmitKey => {
                 let Ok(Answer::Submitted(submitted)) = outcome else { panic!("{outcome:?}") };
                 assert!(submitted.iter().all(|task| task.created && task.state == State::Ready), "{submitted:?}");

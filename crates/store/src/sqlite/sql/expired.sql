@@ -3,4 +3,6 @@ UNION ALL
 SELECT seq FROM ready WHERE deadline <= ?1
 UNION ALL
 SELECT seq FROM scheduled WHERE deadline <= ?1
+UNION ALL
+SELECT seq FROM blocked WHERE deadline <= ?1
 LIMIT ?2

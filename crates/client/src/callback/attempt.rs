@@ -1,0 +1,269 @@
+//! The life of one attempt: started, handler, completed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tenure_contract::Json;
+use tenure_contract::callback::{CompletedRequest, Outcome, TaskEnvelope};
+use tenure_contract::pull::Job;
+use tokio::sync::oneshot;
+
+use super::calls::Calls;
+use super::error::{CallError, Refusal};
+use super::service::Site;
+use super::usage::CpuTime;
+use super::worker::{Ended, Reported};
+use crate::TaskContext;
+use crate::worker::beat::Beat;
+use crate::worker::error::TaskError;
+use crate::worker::execute::{Handler, blame, run, shut_down};
+use crate::worker::lease::{CancelReason, Lease, Origin, Phase};
+use crate::worker::lock;
+
+/// What became of `started`.
+#[derive(Debug)]
+pub(crate) enum Start {
+    Acknowledged,
+    Refused(Refusal),
+    Unanswered,
+}
+
+/// An attempt that was taken in.
+pub(crate) struct Attempt {
+    pub(crate) site: Arc<Site>,
+    pub(crate) envelope: TaskEnvelope,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) admitted: Admitted,
+}
+
+/// Holds the place of a dispatch. Unless it is finished, the dispatch may come again.
+pub(crate) struct Admitted {
+    pub(crate) site: Arc<Site>,
+    pub(crate) dispatch_id: String,
+    pub(crate) finished: bool,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut seen = lock(&self.site.seen);
+        match self.finished {
+            true => seen.finish(&self.dispatch_id),
+            false => seen.forget(&self.dispatch_id),
+        }
+    }
+}
+
+impl Attempt {
+    /// `tell` learns what became of `started`; the rest goes on without it.
+    pub(crate) async fn run(mut self, tell: oneshot::Sender<Start>) {
+        let sent_at = Instant::now();
+        let calls = Arc::clone(&self.calls);
+        let started = self.site.pulse.run(async move { calls.started().await }).await;
+        // Only the answer to `completed`, and not one to `started` or a heartbeat, says that the dispatch is finished.
+        let (reported, of_completed) = match started {
+            Ok(_) => {
+                // Whoever pushed may have stopped listening.
+                let _ = tell.send(Start::Acknowledged);
+                self.work(sent_at).await
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the attempt cannot be started");
+                let (start, reported) = match error {
+                    CallError::Refused(refusal) => (Start::Refused(refusal.clone()), Reported::Refused(refusal)),
+                    other => (Start::Unanswered, Reported::Unanswered(other.to_string())),
+                };
+                let _ = tell.send(start);
+                (reported, false)
+            }
+        };
+        self.admitted.finished = of_completed
+            && match &reported {
+                Reported::Acknowledged(_) => true,
+                Reported::Refused(refusal) => refusal.status() == 409,
+                Reported::Unanswered(_) => false,
+            };
+        let Self { site, envelope, admitted, .. } = self;
+        drop(admitted);
+        if let Some(hook) = &site.options.on_ended {
+            hook(&Ended {
+                task_id: envelope.task_id,
+                dispatch_id: envelope.dispatch_id,
+                attempt: envelope.attempt,
+                reported,
+            });
+        }
+    }
+
+    /// From `started` to the answer to `completed`; says whether it came to that.
+    async fn work(&self, sent_at: Instant) -> (Reported, bool) {
+        let lease = Arc::new(self.lease(sent_at));
+        let held = Held { site: Arc::clone(&self.site), lease: Arc::clone(&lease) };
+        self.site.pulse.add(&lease, Arc::clone(&self.calls));
+        let cpu = CpuTime::default();
+        let Some(mut request) = self.execute(&lease, &cpu, sent_at).await else {
+            let lost = match lease.refusal() {
+                Some(refusal) => Reported::Refused(refusal),
+                None => Reported::Unanswered("the lease is lost: no heartbeat was answered in its time".to_owned()),
+            };
+            return (lost, false);
+        };
+        request.metrics = Some(cpu.metrics());
+        let reported = self.report(request).await;
+        drop(held);
+        (reported, true)
+    }
+
+    fn lease(&self, sent_at: Instant) -> Lease {
+        let envelope = &self.envelope;
+        let ms = |ms: u32| Duration::from_millis(u64::from(ms));
+        let job = Job {
+            job_id: envelope.task_id.clone(),
+            attempt_id: envelope.attempt_id.clone(),
+            lease_token: String::new(),
+            stream: envelope.worker_queue.clone().unwrap_or_default(),
+            message_id: envelope.dispatch_id.clone(),
+            payload: envelope.payload.clone(),
+            lease_ttl_seconds: u64::from(envelope.heartbeat_timeout_ms / 1000),
+            heartbeat_interval_seconds: u64::from(envelope.heartbeat_interval_ms / 1000),
+            attempt: envelope.attempt,
+            fence: envelope.fence,
+            operator: envelope.asset_id.clone(),
+            deadline: envelope.deadline.clone(),
+            traceparent: envelope.traceparent.clone(),
+            checkpoint: envelope.previous_progress.clone(),
+        };
+        let origin = Origin {
+            run_id: envelope.run_id.clone(),
+            task_key: envelope.task_key.clone(),
+            tenant: envelope.tenant_id.clone(),
+            workspace: envelope.workspace_id.clone(),
+        };
+        let (ttl, every) = (ms(envelope.heartbeat_timeout_ms.max(1)), ms(envelope.heartbeat_interval_ms));
+        let beat = Beat::of(ttl, every, sent_at, Instant::now(), self.site.options.outage_tolerance);
+        Lease::with(job, beat, Some(origin))
+    }
+
+    /// Runs the handler and says what to report: nothing, if the lease was lost.
+    async fn execute(&self, lease: &Arc<Lease>, cpu: &CpuTime, sent_at: Instant) -> Option<CompletedRequest> {
+        lease.confirmed().await;
+        let handler = self.site.options.handlers.get(&self.envelope.asset_id).cloned();
+        let handler = handler.map(|handler| self.bounded(handler, lease, cpu, sent_at));
+        let context = TaskContext::new(Arc::clone(lease), Arc::clone(&self.site.pulse.registry));
+        let result = run(lease, context, handler).await;
+        let result = match lease.end() {
+            Phase::Lost => return None,
+            Phase::Abandoned => Err(shut_down(None)),
+            Phase::Held | Phase::Ended => result,
+        };
+        Some(self.completion(lease, result))
+    }
+
+    /// A handler that is taken away when its time is over, or when it does not stop after a cancel.
+    fn bounded(&self, handler: Handler, lease: &Arc<Lease>, cpu: &CpuTime, sent_at: Instant) -> Handler {
+        let bound = Duration::from_millis(self.envelope.resources.timeout_ms);
+        let grace = Duration::from_millis(u64::from(self.envelope.cancel_grace_period_ms));
+        let (lease, cpu) = (Arc::clone(lease), cpu.clone());
+        Arc::new(move |context| {
+            let work = cpu.measure(handler(context));
+            let lease = Arc::clone(&lease);
+            async move {
+                tokio::select! {
+                    biased;
+                    result = work => result,
+                    () = at(sent_at.checked_add(bound)) => {
+                        Err(TaskError::timeout(format!("the attempt took longer than its {} ms", bound.as_millis())))
+                    }
+                    () = out_of_grace(&lease, grace) => {
+                        Err(TaskError::cancelled("the handler did not stop in its grace"))
+                    }
+                }
+            }
+            .boxed()
+        })
+    }
+
+    fn completion(&self, lease: &Lease, result: Result<Json, TaskError>) -> CompletedRequest {
+        let requested = matches!(lease.reason(), Some(CancelReason::Requested(_)));
+        let (outcome, output, error) = match result {
+            Ok(_) if requested && !lease.is_result_kept() => (Outcome::Cancelled, None, None),
+            // What is absent is left out, and so is the result of a handler that has none.
+            Ok(result) => (Outcome::Succeeded, Some(result).filter(|result| result.as_str() != "null"), None),
+            Err(error) if error.code() == "CANCELLED" => (Outcome::Cancelled, None, None),
+            Err(error) => {
+                let outcome = if requested { Outcome::Cancelled } else { Outcome::Failed };
+                (outcome, None, Some(blame(error, lease.reason()).into_callback()))
+            }
+        };
+        let mut request = self.calls.completion(outcome);
+        request.output = output;
+        request.error = error;
+        if outcome != Outcome::Succeeded {
+            request.partial_progress = lease.last_checkpoint();
+        }
+        if outcome == Outcome::Cancelled {
+            request.cancelled_during_phase = lease.stage();
+        }
+        request
+    }
+
+    /// Reports the end. A report that is refused for its form is followed by one that says so.
+    async fn report(&self, request: CompletedRequest) -> Reported {
+        let refusal = match self.send(request).await {
+            Err(CallError::Refused(refusal)) if refusal.is_of_the_call() => refusal,
+            decided => return reported(decided),
+        };
+        tracing::error!(task.id = %self.envelope.task_id, %refusal, "the report was refused");
+        let mut instead = self.calls.completion(Outcome::Failed);
+        let message = format!("the control plane did not take the report of this attempt: {refusal}");
+        instead.error = Some(TaskError::permanent("USER_CODE", message).into_callback());
+        reported(self.send(instead).await)
+    }
+
+    async fn send(&self, request: CompletedRequest) -> Result<tenure_contract::callback::CompletedResponse, CallError> {
+        let calls = Arc::clone(&self.calls);
+        self.site.pulse.run(async move { calls.completed(&request).await }).await
+    }
+}
+
+fn reported(answer: Result<tenure_contract::callback::CompletedResponse, CallError>) -> Reported {
+    match answer {
+        Ok(answer) => Reported::Acknowledged(answer),
+        Err(CallError::Refused(refusal)) => {
+            tracing::warn!(%refusal, "the report was refused and is dropped");
+            Reported::Refused(refusal)
+        }
+        Err(error) => {
+            tracing::error!(%error, "the report could not be delivered");
+            Reported::Unanswered(error.to_string())
+        }
+    }
+}
+
+/// Ends the heartbeats of an attempt, however it ends.
+struct Held {
+    site: Arc<Site>,
+    lease: Arc<Lease>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.site.pulse.remove(&self.lease);
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until a handler that was told to stop has used up most of its grace: the rest is for the report.
+async fn out_of_grace(lease: &Lease, grace: Duration) {
+    lease.cancel.cancelled().await;
+    match lease.reason() {
+        Some(CancelReason::Requested(_)) => tokio::time::sleep(grace * 4 / 5).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,217 @@
+//! The side that is pushed to.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use tenure_contract::callback::TaskEnvelope;
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use super::SECRET_HEADER;
+use super::attempt::{Admitted, Attempt, Start};
+use super::calls::Calls;
+use super::pulse::Pulse;
+use super::seen::{Admission, Seen};
+use super::worker::Options;
+use crate::worker::error::WorkerError;
+use crate::worker::lease::CancelReason;
+use crate::worker::lock;
+
+/// An envelope: a payload of 1 MiB, as much of progress, and what surrounds them.
+const ENVELOPE_BYTES: usize = 4 << 20;
+/// How long the answer to a dispatch waits for `started`, so that it can say what became of it.
+const START_WAIT: Duration = Duration::from_secs(5);
+/// On shutdown, how long the last reports may take.
+const LAST_REPORTS: Duration = Duration::from_secs(10);
+
+/// What all parts of a running worker share.
+pub(crate) struct Site {
+    pub(crate) options: Options,
+    pub(crate) worker_id: String,
+    pub(crate) pulse: Pulse,
+    pub(crate) seen: Mutex<Seen>,
+    running: TaskTracker,
+    draining: AtomicBool,
+}
+
+/// A worker that is ready to be pushed to. Clones are the same worker.
+#[derive(Clone)]
+pub struct Service {
+    site: Arc<Site>,
+}
+
+impl Service {
+    pub(crate) fn start(options: Options, pulse: Pulse, worker_id: String) -> Self {
+        tracing::info!(worker.id = worker_id, "worker starts");
+        let seen = Mutex::new(Seen::new(options.remember));
+        let site =
+            Site { options, worker_id, pulse, seen, running: TaskTracker::new(), draining: AtomicBool::new(false) };
+        Self { site: Arc::new(site) }
+    }
+
+    /// The id under which this process reports.
+    pub fn worker_id(&self) -> &str {
+        &self.site.worker_id
+    }
+
+    /// How many attempts are in flight.
+    pub fn in_flight(&self) -> usize {
+        lock(&self.site.seen).in_flight()
+    }
+
+    /// The route that tasks are pushed to, to be merged into a service of one's own.
+    ///
+    /// Handlers run in the runtime that serves the router.
+    pub fn router(&self) -> Router {
+        Router::new().route(&self.site.options.path, post(dispatch)).with_state(Arc::clone(&self.site))
+    }
+
+    /// Takes nothing more, lets tasks finish, reports. What does not end in time is told to stop, then given up.
+    pub async fn drain(&self) -> Result<(), WorkerError> {
+        let site = &self.site;
+        tracing::info!(running = site.running.len(), "worker drains");
+        site.draining.store(true, Ordering::SeqCst);
+        site.running.close();
+        if self.ended_within(site.options.drain_timeout).await {
+            return Ok(());
+        }
+        tracing::warn!(running = site.running.len(), "drain time-out: telling tasks to stop");
+        site.pulse.registry.all().iter().for_each(|lease| lease.request_cancel(CancelReason::Shutdown));
+        if self.ended_within(site.options.stop_grace).await {
+            return Ok(());
+        }
+        tracing::warn!(running = site.running.len(), "tasks did not stop: giving them up");
+        site.pulse.registry.all().iter().for_each(|lease| lease.abandon());
+        match self.ended_within(LAST_REPORTS).await {
+            true => Ok(()),
+            false => Err(WorkerError::Unreported { count: site.running.len() }),
+        }
+    }
+
+    async fn ended_within(&self, time: Duration) -> bool {
+        tokio::time::timeout(time, self.site.running.wait()).await.is_ok()
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("worker_id", &self.site.worker_id).finish_non_exhaustive()
+    }
+}
+
+/// What a dispatch is answered with, other than that it was taken.
+struct Refused {
+    status: StatusCode,
+    error: &'static str,
+    message: String,
+}
+
+impl Refused {
+    fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
+        Self { status, error, message: message.into() }
+    }
+
+    /// To be pushed again soon.
+    fn later(error: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error, message)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({"error": self.error, "message": self.message}).to_string();
+        let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+async fn dispatch(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) -> Response {
+    match take(site, &headers, body).await {
+        Ok(status) => status.into_response(),
+        Err(refused) => {
+            tracing::warn!(status = refused.status.as_u16(), error = refused.error, "dispatch not taken");
+            refused.into_response()
+        }
+    }
+}
+
+async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<StatusCode, Refused> {
+    if !site.options.gate.admits_secret(headers.get(SECRET_HEADER).map(HeaderValue::as_bytes)) {
+        return Err(Refused::new(StatusCode::UNAUTHORIZED, "wrong_secret", "the dispatch secret is missing or wrong"));
+    }
+    let envelope = read(body).await?;
+    // Counts as running from here on, so that a drain that begins now waits for it.
+    let entered = site.running.token();
+    let attempt = admit(site, envelope)?;
+    let site = Arc::clone(&attempt.site);
+    let span = tracing::info_span!(
+        "task",
+        task.id = %attempt.envelope.task_id,
+        lease.fence = attempt.envelope.fence,
+        dispatch.id = %attempt.envelope.dispatch_id
+    );
+    let (tell, told) = oneshot::channel();
+    site.running.spawn(attempt.run(tell).instrument(span));
+    drop(entered);
+    match tokio::time::timeout(START_WAIT, told).await {
+        // No answer yet: the attempt goes on trying, and what was pushed is in good hands.
+        Ok(Ok(Start::Acknowledged)) | Err(_) => Ok(StatusCode::ACCEPTED),
+        // Nothing is left to be done, and another push would change nothing.
+        Ok(Ok(Start::Refused(refusal))) if matches!(refusal.status(), 404 | 409 | 410) => Ok(StatusCode::OK),
+        // A token that is not good: the next push brings a fresh one.
+        Ok(Ok(Start::Refused(refusal))) => {
+            Err(Refused::new(StatusCode::BAD_GATEWAY, "start_refused", format!("started was refused: {refusal}")))
+        }
+        Ok(Ok(Start::Unanswered) | Err(_)) => {
+            Err(Refused::new(StatusCode::BAD_GATEWAY, "start_unanswered", "started was not answered"))
+        }
+    }
+}
+
+async fn read(body: Body) -> Result<TaskEnvelope, Refused> {
+    let bad = |message: String| Refused::new(StatusCode::BAD_REQUEST, "malformed_envelope", message);
+    let bytes = axum::body::to_bytes(body, ENVELOPE_BYTES)
+        .await
+        .map_err(|_| bad(format!("the envelope could not be read, or has more than {ENVELOPE_BYTES} bytes")))?;
+    serde_json::from_slice(&bytes).map_err(|error| bad(format!("not an envelope: {error}")))
+}
+
+/// Takes an attempt in, if it is for this worker, is not known, and there is room.
+fn admit(site: Arc<Site>, envelope: TaskEnvelope) -> Result<Attempt, Refused> {
+    let forbidden = |error, message: &str| Err(Refused::new(StatusCode::FORBIDDEN, error, message));
+    if !site.options.gate.admits_scope(&envelope.tenant_id, &envelope.workspace_id) {
+        return forbidden("foreign_scope", "this worker does not work for that tenant and workspace");
+    }
+    let Some(base) = site.options.gate.callback_url(&envelope.callback_base_url) else {
+        return forbidden("foreign_callback_url", "this worker does not report to that callbackBaseUrl");
+    };
+    let calls = Calls::new(site.pulse.http.clone(), base, &site.worker_id, &envelope)
+        .map_err(|error| Refused::new(StatusCode::BAD_REQUEST, "malformed_envelope", error))?;
+    if site.draining.load(Ordering::SeqCst) || !site.pulse.is_alive() {
+        return Err(Refused::later("shutting_down", "this worker is shutting down"));
+    }
+    let admission = lock(&site.seen).admit(&envelope.dispatch_id, site.options.concurrency);
+    match admission {
+        Admission::New => {}
+        Admission::InFlight => return Err(Refused::later("in_flight", "this dispatch is being worked on")),
+        Admission::Full => return Err(Refused::later("busy", "this worker is busy")),
+        Admission::Finished => {
+            return Err(Refused::new(StatusCode::CONFLICT, "duplicate", "this dispatch was worked on"));
+        }
+    }
+    let dispatch_id = envelope.dispatch_id.clone();
+    let admitted = Admitted { site: Arc::clone(&site), dispatch_id, finished: false };
+    Ok(Attempt { site, envelope, calls: Arc::new(calls), admitted })
+}

@@ -1,0 +1,329 @@
+//! A store of runs in memory: it loads for a batch what a real one loads, and counts it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tenure_core::attempt::{Failure, Report};
+use tenure_core::batch::{KnownRun, Outcome, World};
+use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
+use tenure_core::command::run::{CancelRun, NewMember, NewRun, SubmitRun};
+use tenure_core::command::submit::{NewTask, Start};
+use tenure_core::command::{Command, Numbers, Reach, Task, complete, fail};
+use tenure_core::event::FactKind;
+use tenure_core::lease::Grace;
+use tenure_core::queue::{Queue, QueueId};
+use tenure_core::run::{Edge, Run, RunState, RunTask};
+use tenure_core::task::{Place, Spec, State};
+use tenure_core::{RunId, Seq, TaskId, Timestamp};
+
+pub const RUN: i64 = 900_000;
+
+#[derive(Debug, Default)]
+pub struct Plane {
+    pub tasks: BTreeMap<Seq, Task>,
+    pub edges: BTreeSet<Edge>,
+    pub runs: BTreeMap<Seq, Run>,
+    pub members: Vec<RunTask>,
+    pub facts: Vec<(FactKind, TaskId)>,
+    /// Rows of tasks and edges that the consequences of the last batch had to load.
+    pub touched: usize,
+    pub woken: Vec<TaskId>,
+}
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1_000)
+}
+
+pub fn id(task: usize) -> TaskId {
+    TaskId::new(0, 0, Seq(1 + task as i64))
+}
+
+pub fn run_id() -> RunId {
+    RunId::from_u128(TaskId::new(0, 0, Seq(RUN)).as_u128())
+}
+
+pub fn key(task: usize) -> Arc<str> {
+    format!("t{task}").into()
+}
+
+pub fn new_task(task: usize, payload: &str, spec: Spec) -> NewTask {
+    NewTask {
+        id: id(task),
+        queue: "q".into(),
+        operator: "work".into(),
+        tenant: "acme".into(),
+        owner: None,
+        workspace: "default".into(),
+        priority: 5,
+        payload: payload.into(),
+        spec,
+        start: Start::Now,
+        tags: BTreeMap::new(),
+        idempotency: None,
+        traceparent: None,
+        envelope: None,
+    }
+}
+
+/// One attempt each, so that every failure is final.
+pub fn member(task: usize, depends_on: &[usize]) -> NewMember {
+    let spec = Spec { max_attempts: Some(1), ..Spec::default() };
+    NewMember {
+        key: key(task),
+        task: new_task(task, "{}", spec),
+        depends_on: depends_on.to_vec(),
+        refs: Vec::new(),
+        carried: None,
+    }
+}
+
+pub fn submission(tasks: Vec<NewMember>) -> SubmitRun {
+    let run = NewRun {
+        id: run_id(),
+        key: Some("daily".into()),
+        tenant: "acme".into(),
+        workspace: "default".into(),
+        owner: None,
+        fingerprint: [1; 32],
+        labels: BTreeMap::new(),
+        deadline: None,
+        parent: None,
+    };
+    SubmitRun { run, tasks, maker: None }
+}
+
+fn seed(task: usize) -> Seed {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&(task as u64).to_be_bytes());
+    Seed(bytes)
+}
+
+pub fn claim(task: usize) -> Command {
+    let claimer = Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: seed(task) };
+    Command::ClaimTask(ClaimTask { claimer, task: id(task), message: None })
+}
+
+pub fn complete(task: usize, result: &str) -> Command {
+    let (attempt_id, token) = seed(task).draw(0);
+    let report = Report::Succeeded { result: Some(result.into()) };
+    Command::Complete(complete::Complete { task: id(task), attempt_id, token, report })
+}
+
+pub fn fail(task: usize, code: &str) -> Command {
+    let (attempt_id, token) = seed(task).draw(0);
+    let report = Report::Failed(Failure::new(code, "it broke", None, None));
+    Command::Fail(fail::Fail { task: id(task), attempt_id, token, report })
+}
+
+pub fn cancel(task: usize) -> Command {
+    Command::Cancel(Cancel { task: id(task), reason: "stop".into(), mode: Mode::Immediate, reach: Reach::All })
+}
+
+pub fn cancel_run(mode: Mode) -> Command {
+    Command::CancelRun(CancelRun { run: run_id(), reason: "enough".into(), mode, reach: Reach::All })
+}
+
+impl Plane {
+    /// A plane with this run.
+    pub fn with(tasks: Vec<NewMember>) -> Self {
+        let mut plane = Self::default();
+        plane.one(Command::SubmitRun(submission(tasks)), 0).expect("the run is new");
+        plane
+    }
+
+    pub fn one(&mut self, command: Command, now: i64) -> Outcome {
+        self.execute(&[command], now).remove(0)
+    }
+
+    /// One transaction: load, decide, draw the consequences, write.
+    pub fn execute(&mut self, commands: &[Command], now: i64) -> Vec<Outcome> {
+        let numbers = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+        let mut world = World::new(at(now), Grace::NONE, Numbers::new(1_000_000, 1_000_000 + numbers));
+        world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
+        self.load(&mut world, commands);
+        let outcomes = world.decide(commands);
+        self.touched = 0;
+        while let Some(ends) = world.ends() {
+            for run in &ends.runs {
+                world.add_run(self.runs[run].clone());
+            }
+            let mut edges = Vec::new();
+            let mut line: Vec<(Seq, bool)> = ends.broken.iter().map(|row| (*row, true)).collect();
+            line.extend(ends.satisfied.iter().map(|row| (*row, false)));
+            let mut seen = BTreeSet::new();
+            while let Some((row, on)) = line.pop() {
+                if !seen.insert(row) {
+                    continue;
+                }
+                let from = Edge { upstream: row, downstream: Seq(i64::MIN) };
+                for edge in self.edges.range(from..).take_while(|edge| edge.upstream == row) {
+                    edges.push(*edge);
+                    if on {
+                        line.push((edge.downstream, true));
+                    }
+                }
+            }
+            self.touched += edges.len();
+            for edge in &edges {
+                let row = edge.downstream;
+                if let Some(task @ Task { place: Place::Blocked(_), .. }) = self.tasks.get(&row)
+                    && !world.tasks.contains_key(&row)
+                {
+                    self.touched += 1;
+                    world.add_task(task.clone());
+                }
+            }
+            world.follow(&edges);
+            let (mut bodies, mut outputs) = (HashMap::new(), HashMap::new());
+            for referring in world.referring() {
+                bodies.extend(self.tasks[&referring.task].body.clone().map(|body| (referring.task, body)));
+                for row in referring.outputs {
+                    let Place::Finished(finished) = &self.tasks[&row].place else { panic!("it has not ended") };
+                    outputs.insert(row, finished.result.clone());
+                }
+            }
+            world.fill(&bodies, &outputs);
+        }
+        self.woken = world.wakes().map(|wake| wake.task).collect();
+        self.write(&mut world);
+        outcomes
+    }
+
+    fn load(&self, world: &mut World, commands: &[Command]) {
+        for command in commands {
+            let mut rows: Vec<Seq> = command.task().map(|id| id.seq()).into_iter().collect();
+            rows.extend(command.rows());
+            if let Command::CancelRun(cancel) = command {
+                let run = cancel.run.seq();
+                if let Some(found) = self.runs.get(&run) {
+                    world.add_run(found.clone());
+                }
+                let open = |row: &Seq| !matches!(self.tasks[row].place, Place::Finished(_));
+                let members: Vec<Seq> =
+                    self.members.iter().filter(|task| task.run == run).map(|task| task.task).filter(open).collect();
+                rows.extend(&members);
+                world.members.insert(run, members);
+            }
+            if let Command::SubmitRun(_) = command {
+                for run in self.runs.values() {
+                    let Some(key) = &run.key else { continue };
+                    let known = KnownRun { id: run.id, owner: run.owner.clone(), fingerprint: run.fingerprint };
+                    world.run_keys.insert((run.tenant.clone(), run.workspace.clone(), key.clone()), known);
+                }
+            }
+            for row in rows {
+                let Some(task) = self.tasks.get(&row) else { continue };
+                if let (Place::Finished(_), Some(member)) = (&task.place, &task.place.carry().run) {
+                    world.add_run(self.runs[&member.run].clone());
+                }
+                if !world.tasks.contains_key(&row) {
+                    world.add_task(task.clone());
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, world: &mut World) {
+        let writes = world.writes();
+        for body in writes.bodies {
+            let stands = Task { id: body.id, place: placeholder(), body: Some(Arc::clone(&body)) };
+            self.tasks.insert(body.seq(), stands);
+        }
+        for row in &writes.unblock {
+            assert!(matches!(self.tasks[row].place, Place::Blocked(_)), "it was there");
+        }
+        let block = writes.block.into_iter().map(|(id, row)| (id, Place::Blocked(row)));
+        let schedule = writes.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
+        let ready = writes.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
+        let run = writes.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
+        let finish = writes.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
+        for (id, place) in block.chain(schedule).chain(ready).chain(run).chain(finish) {
+            self.tasks.get_mut(&id.seq()).expect("it has a body").place = place;
+        }
+        for (row, running) in writes.renew {
+            self.tasks.get_mut(&row).expect("it is held").place = Place::Running(running);
+        }
+        for (row, waiting_on) in writes.count_down {
+            let Some(Task { place: Place::Blocked(blocked), .. }) = self.tasks.get_mut(&row) else {
+                panic!("only what is blocked counts down")
+            };
+            blocked.waiting_on = waiting_on;
+        }
+        for (row, payload) in writes.payloads {
+            let task = self.tasks.get_mut(&row).expect("it is there");
+            let mut body = (**task.body.as_ref().expect("it has a body")).clone();
+            body.payload = payload;
+            task.body = Some(Arc::new(body));
+        }
+        for row in &writes.resolved {
+            self.edges.retain(|edge| edge.upstream != *row);
+        }
+        self.edges.extend(writes.edges);
+        self.members.extend(writes.run_tasks);
+        for run in writes.new_runs.into_iter().chain(writes.runs) {
+            self.runs.insert(run.id.seq(), run);
+        }
+        self.facts.extend(writes.facts.iter().map(|fact| (fact.kind, fact.task)));
+    }
+
+    pub fn state(&self, task: usize) -> State {
+        self.tasks[&id(task).seq()].place.state()
+    }
+
+    pub fn states(&self) -> Vec<State> {
+        self.tasks.values().map(|task| task.place.state()).collect()
+    }
+
+    pub fn run(&self) -> &Run {
+        &self.runs[&run_id().seq()]
+    }
+
+    pub fn run_state(&self) -> RunState {
+        self.run().state()
+    }
+
+    pub fn payload(&self, task: usize) -> &str {
+        &self.tasks[&id(task).seq()].body.as_ref().expect("it has a body").payload
+    }
+
+    pub fn claim_all(&mut self, now: i64) {
+        for task in 0..self.tasks.len() {
+            if self.state(task) == State::Ready {
+                self.one(claim(task), now).expect("a claim is answered");
+            }
+        }
+    }
+
+    /// What holds whatever happened.
+    pub fn check(&self) {
+        let run = self.run();
+        let count = |state| self.states().iter().filter(|other| **other == state).count() as u32;
+        assert_eq!(run.counts.total() as usize, self.tasks.len());
+        assert_eq!(run.counts.succeeded, count(State::Succeeded), "{run:?}");
+        assert_eq!(run.counts.failed, count(State::Failed), "{run:?}");
+        assert_eq!(run.counts.skipped, count(State::Skipped), "{run:?}");
+        assert_eq!(run.counts.canceled, count(State::Canceled), "{run:?}");
+        assert_eq!(run.finished_at.is_some(), run.counts.open == 0);
+        for task in self.tasks.values() {
+            if let Place::Blocked(blocked) = &task.place {
+                let waits = self.edges.iter().filter(|edge| edge.downstream == task.id.seq()).count();
+                assert_eq!(blocked.waiting_on as usize, waits, "it counts its open edges: {task:?}");
+                assert!(waits > 0, "what waits for nothing is not blocked: {task:?}");
+            }
+        }
+    }
+}
+
+/// Stands in until the row of a new task is written.
+fn placeholder() -> Place {
+    let member = tenure_core::run::Member { run: Seq(0), sealed: false, refs: BTreeMap::new() };
+    Place::Blocked(tenure_core::task::Blocked {
+        queue: QueueId(1),
+        priority: 5,
+        waiting_on: 1,
+        at: at(0),
+        fair: None,
+        carry: tenure_core::task::Carry { run: Some(Box::new(member)), ..Default::default() },
+    })
+}

@@ -1,0 +1,251 @@
+//! Runs: submit, list, look at, cancel, repeat.
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use tenure_contract::error::UserError;
+use tenure_contract::run::{RerunRequest, Run, RunCancelled, RunSubmission};
+use tenure_contract::user::{CancelRequest, Page};
+use tenure_core::command::cancel::Mode;
+use tenure_core::command::run::{CancelRun, RunSubmitted, SubmitRun};
+use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::run::RunState;
+use tenure_core::{RunId, limits};
+use tenure_engine::store::{RunFilter, RunView};
+
+use super::tasks::{admit, cursor, narrowed};
+use super::{query, respond};
+use crate::access::guard::User;
+use crate::error::Fault;
+use crate::request::{self, RequestId};
+use crate::state::App;
+use crate::{audit, render, run_plan, validate};
+
+pub fn router() -> Router<App> {
+    Router::new()
+        .route("/api/v1/runs", post(submit).get(list))
+        .route("/api/v1/runs/{id}", get(show))
+        .route("/api/v1/runs/{id}/cancel", post(cancel))
+        .route("/api/v1/runs/{id}/rerun", post(rerun))
+}
+
+/// Submit a run: all its tasks and what they wait for, or nothing
+#[utoipa::path(post, path = "/api/v1/runs", tag = "runs", request_body = RunSubmission, security(("api_key" = ["api"])),
+    responses((status = 201, body = Run, description = "new"),
+              (status = 200, body = Run, description = "the same run_key and content as before"),
+              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn submit(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let raw = request::read(&headers, body, limits::BATCH_BODY_BYTES).await?;
+        let submission: run_plan::Submission = raw.decode()?;
+        let minted = app.engine.mint(submission.ids()?).await?;
+        let plan = submission.plan(&minted, &caller)?;
+        start(&app, plan, raw.bytes.len()).await
+    };
+    created(answer.await, &id)
+}
+
+/// Holds a run against the limits of its tenant, submits it, and shows what came of it.
+async fn start(app: &App, plan: SubmitRun, bytes: usize) -> Result<(RunView, bool), Fault> {
+    admit(app, plan.tasks.iter().filter(|one| one.carried.is_none()).map(|one| &one.task)).await?;
+    match app.engine.one(Command::SubmitRun(plan), bytes).await?? {
+        Answer::RunSubmitted(RunSubmitted { id, created }) => {
+            // Whoever may submit it may see it: a key of another owner was refused.
+            let view = app.engine.run_view(id, &Reach::All).await?;
+            Ok((view.ok_or(Fault::Internal)?, created))
+        }
+        _ => Err(Fault::Internal),
+    }
+}
+
+fn created(answer: Result<(RunView, bool), Fault>, id: &RequestId) -> Response {
+    match answer {
+        Ok((view, created)) => {
+            let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+            (status, Json(Run { created: Some(created), ..render::whole_run(&view) })).into_response()
+        }
+        Err(fault) => fault.for_user(id),
+    }
+}
+
+/// Filters of a list of runs
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED
+    #[param(pattern = "^(RUNNING|CANCELLING|SUCCEEDED|FAILED|CANCELLED)$")]
+    state: Option<String>,
+    /// `name:value`
+    label: Option<String>,
+    run_key: Option<String>,
+    tenant: Option<String>,
+    workspace: Option<String>,
+    /// Created at or after
+    #[param(format = DateTime)]
+    created_after: Option<String>,
+    /// Created before
+    #[param(format = DateTime)]
+    created_before: Option<String>,
+    /// 1..=1000, default 100
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// List runs, newest first, without their tasks
+#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", params(ListQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = Page<Run>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn list(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        let asked: ListQuery = query(&uri)?;
+        let state = match asked.state.as_deref() {
+            None => None,
+            Some(text) => Some(RunState::parse(text).ok_or_else(|| {
+                Fault::invalid("state", "must be RUNNING, CANCELLING, SUCCEEDED, FAILED or CANCELLED")
+            })?),
+        };
+        let label = match asked.label.as_deref() {
+            None => None,
+            Some(text) => Some(text.split_once(':').ok_or_else(|| Fault::invalid("label", "must be name:value"))?),
+        };
+        let time = |text: Option<&str>, field: &str| text.map(|text| validate::time(text, field)).transpose();
+        let (after, until) = (
+            time(asked.created_after.as_deref(), "created_after")?,
+            time(asked.created_before.as_deref(), "created_before")?,
+        );
+        let limit = validate::page_limit(asked.limit)?;
+        let Some(reach) = narrowed(caller.reach(), asked.tenant.as_deref()) else {
+            return Ok(Page { items: Vec::new(), next_cursor: None });
+        };
+        let filter = RunFilter {
+            state,
+            label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            run_key: asked.run_key,
+            workspace: asked.workspace,
+            after,
+            until,
+            reach,
+            before: asked.cursor.as_deref().map(cursor).transpose()?,
+            limit,
+        };
+        let page = app.engine.runs(&filter).await?;
+        Ok(Page { items: page.items.iter().map(render::run).collect(), next_cursor: page.next })
+    };
+    respond(answer.await, &id)
+}
+
+async fn found(app: &App, id: RunId, reach: &Reach) -> Result<RunView, Fault> {
+    app.engine.run_view(id, reach).await?.ok_or(Fault::Refused(Rejection::RunNotFound))
+}
+
+/// Show a run with its tasks
+#[utoipa::path(get, path = "/api/v1/runs/{id}", tag = "runs", params(("id" = String, Path, description = "UUID, run_<ULID> or ULID")), security(("api_key" = ["read"])),
+    responses((status = 200, body = Run), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn show(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    Path(run): Path<String>,
+) -> Response {
+    let answer = async {
+        let view = found(&app, validate::run_id(&run, "id")?, &caller.reach()).await?;
+        Ok(render::whole_run(&view))
+    };
+    respond(answer.await, &id)
+}
+
+/// Cancel a run: what has not started ends, what runs is asked to stop
+#[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", tag = "runs", params(("id" = String, Path)), security(("api_key" = ["api"])),
+    request_body(content = CancelRequest, description = "Optional."),
+    responses((status = 200, body = RunCancelled), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn cancel(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+    Path(run): Path<String>,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
+        let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
+        let reason = asked.reason.as_deref().unwrap_or("user_requested");
+        let mode = match asked.mode.as_deref() {
+            None | Some("cooperative") => Mode::Cooperative,
+            Some("immediate") => Mode::Immediate,
+            Some(_) => return Err(Fault::invalid("mode", "must be cooperative or immediate")),
+        };
+        let command = CancelRun {
+            run: validate::run_id(&run, "id")?,
+            reason: validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?,
+            mode,
+            reach: caller.reach(),
+        };
+        let run = command.run;
+        match app.engine.one(Command::CancelRun(command), 0).await?? {
+            Answer::RunCanceled(canceled) => Ok(RunCancelled {
+                run_id: run.to_string(),
+                state: found(&app, run, &caller.reach()).await?.run.state().as_str().to_owned(),
+                cancel_requested: true,
+                cancel_reason: canceled.reason.to_string(),
+            }),
+            _ => Err(Fault::Internal),
+        }
+    };
+    let answer = audit::operation(&app, &caller, &id, "run.cancel", &run, answer.await).await;
+    respond(answer, &id)
+}
+
+/// Repeat a run that failed or was cancelled: what succeeded is carried over, all else runs anew
+#[utoipa::path(post, path = "/api/v1/runs/{id}/rerun", tag = "runs", params(("id" = String, Path)), security(("api_key" = ["api"])),
+    request_body(content = RerunRequest, description = "Optional."),
+    responses((status = 201, body = Run, description = "new"),
+              (status = 200, body = Run, description = "the same run_key for the same run as before"),
+              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+pub async fn rerun(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+    Path(run): Path<String>,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
+        let asked: RerunRequest = if raw.bytes.is_empty() { RerunRequest::default() } else { raw.decode()? };
+        if asked.mode.as_deref().is_some_and(|mode| mode != "from_failure") {
+            return Err(Fault::invalid("mode", "must be from_failure"));
+        }
+        let material = app.engine.run_material(validate::run_id(&run, "id")?, &caller.reach()).await?;
+        let material = material.ok_or(Fault::Refused(Rejection::RunNotFound))?;
+        if !run_plan::is_rerunnable(&material.run) {
+            return Err(Fault::Refused(Rejection::RunNotRerunnable { state: material.run.state() }));
+        }
+        let minted = app.engine.mint(material.tasks.len() + 1).await?;
+        let now = app.engine.now().await?;
+        let plan = run_plan::rerun(&material, &minted, asked.run_key.as_deref(), &caller, now)?;
+        let held = plan.tasks.iter().map(|one| {
+            let result = one.carried.as_ref().and_then(|carried| carried.result.as_deref());
+            one.task.payload.len() + result.map_or(0, str::len)
+        });
+        let bytes = held.sum();
+        start(&app, plan, bytes).await
+    };
+    let answer = audit::operation(&app, &caller, &id, "run.rerun", &run, answer.await).await;
+    created(answer, &id)
+}

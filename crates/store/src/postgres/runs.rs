@@ -1,0 +1,348 @@
+//! Runs: what a batch needs of them, what it writes, and what people look at.
+//!
+//! Locks are taken in this order: tasks that do not wait for others, then runs, then tasks that do. Whoever ends a task of
+//! a run holds the run until the commit, so that the ends of one run follow each other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures_util::future::try_join;
+use tenure_core::attempt::{Failure, Progress};
+use tenure_core::batch::{KnownRun, World};
+use tenure_core::command::{Reach, Task};
+use tenure_core::queue::QueueId;
+use tenure_core::run::{Edge, Run, RunCounts, RunTask, Upstream};
+use tenure_core::task::{Place, State};
+use tenure_core::{RunId, Seq, TaskId, Timestamp};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::columns::Columns;
+use super::conn::Conn;
+use super::load::{self, Look, query};
+use super::read;
+use super::rows::{self, Result, Time};
+use super::{Postgres, sql};
+use crate::codec::{self, PRUNED_RUNS, Pruning};
+use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
+use crate::needs::{self, Needs};
+
+fn numbers<'a>(rows: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
+    rows.into_iter().map(|row| row.0).collect()
+}
+
+fn count(row: &Row, column: usize) -> Result<u32> {
+    row.try_get::<_, i32>(column).map(i32::unsigned_abs)
+}
+
+pub fn run(row: &Row) -> Result<Run> {
+    let seq: i64 = row.try_get(0)?;
+    let fingerprint: &[u8] = row.try_get(6)?;
+    Ok(Run {
+        id: RunId::from_u128(row.try_get::<_, Uuid>(1)?.as_u128()),
+        key: rows::text_if(row, 2)?,
+        tenant: rows::text(row, 3)?,
+        workspace: rows::text(row, 4)?,
+        owner: rows::text_if(row, 5)?,
+        fingerprint: fingerprint.try_into().unwrap_or_default(),
+        labels: codec::decode(row.try_get(7)?, "runs.labels", seq),
+        deadline: rows::time_if(row, 8)?,
+        parent: row.try_get::<_, Option<Uuid>>(9)?.map(|parent| RunId::from_u128(parent.as_u128())),
+        created_at: rows::time(row, 10)?,
+        finished_at: rows::time_if(row, 11)?,
+        cancel_reason: rows::text_if(row, 12)?,
+        counts: RunCounts {
+            open: count(row, 13)?,
+            succeeded: count(row, 14)?,
+            failed: count(row, 15)?,
+            skipped: count(row, 16)?,
+            canceled: count(row, 17)?,
+        },
+    })
+}
+
+fn edge(row: &Row) -> Result<Edge> {
+    Ok(Edge { upstream: Seq(row.try_get(0)?), downstream: Seq(row.try_get(1)?) })
+}
+
+/// The tasks of the runs to cancel that can be locked before the runs.
+pub async fn cancelled_first(conn: &Conn, needs: &Needs<'_>) -> Result<BTreeSet<Seq>> {
+    if needs.cancel_runs.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let found = query(conn, sql::RUN_TASKS_OPEN, &[&numbers(&needs.cancel_runs)]).await?;
+    let mut first = BTreeSet::new();
+    for row in &found {
+        if !row.try_get::<_, bool>(2)? {
+            first.insert(Seq(row.try_get(1)?));
+        }
+    }
+    Ok(first)
+}
+
+/// Runs that the batch names, and those of tasks that have ended. Of the runs to cancel then all that has not: `false` if
+/// some of it could not be found, as others were moving it.
+pub async fn named(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
+    let mut wanted = needs::runs_of_ended(world);
+    wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
+    lock(conn, &wanted, world).await?;
+    keys(conn, needs, world).await?;
+    if needs.cancel_runs.is_empty() {
+        return Ok(true);
+    }
+    let mut missing = BTreeSet::new();
+    for row in query(conn, sql::RUN_TASKS_OPEN, &[&numbers(&needs.cancel_runs)]).await? {
+        let (run, task) = (Seq(row.try_get(0)?), Seq(row.try_get(1)?));
+        world.members.entry(run).or_default().push(task);
+        if !world.tasks.contains_key(&task) {
+            missing.insert(task);
+        }
+    }
+    let running = query(conn, sql::RUNNING_LOCK, &[&numbers(&missing)]).await?;
+    let scanned = BTreeSet::new();
+    let Some(found) = load::tasks(conn, &missing, Look::Lock { scanned: &scanned, running }).await? else {
+        return Ok(false);
+    };
+    for task in found {
+        world.add_task(task);
+    }
+    Ok(true)
+}
+
+async fn lock(conn: &Conn, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    for row in query(conn, sql::RUNS_LOCK, &[&numbers(wanted)]).await? {
+        world.add_run(run(&row)?);
+    }
+    Ok(())
+}
+
+async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    if needs.run_keys.is_empty() {
+        return Ok(());
+    }
+    let tenants: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.0).collect();
+    let workspaces: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.1).collect();
+    let names: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.2).collect();
+    for row in query(conn, sql::RUNS_OF_KEYS, &[&tenants, &workspaces, &names]).await? {
+        let fingerprint: &[u8] = row.try_get(2)?;
+        let known = KnownRun {
+            id: RunId::from_u128(row.try_get::<_, Uuid>(0)?.as_u128()),
+            owner: rows::text_if(&row, 1)?,
+            fingerprint: fingerprint.try_into().unwrap_or_default(),
+        };
+        let scope = (rows::text(&row, 3)?, rows::text(&row, 4)?, rows::text(&row, 5)?);
+        world.run_keys.insert(scope, known);
+    }
+    Ok(())
+}
+
+/// Draws the consequences of what the batch has ended. The cost is one step per edge.
+pub async fn consequences(store: &Postgres, conn: &Conn, world: &mut World) -> Result<()> {
+    while let Some(ends) = world.ends() {
+        lock(conn, &ends.runs, world).await?;
+        world.absent_runs.extend(ends.runs.iter().filter(|run| !world.runs.contains_key(run)));
+        let (satisfied, broken) = (numbers(&ends.satisfied), numbers(&ends.broken));
+        let ask = async |statement, about: &Vec<i64>| {
+            if about.is_empty() { Ok(Vec::new()) } else { query(conn, statement, &[about]).await }
+        };
+        let (direct, all) = try_join(ask(sql::EDGES_GET, &satisfied), ask(sql::EDGES_BEHIND, &broken)).await?;
+        let edges = direct.iter().chain(&all).map(edge).collect::<Result<Vec<_>>>()?;
+        let behind = needs::behind(world, &edges);
+        if !behind.is_empty() {
+            for row in query(conn, sql::BLOCKED_LOCK, &[&numbers(&behind)]).await? {
+                let (id, blocked) = rows::blocked(&row)?;
+                world.add_task(Task { id, place: Place::Blocked(blocked), body: None });
+            }
+            let standing: BTreeSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
+            let unknown: Vec<QueueId> = standing.into_iter().filter(|id| !world.queues.contains_key(id)).collect();
+            for queue in store.cached_queues(conn, &unknown).await?.into_values() {
+                world.add_queue(queue, 0);
+            }
+        }
+        world.follow(&edges);
+        let referring = world.referring();
+        if !referring.is_empty() {
+            let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
+            let bodies = load::bodies(conn, &wanted).await?;
+            let named: BTreeSet<Seq> = referring.into_iter().flat_map(|one| one.outputs).collect();
+            let mut outputs = HashMap::new();
+            if !named.is_empty() {
+                for row in query(conn, sql::RESULTS_GET, &[&numbers(&named)]).await? {
+                    outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
+                }
+            }
+            world.fill(&bodies, &outputs);
+        }
+    }
+    Ok(())
+}
+
+pub fn new_run(run: &Run) -> Columns<'_> {
+    let counts = &run.counts;
+    vec![
+        Box::new(run.id.seq().0),
+        Box::new(Uuid::from_u128(run.id.as_u128())),
+        Box::new(run.key.as_deref()),
+        Box::new(&*run.tenant),
+        Box::new(&*run.workspace),
+        Box::new(run.owner.as_deref()),
+        Box::new(run.fingerprint.as_slice()),
+        Box::new(codec::encode_tags(&run.labels)),
+        Box::new(run.deadline.map(Time)),
+        Box::new(run.parent.map(|parent| Uuid::from_u128(parent.as_u128()))),
+        Box::new(Time(run.created_at)),
+        Box::new(run.finished_at.map(Time)),
+        Box::new(run.cancel_reason.as_deref()),
+        Box::new(counts.open.cast_signed()),
+        Box::new(counts.succeeded.cast_signed()),
+        Box::new(counts.failed.cast_signed()),
+        Box::new(counts.skipped.cast_signed()),
+        Box::new(counts.canceled.cast_signed()),
+    ]
+}
+
+pub fn saved_run(run: &Run) -> Columns<'_> {
+    let counts = &run.counts;
+    vec![
+        Box::new(run.id.seq().0),
+        Box::new(run.finished_at.map(Time)),
+        Box::new(run.cancel_reason.as_deref()),
+        Box::new(counts.open.cast_signed()),
+        Box::new(counts.succeeded.cast_signed()),
+        Box::new(counts.failed.cast_signed()),
+        Box::new(counts.skipped.cast_signed()),
+        Box::new(counts.canceled.cast_signed()),
+    ]
+}
+
+pub fn run_tasks(tasks: &[RunTask]) -> Columns<'_> {
+    vec![
+        Box::new(tasks.iter().map(|task| task.task.0).collect::<Vec<_>>()),
+        Box::new(tasks.iter().map(|task| task.run.0).collect::<Vec<_>>()),
+        Box::new(tasks.iter().map(|task| codec::encode_rows(&task.depends_on)).collect::<Vec<_>>()),
+    ]
+}
+
+pub fn edges(edges: &[Edge]) -> Columns<'_> {
+    vec![
+        Box::new(edges.iter().map(|edge| edge.upstream.0).collect::<Vec<_>>()),
+        Box::new(edges.iter().map(|edge| edge.downstream.0).collect::<Vec<_>>()),
+    ]
+}
+
+/// Removes runs that nobody needs any more, with their tasks. Gives how many tasks that were.
+pub async fn prune(
+    conn: &Conn,
+    retention: &Retention,
+    now: Timestamp,
+    excess: bool,
+    pruning: &mut Pruning,
+) -> Result<usize> {
+    let [keys, failed, others] = codec::runs_before(retention, now).map(Time);
+    let params: [&(dyn ToSql + Sync); 5] = [&keys, &failed, &others, &excess, &PRUNED_RUNS];
+    let runs = query(conn, sql::RUNS_PRUNE, &params).await?.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
+    if runs.is_empty() {
+        return Ok(0);
+    }
+    let mut gone: Vec<i64> = Vec::new();
+    for row in query(conn, sql::RUN_TASKS_FINISHED, &[&numbers(&runs)]).await? {
+        gone.push(row.try_get(0)?);
+        pruning.count_gone(QueueId(row.try_get(1)?), row.try_get(2)?);
+    }
+    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE, sql::RUN_TASKS_DELETE] {
+        query(conn, statement, &[&gone]).await?;
+    }
+    query(conn, sql::RUNS_DELETE, &[&numbers(&runs)]).await?;
+    // A run without tasks is one that was damaged: it still counts as something that went.
+    Ok(gone.len().max(1))
+}
+
+async fn found(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<Run>> {
+    let found = query(conn, sql::RUNS_GET, &[&vec![id.seq().0]]).await?.first().map(run).transpose()?;
+    Ok(found.filter(|run| run.id == id && reach.covers(&run.tenant, run.owner.as_deref())))
+}
+
+pub async fn view(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<RunView>> {
+    let Some(run) = found(conn, id, reach).await? else { return Ok(None) };
+    let found = query(conn, sql::RUN_SHOW, &[&id.seq().0]).await?;
+    let mut keys: BTreeMap<Seq, Arc<str>> = BTreeMap::new();
+    for row in &found {
+        keys.insert(rows::seq(row)?, rows::text(row, 3)?);
+    }
+    let tasks = found.iter().map(|row| run_task(row, &keys)).collect::<Result<_>>()?;
+    Ok(Some(RunView { run, tasks }))
+}
+
+fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
+    let seq: i64 = row.try_get(0)?;
+    let depends_on: Vec<Seq> = codec::decode(row.try_get(1)?, "run_tasks.depends_on", seq);
+    let pct: Option<i16> = row.try_get(10)?;
+    let task = RunTaskView {
+        id: TaskId::from_u128(row.try_get::<_, Uuid>(2)?.as_u128()),
+        key: rows::text(row, 3)?,
+        operator: rows::text(row, 4)?,
+        queue: rows::text(row, 5)?,
+        depends_on: depends_on.iter().filter_map(|row| keys.get(row)).cloned().collect(),
+        state: State::parse(row.try_get(6)?).unwrap_or(State::Failed),
+        attempt: count(row, 7)?,
+        started_at: rows::time_if(row, 8)?,
+        finished_at: rows::time_if(row, 9)?,
+        progress: Progress { pct: pct.map(|pct| pct as u8), message: rows::text_if(row, 11)? },
+        failure: codec::decode::<Option<Failure>>(row.try_get(12)?, "finished.failure", seq),
+        cancel_reason: rows::text_if(row, 13)?,
+        due_at: rows::time_if(row, 14)?,
+    };
+    Ok(task.with_dispatch(&codec::decode(row.try_get(15)?, "carry", seq)))
+}
+
+pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
+    let label = filter.label.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let params: [&(dyn ToSql + Sync); 10] = [
+        &filter.before.map_or(i64::MAX, |seq| seq.0),
+        &filter.reach.tenant(),
+        &filter.reach.owner(),
+        &filter.workspace,
+        &filter.run_key,
+        &label,
+        &filter.after.map(Time),
+        &filter.until.map(Time),
+        &filter.state.map(tenure_core::run::RunState::as_str),
+        &(filter.limit as i64 + 1),
+    ];
+    let found = query(conn, sql::RUNS_LIST, &params).await?;
+    let mut items = found.iter().map(run).collect::<Result<Vec<_>>>()?;
+    let more = items.len() > filter.limit;
+    items.truncate(filter.limit);
+    let next = items.last().filter(|_| more).map(|run| run.id.seq().0.to_string());
+    Ok(Page { items, next })
+}
+
+fn depends_on(row: &Row) -> Result<(Seq, Vec<Seq>)> {
+    let seq: i64 = row.try_get(0)?;
+    Ok((Seq(seq), codec::decode(row.try_get(1)?, "run_tasks.depends_on", seq)))
+}
+
+pub async fn material(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>> {
+    let Some(run) = found(conn, id, reach).await? else { return Ok(None) };
+    let found = query(conn, sql::RUN_TASKS_GET, &[&id.seq().0]).await?;
+    let mut waits: HashMap<Seq, Vec<Seq>> = found.iter().map(depends_on).collect::<Result<_>>()?;
+    let seqs: Vec<Seq> = found.iter().map(rows::seq).collect::<Result<_>>()?;
+    let views = read::views(conn, &seqs).await?;
+    let tasks = views.into_iter().map(|view| {
+        let waits = waits.remove(&view.body.seq()).unwrap_or_default();
+        (view, waits)
+    });
+    Ok(Some(RunMaterial { run, tasks: tasks.collect() }))
+}
+
+pub async fn upstream(conn: &Conn, row: Seq) -> Result<Vec<Upstream>> {
+    let found = query(conn, sql::RUN_TASK_GET, &[&row.0]).await?;
+    let Some((_, waits)) = found.first().map(depends_on).transpose()? else { return Ok(Vec::new()) };
+    let views = read::views(conn, &waits).await?;
+    let open = views.into_iter().filter(|view| view.place.state() != State::Succeeded);
+    Ok(open.filter_map(|view| view.upstream()).collect())
+}

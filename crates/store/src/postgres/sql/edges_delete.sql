@@ -1,0 +1,1 @@
+DELETE FROM run_edges WHERE upstream = ANY($1)

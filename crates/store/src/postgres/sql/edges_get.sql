@@ -1,0 +1,1 @@
+SELECT upstream, downstream FROM run_edges WHERE upstream = ANY($1)

@@ -1,0 +1,1 @@
+SELECT seq, result FROM finished WHERE seq = ANY($1)

@@ -1,0 +1,1 @@
+SELECT task, depends_on FROM run_tasks WHERE task = $1

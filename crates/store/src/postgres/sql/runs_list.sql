@@ -1,0 +1,14 @@
+SELECT seq, id, run_key, tenant, workspace, owner, fingerprint, labels, deadline, parent, created_at, finished_at,
+    cancel_reason, open, succeeded, failed, skipped, canceled
+FROM runs WHERE seq < $1
+  AND ($2::text IS NULL OR tenant = $2)
+  AND ($3::text IS NULL OR owner = $3)
+  AND ($4::text IS NULL OR workspace = $4)
+  AND ($5::text IS NULL OR run_key = $5)
+  AND ($6::text IS NULL OR strpos(',' || substr(labels, 2), $6) > 0)
+  AND ($7::timestamptz IS NULL OR created_at >= $7)
+  AND ($8::timestamptz IS NULL OR created_at < $8)
+  AND ($9::text IS NULL OR $9 =
+    CASE WHEN open > 0 THEN CASE WHEN cancel_reason IS NULL THEN 'RUNNING' ELSE 'CANCELLING' END
+         WHEN canceled > 0 THEN 'CANCELLED' WHEN failed > 0 THEN 'FAILED' ELSE 'SUCCEEDED' END)
+ORDER BY seq DESC LIMIT $10

@@ -1,0 +1,244 @@
+//! Runs: what a batch needs of them, what it writes, and what people look at.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::batch::{KnownRun, World, Writes};
+use tenure_core::command::Reach;
+use tenure_core::queue::QueueId;
+use tenure_core::run::{Edge, Run, RunState, Upstream};
+use tenure_core::task::{Place, State};
+use tenure_core::{RunId, Seq, Timestamp};
+
+use super::load::{self, Finder};
+use super::{Cache, read, rows, sql};
+use crate::codec::{self, PRUNED_RUNS, Pruning};
+use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
+use crate::needs::{self, Needs};
+
+type Result<T> = rusqlite::Result<T>;
+
+/// Runs that the batch names and those of tasks that have ended; of the runs to cancel also all that has not.
+pub fn named(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+    for run in &needs.cancel_runs {
+        let mut statement = tx.prepare_cached(sql::RUN_TASKS_OPEN)?;
+        let open: Vec<Seq> = statement.query_map([run.0], |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
+        for row in open.iter().filter(|row| !world.tasks.contains_key(row)).copied().collect::<Vec<_>>() {
+            if let Some(task) = finder.task(row)? {
+                world.add_task(task);
+            }
+        }
+        world.members.insert(*run, open);
+    }
+    let mut wanted = needs::runs_of_ended(world);
+    wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
+    add(tx, &wanted, world)?;
+    for scope in &needs.run_keys {
+        let (tenant, workspace, key) = scope;
+        let known = tx.prepare_cached(sql::RUN_OF_KEY)?.query_row([tenant, workspace, key], |row| {
+            let id = RunId::from_u128(u128::from_be_bytes(row.get(0)?));
+            Ok(KnownRun { id, owner: row.get(1)?, fingerprint: row.get(2)? })
+        });
+        if let Some(known) = known.optional()? {
+            world.run_keys.insert(scope.clone(), known);
+        }
+    }
+    Ok(())
+}
+
+fn add(tx: &Connection, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
+    for row in wanted {
+        if let Some(run) = tx.prepare_cached(sql::RUN_GET)?.query_row([row.0], rows::run).optional()? {
+            world.add_run(run);
+        }
+    }
+    Ok(())
+}
+
+/// Draws the consequences of what the batch has ended. The cost is one step per edge.
+pub fn consequences(tx: &Connection, cache: &mut Cache, world: &mut World) -> Result<()> {
+    while let Some(ends) = world.ends() {
+        add(tx, &ends.runs, world)?;
+        world.absent_runs.extend(ends.runs.iter().filter(|run| !world.runs.contains_key(run)));
+        let edges = edges(tx, &ends.satisfied, &ends.broken)?;
+        let mut finder = Finder::new(tx)?;
+        for row in needs::behind(world, &edges) {
+            if let Some(task) = finder.task(row)?.filter(|task| matches!(task.place, Place::Blocked(_))) {
+                world.add_task(task);
+            }
+        }
+        load::queues_of_tasks(tx, cache, world)?;
+        world.follow(&edges);
+        let referring = world.referring();
+        if !referring.is_empty() {
+            let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
+            let bodies = load::bodies(tx, &wanted)?;
+            let mut outputs = HashMap::new();
+            for row in referring.into_iter().flat_map(|one| one.outputs) {
+                let result: Option<Option<Arc<str>>> =
+                    tx.prepare_cached(sql::RESULT_GET)?.query_row([row.0], |row| row.get(0)).optional()?;
+                outputs.extend(result.map(|result| (row, result)));
+            }
+            world.fill(&bodies, &outputs);
+        }
+    }
+    Ok(())
+}
+
+/// The edges of the first, and all that can be reached from the second.
+fn edges(tx: &Connection, satisfied: &BTreeSet<Seq>, broken: &BTreeSet<Seq>) -> Result<Vec<Edge>> {
+    let mut statement = tx.prepare_cached(sql::EDGES_GET)?;
+    let mut edges = Vec::new();
+    let mut seen = HashSet::new();
+    let mut line: Vec<(Seq, bool)> = satisfied.iter().map(|row| (*row, false)).collect();
+    line.extend(broken.iter().map(|row| (*row, true)));
+    while let Some((upstream, on)) = line.pop() {
+        if !seen.insert(upstream) {
+            continue;
+        }
+        let behind = statement.query_map([upstream.0], |row| row.get(0).map(Seq))?;
+        for downstream in behind.collect::<Result<Vec<Seq>>>()? {
+            edges.push(Edge { upstream, downstream });
+            if on {
+                line.push((downstream, true));
+            }
+        }
+    }
+    Ok(edges)
+}
+
+pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
+    for run in &writes.new_runs {
+        let mut statement = tx.prepare_cached(sql::RUN_INSERT)?;
+        rows::insert_run(&mut statement, run)?;
+    }
+    let mut task = tx.prepare_cached(sql::RUN_TASK_INSERT)?;
+    for row in &writes.run_tasks {
+        task.execute(params![row.task.0, row.run.0, codec::encode_rows(&row.depends_on)])?;
+    }
+    let mut edge = tx.prepare_cached(sql::EDGE_INSERT)?;
+    for row in &writes.edges {
+        edge.execute([row.upstream.0, row.downstream.0])?;
+    }
+    let mut resolved = tx.prepare_cached(sql::EDGES_DELETE)?;
+    for row in &writes.resolved {
+        resolved.execute([row.0])?;
+    }
+    for run in &writes.runs {
+        let counts = &run.counts;
+        tx.prepare_cached(sql::RUN_SAVE)?.execute(params![
+            run.id.seq().0,
+            run.finished_at.map(Timestamp::as_millis),
+            run.cancel_reason,
+            counts.open,
+            counts.succeeded,
+            counts.failed,
+            counts.skipped,
+            counts.canceled,
+        ])?;
+    }
+    let mut fill = tx.prepare_cached(sql::BODY_FILL)?;
+    for (row, payload) in &writes.payloads {
+        fill.execute(params![row.0, payload])?;
+    }
+    Ok(())
+}
+
+/// Removes runs that nobody needs any more, with their tasks. Gives how many tasks that were.
+pub fn prune(
+    tx: &Connection,
+    retention: &Retention,
+    now: Timestamp,
+    excess: bool,
+    pruning: &mut Pruning,
+) -> Result<usize> {
+    let [keys, failed, others] = codec::runs_before(retention, now).map(Timestamp::as_millis);
+    let runs: Vec<i64> = tx
+        .prepare_cached(sql::RUNS_PRUNE)?
+        .query_map(params![keys, failed, others, excess, PRUNED_RUNS], |row| row.get(0))?
+        .collect::<Result<_>>()?;
+    let mut removed = 0;
+    for run in runs {
+        let gone: Vec<(i64, i32, bool)> = tx
+            .prepare_cached(sql::RUN_TASKS_FINISHED)?
+            .query_map([run], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .collect::<Result<_>>()?;
+        for (seq, queue, dead_lettered) in &gone {
+            pruning.count_gone(QueueId(*queue), *dead_lettered);
+            for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
+                tx.prepare_cached(statement)?.execute([seq])?;
+            }
+        }
+        tx.prepare_cached(sql::RUN_TASKS_DELETE)?.execute([run])?;
+        tx.prepare_cached(sql::RUN_DELETE)?.execute([run])?;
+        // A run without tasks is one that was damaged: it still counts as something that went.
+        removed += gone.len().max(1);
+    }
+    Ok(removed)
+}
+
+fn found(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<Run>> {
+    let found = tx.prepare_cached(sql::RUN_GET)?.query_row([id.seq().0], rows::run).optional()?;
+    Ok(found.filter(|run| run.id == id && reach.covers(&run.tenant, run.owner.as_deref())))
+}
+
+pub fn view(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunView>> {
+    let Some(run) = found(tx, id, reach)? else { return Ok(None) };
+    let mut statement = tx.prepare_cached(sql::RUN_SHOW)?;
+    let found = statement.query_map([id.seq().0], rows::run_task)?.collect::<Result<Vec<_>>>()?;
+    let keys: BTreeMap<Seq, Arc<str>> = found.iter().map(|(task, _)| (task.id.seq(), Arc::clone(&task.key))).collect();
+    let tasks = found.into_iter().map(|(task, waits)| {
+        let depends_on = waits.iter().filter_map(|row| keys.get(row)).cloned().collect();
+        RunTaskView { depends_on, ..task }
+    });
+    Ok(Some(RunView { run, tasks: tasks.collect() }))
+}
+
+pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
+    let label = filter.label.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let params = params![
+        filter.before.map_or(i64::MAX, |seq| seq.0),
+        filter.reach.tenant(),
+        filter.reach.owner(),
+        filter.workspace,
+        filter.run_key,
+        label,
+        filter.after.map(Timestamp::as_millis),
+        filter.until.map(Timestamp::as_millis),
+        filter.state.map(RunState::as_str),
+        filter.limit as i64 + 1,
+    ];
+    let mut items: Vec<Run> =
+        tx.prepare_cached(sql::RUNS_LIST)?.query_map(params, rows::run)?.collect::<Result<_>>()?;
+    let more = items.len() > filter.limit;
+    items.truncate(filter.limit);
+    let next = items.last().filter(|_| more).map(|run| run.id.seq().0.to_string());
+    Ok(Page { items, next })
+}
+
+fn depends_on(row: &Row<'_>) -> Result<(Seq, Vec<Seq>)> {
+    let seq: i64 = row.get(0)?;
+    let waits: Option<String> = row.get(1)?;
+    Ok((Seq(seq), codec::decode(waits.as_deref(), "run_tasks.depends_on", seq)))
+}
+
+pub fn material(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>> {
+    let Some(run) = found(tx, id, reach)? else { return Ok(None) };
+    let mut statement = tx.prepare_cached(sql::RUN_TASKS_GET)?;
+    let mut tasks = Vec::new();
+    for (row, waits) in statement.query_map([id.seq().0], depends_on)?.collect::<Result<Vec<_>>>()? {
+        tasks.extend(read::view(tx, row)?.map(|view| (view, waits)));
+    }
+    Ok(Some(RunMaterial { run, tasks }))
+}
+
+pub fn upstream(tx: &Connection, row: Seq) -> Result<Vec<Upstream>> {
+    let found = tx.prepare_cached(sql::RUN_TASK_GET)?.query_row([row.0], depends_on).optional()?;
+    let mut upstream = Vec::new();
+    for row in found.map(|(_, waits)| waits).unwrap_or_default() {
+        let view = read::view(tx, row)?.filter(|view| view.place.state() != State::Succeeded);
+        upstream.extend(view.and_then(|view| view.upstream()));
+    }
+    Ok(upstream)
+}

@@ -1,0 +1,1 @@
+UPDATE bodies SET payload = ?2 WHERE seq = ?1

@@ -1,0 +1,1 @@
+INSERT INTO run_edges (upstream, downstream) VALUES (?, ?)

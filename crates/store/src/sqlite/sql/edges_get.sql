@@ -1,0 +1,1 @@
+SELECT downstream FROM run_edges WHERE upstream = ?

@@ -1,0 +1,1 @@
+SELECT result FROM finished WHERE seq = ?

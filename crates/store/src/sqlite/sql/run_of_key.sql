@@ -1,0 +1,1 @@
+SELECT id, owner, fingerprint FROM runs WHERE tenant = ? AND workspace = ? AND run_key = ?

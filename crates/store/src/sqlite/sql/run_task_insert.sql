@@ -1,0 +1,1 @@
+INSERT INTO run_tasks (task, run, depends_on) VALUES (?, ?, ?)
