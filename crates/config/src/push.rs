@@ -46,7 +46,9 @@ fn base_url(settings: &Settings) -> Result<Option<String>, ConfigError> {
     let key = "callback.base_url";
     let Some(text) = settings.plain(key) else { return Ok(None) };
     if !net::is_url(&text) || text.contains(['?', '#']) {
-        return Err(settings.unfit(key, "an address such as https://tenure.example, without ? and #", &text));
+        // Not quoted: somebody may have put a password into it.
+        let wanted = "must be an address such as https://tenure.example, without a user, ? and #";
+        return Err(settings.wrong(key, wanted));
     }
     Ok(Some(text.trim_end_matches('/').to_owned()))
 }

@@ -12,6 +12,7 @@ mod kit;
 mod login;
 mod operate;
 mod outbox;
+mod push;
 mod runs;
 mod serve;
 mod tasks;

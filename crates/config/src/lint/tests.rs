@@ -258,6 +258,10 @@ fn checks_come_in_the_order_of_the_table() {
         "redis.url_file",
         "sqs.endpoint_url",
         "sqs.create_queues",
+        "callback.base_url",
+        "push.secrets",
+        "push.secret_files",
+        "push.allow_http",
     ];
     for text in ["", "auth: {oidc_enabled: true}\nworker: {rpc_tls: {enabled: true}}\n"] {
         let names: Vec<_> = check(text, true).into_iter().map(|check| check.check).collect();

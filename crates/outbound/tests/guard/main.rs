@@ -200,7 +200,7 @@ async fn https_is_for_servers_of_the_trusted_ca() {
 #[tokio::test]
 async fn a_server_that_asks_for_a_certificate_is_shown_one() {
     let folder = tempfile::TempDir::new().unwrap();
-    tenure_tls::dev_certs(folder.path(), &[], &["control-plane".to_owned()]).unwrap();
+    tenure_tls::dev_certs(folder.path(), &[], &[]).unwrap();
     let file = |name: &str| folder.path().join(name);
     let read = |name: &str| std::fs::read(file(name)).unwrap();
     let tls = tenure_tls::ServerTls {
@@ -214,12 +214,12 @@ async fn a_server_that_asks_for_a_certificate_is_shown_one() {
     let bare = Outbound::with_resolver(policy, &trust, Names::answering(&[&["127.0.0.1"]])).unwrap();
     let url = format!("https://localhost:{}/", address.port());
     assert!(bare.get(&url, SOON).await.is_err());
-    let cert = ClientCert { chain: read("control-plane.crt"), key: read("control-plane.key") };
+    let cert = ClientCert { chain: read("client.crt"), key: read("client.key") };
     let with_cert = bare.with_tls(&trust, Some(&cert)).unwrap();
     assert_eq!(with_cert.get(&url, SOON).await.unwrap().status, StatusCode::OK);
     // The guard is the same.
     assert!(with_cert.check_url("https://169.254.169.254/").is_err());
-    let halves = ClientCert { chain: read("control-plane.crt"), key: b"nothing".to_vec() };
+    let halves = ClientCert { chain: read("client.crt"), key: b"nothing".to_vec() };
     assert!(matches!(bare.with_tls(&trust, Some(&halves)), Err(OutboundError::Setup(_))));
     assert_eq!(format!("{halves:?}"), "ClientCert(***)");
 }

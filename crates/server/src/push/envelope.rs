@@ -103,8 +103,9 @@ pub mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId};
+    use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId, ulid};
     use tenure_core::queue::{QueueId, Transport};
+    use tenure_core::run::InRun;
     use tenure_core::task::{Dispatch, EnvelopeSpec, Spec};
 
     use super::*;
@@ -211,6 +212,17 @@ pub mod tests {
         let usual = json!({"memoryBytes": 536_870_912, "cpuMillicores": 1000, "timeoutMs": 3_600_000});
         assert_eq!(found["resources"], usual);
         assert!(found.get("deadline").is_none() && found.get("traceparent").is_none());
+    }
+
+    #[test]
+    fn a_task_of_a_run_names_its_run_and_its_key() {
+        let run = RunId::from_u128(ulid::decode("01HGW5N7XHJM4GX29KZRXQP6N8").unwrap());
+        let body = Body { run: Some(InRun { run, key: "load".into() }), ..body(Spec::default(), None) };
+        let (found, keys, token) = made(&body);
+        assert_eq!((&found["runId"], &found["taskKey"]), (&json!("run_01HGW5N7XHJM4GX29KZRXQP6N8"), &json!("load")));
+        assert_eq!(found["dispatchId"], dispatch_id(run.as_u128(), body.id.as_u128(), 2));
+        let claims = keys.verify_task(&token, at(0).as_millis() / 1000).unwrap().claims;
+        assert_eq!(claims.run_id, "run_01HGW5N7XHJM4GX29KZRXQP6N8");
     }
 
     #[test]

@@ -10,7 +10,11 @@ use crate::harness::{SOON, Server};
 use crate::kit::{A_WHILE, Worker, answer, push_queue};
 use crate::on_both;
 
-on_both!(a_dead_target_costs_others_nothing_and_its_tasks_no_attempts, a_hanging_target_holds_up_its_queue_alone);
+on_both!(
+    a_dead_target_costs_others_nothing_and_its_tasks_no_attempts,
+    nothing_is_granted_for_a_dead_target_but_probes,
+    a_hanging_target_holds_up_its_queue_alone,
+);
 
 async fn submit(server: &Server, queue: &str, count: usize) -> Vec<String> {
     let tasks: Vec<_> = (0..count).map(|_| json!({"queue": queue, "operator": "op"})).collect();
@@ -128,4 +132,29 @@ async fn a_hanging_target_holds_up_its_queue_alone(server: Server) {
     empty(&server, "well").await;
     assert_eq!(other.count(), 50);
     assert!(hanging.count() <= 128, "{}", hanging.count());
+}
+
+async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
+    let slots = json!({"concurrency": 5, "dispatch_timeout_ms": 5_000});
+    push_queue(&server, "dead", "http://127.0.0.1:1/dispatch", slots).await.ok();
+    let tasks: Vec<_> = (0..60).map(|_| json!({"queue": "dead", "operator": "op", "max_attempts": 1})).collect();
+    server.post("/api/v1/tasks/batch", json!({"tasks": tasks})).await.ok();
+    // Each round ends what was granted before it, and frees its slots.
+    for round in 1..=8 {
+        server.advance(5_000);
+        wait_until("the end of what was granted", SOON, async || {
+            let counts = counts(&server, "dead").await;
+            (counts["running"].as_i64() <= Some(1) && counts["dead_lettered"].as_i64() >= Some(5)).then_some(())
+        })
+        .await;
+        if round == 1 {
+            wait_until("the open circuit", SOON, async || {
+                let metrics = server.get("/metrics").await.ok();
+                metrics.as_str().unwrap().contains("tenure_push_circuits_open 1").then_some(())
+            })
+            .await;
+        }
+    }
+    let counts = counts(&server, "dead").await;
+    assert!(counts["ready"].as_i64() >= Some(40), "{counts}");
 }

@@ -135,6 +135,7 @@ fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
         let advice = match (reason.code.as_str(), queue) {
             ("queue_paused", Some(queue)) => format!("tenure queue resume {queue}"),
             ("no_worker", Some(queue)) => format!("tenure worker --queue {queue}"),
+            ("push_target_down", Some(queue)) => format!("tenure queue show {queue}, then tenure push test"),
             ("queue_limit" | "rate_limit", Some(queue)) => format!("tenure queue set {queue} --help"),
             _ => continue,
         };
