@@ -249,8 +249,8 @@ async fn accept(
     let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes);
     let envelope = body.ok().and_then(|body| serde_json::from_slice::<TaskEnvelope>(&body).ok());
     let mut response = Response::new(Full::default());
-    *response.status_mut() = match envelope.map(|envelope| sender.send((envelope, at))) {
-        Some(Ok(())) => StatusCode::ACCEPTED,
+    *response.status_mut() = match envelope.map(|envelope| sender.send((envelope, at)).is_ok()) {
+        Some(true) => StatusCode::ACCEPTED,
         _ => StatusCode::BAD_REQUEST,
     };
     Ok(response)

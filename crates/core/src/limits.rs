@@ -102,6 +102,10 @@ pub const CALLBACK_LEASE_MS_DEFAULT: DurationMs = 90_000;
 /// How long a task token lives.
 pub const TOKEN_TTL_MS_DEFAULT: DurationMs = 3_600_000;
 pub const TOKEN_TTL_MS_MAX: DurationMs = 7_200_000;
+/// Payloads that one end of a task of a run can fill with outputs, all together.
+pub const FILLED_BYTES: usize = 64 << 20;
+/// Outputs that a rerun can carry over, all together.
+pub const CARRIED_BYTES: usize = 128 << 20;
 /// `partialProgress` of a callback worker.
 pub const PARTIAL_PROGRESS_BYTES: usize = 1 << 20;
 

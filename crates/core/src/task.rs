@@ -141,7 +141,9 @@ impl Spec {
         let ttl = self.lease_ttl_ms(queue);
         // An interval that belongs to a longer lease would let this one run out.
         let own = self.heartbeat_ms.or(if self.lease_ttl_ms.is_some() { None } else { queue.heartbeat_ms });
-        own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, ttl)
+        // A callback worker is promised two tries.
+        let most = if queue.push.is_some() { (ttl / 2).max(1) } else { ttl };
+        own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, most)
     }
 
     /// How long the tokens of one attempt have to live at the least, if it is granted at `now`: through its dispatch, its

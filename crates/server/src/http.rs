@@ -38,6 +38,8 @@ pub async fn run(
     app.identity.keep_fresh(&tasks, stop.clone());
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
     if let (Some(targets), Some(keys)) = (app.push.clone(), config.task_keys.clone()) {
+        // A token that another control plane is shown has to be known there.
+        keys.refresh().await;
         push::start(engine.clone(), targets, keys, Arc::clone(&app.circuits), &tasks, stop.clone());
     }
     let connections = Arc::new(Semaphore::new(config.max_connections));

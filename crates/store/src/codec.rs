@@ -261,6 +261,8 @@ pub struct Prunable {
     pub finished_at: Timestamp,
     pub dead_lettered_at: Option<Timestamp>,
     pub has_key: bool,
+    /// It goes with its run, not by itself.
+    pub in_run: bool,
 }
 
 /// What retention makes of a stretch of finished tasks, oldest first.
@@ -279,6 +281,10 @@ impl Pruning {
         for task in stretch {
             // A key is promised to live for a day at least.
             if task.has_key && now.since(task.created_at) < limits::IDEMPOTENCY_MS_MIN {
+                continue;
+            }
+            if task.in_run {
+                pruning.young |= now.since(task.finished_at) < retention.finished_ms;
                 continue;
             }
             let goes = match task.dead_lettered_at {

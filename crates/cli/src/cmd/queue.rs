@@ -26,7 +26,7 @@ enum Command {
     /// Show one queue in full
     Show(One),
     /// Replace all settings of a queue
-    Set(SetArgs),
+    Set(Box<SetArgs>),
     /// Grant nothing more from a queue; running tasks go on
     Pause(One),
     /// Grant again
@@ -143,7 +143,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::List => list(&client, json).await?,
         Command::Show(one) => show(&client, &one.name, json).await?,
-        Command::Set(args) => set(&client, args, json).await?,
+        Command::Set(args) => set(&client, *args, json).await?,
         Command::Pause(one) => {
             let paused = client.pause_queue(&one.name).await.context("the queue was not paused")?;
             say_paused(&paused, json)?;

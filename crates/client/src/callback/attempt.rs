@@ -57,7 +57,6 @@ impl Drop for Admitted {
 impl Attempt {
     /// `tell` learns what became of `started`; the rest goes on without it.
     pub(crate) async fn run(mut self, tell: oneshot::Sender<Start>) {
-        let sent_at = Instant::now();
         let calls = Arc::clone(&self.calls);
         let started = self.site.pulse.run(async move { calls.started().await }).await;
         // Only the answer to `completed`, and not one to `started` or a heartbeat, says that the dispatch is finished.
@@ -65,7 +64,8 @@ impl Attempt {
             Ok(_) => {
                 // Whoever pushed may have stopped listening.
                 let _ = tell.send(Start::Acknowledged);
-                self.work(sent_at).await
+                // The clock of the attempt began with the try that was answered, however many went before it.
+                self.work(Instant::now()).await
             }
             Err(error) => {
                 tracing::warn!(%error, "the attempt cannot be started");

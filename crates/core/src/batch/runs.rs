@@ -6,6 +6,7 @@
 //! more end: a store goes around until there is none. The cost is one step per edge, and nothing for tasks without a run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Cell, Original, Outcome, World};
@@ -14,6 +15,7 @@ use crate::command::run::{CancelRun, NewMember, RunCanceled, RunSubmitted, Submi
 use crate::command::{Answer, Change, Context, Rejection, cancel, submit};
 use crate::event::{Fact, FactKind};
 use crate::id::{Fence, RunId, Seq, TaskId};
+use crate::limits;
 use crate::queue::QueueId;
 use crate::run::{Edge, InRun, Member, Run, RunCounts, RunState, RunTask, reference};
 use crate::task::{Blocked, Body, Carry, End, FailReason, Finished, Place, Waiting};
@@ -400,20 +402,39 @@ impl World {
 
     /// Fills in the outputs that were asked for by [`World::referring`]. What cannot be filled in fails.
     pub fn fill(&mut self, bodies: &HashMap<Seq, Arc<Body>>, outputs: &HashMap<Seq, Option<Arc<str>>>) {
+        // One end can free thousands of tasks that ask for the same large output: all of it is written in one transaction.
+        let mut budget = limits::FILLED_BYTES;
+        let mut known: HashMap<(Seq, String), Option<Range<usize>>> = HashMap::new();
         for row in std::mem::take(&mut self.made.runs.referring) {
             let Some((id, blocked)) = self.blocked(row) else { continue };
             let own = self.tasks.get(&row).and_then(|cell| cell.task.body.as_ref());
             let Some(body) = bodies.get(&row).or(own) else { continue };
             let nobody = BTreeMap::new();
             let refs = blocked.carry.run.as_ref().map_or(&nobody, |member| &member.refs);
-            let output = |key: &str| {
-                let row = refs.get(key)?;
-                match self.tasks.get(row).map(|cell| &cell.task.place) {
-                    Some(Place::Finished(finished)) => finished.result.as_deref(),
-                    _ => outputs.get(row)?.as_deref(),
-                }
+            let output = |row: &Seq| match self.tasks.get(row).map(|cell| &cell.task.place) {
+                Some(Place::Finished(finished)) => finished.result.as_deref(),
+                _ => outputs.get(row)?.as_deref(),
             };
-            match reference::fill(&body.payload, output) {
+            // The same part of the same output is looked for once.
+            let part = |key: &str, path: &str| {
+                let row = refs.get(key)?;
+                let whole = output(row).unwrap_or("null");
+                let range = known.entry((*row, path.to_owned())).or_insert_with(|| {
+                    budget = budget.saturating_sub(if path.is_empty() { 0 } else { whole.len() / 8 });
+                    let part = reference::part(whole, path)?;
+                    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
+                    Some(start..start + part.len())
+                });
+                whole.get(range.clone()?)
+            };
+            let filled = reference::fill_with(&body.payload, part).and_then(|filled| {
+                budget = budget.checked_sub(filled.len()).filter(|left| *left > 0).ok_or_else(|| {
+                    let limit = limits::FILLED_BYTES >> 20;
+                    format!("the payloads that one end fills have more than {limit} MiB together: hand on where the data is, not the data")
+                })?;
+                Ok(filled)
+            });
+            match filled {
                 Ok(filled) => {
                     let mut blocked = blocked.clone();
                     blocked.carry.run.iter_mut().for_each(|member| member.refs.clear());

@@ -272,13 +272,13 @@ fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Cont
         _ => Refused::AttemptCompleted,
     };
     let Call::Completed(report) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
-    // Whoever had it may still report; nobody else.
-    let last = task.place.last_attempt();
-    if last.is_some_and(|last| !last.worker.is_empty() && last.worker != command.worker) {
-        return Decision::refuse(refusal(&task.place, Refused::AlreadyStarted));
-    }
     let decision = reported(task, command, report, Disposition::Late, queue, ctx);
+    // Whoever had it may still report; nobody else.
+    let had = |last: &ClosedAttempt| last.worker.is_empty() || last.worker == command.worker;
     match decision.answer {
+        Ok(_) if !task.place.last_attempt().is_none_or(had) => {
+            Decision::refuse(refusal(&task.place, Refused::AlreadyStarted))
+        }
         Ok(_) => decision,
         Err(_) => Decision { answer: Err(refusal(&task.place, why)), ..decision },
     }
@@ -609,6 +609,11 @@ mod tests {
         let other = Callback { worker: "w-2".into(), ..callback(1, 1, succeeded("7")) };
         let decision = send(&silent, &other, &[], 91_000);
         assert_eq!((refused(&decision).0, decision.change), (Refused::AlreadyStarted, None));
+        // Where no report would count any more, that comes first, and it is kept.
+        let done = after(&call(&held, succeeded("1"), 1_000), &held);
+        let decision = send(&done, &other, &[], 2_000);
+        assert_eq!(refused(&decision).0, Refused::TaskTerminal { cancel_reason: None });
+        assert_eq!(last(&decision).evidence.unwrap().worker.as_deref(), Some("w-2"));
     }
 
     #[test]

@@ -128,12 +128,16 @@ impl<'a> Reader<'a> {
 /// The payload with its references replaced. `output` gives the output of a task; `None` if it ended without one. The
 /// error says what is wrong, for people.
 pub fn fill<'o>(payload: &str, output: impl Fn(&str) -> Option<&'o str>) -> Result<String, String> {
+    fill_with(payload, |key, path| part(output(key).unwrap_or("null"), path))
+}
+
+/// The same for one who looks for the parts himself: `part` gives what stands at a path of the output of a task.
+pub fn fill_with<'o>(payload: &str, mut part: impl FnMut(&str, &str) -> Option<&'o str>) -> Result<String, String> {
     let mut filled = String::with_capacity(payload.len());
     let mut behind = 0;
     for Reference { span, key, path } in find(payload) {
-        let whole = output(&key).unwrap_or("null");
         let path = path.unwrap_or_default();
-        let part = part(whole, &path)
+        let part = part(&key, &path)
             .ok_or_else(|| format!("the output of {key} has nothing at {path}, which the payload asks for"))?;
         filled.push_str(&payload[behind..span.start]);
         filled.push_str(part);
@@ -151,7 +155,7 @@ pub fn fill<'o>(payload: &str, output: impl Fn(&str) -> Option<&'o str>) -> Resu
 }
 
 /// The part of a JSON text that a pointer names.
-fn part<'a>(text: &'a str, path: &str) -> Option<&'a str> {
+pub fn part<'a>(text: &'a str, path: &str) -> Option<&'a str> {
     let mut at = text.trim();
     for step in path.split('/').skip(1) {
         let step = step.replace("~1", "/").replace("~0", "~");

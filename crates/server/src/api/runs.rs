@@ -244,6 +244,12 @@ pub async fn rerun(
             one.task.payload.len() + result.map_or(0, str::len)
         });
         let bytes = held.sum();
+        if bytes > limits::CARRIED_BYTES {
+            let (has, limit) = (bytes >> 20, limits::CARRIED_BYTES >> 20);
+            let message =
+                format!("the outputs to carry over have {has} MiB, {limit} MiB are allowed: submit a new run");
+            return Err(Fault::invalid("id", &message));
+        }
         start(&app, plan, bytes).await
     };
     let answer = audit::operation(&app, &caller, &id, "run.rerun", &run, answer.await).await;

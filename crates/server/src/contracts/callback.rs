@@ -95,7 +95,10 @@ pub async fn heartbeat(
         let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
         let pct = request.progress_pct.map(|pct| validate::within(pct, 0, 100, "progressPct")).transpose()?;
         let checkpoint = request.checkpoint.map(|checkpoint| checkpoint.text());
-        within_a_payload(checkpoint.as_deref(), "checkpoint")?;
+        if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
+            // Every heartbeat from here on writes it again.
+            return Err(Fault::invalid("checkpoint", &format!("may have {} bytes at most", limits::CHECKPOINT_BYTES)));
+        }
         let progress = Progress {
             pct: pct.and_then(|pct| u8::try_from(pct).ok()),
             message: request.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),

@@ -251,5 +251,6 @@ pub fn prunable(row: &Row) -> Result<Prunable> {
         queue: QueueId(row.try_get(3)?),
         created_at: rows::time(row, 4)?,
         has_key: row.try_get(5)?,
+        in_run: row.try_get(6)?,
     })
 }

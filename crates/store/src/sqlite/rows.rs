@@ -519,5 +519,6 @@ pub fn prunable(row: &Row<'_>) -> Result<Prunable> {
         queue: cells.queue()?,
         created_at: cells.time()?,
         has_key: cells.get()?,
+        in_run: cells.get()?,
     })
 }

@@ -95,7 +95,7 @@ class AsyncClient:
     async def _once(self, call: _api.Call[T]) -> T:
         try:
             response = await self._http.send(call.request(self._http, self._settings.server))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise _api.unanswered(call, error) from error
         return call.settle(response)
 

@@ -107,7 +107,7 @@ async def post(
     headers = {"Content-Type": "application/json", **headers}
     try:
         response = await http.post(url, content=body, headers=headers, timeout=limits)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
+    except (httpx.RequestError, httpx.InvalidURL) as error:
         raise Again(f"{operation}: no answer ({type(error).__name__})") from error
     try:
         answer = _text.decode(response.content)
