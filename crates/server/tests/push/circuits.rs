@@ -13,6 +13,7 @@ use crate::on_both;
 on_both!(
     a_dead_target_costs_others_nothing_and_its_tasks_no_attempts,
     nothing_is_granted_for_a_dead_target_but_probes,
+    a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
     a_hanging_target_holds_up_its_queue_alone,
 );
 
@@ -157,4 +158,25 @@ async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
     }
     let counts = counts(&server, "dead").await;
     assert!(counts["ready"].as_i64() >= Some(40), "{counts}");
+}
+
+async fn a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down(server: Server) {
+    let hanging = Worker::start(|_, _| async {
+        std::future::pending::<()>().await;
+        answer(200)
+    })
+    .await;
+    let times = json!({"concurrency": 10, "ack_timeout_ms": 1_500, "dispatch_timeout_ms": 1_000});
+    push_queue(&server, "hanging", &hanging.url, times).await.ok();
+    let tasks: Vec<_> = (0..60).map(|_| json!({"queue": "hanging", "operator": "op", "max_attempts": 1})).collect();
+    let submitted = server.post("/api/v1/tasks/batch", json!({"tasks": tasks})).await.ok();
+    let last = submitted["tasks"][59]["task_id"].as_str().unwrap().to_owned();
+    // Each attempt is over before its push is.
+    wait_until("the open circuit", SOON, async || {
+        let why = server.get(&format!("/api/v1/tasks/{last}/why")).await.ok();
+        (why["why"][0]["code"] == "push_target_down").then_some(())
+    })
+    .await;
+    let counts = counts(&server, "hanging").await;
+    assert!(counts["ready"].as_i64() >= Some(20), "{counts}");
 }
