@@ -91,6 +91,26 @@ impl Connection {
         self.send(path, request, Full::new(body.into())).await
     }
 
+    /// Sends JSON with a credential of its own.
+    pub async fn post_as(&mut self, path: &str, token: &str, body: Vec<u8>) -> Result<Bytes> {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))?;
+        bearer.set_sensitive(true);
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(AUTHORIZATION, bearer)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.send(path, request, Full::new(body.into())).await
+    }
+
+    pub async fn put(&mut self, path: &str, body: Vec<u8>) -> Result<Bytes> {
+        let request = Request::builder()
+            .method(Method::PUT)
+            .uri(path)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.send(path, request, Full::new(body.into())).await
+    }
+
     pub async fn get(&mut self, path: &str) -> Result<Bytes> {
         self.send(path, Request::builder().uri(path), Full::default()).await
     }
@@ -103,7 +123,8 @@ impl Connection {
     ) -> Result<Bytes> {
         request = request.header(HOST, self.host.clone());
         let user = path.starts_with("/api/");
-        if let Some(token) = self.target.worker.clone().filter(|_| !user) {
+        let own = request.headers_ref().is_some_and(|headers| headers.contains_key(AUTHORIZATION));
+        if let Some(token) = self.target.worker.clone().filter(|_| !user && !own) {
             request = request.header(AUTHORIZATION, token);
         }
         if let Some(key) = self.target.user.clone().filter(|_| user) {

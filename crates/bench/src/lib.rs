@@ -8,6 +8,7 @@ pub mod heartbeat;
 pub mod latency;
 pub mod picture;
 pub mod progress;
+pub mod push;
 pub mod raw;
 pub mod report;
 pub mod soak;

@@ -4,7 +4,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, serve, task,
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run, serve, task,
     tenant, up, worker,
 };
 use crate::exit::CODES;
@@ -29,6 +29,8 @@ pub enum Command {
     Worker(Box<worker::Args>),
     /// Submit, list, watch, cancel and retry tasks
     Task(task::Args),
+    /// Submit, show, watch, cancel and repeat runs: tasks that depend on each other
+    Run(run::Args),
     /// List queues, set their limits, pause and resume them
     Queue(queue::Args),
     /// List tasks that failed for good, and run them again
@@ -65,7 +67,7 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "queue", "dead-letter", "login", "logout", "whoami"]),
+    ("Use it", &["task", "run", "queue", "dead-letter", "login", "logout", "whoami"]),
     (
         "Look after it",
         &["config", "api-key", "tenant", "audit", "outbox", "push", "doctor", "dev-certs", "bench", "completions"],

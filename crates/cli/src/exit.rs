@@ -34,7 +34,7 @@ Exit codes:
   3  not found
   4  refused by the server: conflict, bad or missing key
   5  server unreachable or unavailable
-  10, 11  the task failed, was canceled (task watch, task submit --wait)";
+  10, 11  the task or run failed, was canceled (watch, submit --wait, rerun --wait)";
 
 /// An end with a reason, and what can be done about it.
 #[derive(Debug, thiserror::Error)]

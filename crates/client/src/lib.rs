@@ -39,6 +39,7 @@ pub mod fence;
 mod filter;
 mod http;
 mod operate;
+mod runs;
 mod sse;
 mod watch;
 mod worker;
@@ -48,7 +49,8 @@ pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
-pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, user, user::TaskSubmission};
+pub use runs::{RunFilter, RunWatch};
+pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, run, user, user::TaskSubmission};
 /// Services that carry wake-ups, behind the features `redis` and `sqs`.
 pub use tenure_transport as transport;
 pub use watch::Watch;

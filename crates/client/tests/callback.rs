@@ -384,7 +384,7 @@ async fn completed_is_repeated_with_the_same_body_and_a_duplicate_is_a_success()
 async fn a_report_is_given_up_when_the_token_has_expired() {
     let plane = Plane::start(Rules { completed: Say::No(503, "store_unavailable"), ..Rules::default() }).await;
     let site = serve(worker(&plane)).await;
-    site.push(&changed(plane.envelope("a", "echo"), json!({"tokenExpiresAt": after(1)}))).await;
+    site.push(&changed(plane.envelope("a", "echo"), json!({"tokenExpiresAt": after(3)}))).await;
     let ended = site.until_ended(1).await;
     assert!(matches!(&ended[0].reported, Reported::Unanswered(why) if why.contains("expired")), "{:?}", ended[0]);
     assert!(plane.count("completed") >= 2);
@@ -604,6 +604,8 @@ async fn what_is_not_meant_for_this_worker_is_refused_and_no_token_leaves() {
         (json!({"taskToken": 7}), 400, "malformed_envelope"),
         (json!({"tokenExpiresAt": "soon"}), 400, "malformed_envelope"),
         (json!({"task_id": "a"}), 400, "malformed_envelope"),
+        (json!({"dispatchId": ""}), 400, "malformed_envelope"),
+        (json!({"dispatchId": "d".repeat(1000)}), 400, "malformed_envelope"),
     ] {
         let (got, body) = site.push(&changed(good.clone(), changes.clone())).await;
         assert_eq!((got, &body["error"]), (status, &json!(error)), "{changes}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{ClosedAttempt, Failure, Progress};
-use crate::id::{AttemptId, Fence, Seq, TaskId};
+use crate::id::{AttemptId, Fence, RunId, Seq, TaskId};
 use crate::lease::Lease;
 use crate::limits;
 use crate::queue::{Push, QueueId, QueueSettings};
@@ -46,6 +46,16 @@ pub struct Body {
 impl Body {
     pub fn seq(&self) -> Seq {
         self.id.seq()
+    }
+
+    /// The run that it was submitted in; a task that was submitted alone is one of its own.
+    pub fn run_id(&self) -> RunId {
+        self.run.as_ref().map_or_else(|| RunId::of_one(self.id), |run| run.run)
+    }
+
+    /// Its name in that run.
+    pub fn task_key(&self) -> &Arc<str> {
+        self.run.as_ref().map_or(&self.operator, |run| &run.key)
     }
 
     /// The value that grants of its queue rotate over.

@@ -14,6 +14,7 @@ pub mod login;
 pub mod outbox;
 pub mod push;
 pub mod queue;
+pub mod run;
 pub mod serve;
 pub mod task;
 pub mod tenant;
@@ -31,6 +32,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Serve(args) => serve::run(args).await,
         Command::Worker(args) => worker::run(*args).await,
         Command::Task(args) => task::run(args).await,
+        Command::Run(args) => run::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,

@@ -13,6 +13,7 @@ mod login;
 mod operate;
 mod outbox;
 mod push;
+mod runs;
 mod serve;
 mod tasks;
 mod worker;

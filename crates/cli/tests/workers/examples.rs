@@ -6,6 +6,8 @@ mod fenced_write;
 mod pull_worker;
 #[path = "../../../../examples/rust/push_worker.rs"]
 mod push_worker;
+#[path = "../../../../examples/rust/run.rs"]
+mod run;
 #[path = "../../../../examples/rust/submit.rs"]
 mod submit;
 
@@ -36,6 +38,21 @@ async fn a_worker_that_pulls() {
     assert_eq!(again.task_id, task.task_id);
     drop(stop);
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_run_of_tasks_that_depend_on_each_other() {
+    let server = Tenure::serve(&[]).await;
+    let client = Client::new(server.url()).unwrap();
+    let worker = pull_worker::worker(server.url(), &token(&server)).operator("load", run::load);
+    tokio::spawn(worker.run());
+    let ended = run::submit(&client, "2025-01-15").await.unwrap();
+    assert_eq!((ended.state.as_str(), ended.counts.succeeded), ("SUCCEEDED", 2));
+    let load = ended.tasks.iter().find(|task| task.key == "load").unwrap();
+    let load = client.get(&load.task_id).await.unwrap();
+    assert_eq!(load.result.unwrap().value(), json!("10000 rows loaded"));
+    // The same once more is the same run.
+    assert_eq!(run::submit(&client, "2025-01-15").await.unwrap().run_id, ended.run_id);
 }
 
 #[tokio::test]

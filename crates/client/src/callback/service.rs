@@ -28,6 +28,8 @@ use crate::worker::lock;
 
 /// An envelope: a payload of 1 MiB, as much of progress, and what surrounds them.
 const ENVELOPE_BYTES: usize = 4 << 20;
+/// Ids of dispatches are remembered by the thousand.
+const DISPATCH_ID_BYTES: usize = 128;
 /// How long the answer to a dispatch waits for `started`, so that it can say what became of it.
 const START_WAIT: Duration = Duration::from_secs(5);
 /// On shutdown, how long the last reports may take.
@@ -181,11 +183,14 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
 }
 
 async fn read(body: Body) -> Result<TaskEnvelope, Refused> {
-    let bad = |message: String| Refused::new(StatusCode::BAD_REQUEST, "malformed_envelope", message);
     let bytes = axum::body::to_bytes(body, ENVELOPE_BYTES)
         .await
-        .map_err(|_| bad(format!("the envelope could not be read, or has more than {ENVELOPE_BYTES} bytes")))?;
-    serde_json::from_slice(&bytes).map_err(|error| bad(format!("not an envelope: {error}")))
+        .map_err(|_| malformed(format!("the envelope could not be read, or has more than {ENVELOPE_BYTES} bytes")))?;
+    serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an envelope: {error}")))
+}
+
+fn malformed(message: String) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, "malformed_envelope", message)
 }
 
 /// Takes an attempt in, if it is for this worker, is not known, and there is room.
@@ -197,8 +202,10 @@ fn admit(site: Arc<Site>, envelope: TaskEnvelope) -> Result<Attempt, Refused> {
     let Some(base) = site.options.gate.callback_url(&envelope.callback_base_url) else {
         return forbidden("foreign_callback_url", "this worker does not report to that callbackBaseUrl");
     };
-    let calls = Calls::new(site.pulse.http.clone(), base, &site.worker_id, &envelope)
-        .map_err(|error| Refused::new(StatusCode::BAD_REQUEST, "malformed_envelope", error))?;
+    if envelope.dispatch_id.is_empty() || envelope.dispatch_id.len() > DISPATCH_ID_BYTES {
+        return Err(malformed(format!("dispatchId must have from 1 to {DISPATCH_ID_BYTES} bytes")));
+    }
+    let calls = Calls::new(site.pulse.http.clone(), base, &site.worker_id, &envelope).map_err(malformed)?;
     if site.draining.load(Ordering::SeqCst) || !site.pulse.is_alive() {
         return Err(Refused::later("shutting_down", "this worker is shutting down"));
     }

@@ -234,7 +234,13 @@ impl World {
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
             Command::SubmitRun(c) => self.submit_run(c),
             Command::CancelRun(c) => self.cancel_run(c),
-            Command::Retry(c) => self.on_task(c.task, |task, _, queue, ctx| retry::decide(task, c, queue, ctx)),
+            Command::Retry(c) => {
+                let stopping = self.is_stopping(c.task.seq());
+                self.on_task(c.task, |task, _, queue, ctx| {
+                    ctx.sealed |= stopping;
+                    retry::decide(task, c, queue, ctx)
+                })
+            }
             Command::Callback(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| callback::decide(task, c, history, queue, ctx))
             }
@@ -437,9 +443,13 @@ impl World {
     fn redrive(&mut self, command: &redrive::Redrive) -> Answer {
         let mut released = 0;
         for row in &command.rows {
-            let outcome = self.on_row(*row, |task, _, queue, ctx| match redrive::decide(task, command, queue, ctx) {
-                Some(change) => Decision::accept(change, Answer::Done(true)),
-                None => Decision::unchanged(Answer::Done(false)),
+            let stopping = self.is_stopping(*row);
+            let outcome = self.on_row(*row, |task, _, queue, ctx| {
+                ctx.sealed |= stopping;
+                match redrive::decide(task, command, queue, ctx) {
+                    Some(change) => Decision::accept(change, Answer::Done(true)),
+                    None => Decision::unchanged(Answer::Done(false)),
+                }
             });
             released += u64::from(outcome == Ok(Answer::Done(true)));
         }

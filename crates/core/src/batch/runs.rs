@@ -260,6 +260,13 @@ impl World {
         Ok(Answer::RunCanceled(RunCanceled { reason: Arc::clone(&command.reason) }))
     }
 
+    /// Whether the run of an ended task was asked to stop: nothing of it starts again.
+    pub(super) fn is_stopping(&self, row: Seq) -> bool {
+        let member = self.tasks.get(&row).and_then(|cell| cell.task.place.carry().run.as_ref());
+        let run = member.and_then(|member| self.runs.get(&member.run));
+        run.is_some_and(|cell| cell.run.cancel_reason.is_some())
+    }
+
     fn record_run(&mut self, run: RunId, state: RunState) {
         let (kind, state) = state.fact();
         let task = TaskId::from_u128(run.as_u128());

@@ -266,6 +266,18 @@ fn in_a_run_that_has_ended_nothing_is_retried_or_redriven() {
     assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Failed));
 }
 
+#[test]
+fn in_a_run_that_was_asked_to_stop_nothing_starts_again() {
+    let mut plane = Plane::with(vec![member(0, &[]), member(1, &[])]);
+    plane.claim_all(1);
+    plane.one(fail(0, "X"), 2).unwrap();
+    plane.one(cancel_run(Mode::Cooperative), 3).unwrap();
+    assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Cancelling));
+    assert!(matches!(plane.one(retry_of(0), 4), Err(Rejection::NotRetryable { sealed: true, .. })));
+    assert_eq!(plane.one(redrive_of(0), 4), Ok(Answer::Redriven { released: 0 }));
+    plane.check();
+}
+
 fn asks(task: usize, payload: &str, of: &[usize]) -> NewMember {
     let spec = Spec { max_attempts: Some(1), ..Spec::default() };
     NewMember { task: new_task(task, payload, spec), refs: of.to_vec(), ..member(task, of) }

@@ -4,7 +4,7 @@ use tenure_auth::{Secret, TaskClaims, TaskKeys};
 use tenure_contract::Json;
 use tenure_contract::callback::{Resources, TaskEnvelope};
 use tenure_core::command::claim::Grant;
-use tenure_core::id::{RunId, dispatch_id};
+use tenure_core::id::dispatch_id;
 use tenure_core::limits;
 use tenure_core::queue::Push;
 use tenure_core::task::Body;
@@ -12,18 +12,13 @@ use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::render;
 
-/// The run of a task: one of its own if it was submitted alone, under the same number.
-pub fn run_of(body: &Body) -> RunId {
-    body.run.as_ref().map_or(RunId::of_one(body.id), |member| member.run)
-}
-
 /// What a token of this attempt is for.
 pub fn claims(grant: &Grant, body: &Body) -> TaskClaims {
     TaskClaims {
         task_id: grant.task.to_ulid_text(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
-        run_id: run_of(body).to_string(),
+        run_id: body.run_id().to_string(),
         attempt: grant.attempt,
         attempt_id: grant.attempt_id.to_string(),
     }
@@ -62,7 +57,7 @@ pub struct Around<'a> {
 }
 
 pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope {
-    let run = run_of(body);
+    let run = body.run_id();
     let asked = body.envelope.as_deref();
     let usual = Resources::default();
     let ready_at = grant.dispatch.as_ref().map_or(grant.granted_at, |dispatch| dispatch.ready_at);
@@ -70,7 +65,7 @@ pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope
         task_id: grant.task.to_ulid_text(),
         run_id: run.to_string(),
         asset_id: asked.and_then(|asked| asked.asset_id.as_deref()).unwrap_or(&body.operator).to_owned(),
-        task_key: body.run.as_ref().map_or(&body.operator, |member| &member.key).to_string(),
+        task_key: body.task_key().to_string(),
         tenant_id: body.tenant.to_string(),
         workspace_id: body.workspace.to_string(),
         attempt: grant.attempt,

@@ -11,7 +11,7 @@ use comfy_table::Cell;
 use tenure_bench::picture::Picture;
 use tenure_bench::progress::Watch;
 use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
-use tenure_bench::{backlog, heartbeat, latency, raw, soak, throughput};
+use tenure_bench::{backlog, heartbeat, latency, push, raw, soak, throughput};
 
 use super::connect;
 use crate::exit::{Exit, Stop};
@@ -41,6 +41,8 @@ enum Question {
     Backlog(BacklogArgs),
     /// Cost of held leases and time of a heartbeat, also in a flood of claims
     Heartbeat(HeartbeatArgs),
+    /// A run of small tasks and the time from submit to start, pushed beside pulled
+    Push(PushArgs),
     /// The raw limit of the store alone: hand-written claim and complete
     Raw(RawArgs),
     /// Memory, store and latency over time at a steady rate
@@ -173,6 +175,27 @@ struct HeartbeatArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct PushArgs {
+    /// Tasks of the run
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = run_size)]
+    tasks: usize,
+    /// Workers of the run
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    workers: usize,
+    /// How often the run is made each way, in turn; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    rounds: usize,
+    /// Tasks submitted a second for the time to start
+    #[arg(long, value_name = "N", default_value_t = 100.0, value_parser = above_zero)]
+    rate: f64,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
+    seconds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
 struct RawArgs {
     /// Rows of the batch figure
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = at_least_one)]
@@ -213,6 +236,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn batch_size(text: &str) -> Result<usize, String> {
     within(text, 1, tenure_bench::EXCHANGE_MAX)
+}
+
+fn run_size(text: &str) -> Result<usize, String> {
+    within(text, 3, tenure_bench::SUBMIT_MAX)
 }
 
 fn submit_size(text: &str) -> Result<usize, String> {
@@ -265,6 +292,11 @@ async fn answer(question: Question) -> anyhow::Result<()> {
             let workers = workers.min(leases);
             let options = heartbeat::Options { leases, interval_seconds: interval, batch, workers, rounds };
             (Box::new(heartbeat::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Push(PushArgs { tasks, workers, rounds, rate, seconds, common }) => {
+            let (place, stand) = common.prepare("").await?;
+            let options = push::Options { tasks, workers, rounds, per_second: rate, seconds };
+            (Box::new(push::run(&stand, place.as_ref(), options, &watch).await?), common.to)
         }
         Question::Raw(RawArgs { tasks, store, to }) => {
             let place = Place::prepare(store.store).await?;

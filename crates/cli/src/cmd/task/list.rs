@@ -48,6 +48,8 @@ enum State {
     Succeeded,
     Failed,
     Canceled,
+    Blocked,
+    Skipped,
 }
 
 /// The API writes tags with a colon; here they look as in `submit`.

@@ -1,0 +1,91 @@
+//! `tenure run`
+
+mod list;
+mod steer;
+mod submit;
+mod tree;
+mod watch;
+
+use tenure_client::run::Run;
+
+use super::connect::ClientArgs;
+use crate::exit::{CODES, Exit};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Submit a run from a file: tasks that depend on each other
+    Submit(submit::Args),
+    /// List runs, newest first
+    List(list::Args),
+    /// Show a run as a tree of its tasks
+    Show(tree::Args),
+    /// Follow a run until it ends
+    #[command(after_help = CODES)]
+    Watch(One),
+    /// Cancel a run: what has not started ends, what runs is asked to stop
+    Cancel(steer::CancelArgs),
+    /// Repeat a run that failed or was cancelled: what succeeded is carried over
+    Rerun(steer::RerunArgs),
+}
+
+/// One run by its id.
+#[derive(Debug, clap::Args)]
+struct One {
+    /// Id of the run: run_ULID, a bare ULID or a UUID
+    #[arg(value_name = "RUN")]
+    id: String,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let (client, json) = (args.client.client()?, args.client.json);
+    match args.command {
+        Command::Submit(args) => submit::run(&client, args, json).await,
+        Command::List(args) => list::run(&client, args, json).await,
+        Command::Show(args) => tree::run(&client, args, json).await,
+        Command::Watch(one) => watch::run(&client, &one.id, json).await,
+        Command::Cancel(args) => steer::cancel(&client, args, json).await,
+        Command::Rerun(args) => steer::rerun(&client, args, json).await,
+    }
+}
+
+/// What the end of a run means for the caller.
+fn exit_of(run: &Run) -> Exit {
+    match run.state.as_str() {
+        "FAILED" => Exit::TaskFailed,
+        "CANCELLED" => Exit::TaskCanceled,
+        _ => Exit::Ok,
+    }
+}
+
+fn is_final(run: &Run) -> bool {
+    matches!(run.state.as_str(), "SUCCEEDED" | "FAILED" | "CANCELLED")
+}
+
+/// How its tasks stand, in words: what there is none of is left out.
+fn counts(run: &Run) -> String {
+    let counts = &run.counts;
+    let some = |count: Option<u32>| count.unwrap_or(0);
+    let parts = [
+        (counts.succeeded, "succeeded"),
+        (counts.failed, "failed"),
+        (counts.skipped, "skipped"),
+        (counts.cancelled, "cancelled"),
+        (some(counts.running), "running"),
+        (some(counts.dispatched), "dispatched"),
+        (some(counts.retry_wait), "waiting for a retry"),
+        (some(counts.ready), "ready"),
+        (some(counts.blocked), "blocked"),
+    ];
+    let named: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    format!("{} tasks: {}", counts.total, named.join(", "))
+}

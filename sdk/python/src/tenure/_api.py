@@ -1,0 +1,248 @@
+"""The user API without a connection: what to send, how to read the answer, when to send again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import httpx
+
+from . import _text, errors
+from ._http import Backoff, header_value, join, parse_server, retry_after
+from .errors import ApiError, DecodeError, NetworkError, SetupError, TenureError
+from .models import (
+    Attempt,
+    BatchSubmitted,
+    Cancelled,
+    DeadLetter,
+    Health,
+    NewRun,
+    NewTask,
+    Page,
+    Queue,
+    QueuePaused,
+    Redrive,
+    Retried,
+    Run,
+    Submitted,
+    Task,
+    Why,
+    to_wire,
+)
+
+T = TypeVar("T")
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 5.0
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One call, ready to be sent more than once."""
+
+    method: str
+    path: tuple[str, ...]
+    read: Callable[[Any], T]
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    #: Whether a second time does no harm.
+    repeatable: bool = False
+    #: Statuses besides 2xx that answer the question.
+    also: tuple[int, ...] = ()
+
+    @property
+    def operation(self) -> str:
+        return f"{self.method} /{'/'.join(self.path)}"
+
+    def request(self, client: httpx.Client | httpx.AsyncClient, server: httpx.URL) -> httpx.Request:
+        headers = {} if self.body is None else {"Content-Type": "application/json"}
+        return client.build_request(
+            self.method, join(server, self.path, self.query), content=self.body, headers=headers
+        )
+
+    def settle(self, response: httpx.Response) -> T:
+        """The answer, or the error that it tells."""
+        try:
+            body = _text.decode(response.content)
+        except ValueError:
+            body = None
+        if not (response.is_success or (response.status_code in self.also and isinstance(body, dict))):
+            error = errors.from_answer(self.operation, response.status_code, body)
+            error.retry_after = retry_after(response.headers)
+            raise error
+        if body is None:
+            raise DecodeError(f"{self.operation}: the answer is no JSON")
+        try:
+            return self.read(body)
+        except DecodeError as error:
+            raise DecodeError(f"{self.operation}: the answer could not be read: {error}") from None
+
+
+class Tries:
+    """Decides after each failure whether a call is sent again, and when."""
+
+    def __init__(self, call: Call[Any], retries: int) -> None:
+        self._call = call
+        self._left = retries
+        self._backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+
+    def after(self, error: TenureError) -> float:
+        """How long to wait before the call is sent again. Raises the error if it is not."""
+        asked = None
+        if isinstance(error, ApiError):
+            # 429 and 503 say that nothing was done; the other temporary answers leave it open.
+            again = error.status in (429, 503) or (self._call.repeatable and error.status in (502, 504))
+            asked = error.retry_after
+        elif isinstance(error, NetworkError):
+            again = self._call.repeatable or _never_sent(error)
+        else:
+            again = False
+        if not again or self._left == 0:
+            raise error
+        self._left -= 1
+        return self._backoff.next(asked)
+
+
+def _never_sent(error: NetworkError) -> bool:
+    """A call whose connection could not even be made took no effect."""
+    return isinstance(error.__cause__, (httpx.ConnectError, httpx.ConnectTimeout))
+
+
+def unanswered(call: Call[Any], error: Exception) -> NetworkError:
+    network = NetworkError(f"{call.operation}: no answer from the server ({type(error).__name__})")
+    network.__cause__ = error
+    return network
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Who calls, and where."""
+
+    server: httpx.URL
+    headers: Mapping[str, str] = field(repr=False)
+    timeout: float
+    retries: int
+
+    @classmethod
+    def make(
+        cls,
+        server: str,
+        api_key: str | None,
+        bearer: str | None,
+        user_id: str | None,
+        tenant: str | None,
+        timeout: float,
+        retries: int,
+    ) -> Settings:
+        if retries < 0 or timeout <= 0:
+            raise SetupError("`timeout` is more than 0 and `retries` is not below 0")
+        given = {
+            "X-API-Key": ("API key", api_key),
+            "Authorization": ("bearer token", None if bearer is None else f"Bearer {bearer.strip()}"),
+            "X-User-ID": ("user id", user_id),
+            "X-Tenant-ID": ("tenant", tenant),
+        }
+        headers = {name: header_value(text, what) for name, (what, text) in given.items() if text is not None}
+        return cls(parse_server(server), headers, timeout, retries)
+
+
+def _post(path: Iterable[str], read: Callable[[Any], T], body: Any = None, repeatable: bool = False) -> Call[T]:
+    data = None if body is None else _encode(body)
+    return Call("POST", ("api", "v1", *path), read, body=data, repeatable=repeatable)
+
+
+def _get(path: Iterable[str], read: Callable[[Any], T], **query: object) -> Call[T]:
+    given = {name: str(value) for name, value in query.items() if value is not None}
+    return Call("GET", ("api", "v1", *path), read, query=given, repeatable=True)
+
+
+def _encode(body: Any) -> bytes:
+    try:
+        return _text.encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SetupError(f"the request is no JSON: {error}") from None
+
+
+def submit(task: NewTask) -> Call[Submitted]:
+    return _post(["tasks"], Submitted.read, to_wire(task), task.idempotency_key is not None)
+
+
+def submit_batch(tasks: Sequence[NewTask]) -> Call[BatchSubmitted]:
+    keyed = all(task.idempotency_key is not None for task in tasks)
+    return _post(["tasks", "batch"], BatchSubmitted.read, {"tasks": to_wire(list(tasks))}, keyed)
+
+
+def get(task_id: str) -> Call[Task]:
+    return _get(["tasks", task_id], Task.read)
+
+
+def list_tasks(**query: object) -> Call[Page[Task]]:
+    return _get(["tasks"], Page.reader(Task.read), **query)
+
+
+def attempts(task_id: str, cursor: str | None) -> Call[Page[Attempt]]:
+    return _get(["tasks", task_id, "attempts"], Page.reader(Attempt.read), cursor=cursor)
+
+
+def why(task_id: str) -> Call[Why]:
+    return _get(["tasks", task_id, "why"], Why.read)
+
+
+def cancel(task_id: str, reason: str | None, mode: str | None) -> Call[Cancelled]:
+    return _post(["tasks", task_id, "cancel"], Cancelled.read, _present(reason=reason, mode=mode), True)
+
+
+def retry(task_id: str) -> Call[Retried]:
+    return _post(["tasks", task_id, "retry"], Retried.read)
+
+
+def queues(cursor: str | None) -> Call[Page[Queue]]:
+    return _get(["queues"], Page.reader(Queue.read), cursor=cursor)
+
+
+def set_queue(name: str, settings: Mapping[str, Any]) -> Call[Queue]:
+    return Call("PUT", ("api", "v1", "queues", name), Queue.read, body=_encode(dict(settings)), repeatable=True)
+
+
+def pause_queue(name: str, paused: bool) -> Call[QueuePaused]:
+    return _post(["queues", name, "pause" if paused else "resume"], QueuePaused.read, repeatable=True)
+
+
+def dead_letters(**query: object) -> Call[Page[DeadLetter]]:
+    return _get(["dead-letters"], Page.reader(DeadLetter.read), **query)
+
+
+def redrive(
+    filters: Mapping[str, Any], dry_run: bool, rate: float | None, idempotency_key: str | None
+) -> Call[Redrive]:
+    body = _present(filter=dict(filters), dry_run=dry_run, rate=rate, idempotency_key=idempotency_key)
+    return _post(["dead-letters", "redrive"], Redrive.read, body, dry_run or idempotency_key is not None)
+
+
+def health() -> Call[Health]:
+    # A control plane that says it is unavailable has answered.
+    return Call("GET", ("api", "v1", "health"), Health.read, repeatable=True, also=(503,))
+
+
+def submit_run(run: NewRun) -> Call[Run]:
+    return _post(["runs"], Run.read, to_wire(run), run.run_key is not None)
+
+
+def get_run(run_id: str) -> Call[Run]:
+    return _get(["runs", run_id], Run.read)
+
+
+def list_runs(**query: object) -> Call[Page[Run]]:
+    return _get(["runs"], Page.reader(Run.read), **query)
+
+
+def cancel_run(run_id: str, reason: str | None, mode: str | None) -> Call[Run]:
+    return _post(["runs", run_id, "cancel"], Run.read, _present(reason=reason, mode=mode), True)
+
+
+def rerun(run_id: str, mode: str, run_key: str | None) -> Call[Run]:
+    return _post(["runs", run_id, "rerun"], Run.read, _present(mode=mode, run_key=run_key), run_key is not None)
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,438 @@
+"""What goes to the user API and what comes back.
+
+Answers keep fields that have no name here in `raw`, so a newer server takes nothing away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from . import _text
+from .errors import DecodeError
+
+#: Any JSON value: what `json.dumps` takes and `json.loads` gives.
+Json = Any
+T = TypeVar("T")
+M = TypeVar("M", bound="Model")
+
+#: States in which a task stays.
+FINAL_STATES = frozenset({"Succeeded", "Failed", "Canceled", "Skipped"})
+#: States in which a run stays.
+FINAL_RUN_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """An answer."""
+
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls: type[M], data: Any) -> M:
+        """Reads an answer, or raises DecodeError."""
+        if not isinstance(data, dict):
+            raise DecodeError(f"expected an object for {cls.__name__}")
+        values: dict[str, Any] = {"raw": data}
+        for item in dataclasses.fields(cls):
+            value = data.get(item.name)
+            if item.name == "raw" or value is None:
+                continue
+            reader: Callable[[Any], Any] | None = item.metadata.get("read")
+            values[item.name] = value if reader is None else reader(value)
+        try:
+            return cls(**values)
+        except TypeError:
+            absent = [item.name for item in dataclasses.fields(cls) if _is_required(item) and item.name not in values]
+            raise DecodeError(f"{cls.__name__} lacks {', '.join(absent)}") from None
+
+
+def _is_required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _many(read: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    def read_all(value: Any) -> list[T]:
+        if not isinstance(value, list):
+            raise DecodeError("expected an array")
+        return [read(item) for item in value]
+
+    return read_all
+
+
+@dataclass(frozen=True)
+class Page(Generic[T], Sequence[T]):
+    """A page of a list. `next_cursor` asks for the next; it is None on the last."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+    @classmethod
+    def reader(cls, read: Callable[[Any], T]) -> Callable[[Any], Page[T]]:
+        def read_page(data: Any) -> Page[T]:
+            if not isinstance(data, dict):
+                raise DecodeError("expected a page")
+            return Page(_many(read)(data.get("items")), data.get("next_cursor"))
+
+        return read_page
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """When a failed attempt is followed by another. Absent values are the server's: 5 s, doubled, up to 5 min."""
+
+    initial_backoff_ms: int | None = None
+    factor: float | None = None
+    max_backoff_ms: int | None = None
+    #: `full` or `none`.
+    jitter: str | None = None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a pushed task asks of its worker. The worker is told; nothing is enforced."""
+
+    memory_bytes: int | None = None
+    cpu_millicores: int | None = None
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """A task to submit. `queue` and `operator` are required; what is None is left to the server.
+
+    With an `idempotency_key` submitting again does no harm, and the client repeats the call by itself when no answer
+    comes.
+    """
+
+    queue: str
+    operator: str
+    payload: Json = None
+    idempotency_key: str | None = None
+    #: 0 to 9, lower first, default 5.
+    priority: int | None = None
+    delay_ms: int | None = None
+    #: In place of `delay_ms`.
+    run_at: datetime | str | None = None
+    max_attempts: int | None = None
+    retry: Retry | None = None
+    lease_ttl_seconds: int | None = None
+    heartbeat_interval_seconds: int | None = None
+    #: Bounds one attempt.
+    timeout_ms: int | None = None
+    #: In place of `timeout_ms`.
+    timeout_seconds: int | None = None
+    #: Absolute end of the whole task.
+    deadline: datetime | str | None = None
+    cancel_grace_period_ms: int | None = None
+    tags: Mapping[str, str] | None = None
+    tenant: str | None = None
+    workspace: str | None = None
+    traceparent: str | None = None
+    #: Of tasks that are pushed to a worker.
+    asset_id: str | None = None
+    resources: Resources | None = None
+    token_ttl_seconds: int | None = None
+    heartbeat_interval_ms: int | None = None
+    heartbeat_timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTask(NewTask):
+    """A task of a run. `depends_on` names the keys of those that must succeed first.
+
+    In its payload `{"$from": "extract", "path": "/rows"}` stands for the output of another task, see `from_output`.
+    """
+
+    key: str
+    depends_on: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run: tasks and what they wait for, all or nothing. `run_key` plays the part of an idempotency key."""
+
+    tasks: Sequence[RunTask]
+    run_key: str | None = None
+    tenant: str | None = None
+    workspace: str | None = None
+    labels: Mapping[str, str] | None = None
+    #: The default of its tasks.
+    deadline: datetime | str | None = None
+
+
+def from_output(key: str, path: str | None = None) -> dict[str, str]:
+    """A place in a payload that takes the output of the task `key`, or the part of it at a JSON pointer."""
+    return {"$from": key} if path is None else {"$from": key, "path": path}
+
+
+def to_wire(value: Any) -> Any:
+    """The JSON of something to send: None is left out, also in nested settings, but never inside a payload."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {}
+        for item in dataclasses.fields(value):
+            part = getattr(value, item.name)
+            if part is not None:
+                fields[item.name] = part if item.name == "payload" else to_wire(part)
+        return fields
+    if isinstance(value, datetime):
+        return _text.time_text(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple)):
+        return [to_wire(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted(Model):
+    task_id: str
+    state: str
+    #: False if the idempotency key was there already.
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchItem(Model):
+    index: int
+    task_id: str
+    state: str
+    created: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSubmitted(Model):
+    #: How many are new.
+    created: int
+    tasks: list[BatchItem] = field(metadata={"read": _many(BatchItem.read)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobError(Model):
+    """What went wrong, in the worker's words or the control plane's."""
+
+    code: str
+    message: str
+    stack: str | None = None
+    retryable: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Model):
+    task_id: str
+    queue: str
+    operator: str
+    #: Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped.
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    fence: int
+    cancel_requested: bool
+    created_at: str
+    tenant: str
+    workspace: str
+    payload: Json = None
+    tags: dict[str, str] = field(default_factory=dict)
+    run_at: str | None = None
+    owner: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    result: Json = None
+    error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    reason: str | None = None
+    dead_lettered_at: str | None = None
+    cancel_reason: str | None = None
+    worker_id: str | None = None
+    lease_expires_at: str | None = None
+    progress_pct: int | None = None
+    progress_message: str | None = None
+    idempotency_key: str | None = None
+    deadline: str | None = None
+    run_id: str | None = None
+    task_key: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateReport(Model):
+    """A report that came after another attempt was granted: kept as evidence, never applied."""
+
+    received_at: str
+    outcome: str
+    worker_id: str | None = None
+    result: Json = None
+    error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    more: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Model):
+    attempt: int
+    attempt_id: str
+    fence: int
+    state: str
+    granted_at: str
+    worker_id: str | None = None
+    reason: str | None = None
+    started_at: str | None = None
+    last_heartbeat_at: str | None = None
+    ended_at: str | None = None
+    error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    progress_pct: int | None = None
+    progress_message: str | None = None
+    late_report: LateReport | None = field(default=None, metadata={"read": LateReport.read})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyReason(Model):
+    code: str
+    message: str
+    since: str | None = None
+    detail: Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why(Model):
+    """Why a task is in the state it is in."""
+
+    task_id: str
+    state: str
+    why: list[WhyReason] = field(metadata={"read": _many(WhyReason.read)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancelled(Model):
+    """Answer to a cancel. A running task is still Running: its worker is told with its next heartbeat."""
+
+    task_id: str
+    state: str
+    cancel_requested: bool
+    cancel_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retried(Model):
+    task_id: str
+    state: str
+    attempt: int
+    max_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue(Model):
+    name: str
+    paused: bool
+    kind: str
+    limits: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    tenant: str | None = None
+    transport: str | None = None
+    oldest_ready_at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuePaused(Model):
+    name: str
+    paused: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter(Model):
+    task_id: str
+    queue: str
+    operator: str
+    #: `max_attempts`, `non_retryable` or `deadline_exceeded`.
+    reason: str
+    attempts: int
+    redrive_count: int
+    dead_lettered_at: str
+    last_error: JobError | None = field(default=None, metadata={"read": JobError.read})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redrive(Model):
+    dry_run: bool
+    matched: int
+    released: int
+    state: str
+    redrive_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health(Model):
+    #: `ok` or `unavailable`.
+    status: str
+    version: str | None = None
+    store: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTaskState(Model):
+    """A task as its run shows it."""
+
+    key: str
+    task_id: str
+    #: BLOCKED, READY, DISPATCHED, RUNNING, RETRY_WAIT, SUCCEEDED, FAILED, SKIPPED, CANCELLED.
+    state: str
+    attempt: int = 0
+    depends_on: list[str] = field(default_factory=list)
+    operator: str | None = None
+    queue: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    #: When it is due, if it waits for that.
+    run_at: str | None = None
+    progress_pct: int | None = None
+    progress_message: str | None = None
+    error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    cancel_reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Model):
+    run_id: str
+    #: RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED.
+    state: str
+    run_key: str | None = None
+    #: In the answer to `submit_run`: False if the run key was there already.
+    created: bool | None = None
+    fingerprint: str | None = None
+    tasks: list[RunTaskState] = field(default_factory=list, metadata={"read": _many(RunTaskState.read)})
+    counts: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    tenant: str | None = None
+    workspace: str | None = None
+    owner: str | None = None
+    cancel_requested: bool = False
+    cancel_reason: str | None = None
+    parent_run_id: str | None = None
+    created_at: str | None = None
+    finished_at: str | None = None
+    deadline: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_RUN_STATES
+
+    def task(self, key: str) -> RunTaskState:
+        """The task with this key; KeyError if the run has none."""
+        for task in self.tasks:
+            if task.key == key:
+                return task
+        raise KeyError(key)

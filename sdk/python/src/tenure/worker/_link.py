@@ -1,0 +1,135 @@
+"""What a lease needs of its control plane, whichever contract it came by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+
+from .. import _text, errors
+from .._http import CONNECT_TIMEOUT, is_temporary, retry_after
+from ..errors import ApiError
+from ._beat import News
+from ._outcome import Outcome
+
+#: For the answer to a report.
+ANSWER_WAIT = 15.0
+#: Reports that are under way to one control plane at a time. More would not be answered sooner: they share its disk,
+#: and the cost of a request grows with the connections that are open here.
+LANES = 8
+
+
+class Lanes:
+    """Keeps the number of requests to each control plane small. Claims and heartbeats do not wait here."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, asyncio.Semaphore] = {}
+
+    def to(self, server: httpx.URL) -> asyncio.Semaphore:
+        return self._of.setdefault(str(server), asyncio.Semaphore(LANES))
+
+
+class Again(Exception):
+    """No answer that decides. It may have taken effect, or may later: the same request is to be sent again."""
+
+    def __init__(self, reason: str, asked: float | None = None) -> None:
+        super().__init__(reason)
+        self.asked = asked
+
+
+class Refused(Exception):
+    """The server decided, and would decide alike again."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Lost(Exception):
+    """The lease is not ours any longer."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(f"the server answered {error.error}")
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Beaten:
+    """Answer to a heartbeat."""
+
+    #: Set if the task is to be cancelled.
+    cancel_reason: str | None = None
+
+
+class Link(Protocol):
+    async def begin(self) -> tuple[bool, float | None]:
+        """Asks whether the handler may run, and since when the lease counts if not since the grant.
+
+        Raises Again to be asked again.
+        """
+
+    async def heartbeat(self, news: News, timeout: float) -> Beaten:
+        """Raises Again, Refused or Lost."""
+
+    def report_body(self, outcome: Outcome) -> bytes:
+        """What is sent, as often as it takes: the same bytes each time."""
+
+    async def report(self, outcome: Outcome, body: bytes) -> None:
+        """Raises Again or Refused."""
+
+    @property
+    def tells_checkpoint_with_report(self) -> bool:
+        """Whether a failure carries the last checkpoint itself."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no request can be accepted any more, because the token has run out."""
+
+    def handler_ended(self) -> None:
+        """The handler no longer takes a slot; what it gave is about to be reported."""
+
+    def settled(self, error: ApiError | None) -> None:
+        """The report was accepted, or refused with this."""
+
+    def dropped(self) -> None:
+        """There will be no report."""
+
+
+async def post(
+    http: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], body: bytes, timeout: float
+) -> dict[str, Any]:
+    """Sends one request. Gives the object in the answer, or raises Again or Refused."""
+    operation = f"POST {url.path}"
+    limits = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout))
+    headers = {"Content-Type": "application/json", **headers}
+    try:
+        response = await http.post(url, content=body, headers=headers, timeout=limits)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise Again(f"{operation}: no answer ({type(error).__name__})") from error
+    try:
+        answer = _text.decode(response.content)
+    except ValueError:
+        answer = None
+    if response.is_success:
+        if not isinstance(answer, dict):
+            raise Again(f"{operation}: the answer could not be read")
+        return answer
+    refusal = errors.from_answer(operation, response.status_code, answer)
+    if is_temporary(response.status_code):
+        asked = retry_after(response.headers)
+        wait_ms = refusal.body.get("retryAfterMs")
+        if asked is None and isinstance(wait_ms, int) and not isinstance(wait_ms, bool):
+            asked = wait_ms / 1000
+        raise Again(f"{operation}: the server answered {refusal.status} {refusal.error}", asked)
+    raise Refused(refusal)
+
+
+def splice(fields: Mapping[str, Any], name: str, value: bytes | None) -> bytes:
+    """An object with one more field, whose value is JSON already."""
+    head = _text.encode(dict(fields))
+    if value is None or value == b"null":
+        return head
+    return head[:-1] + (b"," if fields else b"") + _text.encode(name) + b":" + value + b"}"

@@ -1,0 +1,390 @@
+"""Leases under way: heartbeats, handlers, reports, and an orderly end.
+
+All of it lives on one event loop, on a thread of its own that no handler runs on. A handler that blocks therefore stops
+neither heartbeats nor the end of what has lost its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from .._http import Backoff
+from .._loop import LoopThread
+from ..errors import RequestError, Unreported
+from . import _execute, _outcome
+from ._beat import ABSENT
+from ._execute import Handler
+from ._lease import CancelKind, CancelReason, Lease, Phase
+from ._link import Again, Beaten, Link, Lost, Refused
+from ._outcome import Ended, Metrics, Outcome
+from .context import TaskContext
+
+log = logging.getLogger("tenure.worker")
+
+#: Bounds of the time that an answer to a heartbeat is waited for.
+ANSWER_MIN = 0.2
+ANSWER_MAX = 10.0
+#: How long a failure is held back for the checkpoint that belongs before it.
+FLUSH_WAIT = 5.0
+#: On shutdown, how long the last reports may take.
+LAST_REPORTS = 10.0
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 5.0
+
+
+class Source(Protocol):
+    """Where leases come from."""
+
+    async def run(self, runtime: Runtime) -> None:
+        """Brings leases until it is cancelled. Its error ends the worker."""
+
+    async def close(self) -> None:
+        """The worker has ended."""
+
+
+class Signal:
+    """Wakes all that wait at the moment; those who come later wait for the next time."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def fire(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def future(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        return future
+
+    async def wait(self, timeout: float | None = None) -> None:
+        await first([self.future()], timeout)
+
+
+async def first(futures: Iterable[asyncio.Future[Any]], timeout: float | None = None) -> None:
+    """Waits for the first of them, or until the time is over."""
+    await asyncio.wait(list(futures), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+class Runtime:
+    """Runs on the loop of `thread`, all but `stop`."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        handlers: Mapping[str, Handler],
+        *,
+        concurrency: int,
+        outage_tolerance: float,
+        drain_timeout: float,
+        stop_grace: float,
+        interrupt: bool,
+    ) -> None:
+        self._thread = thread
+        self._handlers = handlers
+        self._handler_loop: LoopThread | None = None
+        self._concurrency = concurrency
+        self.outage_tolerance = outage_tolerance
+        self._drain_timeout = drain_timeout
+        self._stop_grace = stop_grace
+        self._interrupt = interrupt
+        #: Fires when a slot becomes free, and when a lease ends.
+        self.slots = Signal()
+        self._leases: dict[Lease, Signal] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots_taken = 0
+        self._unreported = 0
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        #: No new work is taken.
+        self.is_draining = False
+
+    def free(self) -> int:
+        return max(self._concurrency - self._slots_taken, 0)
+
+    def stop(self, now: bool = False) -> None:
+        """Takes no more work, lets tasks finish, reports, ends. With `now` tasks are told to stop at once."""
+
+        def set_stop() -> None:
+            self.is_draining = True
+            self._stopping.set()
+            if now:
+                self._hurrying.set()
+
+        self._thread.call(set_stop)
+
+    async def main(self, source: Source) -> None:
+        """Works until it is stopped, or the source ends with an error."""
+        bringing = asyncio.ensure_future(source.run(self))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await first([bringing, stopping])
+            self.is_draining = True
+            if bringing.done():
+                bringing.result()
+            await _cancelled(bringing)
+            await self._drain()
+        finally:
+            self.is_draining = True
+            await _cancelled(bringing)
+            await _cancelled(stopping)
+            # Whatever ended the worker, what it still holds is not its to go on with.
+            for lease in list(self._leases):
+                lease.lose("the worker ended")
+            for task in list(self._tasks):
+                task.cancel()
+            await source.close()
+            if self._handler_loop is not None:
+                self._handler_loop.close(wait=1.0)
+
+    async def _drain(self) -> None:
+        if self._tasks:
+            log.info("worker drains: %d tasks are under way", len(self._tasks))
+        if await self._idle(self._drain_timeout, self._hurrying):
+            return
+        if self._leases:
+            log.warning("%d tasks are told to stop", len(self._leases))
+        for lease in list(self._leases):
+            lease.request_cancel(CancelReason(CancelKind.SHUTDOWN, "the worker is shutting down"))
+        if await self._idle(self._stop_grace):
+            return
+        log.warning("%d tasks did not stop and are given up", len(self._leases))
+        for lease in list(self._leases):
+            lease.abandon()
+        if not await self._idle(LAST_REPORTS) and self._unreported:
+            raise Unreported(self._unreported)
+
+    async def _idle(self, timeout: float, hurry: asyncio.Event | None = None) -> bool:
+        """Waits until nothing is under way. False when the time is over, or somebody is in a hurry."""
+        until = time.monotonic() + timeout
+        hurried = asyncio.ensure_future(hurry.wait()) if hurry is not None else None
+        try:
+            while self._tasks:
+                left = until - time.monotonic()
+                if left <= 0 or (hurry is not None and hurry.is_set()):
+                    return False
+                waiting: list[asyncio.Future[Any]] = [self.slots.future()]
+                await first(waiting + ([hurried] if hurried is not None else []), left)
+            return True
+        finally:
+            if hurried is not None:
+                await _cancelled(hurried)
+
+    def begin(self, lease: Lease, link: Link) -> None:
+        """Takes on a lease."""
+        signal = Signal()
+        self._leases[lease] = signal
+        self._slots_taken += 1
+        lease.wake = lambda: self._thread.call(signal.fire)
+        task = asyncio.get_running_loop().create_task(self._carry(lease, link, signal))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.slots.fire()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a lease ended in a fault of this package", exc_info=task.exception())
+
+    async def _carry(self, lease: Lease, link: Link, signal: Signal) -> None:
+        settled = False
+        slot = True
+
+        def free_slot() -> None:
+            nonlocal slot
+            if slot:
+                slot = False
+                self._slots_taken -= 1
+                self.slots.fire()
+
+        handler_over: asyncio.Future[Ended] | None = None
+        try:
+            if not await self._may_begin(lease, link, signal):
+                return
+            keeper = asyncio.ensure_future(self._keep(lease, link, signal))
+            try:
+                while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
+                    await signal.wait()
+                if lease.phase is Phase.LOST:
+                    log.warning("task %s is not begun: %s", lease.grant.task_id, lease.reason)
+                    return
+                context = TaskContext(lease)
+                handler_over = self._start(lease, context)
+                while not handler_over.done() and lease.phase is Phase.HELD:
+                    await first([handler_over, signal.future()])
+                outcome = await self._outcome(lease, context, link, signal, handler_over)
+                if handler_over.done():
+                    free_slot()
+                    link.handler_ended()
+                if outcome is not None:
+                    self._unreported += 1
+                    settled = await self._report(lease, link, outcome)
+                    self._unreported -= 1
+            finally:
+                await _cancelled(keeper)
+            if not handler_over.done() and not self.is_draining:
+                # The thread still runs: its slot is not free before it is.
+                log.warning("task %s lost its lease, and its handler goes on", lease.grant.task_id)
+                await first([handler_over])
+        finally:
+            if not settled:
+                link.dropped()
+            lease.end()
+            self._leases.pop(lease, None)
+            free_slot()
+
+    async def _may_begin(self, lease: Lease, link: Link, signal: Signal) -> bool:
+        """Asks until there is an answer; gives up when the worker is told to stop before."""
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while not lease.cancelled.is_set():
+            try:
+                begun, sent_at = await link.begin()
+                if begun and sent_at is not None:
+                    lease.begin(sent_at)
+                return begun
+            except Again as again:
+                if link.is_over:
+                    log.error("task %s: its token ran out before it could begin: %s", lease.grant.task_id, again)
+                    return False
+                wait = backoff.next(again.asked)
+                log.warning("task %s may not begin yet (%s), asking again in %.1f s", lease.grant.task_id, again, wait)
+                await signal.wait(wait)
+        return False
+
+    def _start(self, lease: Lease, context: TaskContext) -> asyncio.Future[Ended]:
+        over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        handler = self._handlers.get(lease.grant.operator)
+        if handler is None:
+            over.set_result(Ended(None, _outcome.unknown_operator(lease.grant.operator)))
+            return over
+
+        def settle(ended: Ended) -> None:
+            if not over.done():
+                over.set_result(ended)
+
+        def done(ended: Ended) -> None:
+            self._thread.call(settle, ended)
+
+        _execute.start(lease, context, handler, self._handler_thread, self._interrupt, done)
+        return over
+
+    def _handler_thread(self) -> LoopThread:
+        if self._handler_loop is None:
+            self._handler_loop = LoopThread("tenure-handlers")
+        return self._handler_loop
+
+    async def _outcome(
+        self, lease: Lease, context: TaskContext, link: Link, signal: Signal, over: asyncio.Future[Ended]
+    ) -> Outcome | None:
+        """What to report; nothing if the lease was lost."""
+        ended = over.result() if over.done() else Ended(None, _outcome.shut_down())
+        if ended.failure is not None and not link.tells_checkpoint_with_report and lease.begin_flush():
+            await self._flushed(lease, signal)
+        phase = lease.end()
+        if phase is Phase.LOST:
+            reason = lease.reason
+            log.warning("task %s: %s; nothing of it is reported", lease.grant.task_id, reason)
+            return None
+        if phase is Phase.ABANDONED:
+            outcome = Outcome("FAILED", failure=_outcome.shut_down())
+        else:
+            outcome = _outcome.judge(ended, lease.reason, context._stopped_early)
+        metrics = Metrics(int(ended.cpu_seconds * 1000), _outcome.peak_memory())
+        checkpoint = ABSENT if outcome.word == "SUCCEEDED" else lease.last_checkpoint
+        return Outcome(outcome.word, outcome.output, outcome.failure, metrics, context.phase, checkpoint)
+
+    async def _flushed(self, lease: Lease, signal: Signal) -> None:
+        until = time.monotonic() + FLUSH_WAIT
+        while lease.phase is Phase.HELD and lease.beat(lambda beat: beat.has_untold_checkpoint):
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            await signal.wait(left)
+
+    async def _report(self, lease: Lease, link: Link, outcome: Outcome) -> bool:
+        """Sends the same report until it is answered. False if it never was."""
+        task_id = lease.grant.task_id
+        body = link.report_body(outcome)
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while True:
+            try:
+                await link.report(outcome, body)
+            except Again as again:
+                if link.is_over:
+                    log.error("task %s: its outcome could not be reported before its token ran out", task_id)
+                    return False
+                wait = backoff.next(again.asked)
+                log.warning("the outcome of task %s is not reported yet (%s), again in %.1f s", task_id, again, wait)
+                await asyncio.sleep(wait)
+            except Refused as refused:
+                error = refused.error
+                if isinstance(error, RequestError) and outcome.word == "SUCCEEDED":
+                    log.error("the server does not take the result of task %s: %s", task_id, error)
+                    outcome = _outcome.refused_output(outcome, str(error))
+                    body = link.report_body(outcome)
+                    continue
+                log.warning("the server refused the outcome of task %s: %s", task_id, error)
+                link.settled(error)
+                return True
+            else:
+                link.settled(None)
+                return True
+
+    async def _keep(self, lease: Lease, link: Link, signal: Signal) -> None:
+        """Renews a lease until it is lost; cancelled when its outcome was reported."""
+        while True:
+            now = time.monotonic()
+            if lease.beat(lambda beat: beat.is_expired(time.monotonic())):
+                lease.lose("no heartbeat was answered while it lasted")
+                return
+            at: float = lease.beat(lambda beat: min(beat.next_at, beat.deadline))
+            if at > now:
+                await signal.wait(at - now)
+                continue
+            if await self._beat_once(lease, link, now):
+                signal.fire()
+            else:
+                return
+
+    async def _beat_once(self, lease: Lease, link: Link, now: float) -> bool:
+        """Sends one heartbeat. False if the lease is lost."""
+        task_id = lease.grant.task_id
+        patience: float = lease.beat(lambda beat: beat.patience(now))
+        news = lease.beat(lambda beat: beat.sent(now))
+        try:
+            timeout = min(max(patience, ANSWER_MIN), ANSWER_MAX)
+            answer: Beaten = await asyncio.wait_for(link.heartbeat(news, timeout), timeout + ANSWER_MIN)
+        except (Again, asyncio.TimeoutError) as again:
+            log.warning("heartbeat of task %s not answered, trying again (%s)", task_id, again or "it took too long")
+            asked = again.asked if isinstance(again, Again) else None
+            lease.beat(lambda beat: beat.failed(time.monotonic(), asked))
+        except Lost as lost:
+            lease.lose(str(lost), lost.error)
+            return False
+        except Refused as refused:
+            # Not about the lease: what the heartbeat brought, or how it was sent. Without the news it may pass.
+            log.error("heartbeat of task %s refused: %s", task_id, refused)
+            lease.beat(lambda beat: beat.refused(time.monotonic()))
+        else:
+            lease.beat(lambda beat: beat.answered(now))
+            if answer.cancel_reason is not None:
+                lease.request_cancel(CancelReason(CancelKind.REQUESTED, answer.cancel_reason))
+        return True
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancels a task and waits for its end, whatever that is.
+
+    More than once if need be: before Python 3.12 `wait_for` forgets a cancellation that comes with its answer.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+    if not task.cancelled():
+        task.exception()

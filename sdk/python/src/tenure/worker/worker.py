@@ -1,0 +1,379 @@
+"""A worker: takes tasks, runs the handlers of their operators, keeps the leases alive, reports."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import signal
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from .. import _text
+from .._http import USER_AGENT, header_value, parse_server, tls
+from .._loop import LoopThread
+from ..errors import SetupError
+from ._asgi import AsgiApp
+from ._execute import Handler, check_handler
+from ._pull import Connection, PullSource, token_source
+from ._push import PushSettings, PushSource
+from ._runtime import Runtime, Source
+from ._server import Limits, Server
+
+log = logging.getLogger("tenure.worker")
+
+QUEUES_MAX = 64
+POLL_MAX = 60.0
+#: How long work goes on without a word from the control plane, unless set otherwise.
+OUTAGE_TOLERANCE = 300.0
+#: How often the main thread looks for signals.
+SIGNALS_EVERY = 0.2
+
+H = TypeVar("H", bound=Handler)
+
+
+class Worker:
+    """Handlers by the names of their operators, and how to get tasks for them: by pull or by push.
+
+    Pull needs `server`, `queues` and a token: `run`. Push needs `dispatch_secret` and `callback_urls`: `serve`, or
+    `asgi` for a server of yours. The same handlers serve both.
+
+    Unless it is given a `name` a worker's id is unique to each run. Under a name, a new process takes over from an old
+    one, and the old one ends with `Superseded`.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        queues: Iterable[str] = (),
+        token: str | Callable[[], str] | None = None,
+        token_file: str | PathLike[str] | None = None,
+        poll_wait: float = 5.0,
+        dispatch_secret: str | Sequence[str] | None = None,
+        allow_no_secret: bool = False,
+        callback_urls: Iterable[str] = (),
+        dispatch_path: str = "/dispatch",
+        tenant: str | None = None,
+        workspace: str | None = None,
+        name: str | None = None,
+        concurrency: int = 1,
+        drain_timeout: float = 30.0,
+        stop_grace: float = 5.0,
+        outage_tolerance: float = OUTAGE_TOLERANCE,
+        interrupt: bool = True,
+        ca_file: str | PathLike[str] | None = None,
+    ) -> None:
+        """
+        :param server: address of the control plane; pull only
+        :param queues: taken from in this order: one of the second only when the first has none; pull only
+        :param token: sent as `X-Worker-Token`; a function is asked for every request; pull only
+        :param token_file: a file with the token, read for every request; pull only
+        :param poll_wait: how long a claim waits at the server for work, up to 60 s; pull only
+        :param dispatch_secret: what `X-Tenure-Dispatch-Secret` must say; of several any one; push only
+        :param allow_no_secret: takes dispatches from anybody who can reach this worker; push only
+        :param callback_urls: the addresses that a dispatch may ask to report to; push only
+        :param dispatch_path: where dispatches are sent; push only
+        :param tenant: dispatches for other tenants are refused; push only
+        :param workspace: dispatches for other workspaces are refused; push only
+        :param name: a fixed worker id; only one process at a time may use it
+        :param concurrency: how many tasks run at a time
+        :param drain_timeout: on shutdown, how long running tasks may go on before they are told to stop
+        :param stop_grace: on shutdown, how long tasks that were told to stop may take for it
+        :param outage_tolerance: how long a handler goes on after its lease ran out by the local clock because the
+            server did not answer. An outage of the control plane must not abort running work. A worker that is merely
+            cut off looks the same from here, and then a task may run twice at a time until the server can say so; the
+            fence keeps the older one from changing anything. With 0 the handler is stopped the moment the lease is
+            certain to have run out.
+        :param interrupt: raise `LeaseLost` in synchronous handlers that lost their lease; without it they have to look
+            at `cancelled` themselves
+        :param ca_file: only servers whose certificate this file signs are trusted
+        """
+        self._handlers: dict[str, Handler] = {}
+        self._server = None if server is None else parse_server(server)
+        self._queues = [queues] if isinstance(queues, str) else list(queues)
+        self._token = token_source(token, token_file)
+        self._poll_wait = poll_wait
+        self._push = _push_settings(
+            dispatch_secret, allow_no_secret, callback_urls, dispatch_path, tenant, workspace, concurrency
+        )
+        self._allow_no_secret = allow_no_secret
+        self._named = name is not None
+        self.worker_id = _text.worker_id() if name is None else header_value(name, "worker name")
+        self._concurrency = concurrency
+        self._drain_timeout = drain_timeout
+        self._stop_grace = stop_grace
+        self._outage_tolerance = outage_tolerance
+        self._interrupt = interrupt
+        self._ca_file = ca_file
+        if concurrency < 1:
+            raise SetupError("a worker must be allowed to run at least one task at a time")
+        if not 0 <= poll_wait <= POLL_MAX:
+            raise SetupError(f"a claim waits for 0 to {POLL_MAX:g} s")
+        if min(drain_timeout, stop_grace, outage_tolerance) < 0:
+            raise SetupError("a time-out is not below 0")
+
+    def __repr__(self) -> str:
+        return f"Worker({self.worker_id!r}, operators={sorted(self._handlers)})"
+
+    def operator(self, name: str) -> Callable[[H], H]:
+        """Runs tasks of the operator `name` with the decorated function: `def` or `async def`, of a `TaskContext`.
+
+        What it returns is the result of the task, any JSON up to 1 MiB. A synchronous one has a thread to itself.
+        Asynchronous ones share an event loop of the worker's.
+        """
+
+        def add(handler: H) -> H:
+            self.add_operator(name, handler)
+            return handler
+
+        return add
+
+    def add_operator(self, name: str, handler: Handler) -> None:
+        """`operator` without decoration."""
+        check_handler(name, handler)
+        if name in self._handlers:
+            raise SetupError(f"there are two handlers for `{name}`")
+        self._handlers[name] = handler
+
+    def run(self) -> None:
+        """Takes tasks from the queues until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
+
+        A second signal tells the tasks to stop at once. Raises `WorkerRefused` or `Superseded` if the server does not
+        want this worker.
+        """
+        self.start().join_with_signals()
+
+    async def run_async(self) -> None:
+        """`run` for asyncio, without signals: cancelling it lets tasks finish and reports."""
+        await self.start().wait()
+
+    def start(self) -> RunningWorker:
+        """Begins to take tasks from the queues, in the background."""
+        if self._server is None:
+            raise SetupError("a worker that pulls needs the address of a server")
+        if not 1 <= len(self._queues) <= QUEUES_MAX:
+            raise SetupError(f"a worker takes from 1 to {QUEUES_MAX} queues, not {len(self._queues)}")
+        server = self._server
+
+        def source(http: httpx.AsyncClient, _: LoopThread) -> Source:
+            connection = Connection(http, server, self.worker_id, self._token)
+            return PullSource(connection, self._queues, self._poll_wait, self._named)
+
+        log.info("worker %s takes tasks from %s", self.worker_id, ", ".join(self._queues))
+        return RunningWorker(self._begin(), source)
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        *,
+        tls: ssl.SSLContext | None = None,
+        on_listening: Callable[[str, int], object] | None = None,
+    ) -> None:
+        """Takes dispatches over HTTP until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
+
+        `tls` with `verify_mode = ssl.CERT_REQUIRED` asks the control plane for its certificate. `on_listening` is told
+        where it listens: a port of 0 takes a free one.
+        """
+        running = self.start_serving(host, port, tls=tls)
+        if on_listening is not None:
+            on_listening(*running.address)
+        running.join_with_signals()
+
+    async def serve_async(
+        self, host: str = "127.0.0.1", port: int = 8080, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`serve` for asyncio, without signals: cancelling it lets tasks finish and reports."""
+        await self.start_serving(host, port, tls=tls).wait()
+
+    def start_serving(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+    ) -> RunningWorker:
+        """Begins to take dispatches over HTTP, in the background. Returns when it listens."""
+        listening: concurrent.futures.Future[tuple[str, int]] = concurrent.futures.Future()
+
+        async def serve(source: PushSource) -> Server:
+            server = Server(source, limits)
+            await server.start(host, port, tls)
+            listening.set_result(server.addresses[0])
+            return server
+
+        source = self._push_source(serve)
+        running = RunningWorker(self._begin(), source)
+        both: list[concurrent.futures.Future[Any]] = [listening, running.future]
+        concurrent.futures.wait(both, return_when=concurrent.futures.FIRST_COMPLETED)
+        if not listening.done():
+            running.join()
+        running.address = listening.result()
+        log.info("worker %s takes dispatches at %s:%d", self.worker_id, *running.address)
+        return running
+
+    def asgi(self) -> AsgiApp:
+        """The worker as an ASGI app, for uvicorn, hypercorn or as a part of an app of yours."""
+        return AsgiApp(_AsgiHost(self))
+
+    def _push_source(
+        self, serve: Callable[[PushSource], Any] | None
+    ) -> Callable[[httpx.AsyncClient, LoopThread], PushSource]:
+        if not self._push.secrets and not self._allow_no_secret:
+            raise SetupError("a worker that is pushed to needs a `dispatch_secret`")
+        if not self._push.callback_urls:
+            raise SetupError("a worker that is pushed to needs `callback_urls`: where it may send task tokens")
+        return lambda http, thread: PushSource(self._push, http, self.worker_id, thread, serve)
+
+    def _begin(self) -> tuple[LoopThread, Runtime, httpx.AsyncClient]:
+        if not self._handlers:
+            raise SetupError("a worker needs at least one operator")
+        # Redirects would carry tokens to another host, and so would a proxy of the environment.
+        http = httpx.AsyncClient(
+            headers={"User-Agent": USER_AGENT},
+            verify=tls(self._ca_file),
+            trust_env=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        )
+        thread = LoopThread("tenure-worker")
+        runtime = Runtime(
+            thread,
+            dict(self._handlers),
+            concurrency=self._concurrency,
+            outage_tolerance=self._outage_tolerance,
+            drain_timeout=self._drain_timeout,
+            stop_grace=self._stop_grace,
+            interrupt=self._interrupt,
+        )
+        return thread, runtime, http
+
+
+def _push_settings(
+    secret: str | Sequence[str] | None,
+    allow_no_secret: bool,
+    callback_urls: Iterable[str],
+    path: str,
+    tenant: str | None,
+    workspace: str | None,
+    concurrency: int,
+) -> PushSettings:
+    secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
+    if secrets and allow_no_secret:
+        raise SetupError("a worker has a dispatch secret, or is allowed to have none")
+    secrets = tuple(header_value(one, "dispatch secret") for one in secrets)
+    if not path.startswith("/"):
+        raise SetupError("the path of dispatches begins with a slash")
+    urls = [callback_urls] if isinstance(callback_urls, str) else list(callback_urls)
+    known = frozenset(str(parse_server(url)) for url in urls)
+    return PushSettings(path, secrets, known, tenant, workspace, concurrency)
+
+
+class RunningWorker:
+    """A worker under way. As a context manager it is stopped and awaited at the end of the block."""
+
+    def __init__(
+        self,
+        parts: tuple[LoopThread, Runtime, httpx.AsyncClient],
+        make_source: Callable[[httpx.AsyncClient, LoopThread], Source],
+    ) -> None:
+        self._thread, self._runtime, self._http = parts
+        #: Where it takes dispatches, if it does.
+        self.address: tuple[str, int] = ("", 0)
+        self.source = make_source(self._http, self._thread)
+        self.future = self._thread.submit(self._main())
+
+    async def _main(self) -> None:
+        async with self._http:
+            await self._runtime.main(self.source)
+
+    def stop(self, now: bool = False) -> None:
+        """Takes no more work; `join` returns when tasks have finished and were reported. Any thread may call it."""
+        self._runtime.stop(now)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the end of the worker, and raises its error. TimeoutError if it takes longer."""
+        try:
+            self.future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            if not self.future.done():
+                raise TimeoutError("the worker still runs") from None
+            raise
+        finally:
+            if self.future.done():
+                self._thread.close()
+
+    def join_with_signals(self) -> None:
+        """`join`, with SIGTERM and SIGINT as `stop`. Outside of the main thread signals are left alone."""
+        if threading.current_thread() is not threading.main_thread():
+            self.join()
+            return
+        signals = 0
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            nonlocal signals
+            signals += 1
+            self.stop(now=signals > 1)
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            # The system may give a signal to another thread, and that does not wake this one, where handlers run.
+            while not self.future.done():
+                concurrent.futures.wait([self.future], timeout=SIGNALS_EVERY)
+            self.join()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def wait(self) -> None:
+        """`join` for asyncio. Cancelled, it stops the worker first."""
+        ended = asyncio.wrap_future(self.future)
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.stop()
+            await ended
+            raise
+        finally:
+            if self.future.done():
+                self._thread.close()
+
+    def __enter__(self) -> RunningWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(now=error is not None)
+        self.join()
+
+
+class _AsgiHost:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._running: RunningWorker | None = None
+        self._source: PushSource | None = None
+
+    async def begin(self) -> PushSource:
+        if self._source is None:
+            make = self._worker._push_source(None)
+            self._running = RunningWorker(self._worker._begin(), make)
+            source = self._running.source
+            if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
+                raise TypeError
+            self._source = source
+        await asyncio.wrap_future(self._source.ready)
+        return self._source
+
+    async def end(self) -> None:
+        running = self._running
+        if running is not None:
+            running.stop()
+            await running.wait()
