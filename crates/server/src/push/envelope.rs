@@ -103,7 +103,7 @@ pub mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId, ulid};
+    use tenure_core::id::{AttemptId, Fence, LeaseToken, RunId, TaskId, ulid};
     use tenure_core::queue::{QueueId, Transport};
     use tenure_core::run::InRun;
     use tenure_core::task::{Dispatch, EnvelopeSpec, Spec};
