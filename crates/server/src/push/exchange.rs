@@ -9,6 +9,7 @@ use tenure_core::command::{Answer, Command, Reach};
 use tenure_core::queue::Push;
 use tenure_core::task::{Body, Place};
 use tenure_core::time::{DurationMs, Timestamp};
+use tenure_engine::store::AttemptView;
 use tenure_outbound::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tenure_outbound::{Bytes, OutboundError};
 use tokio::sync::OwnedSemaphorePermit;
@@ -121,8 +122,10 @@ impl Pusher {
         let repeats = matches!(outcome, PushOutcome::Again { .. });
         let rejected = matches!(outcome, PushOutcome::Rejected { .. });
         let counted = self.tell(&grant, outcome).await;
-        // The attempt has started or is over: the worker is well, whatever became of the exchange.
-        let (health, word) = if counted { (health, word) } else { (Health::Alive, "started") };
+        // A worker that has taken the attempt up is well, whatever became of the exchange. An attempt can also be over
+        // because nobody did.
+        let taken_up = !counted && (health == Health::Alive || self.was_taken_up(&grant).await);
+        let (health, word) = if taken_up { (Health::Alive, "started") } else { (health, word) };
         match probe {
             Some(probe) => probe.report(health, Instant::now()),
             None => self.circuits.report(&origin, health, Instant::now()),
@@ -140,7 +143,7 @@ impl Pusher {
         if counted && repeats {
             self.again.notify_one();
         }
-        if silent && !counted {
+        if silent && taken_up {
             // A worker may execute inside the request: to drop it could end what runs.
             self.hold(&grant, exchange).await;
         }
@@ -178,6 +181,15 @@ impl Pusher {
                 true
             }
         }
+    }
+
+    /// Whether a worker has started the attempt, or has ended it.
+    async fn was_taken_up(&self, grant: &Grant) -> bool {
+        let attempts = self.engine.attempts(grant.task, &Reach::All).await;
+        attempts.ok().flatten().unwrap_or_default().iter().any(|attempt| match attempt {
+            AttemptView::Open(running) => running.attempt_id == grant.attempt_id && running.started_at().is_some(),
+            AttemptView::Closed(closed) => closed.id == grant.attempt_id && !closed.worker.is_empty(),
+        })
     }
 
     /// Keeps an exchange open as long as its attempt is.

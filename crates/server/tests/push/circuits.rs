@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
@@ -13,6 +14,7 @@ use crate::on_both;
 on_both!(
     a_dead_target_costs_others_nothing_and_its_tasks_no_attempts,
     nothing_is_granted_for_a_dead_target_but_probes,
+    a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
     a_hanging_target_holds_up_its_queue_alone,
 );
 
@@ -139,22 +141,39 @@ async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
     push_queue(&server, "dead", "http://127.0.0.1:1/dispatch", slots).await.ok();
     let tasks: Vec<_> = (0..60).map(|_| json!({"queue": "dead", "operator": "op", "max_attempts": 1})).collect();
     server.post("/api/v1/tasks/batch", json!({"tasks": tasks})).await.ok();
-    // Each round ends what was granted before it, and frees its slots.
-    for round in 1..=8 {
-        server.advance(5_000);
-        wait_until("the end of what was granted", SOON, async || {
-            let counts = counts(&server, "dead").await;
-            (counts["running"].as_i64() <= Some(1) && counts["dead_lettered"].as_i64() >= Some(5)).then_some(())
-        })
-        .await;
-        if round == 1 {
-            wait_until("the open circuit", SOON, async || {
-                let metrics = server.get("/metrics").await.ok();
-                metrics.as_str().unwrap().contains("tenure_push_circuits_open 1").then_some(())
-            })
-            .await;
-        }
-    }
+    wait_until("the open circuit", SOON, async || {
+        let metrics = server.get("/metrics").await.ok();
+        metrics.as_str().unwrap().contains("tenure_push_circuits_open 1").then_some(())
+    })
+    .await;
+    // What was granted ends again and again, and its slots are free: whatever is granted then is spent.
+    let began = Instant::now();
+    wait_until("some seconds of probes", SOON, async || {
+        server.advance(1_000);
+        (began.elapsed() > Duration::from_secs(3)).then_some(())
+    })
+    .await;
     let counts = counts(&server, "dead").await;
     assert!(counts["ready"].as_i64() >= Some(40), "{counts}");
+}
+
+async fn a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down(server: Server) {
+    let hanging = Worker::start(|_, _| async {
+        std::future::pending::<()>().await;
+        answer(200)
+    })
+    .await;
+    let times = json!({"concurrency": 10, "ack_timeout_ms": 1_500, "dispatch_timeout_ms": 1_000});
+    push_queue(&server, "hanging", &hanging.url, times).await.ok();
+    let tasks: Vec<_> = (0..60).map(|_| json!({"queue": "hanging", "operator": "op", "max_attempts": 1})).collect();
+    let submitted = server.post("/api/v1/tasks/batch", json!({"tasks": tasks})).await.ok();
+    let last = submitted["tasks"][59]["task_id"].as_str().unwrap().to_owned();
+    // Each attempt is over before its push is.
+    wait_until("the open circuit", SOON, async || {
+        let why = server.get(&format!("/api/v1/tasks/{last}/why")).await.ok();
+        (why["why"][0]["code"] == "push_target_down").then_some(())
+    })
+    .await;
+    let counts = counts(&server, "hanging").await;
+    assert!(counts["ready"].as_i64() >= Some(20), "{counts}");
 }
