@@ -1,8 +1,9 @@
 //! Targets that do not answer are left alone for a while.
 //!
 //! While a circuit is open nothing new is granted for its target, so no attempt is spent on it. After a pause one push
-//! goes through as a probe: it closes the circuit, or the pause gets longer. A circuit belongs to an origin (scheme,
-//! host and port): one that is open costs other origins nothing. Each control plane has its own.
+//! goes through as a probe: it closes the circuit, or the pause gets longer. A circuit belongs to a queue and the address
+//! that it pushes to: one that is open costs other queues nothing, not even those behind the same gateway. Each control
+//! plane has its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use tenure_core::queue::Push;
+
 use super::answer::Health;
+
+/// What the circuit of a queue is called.
+pub fn name(queue: &str, push: &Push) -> Arc<str> {
+    format!("{queue} {}", push.url).into()
+}
 
 /// So many failures in a row open a circuit.
 const FAILURES: u32 = 5;

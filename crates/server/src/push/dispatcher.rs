@@ -2,7 +2,7 @@
 //!
 //! Each queue has a loop of its own with slots of its own, so a target that hangs holds up its queue and no other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use tenure_core::Seq;
 use tenure_core::command::claim::{Claim, Claimer, Grant};
 use tenure_core::command::push::TakePush;
 use tenure_core::command::{Answer, Command};
-use tenure_core::queue::{Push, Queue, QueueId};
+use tenure_core::queue::{Queue, QueueId};
 use tenure_engine::{ClaimWait, Engine, EngineError, random_seed};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::circuit::{Circuits, Gate, Probe};
+use super::circuit::{self, Circuits, Gate, Probe};
 use super::targets::PushTargets;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::live::Live;
@@ -135,9 +135,10 @@ impl Pusher {
                 }
             }
         }
-        let targets = self.targets.get();
-        let origins: Vec<_> = lanes.values().filter_map(|lane| origin(&targets, &lane.queue())).collect();
-        self.circuits.keep(|known| origins.iter().any(|origin| &**origin == known));
+        let queues: Vec<_> = lanes.values().map(|lane| lane.queue()).collect();
+        let named = queues.iter().filter_map(|queue| Some(circuit::name(&queue.name, queue.settings.push.as_deref()?)));
+        let names: HashSet<Arc<str>> = named.collect();
+        self.circuits.keep(|known| names.contains(known));
     }
 
     /// Grants the tasks of one queue as long as it is one to push.
@@ -146,8 +147,8 @@ impl Pusher {
         let mut complained: Option<String> = None;
         while !lane.gone.is_cancelled() {
             let queue = Arc::clone(&changes.borrow_and_update());
-            let origin = match self.origin_of(&queue) {
-                Ok(origin) => origin,
+            let circuit = match self.circuit_of(&queue) {
+                Ok(circuit) => circuit,
                 Err(why) => {
                     // Once per reason: it is tried every second.
                     if complained.as_ref() != Some(&why) {
@@ -160,12 +161,12 @@ impl Pusher {
             };
             complained = None;
             let now = Instant::now();
-            match self.circuits.gate(&origin, now) {
+            match self.circuits.gate(&circuit, now) {
                 Gate::Shut { until } => {
                     self.wait(&lane, &mut changes, until.saturating_duration_since(now).min(LOOK)).await;
                 }
                 Gate::Probe => {
-                    let Some(probe) = self.circuits.probe(&origin, now) else { continue };
+                    let Some(probe) = self.circuits.probe(&circuit, now) else { continue };
                     let granted = self.claim(&queue, 1, ClaimWait::NONE, std::future::ready(())).await;
                     if granted.is_empty() {
                         drop(probe);
@@ -180,7 +181,7 @@ impl Pusher {
                         tokio::select! {
                             () = lane.gone.cancelled() => {}
                             _ = changes.changed() => {}
-                            () = self.until_shut(&origin) => {}
+                            () = self.until_shut(&circuit) => {}
                         }
                     };
                     let granted = self.claim(&queue, room.min(BATCH), ClaimWait(CLAIM_WAIT), enough).await;
@@ -190,9 +191,10 @@ impl Pusher {
         }
     }
 
-    fn origin_of(&self, queue: &Queue) -> Result<Arc<str>, String> {
+    fn circuit_of(&self, queue: &Queue) -> Result<Arc<str>, String> {
         let push = queue.settings.push.as_ref().ok_or("the queue has no push block")?;
-        Ok(self.targets.get().route(push)?.target.to_string().into())
+        self.targets.get().route(push)?;
+        Ok(circuit::name(&queue.name, push))
     }
 
     async fn wait(&self, lane: &Lane, changes: &mut watch::Receiver<Arc<Queue>>, time: Duration) {
@@ -204,11 +206,11 @@ impl Pusher {
         }
     }
 
-    async fn until_shut(&self, origin: &str) {
+    async fn until_shut(&self, circuit: &str) {
         loop {
             let changed = self.circuits.changed();
             tokio::pin!(changed);
-            if self.circuits.gate(origin, Instant::now()) != Gate::Free {
+            if self.circuits.gate(circuit, Instant::now()) != Gate::Free {
                 return;
             }
             changed.await;
@@ -243,8 +245,9 @@ impl Pusher {
             if self.stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
                 return Vec::new();
             }
-            // The same claim again: what it may have been granted is found by its seed.
-            claimed = self.engine.claim(claim.clone(), ClaimWait::NONE).await;
+            // What the first one may have been granted is found by the time at which it is due. A seed is drawn from once.
+            let claim = Claim { claimer: Claimer::dispatcher(random_seed()), ..claim.clone() };
+            claimed = self.engine.claim(claim, ClaimWait::NONE).await;
         }
     }
 
@@ -283,11 +286,11 @@ impl Pusher {
     async fn repeat_due(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let lanes: HashMap<QueueId, Arc<Lane>> = self.lanes().clone();
         let mut rooms = Vec::new();
-        let mut origins = HashMap::new();
+        let mut circuits_of = HashMap::new();
         let now = Instant::now();
         for (id, lane) in &lanes {
-            let Ok(origin) = self.origin_of(&lane.queue()) else { continue };
-            let room = match self.circuits.gate(&origin, now) {
+            let Ok(circuit) = self.circuit_of(&lane.queue()) else { continue };
+            let room = match self.circuits.gate(&circuit, now) {
                 Gate::Free => lane.slots.available_permits().min(BATCH),
                 Gate::Probe => 1,
                 Gate::Shut { .. } => 0,
@@ -295,14 +298,14 @@ impl Pusher {
             if room > 0 {
                 rooms.push((*id, room));
             }
-            origins.insert(*id, origin);
+            circuits_of.insert(*id, circuit);
         }
         if rooms.is_empty() {
             return Ok(LOOK);
         }
         let due = self.engine.store().pushes_due(&rooms).await?;
         let full = due.rows.len();
-        let taken = self.take(&lanes, &origins, due.rows).await?;
+        let taken = self.take(&lanes, &circuits_of, due.rows).await?;
         if taken > 0 && full >= BATCH {
             return Ok(SCAN_AT_MOST_EVERY);
         }
@@ -314,17 +317,17 @@ impl Pusher {
     async fn take(
         self: &Arc<Self>,
         lanes: &HashMap<QueueId, Arc<Lane>>,
-        origins: &HashMap<QueueId, Arc<str>>,
+        circuits_of: &HashMap<QueueId, Arc<str>>,
         rows: Vec<(QueueId, Seq)>,
     ) -> Result<usize, EngineError> {
         let mut ours = Vec::new();
         for (queue, row) in rows {
-            let (Some(lane), Some(origin)) = (lanes.get(&queue), origins.get(&queue)) else { continue };
+            let (Some(lane), Some(circuit)) = (lanes.get(&queue), circuits_of.get(&queue)) else { continue };
             let Ok(slot) = Arc::clone(&lane.slots).try_acquire_owned() else { continue };
             let now = Instant::now();
-            let probe = match self.circuits.gate(origin, now) {
+            let probe = match self.circuits.gate(circuit, now) {
                 Gate::Free => None,
-                Gate::Probe => match self.circuits.probe(origin, now) {
+                Gate::Probe => match self.circuits.probe(circuit, now) {
                     None => continue,
                     probe => probe,
                 },
@@ -339,17 +342,17 @@ impl Pusher {
         let replies = self.engine.run(commands, 0).await?;
         let mut taken = 0;
         for ((_, lane, slot, probe), reply) in ours.into_iter().zip(replies) {
-            if let Ok(Answer::Claimed(claimed)) = reply? {
-                let Some(grant) = claimed.grants.into_iter().next() else { continue };
-                taken += 1;
-                self.spawn(lane, grant, slot, probe);
+            match reply {
+                Ok(Ok(Answer::Claimed(claimed))) => {
+                    let Some(grant) = claimed.grants.into_iter().next() else { continue };
+                    taken += 1;
+                    self.spawn(lane, grant, slot, probe);
+                }
+                Ok(_) => {}
+                // The others were taken all the same.
+                Err(error) => tracing::warn!(%error, "a push that is due could not be taken"),
             }
         }
         Ok(taken)
     }
-}
-
-fn origin(targets: &PushTargets, queue: &Queue) -> Option<Arc<str>> {
-    let push: &Push = queue.settings.push.as_deref()?;
-    targets.client.check_url(&push.url).ok().map(|target| target.to_string().into())
 }

@@ -15,7 +15,7 @@ use tenure_outbound::{Bytes, OutboundError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{Health, Verdict};
-use super::circuit::Probe;
+use super::circuit::{self, Probe};
 use super::dispatcher::{Lane, Pusher};
 use super::envelope::{self, Around};
 use super::targets::Route;
@@ -128,7 +128,7 @@ impl Pusher {
         let (health, word) = if taken_up { (Health::Alive, "started") } else { (health, word) };
         match probe {
             Some(probe) => probe.report(health, Instant::now()),
-            None => self.circuits.report(&origin, health, Instant::now()),
+            None => self.circuits.report(&circuit::name(&queue.name, &push), health, Instant::now()),
         }
         metrics::counter!("tenure_pushes_total", "outcome" => word).increment(1);
         metrics::histogram!("tenure_push_seconds").record(started.elapsed());

@@ -36,7 +36,8 @@ pub async fn target_down(app: &App, queue: QueueId) -> Result<Option<WhyReason>,
     let Some(push) = view.as_ref().and_then(|view| view.queue.settings.push.as_ref()) else { return Ok(None) };
     let Ok(target) = targets.get().client.check_url(&push.url) else { return Ok(None) };
     let origin = target.to_string();
-    Ok(app.circuits.open_for(&origin, Instant::now()).map(|open| WhyReason {
+    let name = view.as_ref().map_or("", |view| &view.queue.name);
+    Ok(app.circuits.open_for(&circuit::name(name, push), Instant::now()).map(|open| WhyReason {
         code: "push_target_down".to_owned(),
         message: format!("the worker at {origin} does not answer: nothing is pushed to it until a probe succeeds"),
         since: None,
