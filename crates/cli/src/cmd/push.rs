@@ -39,7 +39,7 @@ Exit codes:
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
-    /// Where to push to: https://worker.example/dispatch
+    /// Where to push to: https://HOST/dispatch
     #[arg(value_name = "URL")]
     url: String,
     /// Name in push.secrets of the secret that is sent along

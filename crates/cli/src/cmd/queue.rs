@@ -82,7 +82,7 @@ struct SetArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Push")]
 struct PushArgs {
-    /// Push tasks to this address: https://worker.example/dispatch
+    /// Push tasks to this address: https://HOST/dispatch
     #[arg(long, value_name = "URL")]
     push_url: Option<String>,
     /// Name in push.secrets of the secret that is sent along
