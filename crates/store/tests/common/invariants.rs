@@ -78,8 +78,9 @@ const NEVER: [(&str, &str); 14] = [
          WHERE (b.run_id IS NULL) <> (t.task IS NULL) OR (b.run_id IS NULL) <> (b.task_key IS NULL)",
     ),
     (
+        // What a queue left behind when it changed its transport, or began to push, is the sweep's.
         "a wake-up in the outbox is that of a task that waits or runs under it",
-        "SELECT o.message FROM outbox o
+        "SELECT o.message FROM outbox o JOIN queues q ON q.queue_id = o.queue_id AND q.transport = o.transport
          WHERE NOT EXISTS (SELECT 1 FROM ready r WHERE r.seq = o.seq AND r.id = o.id AND r.message = o.message)
              AND NOT EXISTS (SELECT 1 FROM running u WHERE u.seq = o.seq AND u.id = o.id AND u.message = o.message)",
     ),

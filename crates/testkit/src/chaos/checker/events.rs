@@ -1,6 +1,7 @@
 //! The operations of one task, sorted out of the history.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use serde_json::Value;
 
@@ -114,6 +115,10 @@ pub struct Sorted<'a> {
     pub submissions: HashMap<&'a str, Vec<(&'a Op, &'a Submission)>>,
     /// Claims by worker, in order.
     pub claims: HashMap<&'a str, Vec<&'a Op>>,
+    /// When each process of a worker first claimed.
+    incarnations: HashMap<&'a str, BTreeMap<&'a str, u64>>,
+    /// When a claim of a worker was first sent under its id.
+    claim_ids: HashMap<(&'a str, &'a str), u64>,
 }
 
 impl<'a> Sorted<'a> {
@@ -154,8 +159,16 @@ impl<'a> Sorted<'a> {
                     }
                 }
             }
-            Call::Claim { worker, .. } => {
+            Call::Claim { worker, claim_id, incarnation, .. } => {
                 self.claims.entry(worker).or_default().push(op);
+                if let Some(incarnation) = incarnation {
+                    let first = self.incarnations.entry(worker).or_default().entry(incarnation).or_insert(op.asked);
+                    *first = (*first).min(op.asked);
+                }
+                if let Some(claim_id) = claim_id {
+                    let first = self.claim_ids.entry((worker, claim_id)).or_insert(op.asked);
+                    *first = (*first).min(op.asked);
+                }
                 if let Answer::Granted { jobs } = &op.answer {
                     for job in jobs {
                         self.task(&job.task).grants.push(Grant { op, job });
@@ -247,9 +260,7 @@ pub fn unanswered<'a>(sorted: &Sorted<'a>, worker: &str) -> impl Iterator<Item =
 /// When this claim, or one before it under the same id, was sent.
 fn first_asked(sorted: &Sorted<'_>, op: &Op) -> u64 {
     let Call::Claim { worker, claim_id: Some(claim_id), .. } = &op.call else { return op.asked };
-    let same = |other: &&&Op| matches!(&other.call, Call::Claim { claim_id: Some(id), .. } if id == claim_id);
-    let claims = sorted.claims.get(worker.as_str()).map(Vec::as_slice).unwrap_or_default();
-    claims.iter().filter(same).map(|op| op.asked).min().unwrap_or(op.asked)
+    sorted.claim_ids.get(&(worker.as_str(), claim_id.as_str())).copied().unwrap_or(op.asked)
 }
 
 fn incarnation(op: &Op) -> Option<&str> {
@@ -268,9 +279,9 @@ fn is_newer(op: &Op, than: Option<&Op>) -> bool {
 
 /// When the first claim of a newer process of the same worker was sent.
 fn void_from(sorted: &Sorted<'_>, op: &Op) -> Option<u64> {
-    let Call::Claim { worker, .. } = &op.call else { return None };
-    let claims = sorted.claims.get(worker.as_str())?;
-    claims.iter().filter(|other| is_newer(other, Some(op))).map(|other| other.asked).min()
+    let Call::Claim { worker, incarnation: Some(own), .. } = &op.call else { return None };
+    let newer = (Bound::Excluded(own.as_str()), Bound::Unbounded);
+    sorted.incarnations.get(worker.as_str())?.range::<str, _>(newer).map(|(_, first)| *first).min()
 }
 
 /// Numbers for the contents of reports, so that states are small.
