@@ -56,6 +56,25 @@ impl Home {
 
     /// Holds the store's writers up until what it gives is dropped.
     pub async fn hold(&self) -> Held {
+        self.hold_by("LOCK TABLE bodies, running IN SHARE MODE").await
+    }
+
+    /// Holds up whoever has taken a ready task and is about to write down that it is granted.
+    ///
+    /// On Postgres by a row that is in its way, not by a lock on the table: a claim would wait for that already when it
+    /// prepares its statements on a new connection, with nothing taken yet.
+    pub async fn hold_grants(&self) -> Held {
+        self.hold_by(
+            "INSERT INTO running (seq, id, queue_id, priority, message, worker_id, token, fence, expires_at, attempt,
+                 attempt_id, granted_at, lease_ttl_ms, heartbeat_ms)
+             SELECT seq, gen_random_uuid(), queue_id, priority, 0, '', gen_random_uuid(), 1, now(), 1,
+                 gen_random_uuid(), now(), 1, 1
+             FROM ready",
+        )
+        .await
+    }
+
+    async fn hold_by(&self, statement: &str) -> Held {
         match self {
             Self::Sqlite(folder) => {
                 let connection = rusqlite::Connection::open(folder.path().join("tenure.db")).unwrap();
@@ -67,29 +86,8 @@ impl Home {
                 let (client, connection) =
                     tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
                 tokio::spawn(connection);
-                client.batch_execute("BEGIN; LOCK TABLE bodies, running IN SHARE MODE").await.unwrap();
+                client.batch_execute(&format!("BEGIN; {statement}")).await.unwrap();
                 Held::Postgres { client }
-            }
-        }
-    }
-}
-
-impl Held {
-    /// Waits until a grant stands before it.
-    pub async fn by_somebody(&self) {
-        match self {
-            // Its one writer tells nobody that it waits.
-            Self::Sqlite { .. } => {
-                let started = Instant::now();
-                wait_until("a writer waits", SOON, async || started.elapsed() > Duration::from_millis(500)).await;
-            }
-            Self::Postgres { client } => {
-                // What servers tell of activity stands still within a transaction; locks do not.
-                // Databases made from one template number their tables alike.
-                let waiting = "SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database \
-                    WHERE datname = current_database() AND relation = 'running'::regclass AND NOT granted";
-                wait_until("a writer waits", SOON, async || !client.query(waiting, &[]).await.unwrap().is_empty())
-                    .await;
             }
         }
     }
@@ -99,6 +97,24 @@ impl Held {
 pub enum Held {
     Sqlite { _connection: rusqlite::Connection },
     Postgres { client: tokio_postgres::Client },
+}
+
+impl Held {
+    /// Waits until a grant stands before it.
+    pub async fn by_a_grant(&self) {
+        match self {
+            // Its one writer tells nobody that it waits.
+            Self::Sqlite { .. } => {
+                let started = Instant::now();
+                wait_until("a writer waits", SOON, async || started.elapsed() > Duration::from_millis(500)).await;
+            }
+            Self::Postgres { client } => {
+                let waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid";
+                wait_until("a writer waits", SOON, async || !client.query(waiting, &[]).await.unwrap().is_empty())
+                    .await;
+            }
+        }
+    }
 }
 
 /// New tasks of queue `q`.

@@ -10,7 +10,9 @@ use tenure_core::Seq;
 use tenure_core::command::claim::{Claim, Claimer, Grant};
 use tenure_core::command::push::TakePush;
 use tenure_core::command::{Answer, Command};
+use tenure_core::limits;
 use tenure_core::queue::{Queue, QueueId};
+use tenure_core::time::DurationMs;
 use tenure_engine::{ClaimWait, Engine, EngineError, random_seed};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +31,8 @@ const BATCH: usize = 64;
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// How often queues are looked for, and what cannot go on now is tried again.
 const LOOK: Duration = Duration::from_secs(1);
+/// A target that is down is tried with a push that is open, if that one is due within this time.
+const SOON_MS: DurationMs = limits::PUSH_BACKOFF_MS_MAX;
 /// Due pushes are not looked for more often than this.
 const SCAN_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
@@ -165,6 +169,11 @@ impl Pusher {
                 Gate::Shut { until } => {
                     self.wait(&lane, &mut changes, until.saturating_duration_since(now).min(LOOK)).await;
                 }
+                // What was granted before is there to see how the target is; something new would be one more attempt lost.
+                Gate::Probe if self.has_open_push(&queue).await => {
+                    self.again.notify_one();
+                    self.wait(&lane, &mut changes, LOOK).await;
+                }
                 Gate::Probe => {
                     let Some(probe) = self.circuits.probe(&circuit, now) else { continue };
                     let granted = self.claim(&queue, 1, ClaimWait::NONE, std::future::ready(())).await;
@@ -187,6 +196,17 @@ impl Pusher {
                     let granted = self.claim(&queue, room.min(BATCH), ClaimWait(CLAIM_WAIT), enough).await;
                     self.push_all(&lane, granted, None).await;
                 }
+            }
+        }
+    }
+
+    /// Whether the queue has a push that can be repeated before long.
+    async fn has_open_push(&self, queue: &Queue) -> bool {
+        match self.engine.store().pushes_due(&[(queue.id, 1)]).await {
+            Ok(due) => !due.rows.is_empty() || due.next_at.is_some_and(|at| at.since(due.now) <= SOON_MS),
+            Err(error) => {
+                tracing::warn!(queue = %queue.name, error = error.chain(), "cannot look for open pushes");
+                true
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::on_both;
 on_both!(
     a_dead_target_costs_others_nothing_and_its_tasks_no_attempts,
     nothing_is_granted_for_a_dead_target_but_probes,
+    a_dead_target_is_tried_with_what_was_granted_before,
     a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
     a_hanging_target_holds_up_its_queue_alone,
 );
@@ -155,6 +156,26 @@ async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
     .await;
     let counts = counts(&server, "dead").await;
     assert!(counts["ready"].as_i64() >= Some(40), "{counts}");
+}
+
+async fn a_dead_target_is_tried_with_what_was_granted_before(server: Server) {
+    let sick = Worker::answering(502).await;
+    push_queue(&server, "sick", &sick.url, json!({"concurrency": 5})).await.ok();
+    let tasks = submit(&server, "sick", 25).await;
+    wait_until("the open circuit", SOON, async || {
+        let why = server.get(&format!("/api/v1/tasks/{}/why", tasks[24])).await.ok();
+        why.to_string().contains("push_target_down").then_some(())
+    })
+    .await;
+    push_queue(&server, "sick", &sick.url, json!({"concurrency": 10})).await.ok();
+    let before = sick.count();
+    wait_until("some probes", SOON, async || {
+        server.advance(1_000);
+        (sick.count() >= before + 2).then_some(())
+    })
+    .await;
+    let counts = counts(&server, "sick").await;
+    assert_eq!((&counts["ready"], &counts["running"]), (&json!(20), &json!(5)), "{counts}");
 }
 
 async fn a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down(server: Server) {

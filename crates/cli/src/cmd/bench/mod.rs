@@ -183,7 +183,7 @@ struct PushArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     workers: usize,
     /// How often the run is made each way, in turn; the median is shown
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = at_least_one)]
     rounds: usize,
     /// Tasks submitted a second for the time to start
     #[arg(long, value_name = "N", default_value_t = 100.0, value_parser = above_zero)]
