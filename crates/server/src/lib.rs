@@ -25,7 +25,7 @@ mod validate;
 pub use access::{Access, KeyBy, RateLimit};
 pub use http::run;
 pub use identity::oidc::{KeySource, OidcAccess};
-pub use identity::task_keys::SharedTaskKeys;
+pub use identity::task_keys::{SharedTaskKeys, Unverified};
 pub use live::Live;
 pub use push::{PushTargets, PushTest, PushTestReport, Verdict as PushVerdict};
 pub use state::ServerConfig;

@@ -23,6 +23,7 @@ use crate::audit;
 use crate::error::Fault;
 use crate::http::say;
 use crate::identity::Effort;
+use crate::identity::task_keys::Unverified;
 use crate::request::RequestId;
 use crate::state::App;
 
@@ -157,7 +158,10 @@ async fn task(app: &App, request: &mut Request) -> Result<TaskBearer, Fault> {
     let keys = app.identity.task_keys().ok_or(Fault::InvalidTaskToken)?;
     let verified = keys.verify_task(&token).await.map_err(|reason| {
         tracing::debug!(%reason, "a task token was refused");
-        Fault::InvalidTaskToken
+        match reason {
+            Unverified::Refused(_) => Fault::InvalidTaskToken,
+            Unverified::KeysUnavailable => Fault::StoreUnavailable { retry_after: Duration::from_secs(1) },
+        }
     })?;
     let Path(named) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidTaskToken)?;
     let of_path = TaskId::parse(&named).map_err(|_| Fault::InvalidTaskToken)?;

@@ -1,5 +1,7 @@
 //! Runs: submit, list, look at, cancel, repeat.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -11,7 +13,7 @@ use tenure_contract::error::UserError;
 use tenure_contract::run::{RerunRequest, Run, RunCancelled, RunSubmission};
 use tenure_contract::user::{CancelRequest, Page};
 use tenure_core::command::cancel::Mode;
-use tenure_core::command::run::{CancelRun, RunSubmitted, SubmitRun};
+use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::run::RunState;
 use tenure_core::{RunId, limits};
@@ -57,7 +59,11 @@ pub async fn submit(
 
 /// Holds a run against the limits of its tenant, submits it, and shows what came of it.
 async fn start(app: &App, plan: SubmitRun, bytes: usize) -> Result<(RunView, bool), Fault> {
-    admit(app, plan.tasks.iter().filter(|one| one.carried.is_none()).map(|one| &one.task)).await?;
+    match admit(app, plan.tasks.iter().filter(|one| one.carried.is_none()).map(|one| &one.task)).await {
+        // A submit that is sent again brings nothing new: it is answered even if the first one used up what is allowed.
+        Err(Fault::TenantLimit { .. }) if key_is_known(app, &plan.run).await? => {}
+        admitted => admitted?,
+    }
     match app.engine.one(Command::SubmitRun(plan), bytes).await?? {
         Answer::RunSubmitted(RunSubmitted { id, created }) => {
             // Whoever may submit it may see it: a key of another owner was refused.
@@ -66,6 +72,18 @@ async fn start(app: &App, plan: SubmitRun, bytes: usize) -> Result<(RunView, boo
         }
         _ => Err(Fault::Internal),
     }
+}
+
+async fn key_is_known(app: &App, run: &NewRun) -> Result<bool, Fault> {
+    let Some(key) = &run.key else { return Ok(false) };
+    let filter = RunFilter {
+        run_key: Some(key.to_string()),
+        workspace: Some(run.workspace.to_string()),
+        reach: Reach::Tenant(Arc::clone(&run.tenant)),
+        limit: 1,
+        ..RunFilter::default()
+    };
+    Ok(!app.engine.runs(&filter).await?.items.is_empty())
 }
 
 fn created(answer: Result<(RunView, bool), Fault>, id: &RequestId) -> Response {

@@ -10,8 +10,8 @@ use tenure_engine::store::StoreError;
 use crate::access::guard::unix_now;
 use crate::live::Live;
 
-/// An unknown key makes a replica look for new ones this often at most.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Unknown keys make a replica look for new ones this often at most. Whoever shows one waits for the next look.
+const LOOK_PACE: Duration = Duration::from_millis(200);
 /// How often a replica says that its key is in use.
 const REGISTER: Duration = Duration::from_secs(600);
 /// How often it takes over the keys of others. A key that was taken back is refused everywhere after this.
@@ -22,18 +22,35 @@ pub struct SharedTaskKeys {
     engine: Engine,
     keys: Live<TaskKeys>,
     times: Mutex<Times>,
+    looked: tokio::sync::Mutex<Option<Look>>,
+}
+
+/// A look for keys that other replicas have registered.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    began: Instant,
+    answered: bool,
+}
+
+/// Why a token is not known to be good.
+#[derive(Debug, thiserror::Error)]
+pub enum Unverified {
+    #[error(transparent)]
+    Refused(#[from] TokenError),
+    /// Its key is not known here, and the store that may know it does not answer.
+    #[error("the store does not answer: whether the key of the token is registered is not known")]
+    KeysUnavailable,
 }
 
 #[derive(Debug, Default)]
 struct Times {
     registered: Option<Instant>,
     taken_over: Option<Instant>,
-    looked: Option<Instant>,
 }
 
 impl SharedTaskKeys {
     pub fn new(engine: Engine, keys: TaskKeys) -> Self {
-        Self { engine, keys: Live::new(keys), times: Mutex::default() }
+        Self { engine, keys: Live::new(keys), times: Mutex::default(), looked: tokio::sync::Mutex::default() }
     }
 
     /// The keys as they are known now: to issue tokens with.
@@ -111,31 +128,38 @@ impl SharedTaskKeys {
     }
 
     /// A task token of the callback contract.
-    pub async fn verify_task(&self, token: &str) -> Result<Verified<TaskClaims>, TokenError> {
+    pub async fn verify_task(&self, token: &str) -> Result<Verified<TaskClaims>, Unverified> {
         self.verify(|keys| keys.verify_task(token, unix_now())).await
     }
 
     /// A capability token of the dispatch contract.
-    pub async fn verify_capability(&self, token: &str) -> Result<Verified<CapabilityClaims>, TokenError> {
+    pub async fn verify_capability(&self, token: &str) -> Result<Verified<CapabilityClaims>, Unverified> {
         self.verify(|keys| keys.verify_capability(token, unix_now())).await
     }
 
-    /// A key that is not known may have been registered a moment ago: one look, not more often than [`LOOK_AGAIN`].
-    async fn verify<T>(&self, check: impl Fn(&TaskKeys) -> Result<T, TokenError>) -> Result<T, TokenError> {
-        let judged = check(&self.keys.get());
-        if !matches!(judged, Err(TokenError::UnknownKey { .. })) || !self.may_look() {
-            return judged;
+    /// A key that is not known may have been registered a moment ago: the store is asked before it is refused.
+    async fn verify<T>(&self, check: impl Fn(&TaskKeys) -> Result<T, TokenError>) -> Result<T, Unverified> {
+        match check(&self.keys.get()) {
+            Err(TokenError::UnknownKey { .. }) if self.look().await => Ok(check(&self.keys.get())?),
+            Err(TokenError::UnknownKey { .. }) => Err(Unverified::KeysUnavailable),
+            judged => Ok(judged?),
         }
-        self.take_over().await;
-        check(&self.keys.get())
     }
 
-    fn may_look(&self) -> bool {
-        let mut times = self.times();
-        let may = times.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
-        if may {
-            times.looked = Some(Instant::now());
+    /// Takes over the keys of others by a look that begins after this was called. One look serves all that wait for it.
+    /// Gives whether the store answered.
+    async fn look(&self) -> bool {
+        let asked = Instant::now();
+        let mut last = self.looked.lock().await;
+        if let Some(look) = *last {
+            if look.began >= asked {
+                return look.answered;
+            }
+            tokio::time::sleep_until((look.began + LOOK_PACE).into()).await;
         }
-        may
+        let began = Instant::now();
+        let answered = self.take_over().await;
+        *last = Some(Look { began, answered });
+        answered
     }
 }

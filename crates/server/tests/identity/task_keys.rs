@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tenure_auth::{CapabilityClaims, DEFAULT_ISSUER, S3Grant, Secret, TaskClaims, TaskKeys, TaskPublicKey, TokenError};
 use tenure_engine::Engine;
 use tenure_engine::store::Retention;
-use tenure_server::{Live, ServerConfig, SharedTaskKeys};
-use tenure_testkit::wait_until;
+use tenure_server::{Live, ServerConfig, SharedTaskKeys, Unverified};
+use tenure_testkit::{Postgres, wait_until};
 
-use crate::harness::{SOON, Server};
+use crate::harness::{Home, SOON, Server};
 use crate::on_both_stores;
-use crate::people::{delete, get, with_users};
+use crate::people::{delete, get, post, with_users};
 use crate::provider::now;
 
 on_both_stores!(
@@ -138,11 +138,16 @@ async fn a_token_of_one_replica_is_good_at_another(server: Server) {
         let keys = verifies.get().jwks();
         assert!(keys.contains(verifies.get().kid()) && keys.contains(signs.get().kid()));
     }
-    // A key that nobody registered stays unknown, and asking for it is not free for ever.
+    // A key that nobody registered stays unknown. Whoever asks for such keeps nobody from what was registered a moment ago.
     let stranger = keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap();
     for _ in 0..3 {
-        let refused = two.verify_task(stranger.reveal()).await;
-        assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+        let late = keys(&TaskKeys::generate().unwrap());
+        second.engine.store().register_task_key(late.kid(), &late.public_jwk()).await.unwrap();
+        let tokens: Vec<_> = (0..20).map(|_| late.issue_task(&task(), now(), 60).unwrap()).collect();
+        let verified = futures_util::future::join_all(tokens.iter().map(|token| two.verify_task(token.reveal())));
+        let (refused, verified) = tokio::join!(two.verify_task(stranger.reveal()), verified);
+        assert!(verified.iter().all(Result::is_ok), "{verified:?}");
+        assert!(matches!(refused, Err(Unverified::Refused(TokenError::UnknownKey { .. }))), "{refused:?}");
     }
     drop(second);
 }
@@ -172,7 +177,7 @@ async fn a_new_key_signs_at_once_and_the_former_one_goes_on_verifying(server: Se
     // Left out, it is retired, whatever the store knew of it.
     shared.replace(keys(&after)).await;
     let refused = shared.verify_task(former.reveal()).await;
-    assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Unverified::Refused(TokenError::UnknownKey { .. }))), "{refused:?}");
     assert_eq!(shared.verify_task(current.reveal()).await.unwrap().claims, task());
 }
 
@@ -187,7 +192,7 @@ async fn a_key_that_was_taken_back_is_refused(server: Server) {
     let path = format!("/api/v1/admin/task-keys/{}", peer.kid());
     assert_eq!(delete(&server, &[], &path).await.status.as_u16(), 204);
     let refused = shared.verify_task(token.reveal()).await;
-    assert!(matches!(refused, Err(TokenError::UnknownKey { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Unverified::Refused(TokenError::UnknownKey { .. }))), "{refused:?}");
     assert_eq!(delete(&server, &[], &path).await.refused(404)["error"], "task_key_not_found");
 }
 
@@ -214,4 +219,20 @@ async fn what_is_no_task_token_is_refused(server: Server) {
     }
     assert!(shared.verify_capability(good.reveal()).await.is_err());
     assert!(shared.verify_task(good.reveal()).await.is_ok());
+}
+
+/// A worker that gets 401 gives its task up; an outage must not make it do so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_cannot_be_looked_for_is_not_refused() {
+    let postgres = Postgres::start().await;
+    let server = Server::on(Home::Postgres(postgres.database().await)).await;
+    let (server, shared) = with_keys(server, keys(&TaskKeys::generate().unwrap())).await;
+    let peer = keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap();
+    postgres.kill();
+    let unverified = shared.verify_task(peer.reveal()).await;
+    assert!(matches!(unverified, Err(Unverified::KeysUnavailable)), "{unverified:?}");
+    let bearer = format!("Bearer {}", peer.reveal());
+    let path = "/v1/tasks/task_01HGW5N7XHJM4GX29KZRXQP6N9/heartbeat";
+    let answer = post(&server, &[("Authorization", &bearer)], path, json!({"attempt": 2})).await;
+    assert_eq!((answer.status.as_u16(), &answer.body["error"]), (503, &json!("store_unavailable")));
 }

@@ -142,11 +142,18 @@ async fn a_tenant_that_has_enough_submits_no_run(server: Server) {
     let body = |count: usize| json!({"tenant": "acme", "tasks": entries(count)});
     assert_eq!(server.post("/api/v1/runs", body(4)).await.refused(429)["error"], "tenant_limit");
     let blocked =
-        json!({"tenant": "acme", "tasks": [entry("a", &[]), entry("b", &["a"]), with(entry("c", &["b"]), json!({}))]});
-    server.post("/api/v1/runs", blocked).await.ok();
+        json!({"tenant": "acme", "run_key": "k", "tasks": [entry("a", &[]), entry("b", &["a"]), entry("c", &["b"])]});
+    let first = server.post("/api/v1/runs", blocked.clone()).await.ok();
     // What waits for others counts as well.
     tenure_testkit::wait_until("the count is taken", SOON, async || {
         server.post("/api/v1/runs", body(1)).await.status.as_u16() == 429
     })
     .await;
+    // Sent again it brings nothing new; another one does, and one that differs is told so.
+    let again = server.post("/api/v1/runs", blocked.clone()).await;
+    assert_eq!((again.status.as_u16(), &again.body["run_id"]), (200, &first["run_id"]));
+    let other = with(blocked.clone(), json!({"run_key": "k-2"}));
+    assert_eq!(server.post("/api/v1/runs", other).await.refused(429)["error"], "tenant_limit");
+    let differs = with(blocked, json!({"labels": {"a": "b"}}));
+    assert_eq!(server.post("/api/v1/runs", differs).await.refused(409)["error"], "run_key_conflict");
 }
