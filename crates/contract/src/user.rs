@@ -255,7 +255,8 @@ pub struct Attempt {
     pub callback: Option<CallbackAttempt>,
 }
 
-/// How an attempt was pushed, and what its worker told beside its end. Times are those of the worker's clock.
+/// How an attempt was pushed, and what its worker told beside its end. Times are those of the worker's clock,
+/// or of receipt where it told none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CallbackAttempt {
@@ -269,6 +270,9 @@ pub struct CallbackAttempt {
     pub worker_completed_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled_during_phase: Option<String>,
+    /// Why it was asked to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial_progress: Option<Json>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

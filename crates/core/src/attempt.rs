@@ -253,6 +253,9 @@ pub struct CallbackPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_heartbeat_at: Option<Timestamp>,
     pub deliveries: u32,
+    /// Why it was asked to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<Box<Completion>>,
 }

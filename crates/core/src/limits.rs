@@ -104,6 +104,14 @@ pub const TOKEN_TTL_MS_DEFAULT: DurationMs = 3_600_000;
 pub const TOKEN_TTL_MS_MAX: DurationMs = 7_200_000;
 /// Payloads that one end of a task of a run can fill with outputs, all together.
 pub const FILLED_BYTES: usize = 64 << 20;
+/// How much of outputs is looked through to fill them.
+pub const SCANNED_BYTES: usize = 256 << 20;
+/// Outputs of others that one end reads from the store for them.
+pub const NAMED_BYTES: usize = 64 << 20;
+/// Outputs that one payload names.
+pub const REFERENCES: usize = 1_000;
+/// Steps of a path into an output.
+pub const PATH_STEPS: usize = 64;
 /// Outputs that a rerun can carry over, all together.
 pub const CARRIED_BYTES: usize = 128 << 20;
 /// `partialProgress` of a callback worker.
@@ -116,6 +124,9 @@ pub const CLAIM_WAIT_MS_MAX: i64 = 60_000;
 pub const OUTAGE_GAP_MS: DurationMs = 5_000;
 /// A queue that no worker asked for in this time has no worker.
 pub const WORKER_SEEN_MS: DurationMs = 60_000;
+/// A finished task stays at least so long even if there are too many, unless its time is shorter: its report may be sent
+/// again.
+pub const FINISHED_MS_MIN: DurationMs = 10 * 60_000;
 /// An idempotency key is kept at least this long: 24 h.
 pub const IDEMPOTENCY_MS_MIN: DurationMs = 24 * 3_600_000;
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http_body_util::Full;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, Client, Identity, Method, StatusCode, redirect};
+use reqwest::{Body, Certificate, Client, Identity, Method, StatusCode, redirect};
 
 use crate::address::Policy;
 use crate::error::{OutboundError, Refused};
@@ -17,6 +18,8 @@ use crate::target::Target;
 
 /// How much of an answer is read unless a request says otherwise.
 const ANSWER_BYTES: usize = 64 * 1024;
+/// How long the body of an answer is read whose status is what was asked for.
+const BODY_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
 const IDLE_PER_HOST: usize = 32;
@@ -128,6 +131,7 @@ impl Outbound {
         let mut request = Request::new(Method::POST, url, timeout);
         request.headers = headers;
         request.body = body.into();
+        request.status_decides = true;
         self.request(request).await
     }
 
@@ -139,7 +143,7 @@ impl Outbound {
             .client
             .request(request.method, target.url())
             .headers(request.headers)
-            .body(request.body)
+            .body(sent_once(request.body))
             .timeout(request.timeout)
             .send()
             .await
@@ -147,7 +151,25 @@ impl Outbound {
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let mut body = BytesMut::new();
         let mut truncated = false;
-        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        let patience = tokio::time::sleep(if request.status_decides { BODY_WITHIN } else { request.timeout });
+        tokio::pin!(patience);
+        loop {
+            let chunk = tokio::select! {
+                chunk = response.chunk() => chunk,
+                () = &mut patience => {
+                    truncated = true;
+                    break;
+                }
+            };
+            let chunk = match chunk {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break,
+                Err(_) if request.status_decides => {
+                    truncated = true;
+                    break;
+                }
+                Err(error) => return Err(failed(error)),
+            };
             let room = request.answer_bytes - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             if chunk.len() > room {
@@ -160,6 +182,11 @@ impl Outbound {
     }
 }
 
+/// In a form that cannot be sent twice: then it is not kept until the answer comes either.
+fn sent_once(body: Bytes) -> Body {
+    if body.is_empty() { body.into() } else { Body::wrap(Full::new(body)) }
+}
+
 /// One request.
 pub struct Request<'a> {
     pub method: Method,
@@ -170,11 +197,21 @@ pub struct Request<'a> {
     pub timeout: Duration,
     /// How much of the answer is read.
     pub answer_bytes: usize,
+    /// The status alone is what is asked for: a body that breaks off or trickles is cut short, and is no failure.
+    pub status_decides: bool,
 }
 
 impl<'a> Request<'a> {
     pub fn new(method: Method, url: &'a str, timeout: Duration) -> Self {
-        Self { method, url, headers: HeaderMap::new(), body: Bytes::new(), timeout, answer_bytes: ANSWER_BYTES }
+        Self {
+            method,
+            url,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            timeout,
+            answer_bytes: ANSWER_BYTES,
+            status_decides: false,
+        }
     }
 
     #[must_use]

@@ -147,9 +147,10 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             late_report: None,
             callback: running.carry.dispatch.as_deref().map(|dispatch| CallbackAttempt {
                 deliveries: dispatch.deliveries,
-                worker_started_at: dispatch.told_started_at.map(time),
-                worker_heartbeat_at: dispatch.told_heartbeat_at.map(time),
+                worker_started_at: dispatch.told_started_at.or(dispatch.started_at).map(time),
+                worker_heartbeat_at: dispatch.told_heartbeat_at.or(running.last_heartbeat_at).map(time),
                 worker_completed_at: None,
+                cancel_reason: running.cancel.as_ref().map(|cancel| cancel.reason.to_string()),
                 cancelled_during_phase: None,
                 partial_progress: None,
                 metrics: None,
@@ -177,17 +178,19 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
         late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),
-        callback: closed.callback.as_deref().map(callback_attempt),
+        callback: closed.callback.as_deref().map(|part| callback_attempt(part, closed)),
     }
 }
 
-fn callback_attempt(part: &CallbackPart) -> CallbackAttempt {
+/// Where the worker told no time, that of receipt stands.
+fn callback_attempt(part: &CallbackPart, closed: &ClosedAttempt) -> CallbackAttempt {
     let completion = part.completion.as_deref();
     CallbackAttempt {
         deliveries: part.deliveries,
-        worker_started_at: part.told_started_at.map(time),
-        worker_heartbeat_at: part.told_heartbeat_at.map(time),
-        worker_completed_at: completion.and_then(|sent| sent.told_completed_at).map(time),
+        worker_started_at: part.told_started_at.or(part.started_at).map(time),
+        worker_heartbeat_at: part.told_heartbeat_at.or(closed.last_heartbeat_at).map(time),
+        worker_completed_at: completion.map(|sent| time(sent.told_completed_at.unwrap_or(closed.ended_at))),
+        cancel_reason: part.cancel_reason.as_deref().map(ToOwned::to_owned),
         cancelled_during_phase: completion.and_then(|sent| sent.phase.as_deref()).map(ToOwned::to_owned),
         partial_progress: completion.and_then(|sent| sent.partial_progress.clone()).map(Json::from_trusted),
         metrics: completion.and_then(|sent| sent.metrics.clone()).map(Json::from_trusted),

@@ -1,7 +1,7 @@
 //! Checks a submitted run and turns it into a command: its entries, the graph that they make, and the outputs that their
 //! payloads name. Every refusal names the entry and the field.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -219,10 +219,15 @@ fn seen_at(path: &[usize], at: usize) -> usize {
 /// The tasks whose outputs a payload names: only those that it waits for have one in time.
 fn refs(index: usize, payload: &str, depends_on: &[usize], keys: &[&str]) -> Result<Vec<usize>, Fault> {
     let wrong = |message: String| Fault::invalid(At(Some(index)).field("payload"), &message);
-    let mut refs = Vec::new();
-    for named in reference::find(payload) {
+    let named = reference::find(payload);
+    if named.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places: HashMap<&str, usize> = depends_on.iter().map(|other| (keys[*other], *other)).collect();
+    let mut refs = BTreeSet::new();
+    for named in named {
         let key = &named.key;
-        let Some(other) = depends_on.iter().find(|other| keys[**other] == *key) else {
+        let Some(other) = places.get(&**key) else {
             return Err(wrong(format!("{{\"$from\":\"{key}\"}} names a task that is not in depends_on of this one")));
         };
         if !named.has_good_path() {
@@ -231,11 +236,19 @@ fn refs(index: usize, payload: &str, depends_on: &[usize], keys: &[&str]) -> Res
                 "{{\"$from\":\"{key}\"}} has the path {path}, which is no JSON pointer: /like/0/this"
             )));
         }
-        if !refs.contains(other) {
-            refs.push(*other);
+        if named.steps() > limits::PATH_STEPS {
+            let (steps, limit) = (named.steps(), limits::PATH_STEPS);
+            return Err(wrong(format!("{{\"$from\":\"{key}\"}} has a path of {steps} steps, {limit} are allowed")));
         }
+        refs.insert(*other);
     }
-    Ok(refs)
+    if refs.len() > limits::REFERENCES {
+        let (count, limit) = (refs.len(), limits::REFERENCES);
+        return Err(wrong(format!(
+            "names the outputs of {count} tasks, {limit} are allowed: let others gather them first"
+        )));
+    }
+    Ok(refs.into_iter().collect())
 }
 
 /// Repeats a run from where it failed: what succeeded comes along with its output, all else runs anew.

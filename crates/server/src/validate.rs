@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use tenure_contract::callback::Resources;
 use tenure_contract::user::{QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission};
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
@@ -285,11 +286,23 @@ pub fn content(task: &NewTask) -> serde_json::Value {
         "cancel_grace_ms": spec.cancel_grace_ms(), "lease_ttl_ms": spec.lease_ttl_ms, "heartbeat_ms": spec.heartbeat_ms,
         "deadline": spec.deadline,
     });
-    // Whoever sends none of it has the same digest as before there was any.
-    if let Some(envelope) = &task.envelope {
+    // Whoever sends none of it, or what would be taken anyway, has the same digest as before there was any.
+    if let Some(envelope) = task.envelope.as_deref().map(|envelope| without_defaults(envelope, &task.operator))
+        && envelope != EnvelopeSpec::default()
+    {
         content["envelope"] = serde_json::json!(envelope);
     }
     content
+}
+
+fn without_defaults(envelope: &EnvelopeSpec, operator: &str) -> EnvelopeSpec {
+    let usual = Resources::default();
+    EnvelopeSpec {
+        asset_id: envelope.asset_id.clone().filter(|asset| **asset != *operator),
+        memory_bytes: envelope.memory_bytes.filter(|bytes| *bytes != usual.memory_bytes),
+        cpu_millicores: envelope.cpu_millicores.filter(|cpu| *cpu != usual.cpu_millicores),
+        token_ttl_ms: envelope.token_ttl_ms,
+    }
 }
 
 /// All but where its tasks are pushed, which takes the configuration to judge.

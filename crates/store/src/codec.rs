@@ -240,12 +240,14 @@ pub fn join_finished(
 /// How many runs retention looks at in one go; they can have many tasks each.
 pub const PRUNED_RUNS: i64 = 10;
 
-/// The times before which runs go: those with a key, those that failed, and the others.
-pub fn runs_before(retention: &Retention, now: Timestamp) -> [Timestamp; 3] {
+/// The times before which runs go: those with a key, those that failed, and the others. With `excess` there are too many
+/// finished tasks.
+pub fn runs_before(retention: &Retention, now: Timestamp, excess: bool) -> [Timestamp; 3] {
+    let others = if excess { retention.finished_ms.min(limits::FINISHED_MS_MIN) } else { retention.finished_ms };
     [
         now.plus(-limits::IDEMPOTENCY_MS_MIN),
         now.plus(-retention.dead_letter_ms.max(retention.finished_ms)),
-        now.plus(-retention.finished_ms),
+        now.plus(-others),
     ]
 }
 
@@ -289,7 +291,10 @@ impl Pruning {
             }
             let goes = match task.dead_lettered_at {
                 Some(at) => now.since(at) >= retention.dead_letter_ms,
-                None => excess > 0 || now.since(task.finished_at) >= retention.finished_ms,
+                None => {
+                    let age = now.since(task.finished_at);
+                    (excess > 0 && age >= limits::FINISHED_MS_MIN) || age >= retention.finished_ms
+                }
             };
             if !goes {
                 pruning.young |= task.dead_lettered_at.is_none();

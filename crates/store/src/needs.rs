@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tenure_core::batch::{self, IdempotencyScope, Outcome, World};
+use tenure_core::command::callback::Call;
 use tenure_core::command::claim::{Claim, Grant, NotGranted, NotGrantedReason};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::{Answer, Command, Context, expire};
@@ -142,10 +143,27 @@ pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> boo
     batch::needs_history(command, place) || (reports && waits && needs.grants)
 }
 
-/// Runs of the loaded tasks that have ended: whether those can still change depends on their run too.
-pub fn runs_of_ended(world: &World) -> BTreeSet<Seq> {
-    let ended = world.tasks.values().filter(|cell| matches!(cell.task.place, Place::Finished(_)));
-    ended.filter_map(|cell| Some(cell.task.place.carry().run.as_ref()?.run)).collect()
+/// Runs of ended tasks that the batch may change: whether it can depends on the run too. A run is not locked for what
+/// changes nothing, as what came of a push, or a report that was answered before: locks that are not needed are in the
+/// way of others.
+pub fn runs_of_ended(batch: &Batch, world: &World) -> BTreeSet<Seq> {
+    let mut runs = BTreeSet::new();
+    for command in batch.commands.iter() {
+        let reports = match command {
+            Command::Retry(_) | Command::Redrive(_) => false,
+            Command::Complete(_) | Command::Fail(_) => true,
+            Command::Callback(callback) if matches!(callback.call, Call::Completed(_)) => true,
+            _ => continue,
+        };
+        for row in command.task().map(|id| id.seq()).iter().chain(command.rows()) {
+            let Some(Place::Finished(finished)) = world.tasks.get(row).map(|cell| &cell.task.place) else { continue };
+            let answered = finished.carry.last.as_ref().is_none_or(|last| last.receipt.is_some());
+            if !(reports && answered) {
+                runs.extend(finished.carry.run.as_ref().map(|member| member.run));
+            }
+        }
+    }
+    runs
 }
 
 /// The tasks behind these edges that are not loaded yet.

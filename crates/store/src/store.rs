@@ -7,6 +7,7 @@ use tenure_core::command::{Command, Numbers, Reach};
 use tenure_core::event::FactKind;
 use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::{Run, Upstream};
+use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
 
@@ -173,6 +174,9 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
 
     /// Attempts whose push is due, since nothing has come of the last one: of each queue up to so many. Reads only.
     async fn pushes_due(&self, queues: &[(QueueId, usize)]) -> Result<PushesDue, StoreError>;
+
+    /// The attempt in flight of a task, without anything else of it. Reads only.
+    async fn in_flight(&self, id: TaskId) -> Result<Option<Running>, StoreError>;
 
     /// Which of these queues have ready tasks and are not paused, and how many at the most `limit`. Reads only.
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError>;

@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-use super::{TaskKeys, Verified, check_common, expiry, random_id, verified};
+use super::{BACKDATED_S, TaskKeys, Verified, check_common, expiry, random_id, verified};
 use crate::Secret;
 use crate::jwt::{IssueError, TokenError};
 
@@ -41,7 +41,8 @@ impl TaskKeys {
     pub fn issue_task(&self, claims: &TaskClaims, now_s: i64, ttl_s: u32) -> Result<Secret, IssueError> {
         let exp = expiry(now_s, ttl_s, TASK_TOKEN_MAX_TTL_S)?;
         let jti = random_id()?;
-        self.seal_callback(&Wire { claims, iss: self.issuer(), aud: AUDIENCE, iat: now_s, nbf: now_s, exp, jti })
+        let nbf = now_s.saturating_sub(BACKDATED_S);
+        self.seal_callback(&Wire { claims, iss: self.issuer(), aud: AUDIENCE, iat: now_s, nbf, exp, jti })
     }
 
     /// What the token is for, if it is a task token, signed with a known key and good at this time.

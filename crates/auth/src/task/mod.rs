@@ -21,8 +21,12 @@ use crate::jwt::{Claims, IssueError, TokenError, check_times};
 /// `iss` unless another one is configured.
 pub const DEFAULT_ISSUER: &str = "tenure";
 
-/// Both sides are control planes that read one store's clock, so the leeway only covers rounding and the way.
+/// Covers rounding and the way.
 const LEEWAY_S: u32 = 2;
+
+/// A token is good from so long before it is made. It comes back to another control plane, whose clock may be behind;
+/// and a clock may be set back. Nobody has it before it is made, so nothing is lost.
+const BACKDATED_S: i64 = 300;
 
 /// What a good token says, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 //! tasks that became ready the outputs that they ask for. A payload that cannot be filled in fails its task, which is one
 //! more end: a store goes around until there is none. The cost is one step per edge, and nothing for tasks without a run.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::ops::Range;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{Cell, Original, Outcome, World};
@@ -17,7 +16,8 @@ use crate::event::{Fact, FactKind};
 use crate::id::{Fence, RunId, Seq, TaskId};
 use crate::limits;
 use crate::queue::QueueId;
-use crate::run::{Edge, InRun, Member, Run, RunCounts, RunState, RunTask, reference};
+use crate::run::reference::{self, Parts};
+use crate::run::{Edge, InRun, Member, Run, RunCounts, RunState, RunTask};
 use crate::task::{Blocked, Body, Carry, End, FailReason, Finished, Place, Waiting};
 
 /// A run in a batch.
@@ -49,6 +49,8 @@ pub(super) struct MadeRuns {
     pub edges: Vec<Edge>,
     pub resolved: Vec<Seq>,
     pub payloads: Vec<(Seq, Arc<str>)>,
+    /// Those among the referring whose outputs are too large to be read.
+    pub overreaching: BTreeSet<Seq>,
     /// Tasks of runs that have ended, or came back.
     pub moved: Vec<Seq>,
     /// Those whose edges were followed already.
@@ -139,7 +141,8 @@ impl World {
             if queue.is_some_and(|cell| !cell.queue.takes(&task.tenant)) {
                 return Err(Rejection::QueueNotFound);
             }
-            let ttl = queue.filter(|_| member.carried.is_none());
+            // A rerun may have lost the deadline that kept the first run's tokens short; heartbeats renew them.
+            let ttl = queue.filter(|_| member.carried.is_none() && command.run.parent.is_none());
             if let Some(refusal) = ttl.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
                 return Err(refusal);
             }
@@ -175,12 +178,13 @@ impl World {
         };
         self.runs.insert(new.id.seq(), RunCell { run, original: None });
         self.record_run(new.id, RunState::Running);
+        let mut parts = Parts::default();
         for member in &command.tasks {
-            self.make_member(command, member);
+            self.make_member(command, member, &mut parts);
         }
     }
 
-    fn make_member(&mut self, command: &SubmitRun, member: &NewMember) {
+    fn make_member<'c>(&mut self, command: &'c SubmitRun, member: &'c NewMember, parts: &mut Parts<'c>) {
         let task = &member.task;
         let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
             unreachable!("the store makes the queues that a submit names before it loads them")
@@ -211,12 +215,15 @@ impl World {
             Change::to(Place::Blocked(blocked))
         } else {
             // Whatever it names was carried over: its outputs are at hand.
-            let output = |key: &str| {
-                let other = member.refs.iter().filter_map(named).find(|other| &*other.key == key)?;
-                other.carried.as_ref()?.result.as_deref()
-            };
+            let outputs: HashMap<&str, Option<&str>> = member
+                .refs
+                .iter()
+                .filter_map(named)
+                .map(|other| (&*other.key, other.carried.as_ref().and_then(|carried| carried.result.as_deref())))
+                .collect();
+            let output = |key: &str| *outputs.get(key)?;
             let filled =
-                if member.refs.is_empty() { Ok(None) } else { reference::fill(&body.payload, output).map(Some) };
+                if outputs.is_empty() { Ok(None) } else { reference::fill(&body.payload, parts, output).map(Some) };
             match filled {
                 Ok(filled) => {
                     body.payload = filled.map_or(body.payload, Arc::from);
@@ -400,40 +407,34 @@ impl World {
         referring.collect()
     }
 
+    /// Of the outputs that these tasks name, those to read from the store, by how long each is. A task whose outputs are
+    /// too many to be read together fails when it is filled.
+    pub fn admit_outputs(&mut self, referring: &[Referring], bytes: &HashMap<Seq, usize>) -> BTreeSet<Seq> {
+        let (mut admitted, mut left) = (BTreeSet::new(), limits::NAMED_BYTES);
+        for one in referring {
+            let new: BTreeSet<Seq> = one.outputs.iter().filter(|row| !admitted.contains(*row)).copied().collect();
+            let more = new.iter().filter_map(|row| bytes.get(row)).sum();
+            match left.checked_sub(more) {
+                Some(rest) => {
+                    left = rest;
+                    admitted.extend(new);
+                }
+                None => {
+                    self.made.runs.overreaching.insert(one.task);
+                }
+            }
+        }
+        admitted
+    }
+
     /// Fills in the outputs that were asked for by [`World::referring`]. What cannot be filled in fails.
     pub fn fill(&mut self, bodies: &HashMap<Seq, Arc<Body>>, outputs: &HashMap<Seq, Option<Arc<str>>>) {
-        // One end can free thousands of tasks that ask for the same large output: all of it is written in one transaction.
-        let mut budget = limits::FILLED_BYTES;
-        let mut known: HashMap<(Seq, String), Option<Range<usize>>> = HashMap::new();
-        for row in std::mem::take(&mut self.made.runs.referring) {
+        let rows = std::mem::take(&mut self.made.runs.referring);
+        let mut parts = Parts::default();
+        let filled: Vec<_> =
+            rows.into_iter().filter_map(|row| Some((row, self.filled(row, bodies, outputs, &mut parts)?))).collect();
+        for (row, filled) in filled {
             let Some((id, blocked)) = self.blocked(row) else { continue };
-            let own = self.tasks.get(&row).and_then(|cell| cell.task.body.as_ref());
-            let Some(body) = bodies.get(&row).or(own) else { continue };
-            let nobody = BTreeMap::new();
-            let refs = blocked.carry.run.as_ref().map_or(&nobody, |member| &member.refs);
-            let output = |row: &Seq| match self.tasks.get(row).map(|cell| &cell.task.place) {
-                Some(Place::Finished(finished)) => finished.result.as_deref(),
-                _ => outputs.get(row)?.as_deref(),
-            };
-            // The same part of the same output is looked for once.
-            let part = |key: &str, path: &str| {
-                let row = refs.get(key)?;
-                let whole = output(row).unwrap_or("null");
-                let range = known.entry((*row, path.to_owned())).or_insert_with(|| {
-                    budget = budget.saturating_sub(if path.is_empty() { 0 } else { whole.len() / 8 });
-                    let part = reference::part(whole, path)?;
-                    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
-                    Some(start..start + part.len())
-                });
-                whole.get(range.clone()?)
-            };
-            let filled = reference::fill_with(&body.payload, part).and_then(|filled| {
-                budget = budget.checked_sub(filled.len()).filter(|left| *left > 0).ok_or_else(|| {
-                    let limit = limits::FILLED_BYTES >> 20;
-                    format!("the payloads that one end fills have more than {limit} MiB together: hand on where the data is, not the data")
-                })?;
-                Ok(filled)
-            });
             match filled {
                 Ok(filled) => {
                     let mut blocked = blocked.clone();
@@ -447,6 +448,34 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The payload of a task with the outputs that it names. The error says what is wrong with it, for people.
+    fn filled<'o>(
+        &'o self,
+        row: Seq,
+        bodies: &HashMap<Seq, Arc<Body>>,
+        outputs: &'o HashMap<Seq, Option<Arc<str>>>,
+        parts: &mut Parts<'o>,
+    ) -> Option<Result<String, String>> {
+        let (_, blocked) = self.blocked(row)?;
+        if self.made.runs.overreaching.contains(&row) {
+            let limit = limits::NAMED_BYTES >> 20;
+            return Some(Err(format!(
+                "the outputs that it names have more than {limit} MiB together: hand on where the data is, not the data"
+            )));
+        }
+        let own = self.tasks.get(&row).and_then(|cell| cell.task.body.as_ref());
+        let body = bodies.get(&row).or(own)?;
+        let refs = blocked.carry.run.as_ref().map(|member| &member.refs);
+        let output = |key: &str| {
+            let row = refs?.get(key)?;
+            match self.tasks.get(row).map(|cell| &cell.task.place) {
+                Some(Place::Finished(finished)) => finished.result.as_deref(),
+                _ => outputs.get(row)?.as_deref(),
+            }
+        };
+        Some(reference::fill(&body.payload, parts, output))
     }
 
     /// Counts what moved in the rows of the runs. One whose last task has ended has ended too.

@@ -576,6 +576,14 @@ mod tests {
             assert_eq!(told(&again), (AttemptState::Succeeded, at(91_000), Disposition::Duplicate), "{what}");
             let unswept = call(&held, succeeded("7"), 91_000);
             assert_eq!(told(&unswept).2, Disposition::Late, "{what}, not swept");
+            let gave_up = call(&silent, Call::completed(completion(AttemptState::Canceled)), 91_000);
+            assert_eq!(told(&gave_up), (AttemptState::Canceled, at(91_000), Disposition::Late), "{what}");
+            let ended = to_finished(&gave_up);
+            assert_eq!(
+                (ended.end, ended.cancel_reason.as_deref(), ended.dead_lettered_at),
+                (End::Canceled, Some("worker_initiated"), None),
+                "{what}"
+            );
             for early in [started(), alive()] {
                 let is_beat = early == alive();
                 let (why, _) = refused(&call(&silent, early, 91_000));

@@ -123,6 +123,7 @@ pub fn close(
                 told_started_at: dispatch.told_started_at,
                 told_heartbeat_at: dispatch.told_heartbeat_at,
                 deliveries: dispatch.deliveries,
+                cancel_reason: running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason)),
                 completion: None,
             })
         }),

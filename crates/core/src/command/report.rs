@@ -210,7 +210,7 @@ fn late_from_waiting(
     Decision::accept(change, Answer::Reported(receipt))
 }
 
-/// A late success takes the task off the dead letters; a late failure adds its error.
+/// A late success takes the task off the dead letters, and so does a worker that gave up; a late failure adds its error.
 fn late_from_finished(
     task: &Task,
     finished: &Finished,
@@ -218,33 +218,39 @@ fn late_from_finished(
     sent: &Reported<'_>,
     ctx: &Context<'_>,
 ) -> Decision {
-    let succeeded = sent.report.state() == AttemptState::Succeeded;
-    let receipt = if succeeded {
-        Receipt::Completed
-    } else {
-        Receipt::Failed { requeued: false, dlq: finished.dead_lettered_at.is_some() }
+    let end = match sent.report.state() {
+        AttemptState::Succeeded => End::Succeeded,
+        AttemptState::Canceled => End::Canceled,
+        _ => End::Failed,
+    };
+    let receipt = match end {
+        End::Succeeded => Receipt::Completed,
+        _ => Receipt::Failed { requeued: false, dlq: end == End::Failed && finished.dead_lettered_at.is_some() },
     };
     let closed = reported_late(last, sent, receipt, ctx);
     let reason = closed.reason;
     let mut finished = finished.clone();
     finished.carry.last = Some(Box::new(closed));
-    if succeeded {
-        finished.end = End::Succeeded;
-        finished.finished_at = ctx.now;
-        finished.result = sent.report.result().cloned();
-        finished.failure = None;
-        finished.reason = None;
-        finished.dead_lettered_at = None;
-        finished.carry.checkpoint = None;
-    } else {
+    if end == End::Failed {
         finished.failure = sent.report.failure().or(finished.failure);
         if let Some(checkpoint) = sent.report.checkpoint() {
             finished.carry.checkpoint = Some(Arc::clone(checkpoint));
         }
+    } else {
+        finished.end = end;
+        finished.finished_at = ctx.now;
+        finished.result = sent.report.result().cloned();
+        finished.failure = sent.report.failure();
+        finished.reason = None;
+        finished.dead_lettered_at = None;
+        finished.cancel_reason = (end == End::Canceled).then(|| "worker_initiated".into());
+        finished.carry.checkpoint = None;
     }
     let mut change = Change::to(Place::Finished(finished));
-    if succeeded {
-        change = change.with_fact(task.id, FactKind::Succeeded, Some(reason));
+    match end {
+        End::Succeeded => change = change.with_fact(task.id, FactKind::Succeeded, Some(reason)),
+        End::Canceled => change = change.with_fact(task.id, FactKind::Canceled, Some(reason)),
+        _ => {}
     }
     Decision::accept(change, Answer::Reported(receipt))
 }

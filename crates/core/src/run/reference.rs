@@ -29,6 +29,11 @@ impl Reference {
         let escapes = path.split('~').skip(1).all(|after| after.starts_with(['0', '1']));
         (path.is_empty() || path.starts_with('/')) && escapes
     }
+
+    /// How many steps its path has.
+    pub fn steps(&self) -> usize {
+        self.path.as_deref().map_or(0, |path| path.bytes().filter(|byte| *byte == b'/').count())
+    }
 }
 
 /// The references of a payload, in the order in which they stand there.
@@ -127,18 +132,18 @@ impl<'a> Reader<'a> {
 
 /// The payload with its references replaced. `output` gives the output of a task; `None` if it ended without one. The
 /// error says what is wrong, for people.
-pub fn fill<'o>(payload: &str, output: impl Fn(&str) -> Option<&'o str>) -> Result<String, String> {
-    fill_with(payload, |key, path| part(output(key).unwrap_or("null"), path))
-}
-
-/// The same for one who looks for the parts himself: `part` gives what stands at a path of the output of a task.
-pub fn fill_with<'o>(payload: &str, mut part: impl FnMut(&str, &str) -> Option<&'o str>) -> Result<String, String> {
+pub fn fill<'o>(
+    payload: &str,
+    parts: &mut Parts<'o>,
+    output: impl Fn(&str) -> Option<&'o str>,
+) -> Result<String, String> {
     let mut filled = String::with_capacity(payload.len());
     let mut behind = 0;
     for Reference { span, key, path } in find(payload) {
         let path = path.unwrap_or_default();
-        let part = part(&key, &path)
-            .ok_or_else(|| format!("the output of {key} has nothing at {path}, which the payload asks for"))?;
+        let part = parts.part(output(&key).unwrap_or("null"), &path)?;
+        let part =
+            part.ok_or_else(|| format!("the output of {key} has nothing at {path}, which the payload asks for"))?;
         filled.push_str(&payload[behind..span.start]);
         filled.push_str(part);
         behind = span.end;
@@ -151,26 +156,90 @@ pub fn fill_with<'o>(payload: &str, mut part: impl FnMut(&str, &str) -> Option<&
         let limit = limits::PAYLOAD_BYTES;
         return Err(format!("with the outputs that it asks for, the payload has more than {limit} bytes"));
     }
+    parts.filled_left = parts.filled_left.checked_sub(filled.len()).ok_or_else(|| {
+        let limit = limits::FILLED_BYTES >> 20;
+        format!(
+            "the payloads that one end fills have more than {limit} MiB together: hand on where the data is, not the data"
+        )
+    })?;
     Ok(filled)
 }
 
-/// The part of a JSON text that a pointer names.
-pub fn part<'a>(text: &'a str, path: &str) -> Option<&'a str> {
-    let mut at = text.trim();
-    for step in path.split('/').skip(1) {
-        let step = step.replace("~1", "/").replace("~0", "~");
-        at = match at.as_bytes().first()? {
-            b'{' => serde_json::from_str::<HashMap<String, &RawValue>>(at).ok()?.get(&step)?.get(),
-            b'[' => {
-                let plain = step == "0" || !step.starts_with(['0', '+']);
-                let index: usize = step.parse().ok().filter(|_| plain)?;
-                serde_json::from_str::<Vec<&RawValue>>(at).ok()?.get(index)?.get()
-            }
-            _ => return None,
-        };
-    }
-    Some(at)
+/// Parts of outputs. Each list and each object is looked through once, however many of its parts are asked for: all this
+/// happens inside one transaction.
+#[derive(Debug)]
+pub struct Parts<'o> {
+    /// By where the text of the list or object begins, and how long it is.
+    known: HashMap<(usize, usize), Inside<'o>>,
+    entries: usize,
+    scan_left: usize,
+    filled_left: usize,
 }
+
+#[derive(Debug)]
+enum Inside<'o> {
+    List(Vec<&'o RawValue>),
+    Fields(HashMap<String, &'o RawValue>),
+}
+
+impl Default for Parts<'_> {
+    fn default() -> Self {
+        Self { known: HashMap::new(), entries: 0, scan_left: limits::SCANNED_BYTES, filled_left: limits::FILLED_BYTES }
+    }
+}
+
+impl<'o> Parts<'o> {
+    /// The part of a JSON text that a pointer names, if there is one.
+    pub fn part(&mut self, text: &'o str, path: &str) -> Result<Option<&'o str>, String> {
+        let mut at = text.trim();
+        for step in path.split('/').skip(1) {
+            let step = step.replace("~1", "/").replace("~0", "~");
+            let found = match self.inside(at)? {
+                Some(Inside::Fields(fields)) => fields.get(&step),
+                Some(Inside::List(list)) => {
+                    let plain = step == "0" || !step.starts_with(['0', '+']);
+                    let index: Option<usize> = step.parse().ok().filter(|_| plain);
+                    index.and_then(|index| list.get(index))
+                }
+                None => None,
+            };
+            let Some(found) = found else { return Ok(None) };
+            at = found.get();
+        }
+        Ok(Some(at))
+    }
+
+    fn inside(&mut self, text: &'o str) -> Result<Option<&Inside<'o>>, String> {
+        let place = (text.as_ptr() as usize, text.len());
+        if !self.known.contains_key(&place) {
+            self.scan_left = self.scan_left.checked_sub(text.len()).ok_or_else(|| {
+                let limit = limits::SCANNED_BYTES >> 20;
+                format!(
+                    "the paths that one end follows lead through more than {limit} MiB of outputs: name fewer parts"
+                )
+            })?;
+            let inside = match text.as_bytes().first() {
+                Some(b'{') => serde_json::from_str(text).ok().map(Inside::Fields),
+                Some(b'[') => serde_json::from_str(text).ok().map(Inside::List),
+                _ => None,
+            };
+            let Some(inside) = inside else { return Ok(None) };
+            self.entries += match &inside {
+                Inside::List(list) => list.len(),
+                Inside::Fields(fields) => fields.len(),
+            };
+            if self.entries > KNOWN_ENTRIES {
+                self.known.clear();
+                self.entries = 0;
+            }
+            self.known.insert(place, inside);
+        }
+        Ok(self.known.get(&place))
+    }
+}
+
+/// So many parts are remembered at a time.
+const KNOWN_ENTRIES: usize = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -229,7 +298,7 @@ mod tests {
             ("list", " [10, 20] "),
             ("big", "\"0123456789\""),
         ]);
-        fill(payload, |key| outputs.get(key).copied())
+        fill(payload, &mut Parts::default(), |key| outputs.get(key).copied())
     }
 
     #[test]
@@ -265,10 +334,39 @@ mod tests {
     #[test]
     fn a_payload_that_grows_too_large_is_refused() {
         let half = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES / 2));
-        let one = fill(r#"[{"$from":"a"}]"#, |_| Some(&half)).unwrap();
+        let one = fill(r#"[{"$from":"a"}]"#, &mut Parts::default(), |_| Some(&half)).unwrap();
         assert!(one.len() > half.len());
-        let error = fill(r#"[{"$from":"a"},{"$from":"a"}]"#, |_| Some(&half)).unwrap_err();
+        let error = fill(r#"[{"$from":"a"},{"$from":"a"}]"#, &mut Parts::default(), |_| Some(&half)).unwrap_err();
         assert!(error.contains("1048576"), "{error}");
+    }
+
+    #[test]
+    fn many_parts_of_one_output_cost_one_look() {
+        let list = format!("[{}]", vec!["{\"a\":1}"; 100_000].join(","));
+        let mut parts = Parts::default();
+        for index in 0..100_000 {
+            assert_eq!(parts.part(&list, &format!("/{index}")), Ok(Some("{\"a\":1}")));
+        }
+        assert_eq!(limits::SCANNED_BYTES - parts.scan_left, list.len());
+    }
+
+    #[test]
+    fn what_leads_through_too_much_is_refused() {
+        // Each of its lists is looked through once: half a million lists in each other are still too many.
+        let deep = "[".repeat(250_000) + &"]".repeat(250_000);
+        let error = Parts::default().part(&deep, &"/0".repeat(250_000)).unwrap_err();
+        assert!(error.contains("MiB"), "{error}");
+    }
+
+    #[test]
+    fn the_payloads_of_one_end_are_bounded_together() {
+        let big = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES - 10));
+        let mut parts = Parts::default();
+        let mut fill = || fill(r#"{"$from":"a"}"#, &mut parts, |_| Some(&big));
+        let filled = (0..64).filter(|_| fill().is_ok()).count();
+        assert_eq!(filled, 64);
+        let error = fill().unwrap_err();
+        assert!(error.contains("64 MiB"), "{error}");
     }
 
     #[test]

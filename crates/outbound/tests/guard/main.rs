@@ -112,6 +112,32 @@ async fn connections_are_kept_without_another_look_up() {
 }
 
 #[tokio::test]
+async fn what_is_posted_is_answered_by_the_status_whatever_becomes_of_the_body() {
+    let listener = Listener::start("127.0.0.1:0").await;
+    let outbound = outbound(dev(), &Names::default());
+    // More is announced than ever comes.
+    listener.answer("HTTP/1.1 202 Accepted\r\ncontent-length: 10\r\n\r\n01234".to_owned());
+    let start = Instant::now();
+    let answer = outbound.post(&listener.url("127.0.0.1", "/"), Default::default(), "{}", SOON).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.truncated), (202, true));
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_says_how_long_it_is() {
+    let listener = Listener::start("127.0.0.1:0").await;
+    let outbound = outbound(dev(), &Names::default());
+    for (body, length) in [("{\"a\":1}", "content-length: 7\r\n"), ("", "content-length: 0\r\n")] {
+        outbound.post(&listener.url("127.0.0.1", "/"), Default::default(), body, SOON).await.unwrap();
+        let sent = listener.last();
+        assert!(sent.contains(length) && !sent.contains("chunked") && sent.ends_with(body), "{sent}");
+    }
+    outbound.get(&listener.url("127.0.0.1", "/"), SOON).await.unwrap();
+    let sent = listener.last();
+    assert!(sent.starts_with("GET ") && !sent.contains("content-length") && !sent.contains("chunked"), "{sent}");
+}
+
+#[tokio::test]
 async fn a_redirect_is_an_answer() {
     let (listener, elsewhere) = (Listener::start("127.0.0.1:0").await, Listener::start("127.0.0.1:0").await);
     let location = elsewhere.url("127.0.0.1", "/secret");

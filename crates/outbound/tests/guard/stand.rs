@@ -42,13 +42,14 @@ impl Resolver for Names {
 struct State {
     connections: AtomicUsize,
     requests: AtomicUsize,
+    last: Mutex<String>,
     answer: Mutex<String>,
 }
 
 impl State {
     fn new() -> Self {
         let answer = Mutex::new("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned());
-        Self { connections: AtomicUsize::new(0), requests: AtomicUsize::new(0), answer }
+        Self { connections: AtomicUsize::new(0), requests: AtomicUsize::new(0), last: Mutex::default(), answer }
     }
 }
 
@@ -91,6 +92,11 @@ impl Listener {
         self.state.connections.load(Ordering::SeqCst)
     }
 
+    /// The last request as it came.
+    pub fn last(&self) -> String {
+        self.state.last.lock().unwrap().clone()
+    }
+
     pub fn requests(&self) -> usize {
         self.state.requests.load(Ordering::SeqCst)
     }
@@ -118,8 +124,9 @@ pub async fn serve_tls(tls: ServerTls) -> SocketAddr {
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, state: Arc<State>) {
     let mut buffer = [0; 4096];
     // The requests of these tests fit into one read.
-    while let Ok(1..) = stream.read(&mut buffer).await {
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         state.requests.fetch_add(1, Ordering::SeqCst);
+        *state.last.lock().unwrap() = String::from_utf8_lossy(&buffer[..read]).into_owned();
         let answer = state.answer.lock().unwrap().clone();
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;

@@ -6,6 +6,7 @@
 //! plane has its own.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,23 @@ use tenure_core::queue::Push;
 
 use super::answer::Health;
 
-/// What the circuit of a queue is called.
-pub fn name(queue: &str, push: &Push) -> Arc<str> {
-    format!("{queue} {}", push.url).into()
+/// Whose a circuit is. The address can hold a secret, so it is never shown.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Name {
+    queue: Arc<str>,
+    url: Arc<str>,
+}
+
+impl Name {
+    pub fn of(queue: &Arc<str>, push: &Push) -> Self {
+        Self { queue: Arc::clone(queue), url: Arc::clone(&push.url) }
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Name").field("queue", &self.queue).finish_non_exhaustive()
+    }
 }
 
 /// So many failures in a row open a circuit.
@@ -29,7 +44,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Circuits {
     /// Only targets that have failed.
-    troubled: Mutex<HashMap<Arc<str>, Circuit>>,
+    troubled: Mutex<HashMap<Name, Circuit>>,
     changed: Notify,
 }
 
@@ -60,8 +75,8 @@ pub enum Gate {
 }
 
 impl Circuits {
-    pub fn gate(&self, origin: &str, now: Instant) -> Gate {
-        match self.troubled().get(origin).and_then(|circuit| circuit.open.as_ref()) {
+    pub fn gate(&self, name: &Name, now: Instant) -> Gate {
+        match self.troubled().get(name).and_then(|circuit| circuit.open.as_ref()) {
             None => Gate::Free,
             Some(open) if open.probing => Gate::Shut { until: now + PAUSE },
             Some(open) if open.probe_at <= now => Gate::Probe,
@@ -70,25 +85,25 @@ impl Circuits {
     }
 
     /// Takes the one push that is allowed. Given back when it is dropped without a word.
-    pub fn probe(self: &Arc<Self>, origin: &Arc<str>, now: Instant) -> Option<Probe> {
+    pub fn probe(self: &Arc<Self>, name: &Name, now: Instant) -> Option<Probe> {
         let mut troubled = self.troubled();
-        let open = troubled.get_mut(origin)?.open.as_mut().filter(|open| !open.probing && open.probe_at <= now)?;
+        let open = troubled.get_mut(name)?.open.as_mut().filter(|open| !open.probing && open.probe_at <= now)?;
         open.probing = true;
-        Some(Probe { circuits: Arc::clone(self), origin: Arc::clone(origin) })
+        Some(Probe { circuits: Arc::clone(self), name: name.clone() })
     }
 
     /// What a push that was no probe says about its target.
-    pub fn report(&self, origin: &Arc<str>, health: Health, now: Instant) {
+    pub fn report(&self, name: &Name, health: Health, now: Instant) {
         let mut troubled = self.troubled();
         match health {
-            Health::Alive => self.close(&mut troubled, origin),
+            Health::Alive => self.close(&mut troubled, name),
             Health::Down => {
-                let circuit = troubled.entry(Arc::clone(origin)).or_default();
+                let circuit = troubled.entry(name.clone()).or_default();
                 circuit.failures = circuit.failures.saturating_add(1);
                 // What was on its way when the circuit opened says nothing new.
                 if circuit.failures >= FAILURES && circuit.open.is_none() {
                     circuit.open = Some(Open { since: now, probe_at: now + PAUSE, pause: PAUSE, probing: false });
-                    tracing::warn!(target.origin = %origin, "a push target does not answer: nothing new is granted for it");
+                    tracing::warn!(queue = %name.queue, "a push target does not answer: nothing new is granted for it");
                     metrics::counter!("tenure_push_circuits_opened_total").increment(1);
                     self.tell(&troubled);
                 }
@@ -96,17 +111,17 @@ impl Circuits {
         }
     }
 
-    fn close(&self, troubled: &mut HashMap<Arc<str>, Circuit>, origin: &str) {
-        if let Some(Circuit { open: Some(open), .. }) = troubled.remove(origin) {
-            tracing::info!(target.origin = %origin, seconds = open.since.elapsed().as_secs(), "a push target answers again");
+    fn close(&self, troubled: &mut HashMap<Name, Circuit>, name: &Name) {
+        if let Some(Circuit { open: Some(open), .. }) = troubled.remove(name) {
+            tracing::info!(queue = %name.queue, seconds = open.since.elapsed().as_secs(), "a push target answers again");
             self.tell(troubled);
         }
     }
 
     /// Since when nothing is granted for a target.
-    pub fn open_for(&self, origin: &str, now: Instant) -> Option<Duration> {
+    pub fn open_for(&self, name: &Name, now: Instant) -> Option<Duration> {
         let troubled = self.troubled();
-        troubled.get(origin)?.open.as_ref().map(|open| now.saturating_duration_since(open.since))
+        troubled.get(name)?.open.as_ref().map(|open| now.saturating_duration_since(open.since))
     }
 
     /// Ends when some circuit opens or closes.
@@ -115,22 +130,22 @@ impl Circuits {
     }
 
     /// Forgets targets that no queue has any more.
-    pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
+    pub fn keep(&self, wanted: impl Fn(&Name) -> bool) {
         let mut troubled = self.troubled();
         let before = troubled.len();
-        troubled.retain(|origin, _| wanted(origin));
+        troubled.retain(|name, _| wanted(name));
         if troubled.len() < before {
             self.tell(&troubled);
         }
     }
 
-    fn tell(&self, troubled: &HashMap<Arc<str>, Circuit>) {
+    fn tell(&self, troubled: &HashMap<Name, Circuit>) {
         let open = troubled.values().filter(|circuit| circuit.open.is_some()).count();
         metrics::gauge!("tenure_push_circuits_open").set(open as f64);
         self.changed.notify_waiters();
     }
 
-    fn troubled(&self) -> MutexGuard<'_, HashMap<Arc<str>, Circuit>> {
+    fn troubled(&self) -> MutexGuard<'_, HashMap<Name, Circuit>> {
         self.troubled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,16 +154,16 @@ impl Circuits {
 #[derive(Debug)]
 pub struct Probe {
     circuits: Arc<Circuits>,
-    origin: Arc<str>,
+    name: Name,
 }
 
 impl Probe {
     pub fn report(self, health: Health, now: Instant) {
         let mut troubled = self.circuits.troubled();
         match health {
-            Health::Alive => self.circuits.close(&mut troubled, &self.origin),
+            Health::Alive => self.circuits.close(&mut troubled, &self.name),
             Health::Down => {
-                if let Some(open) = troubled.get_mut(&self.origin).and_then(|circuit| circuit.open.as_mut()) {
+                if let Some(open) = troubled.get_mut(&self.name).and_then(|circuit| circuit.open.as_mut()) {
                     open.pause = (open.pause * 2).min(PAUSE_MAX);
                     open.probe_at = now + open.pause;
                 }
@@ -160,7 +175,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         let mut troubled = self.circuits.troubled();
-        if let Some(open) = troubled.get_mut(&self.origin).and_then(|circuit| circuit.open.as_mut()) {
+        if let Some(open) = troubled.get_mut(&self.name).and_then(|circuit| circuit.open.as_mut()) {
             open.probing = false;
         }
     }
@@ -170,12 +185,12 @@ impl Drop for Probe {
 mod tests {
     use super::*;
 
-    fn origin(name: &str) -> Arc<str> {
-        name.into()
+    fn name(url: &str) -> Name {
+        Name { queue: "q".into(), url: url.into() }
     }
 
-    fn opened() -> (Arc<Circuits>, Arc<str>, Instant) {
-        let (circuits, dead, now) = (Arc::new(Circuits::default()), origin("https://dead:443"), Instant::now());
+    fn opened() -> (Arc<Circuits>, Name, Instant) {
+        let (circuits, dead, now) = (Arc::new(Circuits::default()), name("https://dead:443"), Instant::now());
         for _ in 0..FAILURES {
             assert_eq!(circuits.gate(&dead, now), Gate::Free);
             circuits.report(&dead, Health::Down, now);
@@ -184,16 +199,21 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_not_shown() {
+        assert!(!format!("{:?}", name("https://w.example/hook?token=hunter2")).contains("hunter2"));
+    }
+
+    #[test]
     fn a_few_failures_in_a_row_open_it_and_other_targets_are_untouched() {
         let (circuits, dead, now) = opened();
         assert_eq!(circuits.gate(&dead, now), Gate::Shut { until: now + PAUSE });
-        assert_eq!(circuits.gate("https://well:443", now), Gate::Free);
+        assert_eq!(circuits.gate(&name("https://well:443"), now), Gate::Free);
         assert!(circuits.open_for(&dead, now).is_some());
     }
 
     #[test]
     fn a_success_in_between_starts_the_count_again() {
-        let (circuits, target, now) = (Circuits::default(), origin("https://h:443"), Instant::now());
+        let (circuits, target, now) = (Circuits::default(), name("https://h:443"), Instant::now());
         for _ in 0..3 {
             (1..FAILURES).for_each(|_| circuits.report(&target, Health::Down, now));
             circuits.report(&target, Health::Alive, now);
@@ -235,7 +255,7 @@ mod tests {
     #[test]
     fn a_target_that_no_queue_has_is_forgotten() {
         let (circuits, dead, now) = opened();
-        circuits.keep(|origin| origin != "https://dead:443");
+        circuits.keep(|known| *known != dead);
         assert_eq!(circuits.gate(&dead, now), Gate::Free);
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::circuit::{self, Circuits, Gate, Probe};
+use super::circuit::{Circuits, Gate, Name, Probe};
 use super::targets::PushTargets;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::live::Live;
@@ -140,8 +140,8 @@ impl Pusher {
             }
         }
         let queues: Vec<_> = lanes.values().map(|lane| lane.queue()).collect();
-        let named = queues.iter().filter_map(|queue| Some(circuit::name(&queue.name, queue.settings.push.as_deref()?)));
-        let names: HashSet<Arc<str>> = named.collect();
+        let named = queues.iter().filter_map(|queue| Some(Name::of(&queue.name, queue.settings.push.as_deref()?)));
+        let names: HashSet<Name> = named.collect();
         self.circuits.keep(|known| names.contains(known));
     }
 
@@ -211,10 +211,10 @@ impl Pusher {
         }
     }
 
-    fn circuit_of(&self, queue: &Queue) -> Result<Arc<str>, String> {
+    fn circuit_of(&self, queue: &Queue) -> Result<Name, String> {
         let push = queue.settings.push.as_ref().ok_or("the queue has no push block")?;
         self.targets.get().route(push)?;
-        Ok(circuit::name(&queue.name, push))
+        Ok(Name::of(&queue.name, push))
     }
 
     async fn wait(&self, lane: &Lane, changes: &mut watch::Receiver<Arc<Queue>>, time: Duration) {
@@ -226,7 +226,7 @@ impl Pusher {
         }
     }
 
-    async fn until_shut(&self, circuit: &str) {
+    async fn until_shut(&self, circuit: &Name) {
         loop {
             let changed = self.circuits.changed();
             tokio::pin!(changed);
@@ -337,7 +337,7 @@ impl Pusher {
     async fn take(
         self: &Arc<Self>,
         lanes: &HashMap<QueueId, Arc<Lane>>,
-        circuits_of: &HashMap<QueueId, Arc<str>>,
+        circuits_of: &HashMap<QueueId, Name>,
         rows: Vec<(QueueId, Seq)>,
     ) -> Result<usize, EngineError> {
         let mut ours = Vec::new();

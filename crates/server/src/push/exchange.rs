@@ -7,7 +7,7 @@ use tenure_core::command::claim::Grant;
 use tenure_core::command::push::{PushOutcome, Pushed};
 use tenure_core::command::{Answer, Command, Reach};
 use tenure_core::queue::Push;
-use tenure_core::task::{Body, Place};
+use tenure_core::task::Body;
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_engine::store::AttemptView;
 use tenure_outbound::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -15,7 +15,7 @@ use tenure_outbound::{Bytes, OutboundError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{Health, Verdict};
-use super::circuit::{self, Probe};
+use super::circuit::{Name, Probe};
 use super::dispatcher::{Lane, Pusher};
 use super::envelope::{self, Around};
 use super::targets::Route;
@@ -36,11 +36,16 @@ const HELD_LOOK: Duration = Duration::from_secs(15);
 
 /// What one push sends.
 #[derive(Debug)]
-pub struct Letter {
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    pub dispatch_id: String,
-    pub request_id: String,
+struct Letter {
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// What one push is known by in logs.
+#[derive(Debug)]
+struct Mark {
+    dispatch_id: String,
+    request_id: String,
 }
 
 /// The headers that every push has. A secret is marked as one: it is never logged, nor kept in tables of HTTP/2.
@@ -84,25 +89,28 @@ impl Pusher {
     pub(super) async fn push(
         self: Arc<Self>,
         lane: Arc<Lane>,
-        grant: Grant,
+        mut grant: Grant,
         slot: OwnedSemaphorePermit,
         probe: Option<Probe>,
     ) {
         let queue = lane.queue();
-        let (Some(push), Some(body)) = (queue.settings.push.clone(), grant.body.clone()) else { return };
+        let (Some(push), Some(body)) = (queue.settings.push.clone(), grant.body.take()) else { return };
         let targets = self.targets.get();
         let route = match targets.route(&push) {
             Ok(route) => route,
             // The loop of the queue says it; the push is repeated when the time has come.
             Err(why) => return tracing::debug!(queue = %queue.name, "a task cannot be pushed: {why}"),
         };
-        let letter = match self.letter(&route, &queue.name, &grant, &body, &push) {
+        let (mark, letter) = match self.letter(&route, &queue.name, &grant, &body, &push) {
             Ok(letter) => letter,
             Err(why) => return tracing::error!(queue = %queue.name, "an envelope could not be made: {why}"),
         };
         let origin: Arc<str> = route.target.to_string().into();
         let started = Instant::now();
-        let mut exchange = std::pin::pin!(send(&route, &push, &letter, &body));
+        let longest = body.spec.timeout_ms().saturating_add(push.dispatch_timeout_ms);
+        // The exchange may last as long as the attempt; what was sent need not be kept for so long.
+        drop(body);
+        let mut exchange = std::pin::pin!(send(&route, &push, letter, millis(longest)));
         let ack = millis(push.ack_timeout_ms);
         let stopped = async {
             self.stop.cancelled().await;
@@ -128,13 +136,13 @@ impl Pusher {
         let (health, word) = if taken_up { (Health::Alive, "started") } else { (health, word) };
         match probe {
             Some(probe) => probe.report(health, Instant::now()),
-            None => self.circuits.report(&circuit::name(&queue.name, &push), health, Instant::now()),
+            None => self.circuits.report(&Name::of(&queue.name, &push), health, Instant::now()),
         }
         metrics::counter!("tenure_pushes_total", "outcome" => word).increment(1);
         metrics::histogram!("tenure_push_seconds").record(started.elapsed());
         let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
-        tracing::debug!(queue = %queue.name, task = %grant.task, dispatch_id = letter.dispatch_id,
-            request.id = letter.request_id, deliveries, outcome = word, target.origin = %origin, "pushed");
+        tracing::debug!(queue = %queue.name, task = %grant.task, dispatch_id = mark.dispatch_id,
+            request.id = mark.request_id, deliveries, outcome = word, target.origin = %origin, "pushed");
         if rejected && counted {
             tracing::warn!(queue = %queue.name, task = %grant.task, target.origin = %origin,
                 "the worker refused a task for good; the attempt has failed");
@@ -156,7 +164,7 @@ impl Pusher {
         grant: &Grant,
         body: &Body,
         push: &Push,
-    ) -> Result<Letter, String> {
+    ) -> Result<(Mark, Letter), String> {
         let (token, expires_s) =
             envelope::token(&self.keys.get(), grant, body, push, unix_now()).map_err(|error| error.to_string())?;
         let token_expires_at = Timestamp::from_millis(expires_s.saturating_mul(1000));
@@ -166,7 +174,7 @@ impl Pusher {
         let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
         let headers = headers(route, &envelope.dispatch_id, deliveries, &request_id, envelope.traceparent.as_deref());
         let body = serde_json::to_vec(&envelope).map_err(|error| error.to_string())?.into();
-        Ok(Letter { headers, body, dispatch_id: envelope.dispatch_id, request_id })
+        Ok((Mark { dispatch_id: envelope.dispatch_id, request_id }, Letter { headers, body }))
     }
 
     /// Gives whether it counted: not if the attempt has started or ended meanwhile.
@@ -185,6 +193,11 @@ impl Pusher {
 
     /// Whether a worker has started the attempt, or has ended it.
     async fn was_taken_up(&self, grant: &Grant) -> bool {
+        if let Ok(Some(running)) = self.engine.store().in_flight(grant.task).await
+            && running.attempt_id == grant.attempt_id
+        {
+            return running.started_at().is_some();
+        }
         let attempts = self.engine.attempts(grant.task, &Reach::All).await;
         attempts.ok().flatten().unwrap_or_default().iter().any(|attempt| match attempt {
             AttemptView::Open(running) => running.attempt_id == grant.attempt_id && running.started_at().is_some(),
@@ -200,22 +213,18 @@ impl Pusher {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(HELD_LOOK) => {}
             }
-            match self.engine.task(grant.task, &Reach::All).await {
-                Ok(Some(view)) => match view.place {
-                    Place::Running(running) if running.attempt_id == grant.attempt_id => {}
-                    _ => return,
-                },
-                Ok(None) => return,
+            match self.engine.store().in_flight(grant.task).await {
+                Ok(Some(running)) if running.attempt_id == grant.attempt_id => {}
+                Ok(_) => return,
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Posts the letter. The time is that of the longest exchange: a worker may execute inside of it.
-async fn send(route: &Route<'_>, push: &Push, letter: &Letter, body: &Body) -> End {
-    let longest = body.spec.timeout_ms().saturating_add(push.dispatch_timeout_ms);
-    let sent = route.client.post(&push.url, letter.headers.clone(), letter.body.clone(), millis(longest)).await;
+/// Posts the letter. `longest` is the time of the longest exchange: a worker may execute inside of it.
+async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration) -> End {
+    let sent = route.client.post(&push.url, letter.headers, letter.body, longest).await;
     let origin = route.target.to_string();
     match sent {
         Ok(answer) => {

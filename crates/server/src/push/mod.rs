@@ -24,6 +24,7 @@ use crate::state::App;
 
 pub use answer::Verdict;
 pub use circuit::Circuits;
+use circuit::Name;
 pub use dispatcher::start;
 pub use settings::{block, shown};
 pub use targets::PushTargets;
@@ -33,11 +34,11 @@ pub use test::{PushTest, PushTestReport};
 pub async fn target_down(app: &App, queue: QueueId) -> Result<Option<WhyReason>, Fault> {
     let Some(targets) = &app.push else { return Ok(None) };
     let view = app.engine.store().queue(queue).await.map_err(tenure_engine::EngineError::from)?;
-    let Some(push) = view.as_ref().and_then(|view| view.queue.settings.push.as_ref()) else { return Ok(None) };
+    let Some(queue) = view.map(|view| view.queue) else { return Ok(None) };
+    let Some(push) = &queue.settings.push else { return Ok(None) };
     let Ok(target) = targets.get().client.check_url(&push.url) else { return Ok(None) };
     let origin = target.to_string();
-    let name = view.as_ref().map_or("", |view| &view.queue.name);
-    Ok(app.circuits.open_for(&circuit::name(name, push), Instant::now()).map(|open| WhyReason {
+    Ok(app.circuits.open_for(&Name::of(&queue.name, push), Instant::now()).map(|open| WhyReason {
         code: "push_target_down".to_owned(),
         message: format!("the worker at {origin} does not answer: nothing is pushed to it until a probe succeeds"),
         since: None,

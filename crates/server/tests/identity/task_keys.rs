@@ -53,7 +53,7 @@ async fn with_keys(mut server: Server, keys: TaskKeys) -> (Server, Arc<SharedTas
 }
 
 async fn start(
-    home: Arc<crate::harness::Home>,
+    home: Arc<Home>,
     clock: Arc<tenure_engine::store::Clock>,
     config: ServerConfig,
     keys: TaskKeys,
@@ -210,7 +210,7 @@ async fn what_is_no_task_token_is_refused(server: Server) {
         ("HS256 without a configured secret", by_secret.issue_task(&task(), now(), 60).unwrap()),
         ("another issuer", elsewhere.issue_task(&task(), now(), 60).unwrap()),
         ("expired", shared.get().issue_task(&task(), now() - 63, 60).unwrap()),
-        ("not yet valid", shared.get().issue_task(&task(), now() + 60, 60).unwrap()),
+        ("not yet valid", shared.get().issue_task(&task(), now() + 400, 60).unwrap()),
         ("no algorithm", Secret::new(&format!("{none}.{rest}")).unwrap()),
         ("no signature", Secret::new(&format!("{head}.{}.", rest.split_once('.').unwrap().0)).unwrap()),
         ("a key that nobody registered", keys(&TaskKeys::generate().unwrap()).issue_task(&task(), now(), 60).unwrap()),

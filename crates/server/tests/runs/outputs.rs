@@ -1,6 +1,7 @@
 //! Outputs of tasks in the payloads of those behind them.
 
 use serde_json::json;
+use tenure_core::limits;
 
 use crate::harness::Server;
 use crate::kit::{claim, complete, entry, shown, states, submit, task, these, with};
@@ -11,6 +12,8 @@ on_both_stores!(
     what_is_not_there_fails_the_task_and_skips_those_behind_it,
     a_payload_that_grows_too_large_fails_its_task,
     an_output_is_text_and_never_read_as_a_reference,
+    outputs_that_are_too_large_together_fail_their_task_alone,
+    references_are_bounded,
 );
 
 async fn outputs_are_filled_in_when_a_task_is_ready(server: Server) {
@@ -66,4 +69,41 @@ async fn an_output_is_text_and_never_read_as_a_reference(server: Server) {
     let run = submit(&server, entries).await;
     complete(&server, &run, "a", json!({"$from": "c"})).await;
     assert_eq!(claim(&server, &run, "b").await["payload"], json!({"$from": "c"}));
+}
+
+async fn outputs_that_are_too_large_together_fail_their_task_alone(server: Server) {
+    // One more than may be read for one end, each as large as an output may be; all but the last end before.
+    let count = (limits::NAMED_BYTES >> 20) + 2;
+    let keys: Vec<String> = (0..count).map(|n| format!("t{n}")).collect();
+    let named: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let parts: Vec<_> = named.iter().map(|key| json!({"$from": key, "path": "/n"})).collect();
+    let mut entries: Vec<_> = keys.iter().map(|key| entry(key, &[])).collect();
+    entries.push(with(entry("all", &named), json!({"payload": parts})));
+    entries.push(with(entry("few", &named), json!({"payload": parts[..3]})));
+    let run = submit(&server, entries).await;
+    let big = json!({"n": 7, "rest": "x".repeat((1 << 20) - 100)});
+    for key in &keys {
+        complete(&server, &run, key, big.clone()).await;
+    }
+    let view = shown(&server, &run).await;
+    let error = &task(&view, "all")["error"];
+    assert_eq!(error["code"], "CONFIGURATION", "{}", task(&view, "all"));
+    assert!(error["message"].as_str().unwrap().contains("64 MiB"), "{error}");
+    assert_eq!(claim(&server, &run, "few").await["payload"], json!([7, 7, 7]));
+}
+
+async fn references_are_bounded(server: Server) {
+    let submitted = async |payload, names: &[&str]| {
+        let mut entries: Vec<_> = names.iter().map(|name| entry(name, &[])).collect();
+        entries.push(with(entry("last", names), json!({"payload": payload})));
+        server.post("/api/v1/runs", json!({"tasks": entries})).await.refused(422)
+    };
+    let deep = json!({"$from": "a", "path": "/0".repeat(limits::PATH_STEPS + 1)});
+    let refused = submitted(deep, &["a"]).await;
+    assert!(refused["message"].as_str().unwrap().contains("65 steps"), "{refused}");
+    let names: Vec<String> = (0..=limits::REFERENCES).map(|n| format!("t{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let many: Vec<_> = names.iter().map(|name| json!({"$from": name})).collect();
+    let refused = submitted(json!(many), &names).await;
+    assert!(refused["message"].as_str().unwrap().contains("1001 tasks"), "{refused}");
 }

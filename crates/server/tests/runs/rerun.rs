@@ -12,6 +12,7 @@ on_both_stores!(
     a_run_key_makes_a_rerun_safe_to_repeat,
     references_are_filled_in_from_what_was_carried_over,
     a_rerun_of_a_rerun_goes_on_from_there,
+    a_deadline_that_has_passed_stops_no_rerun,
 );
 
 async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {
@@ -104,4 +105,15 @@ async fn a_rerun_of_a_rerun_goes_on_from_there(server: Server) {
         complete(&server, &run, key, json!({"of": key})).await;
     }
     assert_eq!(shown(&server, &run).await["state"], "SUCCEEDED");
+}
+
+async fn a_deadline_that_has_passed_stops_no_rerun(server: Server) {
+    // The deadline keeps the tokens short; without it they would have to live for longer than a token may.
+    let deadline = server.engine.now().await.unwrap().plus(600_000).to_string();
+    let asked = json!({"timeout_ms": 86_400_000_i64, "deadline": deadline, "token_ttl_seconds": 1200});
+    let run = submit(&server, vec![with(entry("a", &[]), asked)]).await;
+    fail(&server, &run, "a").await;
+    server.advance(700_000);
+    let again = server.post(&format!("/api/v1/runs/{run}/rerun"), json!({})).await;
+    assert_eq!(again.status.as_u16(), 201, "{}", again.body);
 }

@@ -106,7 +106,8 @@ async fn defaults_and_order_make_no_difference_to_the_fingerprint(server: Server
         {"key": "c", "queue": "q", "operator": "op", "depends_on": ["a", "b"]}]});
     let long = json!({"tasks": [
         {"operator": "op", "queue": "q", "key": "a", "payload": {}, "priority": 5, "max_attempts": 3, "depends_on": []},
-        {"key": "b", "queue": "q", "operator": "op", "timeout_seconds": 3600, "tags": {}, "workspace": "default"},
+        {"key": "b", "queue": "q", "operator": "op", "timeout_seconds": 3600, "tags": {}, "workspace": "default",
+         "asset_id": "op", "resources": {"memory_bytes": 536_870_912, "cpu_millicores": 1000}},
         {"key": "c", "queue": "q", "operator": "op", "depends_on": ["b", "a"], "deadline": null}],
         "workspace": "default", "labels": {}, "run_key": "k"});
     assert_eq!(server.post("/api/v1/runs", short).await.status.as_u16(), 201);

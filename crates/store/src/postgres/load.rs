@@ -75,7 +75,7 @@ pub async fn world(
     for task in found.ok_or(StoreError::Contention)? {
         world.add_task(task);
     }
-    if !runs::named(conn, needs, &mut world).await.map_err(fail)? {
+    if !runs::named(conn, batch, needs, &mut world).await.map_err(fail)? {
         return Err(StoreError::Contention);
     }
     with_bodies(conn, needs, &mut world).await.map_err(fail)?;
@@ -280,9 +280,12 @@ pub async fn bodies(conn: &Conn, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>
 }
 
 async fn with_bodies(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    for (seq, body) in bodies(conn, &needs.bodies).await? {
-        if let Some(cell) = world.tasks.get_mut(&seq) {
-            cell.task.body = Some(body);
+    if needs.bodies.is_empty() {
+        return Ok(());
+    }
+    for body in all(query(conn, sql::BODIES_LIGHT, &[&numbers(&needs.bodies)]).await?, rows::body)? {
+        if let Some(cell) = world.tasks.get_mut(&body.seq()) {
+            cell.task.body = Some(Arc::new(body));
         }
     }
     Ok(())

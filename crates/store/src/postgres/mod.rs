@@ -27,6 +27,7 @@ use tenure_core::batch::World;
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::{Run, Upstream};
+use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId, limits};
 use tenure_tls::{PostgresAddress, TlsError};
@@ -47,17 +48,18 @@ use load::{Searches, query};
 use rows::Time;
 use save::{Asked, Saved};
 
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
     include_str!("migrations/0005_callback.sql"),
     include_str!("migrations/0006_runs.sql"),
+    include_str!("migrations/0007_lookups.sql"),
 ];
 /// For each migration: the oldest schema that a binary may know and still run beside it. The migration's own number if
 /// it breaks those before; the number of the one before if it only adds what they can do without.
-const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5, 6];
+const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5, 6, 6];
 /// Any number will do, as long as all control planes use the same.
 const MIGRATION_LOCK: i64 = 7_423_000_001;
 /// The schema that this binary knows.
@@ -406,6 +408,15 @@ impl Store for Postgres {
         Ok(PushesDue { rows, next_at: rows::time_if(&next[0], 0).map_err(fail)?, now })
     }
 
+    async fn in_flight(&self, id: TaskId) -> Result<Option<Running>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("find the attempt in flight", error);
+        let found = query(&conn, sql::RUNNING_GET, &[&vec![id.seq().0]]).await.map_err(fail)?;
+        conn.give_back();
+        let found = found.first().map(rows::running).transpose().map_err(fail)?;
+        Ok(found.filter(|(found, _)| *found == id).map(|(_, running)| running))
+    }
+
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {
         let conn = Conn::get(&self.read).await?;
         let fail = |error| failed("find ready tasks", error);
@@ -436,7 +447,7 @@ impl Store for Postgres {
             let stretch = query(&conn, sql::PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
             let stretch = stretch.iter().map(read::prunable).collect::<rows::Result<Vec<_>>>()?;
             let mut pruning = Pruning::of(&stretch, retention, now, excess);
-            let of_runs = runs::prune(&conn, retention, now, excess > 0, &mut pruning).await?;
+            let of_runs = runs::prune(&conn, retention, now, excess > 0, limit, &mut pruning).await?;
             for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
                 query(&conn, statement, &[&pruning.gone]).await?;
             }

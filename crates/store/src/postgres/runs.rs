@@ -27,6 +27,7 @@ use super::{Postgres, sql};
 use crate::codec::{self, PRUNED_RUNS, Pruning};
 use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
 use crate::needs::{self, Needs};
+use crate::store::Batch;
 
 fn numbers<'a>(rows: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
     rows.into_iter().map(|row| row.0).collect()
@@ -81,10 +82,10 @@ pub async fn cancelled_first(conn: &Conn, needs: &Needs<'_>) -> Result<BTreeSet<
     Ok(first)
 }
 
-/// Runs that the batch names, and those of tasks that have ended. Of the runs to cancel then all that has not: `false` if
+/// Runs that the batch names, and those of ended tasks that it may change. Of the runs to cancel then all that has not: `false` if
 /// some of it could not be found, as others were moving it.
-pub async fn named(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
-    let mut wanted = needs::runs_of_ended(world);
+pub async fn named(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
+    let mut wanted = needs::runs_of_ended(batch, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     lock(conn, &wanted, world).await?;
     keys(conn, needs, world).await?;
@@ -168,10 +169,15 @@ pub async fn consequences(store: &Postgres, conn: &Conn, world: &mut World) -> R
         if !referring.is_empty() {
             let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
             let bodies = load::bodies(conn, &wanted).await?;
-            let named: BTreeSet<Seq> = referring.into_iter().flat_map(|one| one.outputs).collect();
+            let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
             let mut outputs = HashMap::new();
             if !named.is_empty() {
-                for row in query(conn, sql::RESULTS_GET, &[&numbers(&named)]).await? {
+                let mut bytes = HashMap::new();
+                for row in query(conn, sql::RESULTS_SIZES, &[&numbers(&named)]).await? {
+                    bytes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
+                }
+                let admitted = world.admit_outputs(&referring, &bytes);
+                for row in query(conn, sql::RESULTS_GET, &[&numbers(&admitted)]).await? {
                     outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
                 }
             }
@@ -240,25 +246,34 @@ pub async fn prune(
     retention: &Retention,
     now: Timestamp,
     excess: bool,
+    limit: usize,
     pruning: &mut Pruning,
 ) -> Result<usize> {
-    let [keys, failed, others] = codec::runs_before(retention, now).map(Time);
-    let params: [&(dyn ToSql + Sync); 5] = [&keys, &failed, &others, &excess, &PRUNED_RUNS];
+    let [keys, failed, others] = codec::runs_before(retention, now, excess).map(Time);
+    let params: [&(dyn ToSql + Sync); 4] = [&keys, &failed, &others, &PRUNED_RUNS];
     let runs = query(conn, sql::RUNS_PRUNE, &params).await?.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
-    if runs.is_empty() {
-        return Ok(0);
+    let mut removed = 0;
+    for run in runs {
+        let room = limit.saturating_sub(removed);
+        let found = query(conn, sql::RUN_TASKS_FINISHED, &[&run.0, &(room as i64)]).await?;
+        let mut gone: Vec<i64> = Vec::with_capacity(found.len());
+        for row in &found {
+            gone.push(row.try_get(0)?);
+            pruning.count_gone(QueueId(row.try_get(1)?), row.try_get(2)?);
+        }
+        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
+            query(conn, statement, &[&gone]).await?;
+        }
+        // A run without tasks counts as something that went, too.
+        removed += gone.len().max(1);
+        if removed >= limit {
+            // The rest of a large run goes in the next step, and then the run itself.
+            break;
+        }
+        query(conn, sql::RUN_TASKS_DELETE, &[&run.0]).await?;
+        query(conn, sql::RUNS_DELETE, &[&vec![run.0]]).await?;
     }
-    let mut gone: Vec<i64> = Vec::new();
-    for row in query(conn, sql::RUN_TASKS_FINISHED, &[&numbers(&runs)]).await? {
-        gone.push(row.try_get(0)?);
-        pruning.count_gone(QueueId(row.try_get(1)?), row.try_get(2)?);
-    }
-    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE, sql::RUN_TASKS_DELETE] {
-        query(conn, statement, &[&gone]).await?;
-    }
-    query(conn, sql::RUNS_DELETE, &[&numbers(&runs)]).await?;
-    // A run without tasks is one that was damaged: it still counts as something that went.
-    Ok(gone.len().max(1))
+    Ok(removed)
 }
 
 async fn found(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<Run>> {
@@ -342,7 +357,13 @@ pub async fn material(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<Ru
 pub async fn upstream(conn: &Conn, row: Seq) -> Result<Vec<Upstream>> {
     let found = query(conn, sql::RUN_TASK_GET, &[&row.0]).await?;
     let Some((_, waits)) = found.first().map(depends_on).transpose()? else { return Ok(Vec::new()) };
-    let views = read::views(conn, &waits).await?;
-    let open = views.into_iter().filter(|view| view.place.state() != State::Succeeded);
-    Ok(open.filter_map(|view| view.upstream()).collect())
+    let open = query(conn, sql::RUN_TASK_STATES, &[&numbers(&waits)]).await?;
+    let upstream = open.iter().map(|row| {
+        Ok(Upstream {
+            task: TaskId::from_u128(row.try_get::<_, Uuid>(0)?.as_u128()),
+            key: rows::text(row, 1)?,
+            state: State::parse(row.try_get(2)?).unwrap_or(State::Failed),
+        })
+    });
+    upstream.collect()
 }

@@ -30,8 +30,8 @@ pub fn world(tx: &Connection, cache: &mut Cache, batch: &Batch, needs: &Needs<'_
             world.add_task(task);
         }
     }
-    runs::named(tx, &mut finder, needs, &mut world)?;
-    for (row, body) in bodies(tx, &needs.bodies)? {
+    runs::named(tx, &mut finder, batch, needs, &mut world)?;
+    for (row, body) in bodies_by(tx, sql::BODY_LIGHT, &needs.bodies)? {
         if let Some(cell) = world.tasks.get_mut(&row) {
             cell.task.body = Some(body);
         }
@@ -306,7 +306,11 @@ fn fair_candidates(
 
 /// Bodies of what was granted.
 pub fn bodies(tx: &Connection, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
-    let mut statement = tx.prepare_cached(sql::BODY_GET)?;
+    bodies_by(tx, sql::BODY_GET, seqs)
+}
+
+fn bodies_by(tx: &Connection, statement: &str, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
+    let mut statement = tx.prepare_cached(statement)?;
     let mut bodies = HashMap::with_capacity(seqs.len());
     for seq in seqs {
         if let Some(body) = statement.query_row([seq.0], rows::body).optional()? {

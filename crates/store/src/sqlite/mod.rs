@@ -25,6 +25,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, pa
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::{Run, Upstream};
+use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId, limits};
 
@@ -40,13 +41,14 @@ use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 use writer::Writer;
 
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("migrations/0001_tasks.sql"),
     include_str!("migrations/0002_speed.sql"),
     include_str!("migrations/0003_identity.sql"),
     include_str!("migrations/0004_wakeups.sql"),
     include_str!("migrations/0005_callback.sql"),
     include_str!("migrations/0006_runs.sql"),
+    include_str!("migrations/0007_lookups.sql"),
 ];
 const READERS: usize = 4;
 
@@ -397,6 +399,14 @@ impl Store for Sqlite {
         .await
     }
 
+    async fn in_flight(&self, id: TaskId) -> Result<Option<Running>, StoreError> {
+        self.read("find the attempt in flight", move |tx| {
+            let found = tx.prepare_cached(sql::RUNNING_GET)?.query_row([id.seq().0], rows::running).optional()?;
+            Ok(found.filter(|(found, _)| *found == id).map(|(_, running)| running))
+        })
+        .await
+    }
+
     async fn ready_in(&self, queues: &[Arc<str>], limit: usize) -> Result<Vec<(Arc<str>, usize)>, StoreError> {
         let queues = queues.to_vec();
         self.read("find ready tasks", move |tx| {
@@ -559,7 +569,7 @@ fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: 
         .query_map([after.0, limit as i64], rows::prunable)?
         .collect::<rusqlite::Result<_>>()?;
     let mut pruning = Pruning::of(&stretch, retention, now, excess);
-    let of_runs = runs::prune(tx, retention, now, excess > 0, &mut pruning)?;
+    let of_runs = runs::prune(tx, retention, now, excess > 0, limit, &mut pruning)?;
     for seq in &pruning.gone {
         for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
             tx.prepare_cached(statement)?.execute([seq])?;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
-use tenure_core::run::{InRun, Run, RunCounts};
+use tenure_core::run::{InRun, Run, RunCounts, Upstream};
 use tenure_core::task::{
     Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, State, Waiting,
 };
@@ -182,6 +182,13 @@ pub fn insert_run(statement: &mut Statement<'_>, run: &Run) -> Result<()> {
 }
 
 /// A task of a run without the keys of those that it waits for: they come as rows.
+pub fn upstream(row: &Row<'_>) -> Result<Upstream> {
+    let mut cells = Cells::of(row);
+    let task = cells.id()?;
+    let key = cells.get()?;
+    Ok(Upstream { key, task, state: State::parse(&cells.get::<String>()?).unwrap_or(State::Failed) })
+}
+
 pub fn run_task(row: &Row<'_>) -> Result<(RunTaskView, Vec<Seq>)> {
     let mut cells = Cells::of(row);
     let seq: i64 = cells.get()?;

@@ -8,7 +8,7 @@ use tenure_core::batch::{KnownRun, World, Writes};
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
 use tenure_core::run::{Edge, Run, RunState, Upstream};
-use tenure_core::task::{Place, State};
+use tenure_core::task::Place;
 use tenure_core::{RunId, Seq, Timestamp};
 
 use super::load::{self, Finder};
@@ -16,11 +16,18 @@ use super::{Cache, read, rows, sql};
 use crate::codec::{self, PRUNED_RUNS, Pruning};
 use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
 use crate::needs::{self, Needs};
+use crate::store::Batch;
 
 type Result<T> = rusqlite::Result<T>;
 
-/// Runs that the batch names and those of tasks that have ended; of the runs to cancel also all that has not.
-pub fn named(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world: &mut World) -> Result<()> {
+/// Runs that the batch names and those of ended tasks that it may change; of the runs to cancel also all that has not.
+pub fn named(
+    tx: &Connection,
+    finder: &mut Finder<'_>,
+    batch: &Batch,
+    needs: &Needs<'_>,
+    world: &mut World,
+) -> Result<()> {
     for run in &needs.cancel_runs {
         let mut statement = tx.prepare_cached(sql::RUN_TASKS_OPEN)?;
         let open: Vec<Seq> = statement.query_map([run.0], |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
@@ -31,7 +38,7 @@ pub fn named(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world:
         }
         world.members.insert(*run, open);
     }
-    let mut wanted = needs::runs_of_ended(world);
+    let mut wanted = needs::runs_of_ended(batch, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     add(tx, &wanted, world)?;
     for scope in &needs.run_keys {
@@ -74,8 +81,13 @@ pub fn consequences(tx: &Connection, cache: &mut Cache, world: &mut World) -> Re
         if !referring.is_empty() {
             let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
             let bodies = load::bodies(tx, &wanted)?;
-            let mut outputs = HashMap::new();
-            for row in referring.into_iter().flat_map(|one| one.outputs) {
+            let (mut outputs, mut bytes) = (HashMap::new(), HashMap::new());
+            let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
+            for row in named {
+                let size = tx.prepare_cached(sql::RESULT_SIZE)?.query_row([row.0], |row| row.get(0)).optional()?;
+                bytes.extend(size.map(|size: i64| (row, usize::try_from(size).unwrap_or(0))));
+            }
+            for row in world.admit_outputs(&referring, &bytes) {
                 let result: Option<Option<Arc<str>>> =
                     tx.prepare_cached(sql::RESULT_GET)?.query_row([row.0], |row| row.get(0)).optional()?;
                 outputs.extend(result.map(|result| (row, result)));
@@ -151,18 +163,19 @@ pub fn prune(
     retention: &Retention,
     now: Timestamp,
     excess: bool,
+    limit: usize,
     pruning: &mut Pruning,
 ) -> Result<usize> {
-    let [keys, failed, others] = codec::runs_before(retention, now).map(Timestamp::as_millis);
+    let [keys, failed, others] = codec::runs_before(retention, now, excess).map(Timestamp::as_millis);
     let runs: Vec<i64> = tx
         .prepare_cached(sql::RUNS_PRUNE)?
-        .query_map(params![keys, failed, others, excess, PRUNED_RUNS], |row| row.get(0))?
+        .query_map(params![keys, failed, others, PRUNED_RUNS], |row| row.get(0))?
         .collect::<Result<_>>()?;
     let mut removed = 0;
     for run in runs {
         let gone: Vec<(i64, i32, bool)> = tx
             .prepare_cached(sql::RUN_TASKS_FINISHED)?
-            .query_map([run], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .query_map([run, limit.saturating_sub(removed) as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
             .collect::<Result<_>>()?;
         for (seq, queue, dead_lettered) in &gone {
             pruning.count_gone(QueueId(*queue), *dead_lettered);
@@ -170,10 +183,14 @@ pub fn prune(
                 tx.prepare_cached(statement)?.execute([seq])?;
             }
         }
+        // A run without tasks counts as something that went, too.
+        removed += gone.len().max(1);
+        if removed >= limit {
+            // The rest of a large run goes in the next step, and then the run itself.
+            break;
+        }
         tx.prepare_cached(sql::RUN_TASKS_DELETE)?.execute([run])?;
         tx.prepare_cached(sql::RUN_DELETE)?.execute([run])?;
-        // A run without tasks is one that was damaged: it still counts as something that went.
-        removed += gone.len().max(1);
     }
     Ok(removed)
 }
@@ -235,10 +252,10 @@ pub fn material(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunM
 
 pub fn upstream(tx: &Connection, row: Seq) -> Result<Vec<Upstream>> {
     let found = tx.prepare_cached(sql::RUN_TASK_GET)?.query_row([row.0], depends_on).optional()?;
+    let mut statement = tx.prepare_cached(sql::RUN_TASK_STATES)?;
     let mut upstream = Vec::new();
     for row in found.map(|(_, waits)| waits).unwrap_or_default() {
-        let view = read::view(tx, row)?.filter(|view| view.place.state() != State::Succeeded);
-        upstream.extend(view.and_then(|view| view.upstream()));
+        upstream.extend(statement.query_row([row.0], rows::upstream).optional()?);
     }
     Ok(upstream)
 }

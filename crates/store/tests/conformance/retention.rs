@@ -1,9 +1,8 @@
 //! How long ended tasks are kept.
 
-use tenure_core::Seq;
-use tenure_core::TaskId;
 use tenure_core::command::Reach;
 use tenure_core::command::submit::NewTask;
+use tenure_core::{Seq, TaskId, limits};
 use tenure_store::{Pruned, Retention};
 
 use crate::common::{Fixture, make};
@@ -82,6 +81,9 @@ async fn too_many_go_oldest_first_and_dead_letters_stay(t: &Fixture) {
     let ids = finish(t, 5).await;
     // Six have ended: two too many.
     let retention = Retention { finished_count: 4, ..keep(HOUR) };
+    t.clock.advance(limits::FINISHED_MS_MIN - 1);
+    assert_eq!(prune(t, &retention).await.removed, 0, "their reports may be sent again");
+    t.clock.advance(1);
     assert_eq!(prune(t, &retention).await.removed, 2);
     let mut left = Vec::new();
     for id in &ids {

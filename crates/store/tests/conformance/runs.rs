@@ -1,12 +1,14 @@
 //! Runs: written as a whole, led on by the ends of their tasks, and shown.
 
+use tenure_core::attempt::{Failure, Report};
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::Grant;
+use tenure_core::command::fail::Fail;
 use tenure_core::command::run::{CancelRun, Carried, NewMember, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::queue::{FairnessKey, QueueSettings};
 use tenure_core::run::{Run, RunState};
-use tenure_core::task::State;
+use tenure_core::task::{Idempotency, State};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{Batch, Retention, RunFilter, RunView};
 
@@ -28,6 +30,8 @@ crate::on_both_stores!(
     ends_of_one_run_at_once_count_each_edge_once,
     a_cancel_meets_the_ends_of_its_run,
     a_run_goes_with_its_tasks_and_not_before,
+    a_large_run_goes_in_steps,
+    stacks_are_not_shown_with_a_run,
     a_new_fairness_key_reaches_what_is_blocked,
     a_run_that_is_gone_stops_nobody,
 );
@@ -376,6 +380,51 @@ async fn a_run_goes_with_its_tasks_and_not_before(t: &Fixture) {
     t.clock.advance(hour);
     assert_eq!(prune().await, 1);
     assert!(t.store.run(keyed, &Reach::All).await.unwrap().is_none());
+
+    let mut of_keyed_tasks = members(t, "q", &[&[], &[0]]).await;
+    let key = Idempotency { key: "task-k".into(), fingerprint: [7; 32] };
+    of_keyed_tasks[1].task.idempotency = Some(key);
+    let id = put(t, submission(t, None, of_keyed_tasks).await).await;
+    for _ in 0..2 {
+        let grant = t.claim_one("q").await;
+        t.complete(&grant).await.unwrap();
+    }
+    t.clock.advance(23 * hour);
+    assert_eq!(prune().await, 0, "the key of a task lives for a day");
+    t.clock.advance(hour);
+    assert_eq!(prune().await, 2);
+    assert!(t.store.run(id, &Reach::All).await.unwrap().is_none());
+}
+
+async fn a_large_run_goes_in_steps(t: &Fixture) {
+    let hour = 3_600_000;
+    let keep = Retention { finished_ms: hour, dead_letter_ms: hour, finished_count: 1_000, events_ms: hour };
+    let id = put_graph(t, &[&[] as &[usize]; 7]).await;
+    for grant in claim_all(t).await {
+        t.complete(&grant).await.unwrap();
+    }
+    t.clock.advance(hour);
+    let mut steps = Vec::new();
+    while t.store.run(id, &Reach::All).await.unwrap().is_some() {
+        let pruned = t.store.prune(&keep, Seq(0), 3).await.unwrap();
+        assert!(pruned.removed > 0 && pruned.next.is_some(), "{pruned:?} after {steps:?}");
+        steps.push(pruned.removed);
+    }
+    assert_eq!(steps, [3, 3, 1]);
+    assert_eq!(t.raw.number("SELECT count(*) FROM run_tasks").await, 0);
+    assert_eq!(t.raw.number("SELECT count(*) FROM bodies").await, 0);
+    assert_eq!(t.queue("q").await.counts.finished, 0);
+}
+
+async fn stacks_are_not_shown_with_a_run(t: &Fixture) {
+    let id = put_graph(t, &[&[]]).await;
+    let grant = t.claim_one("q").await;
+    let report = Report::Failed(Failure::new("X", "it broke", Some("a long stack"), Some(false)));
+    let fail = Fail { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report };
+    t.run(Command::Fail(fail)).await.unwrap();
+    let view = shown(t, id).await;
+    let failure = view.tasks[0].failure.as_ref().unwrap();
+    assert_eq!((&*failure.code, &*failure.message, &failure.stack), ("X", "it broke", &None));
 }
 
 async fn a_new_fairness_key_reaches_what_is_blocked(t: &Fixture) {

@@ -1,9 +1,11 @@
+-- Stacks and checkpoints can be large, and a run has up to ten thousand tasks: they are shown with the task.
 SELECT t.task, t.depends_on, b.id, b.task_key, b.operator, q.name,
     CASE WHEN u.seq IS NOT NULL THEN 'Running' WHEN r.seq IS NOT NULL THEN 'Ready'
          WHEN s.seq IS NOT NULL THEN 'Scheduled' WHEN k.seq IS NOT NULL THEN 'Blocked'
          ELSE CASE f.ended WHEN 1 THEN 'Succeeded' WHEN 2 THEN 'Failed' WHEN 4 THEN 'Skipped' ELSE 'Canceled' END END,
     coalesce(u.attempt, r.attempt, s.attempt, f.attempt, 0), coalesce(u.granted_at, f.granted_at), f.finished_at,
-    u.progress_pct, u.progress_message, f.failure, coalesce(f.cancel_reason, u.cancel_reason), s.at, u.carry
+    u.progress_pct, u.progress_message, (f.failure::jsonb - 'stack')::text, coalesce(f.cancel_reason, u.cancel_reason), s.at,
+    json_build_object('dispatch', u.carry::json -> 'dispatch')::text
 FROM run_tasks t JOIN bodies b ON b.seq = t.task JOIN queues q ON q.queue_id = b.queue_id
 LEFT JOIN blocked k ON k.seq = t.task LEFT JOIN scheduled s ON s.seq = t.task LEFT JOIN ready r ON r.seq = t.task
 LEFT JOIN running u ON u.seq = t.task LEFT JOIN finished f ON f.seq = t.task

@@ -1,1 +1,1 @@
-DELETE FROM run_tasks WHERE task = ANY($1)
+DELETE FROM run_tasks WHERE run = $1
