@@ -198,9 +198,9 @@ class TaskContext:
     def on_lease_lost(self, hook: Callable[[], object]) -> Callable[[], None]:
         """Runs `hook` when the lease is lost, or the worker gives the handler up at the end of its shutdown.
 
-        It runs on the heartbeat thread, also while the handler blocks, so it can stop what an exception cannot: a
-        process, a call into another library. It must be short, since heartbeats wait for it. If the lease is already
-        lost it runs at once. Calling what this returns takes it back.
+        It runs on a thread of its own, also while the handler blocks, so it can stop what an exception cannot: a
+        process, a call into another library. Hooks of a task run one after the other, and the end of the worker waits
+        5 s for them. If the lease is already lost it runs at once. Calling what this returns takes it back.
         """
         number = self._lease.add_hook(hook)
         return lambda: self._lease.remove_hook(number)

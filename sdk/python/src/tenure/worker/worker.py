@@ -82,7 +82,8 @@ class Worker:
         """
         :param server: address of the control plane; pull only
         :param queues: taken from in this order: one of the second only when the first has none; pull only
-        :param token: sent as `X-Worker-Token`; a function is asked for every request; pull only
+        :param token: sent as `X-Worker-Token`; a function is asked for every request, within 5 s and on a thread of
+            its own; pull only
         :param token_file: a file with the token, read for every request; pull only
         :param poll_wait: how long a claim waits at the server for work, up to 60 s; pull only
         :param dispatch_secret: what `X-Tenure-Dispatch-Secret` must say; of several any one; push only
@@ -93,7 +94,7 @@ class Worker:
         :param workspace: dispatches for other workspaces are refused; `default` unless given; push only
         :param scopes: in place of `tenant` and `workspace`, several pairs of them; push only
         :param allow_any_scope: takes dispatches of every tenant and workspace; push only
-        :param name: a fixed worker id; only one process at a time may use it
+        :param name: a fixed worker id; only one process at a time may use it, so none for forked processes
         :param concurrency: how many tasks run at a time
         :param drain_timeout: on shutdown, how long running tasks may go on before they are told to stop
         :param stop_grace: on shutdown, how long tasks that were told to stop may take for it
@@ -161,8 +162,8 @@ class Worker:
     def run(self) -> None:
         """Takes tasks from the queues until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
 
-        A second signal tells the tasks to stop at once. Raises `WorkerRefused` or `Superseded` if the server does not
-        want this worker.
+        A second signal tells the tasks to stop at once. Raises `WorkerRefused` if the server does not want this worker,
+        after tasks have finished, and `Superseded` at once.
         """
         self.start().join_with_signals()
 
