@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,7 +21,6 @@ from harness import PATIENCE, SECRET, Answer, ControlPlane, binary, envelope, er
 
 import tenure
 from tenure import TaskContext, Worker
-from tenure._loop import LoopThread
 from tenure.worker import Limits, _push
 from tenure.worker._push import Request
 
@@ -166,30 +166,36 @@ def test_a_trace_is_sent_back_if_a_header_can_carry_it(plane: ControlPlane, push
 
 
 def test_a_fault_of_the_package_is_answered_and_costs_no_slot(
-    plane: ControlPlane, push: Push, monkeypatch: pytest.MonkeyPatch
+    plane: ControlPlane, push: Push, running: Callable[[], tenure.RunningWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    assert push(envelope(plane, "echo", number=99)).status_code == 202
-    plane.wait_for("completed")
+    source: Any = running().source
+
+    def none_in_flight() -> None:
+        wait_until(lambda: not source.dispatches._in_flight, "nothing is in flight")
+
     with monkeypatch.context() as patch:
         patch.setattr(_push, "CallbackLink", fault)
         for number in range(5):
-            wait_until(lambda n=number: push(envelope(plane, "echo", number=n)).status_code == 202, "a slot")  # type: ignore[misc]
-    with monkeypatch.context() as patch:
-        patch.setattr(LoopThread, "call", fault)
-        for number in range(5):
-            answer = push(envelope(plane, "echo", number=10 + number))
-            assert (answer.status_code, answer.json()["error"]) == (500, "internal")
-    with monkeypatch.context() as patch:
-        patch.setattr(LoopThread, "call", lambda *_: False)
-        for number in range(5):
-            answer = push(envelope(plane, "echo", number=20 + number))
-            assert (answer.status_code, answer.json()["error"]) == (503, "worker_draining")
+            assert push(envelope(plane, "echo", number=number)).status_code == 202
+            none_in_flight()
+    thread = source._thread
+    source._thread = SimpleNamespace(call=fault)
+    for number in range(5):
+        answer = push(envelope(plane, "echo", number=10 + number))
+        assert (answer.status_code, answer.json()["error"]) == (500, "internal")
+    source._thread = SimpleNamespace(call=lambda *_: False)
+    for number in range(5):
+        answer = push(envelope(plane, "echo", number=20 + number))
+        assert (answer.status_code, answer.json()["error"]) == (503, "worker_draining")
+    source._thread = thread
+    none_in_flight()
     for number in range(30, 34):
         assert push(envelope(plane, "echo", number=number)).status_code == 202
-    plane.wait_for("completed", 5)
+        none_in_flight()
+    assert len(plane.of("completed")) == 4
 
 
 SCOPES: list[tuple[dict[str, Any], list[tuple[str, str]], list[tuple[str | None, str | None]]]] = [

@@ -593,9 +593,9 @@ if sys.argv[1] == "shown":
 for _ in range(2):
     child = os.fork()
     if child == 0:
-        print(worker.worker_id, flush=True)
+        looked = worker.worker_id if sys.argv[1] == "unseen" else None
         with worker.start_serving() as running:
-            assert running.worker_id == worker.worker_id
+            print(looked or worker.worker_id, flush=True)
             print(running.worker_id, flush=True)
             with worker.start_serving() as second:
                 print(second.worker_id, flush=True)
@@ -672,3 +672,29 @@ def test_a_report_of_a_lease_that_is_over_is_given_up(plane: ControlPlane, monke
     wait_until(lambda: not running._runtime._tasks, "the report is given up")
     running.stop()
     running.join(PATIENCE)
+
+
+def test_a_checkpoint_that_could_not_be_read_again_is_refused() -> None:
+    lease = TestLease("x")
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(tenure.TaskError, match="must be JSON") as caught:
+            lease.context.checkpoint({"n": 10**5000})
+    finally:
+        sys.set_int_max_str_digits(before)
+    assert (caught.value.code, lease.checkpoint) == ("CHECKPOINT_NO_JSON", None)
+
+
+def test_a_feed_that_ends_in_a_fault_ends_no_watch(client: Client, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fault(_: Any) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tenure._watch.Feed._read", fault)
+    task_id = client.submit(NewTask(queue, "x")).task_id
+    states = []
+    for task in client.watch(task_id):
+        states.append(task.state)
+        if len(states) == 1:
+            client.cancel(task_id)
+    assert states == ["Ready", "Canceled"]

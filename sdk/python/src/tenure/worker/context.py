@@ -118,13 +118,14 @@ class TaskContext:
         """
         try:
             data = _text.encode(value)
+            # A copy: what the handler does to the value later is not meant.
+            copy = _text.decode(data)
         except (TypeError, ValueError, RecursionError) as error:
             raise TaskError(f"a checkpoint must be JSON: {error}", retryable=False, code="CHECKPOINT_NO_JSON") from None
         if len(data) > CHECKPOINT_BYTES:
             message = f"a checkpoint of {len(data)} bytes is too large, the limit is {CHECKPOINT_BYTES}"
             raise TaskError(message, retryable=False, code="CHECKPOINT_TOO_LARGE")
-        # A copy: what the handler does to the value later is not meant.
-        self._lease.tell(News(checkpoint=_text.decode(data)))
+        self._lease.tell(News(checkpoint=copy))
 
     @property
     def phase(self) -> str | None:
