@@ -21,7 +21,7 @@ from harness import PATIENCE, SECRET, Answer, ControlPlane, binary, envelope, er
 
 import tenure
 from tenure import TaskContext, Worker
-from tenure.worker import Limits, _push
+from tenure.worker import Limits, _push, _runtime
 from tenure.worker._push import Request
 
 Push = Callable[..., httpx.Response]
@@ -121,6 +121,25 @@ def test_a_foreign_answer_is_asked_again_only_until_the_token_has_run_out(plane:
     push(sent)
     plane.wait_for("completed")
     wait_until(lambda: push(sent).status_code == 202, "the dispatch is dropped")
+
+
+def test_a_completion_is_sent_until_the_token_ends_though_no_heartbeat_is_answered(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_runtime, "REPORT_MIN", 0.0)
+    for name in ("completed", "heartbeat"):
+        plane.always(name, error_answer(503, "store_unavailable"))
+    worker = _worker(plane, outage_tolerance=0)
+    with worker.start_serving() as running, httpx.Client(trust_env=False, headers=HEADERS) as http:
+        sent = envelope(plane, "echo", heartbeatIntervalMs=50, heartbeatTimeoutMs=200)
+        assert http.post("http://{}:{}/dispatch".format(*running.address), json=sent).status_code == 202
+        plane.wait_for("completed")
+        (lease,) = wait_until(lambda: list(running._runtime._leases), "the lease")
+        wait_until(lambda: lease.beat(lambda beat: beat.is_expired(time.monotonic())), "it has run out")
+        plane.wait_for("completed", len(plane.of("completed")) + 2)
+        plane.always("completed", None)
+        wait_until(lambda: not running._runtime._leases, "the report")
+    assert plane.of("completed")[-1].body["outcome"] == "SUCCEEDED"
 
 
 @pytest.mark.parametrize(

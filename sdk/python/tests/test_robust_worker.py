@@ -465,6 +465,33 @@ def test_a_hook_that_blocks_stops_no_heartbeat(plane: ControlPlane) -> None:
     assert hooks == ["tenure-hooks", "second"]
 
 
+def test_the_end_of_a_worker_waits_for_its_hooks(plane: ControlPlane) -> None:
+    started, release = threading.Event(), threading.Event()
+    plane.answer("claim", (200, {**JOB, "operator": "stuck"}))
+    plane.always("claim", NO_JOB)
+    worker = _pulls(plane, drain_timeout=0, stop_grace=0, interrupt=False)
+    ended: list[bool] = []
+
+    @worker.operator("stuck")
+    def stuck(ctx: TaskContext) -> None:
+        def hook() -> None:
+            # All else is over by then, but for a moment.
+            wait_until(lambda: plane.of("fail") and not running._runtime._tasks, "the report")
+            release.wait(0.1)
+            ended.append(running.future.done())
+
+        ctx.on_lease_lost(hook)
+        started.set()
+        release.wait(PATIENCE)
+
+    running = worker.start()
+    assert started.wait(PATIENCE)
+    running.stop()
+    running.join(PATIENCE)
+    release.set()
+    assert ended == [False]
+
+
 def test_hooks_of_a_test_lease_run_at_once() -> None:
     lease, ran = TestLease("x"), list[str]()
     lease.context.on_lease_lost(lambda: ran.append(threading.current_thread().name))

@@ -104,7 +104,7 @@ class Link(Protocol):
 
     @property
     def time_left(self) -> float:
-        """How long requests can be accepted, in seconds: until the token runs out."""
+        """How long requests can be accepted, in seconds: until the token runs out. Infinite if none does."""
 
     def handler_ended(self) -> None:
         """The handler no longer takes a slot; what it gave is about to be reported."""

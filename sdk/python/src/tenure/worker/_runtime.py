@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -380,9 +381,9 @@ class Runtime:
             else:
                 link.settled(None)
                 return True
-            now = time.monotonic()
-            # A lease without a token ends with the last heartbeat that was answered, and what is tolerated after it.
-            if link.time_left <= 0 or (now > least and lease.beat(lambda beat: beat.is_expired(time.monotonic()))):
+            # Without a token that runs out, it ends some time after the last heartbeat that was answered.
+            over = lease.beat(lambda beat: beat.is_expired(time.monotonic())) and time.monotonic() > least
+            if link.time_left <= 0 or (math.isinf(link.time_left) and over):
                 log.error("task %s: its outcome could not be reported in time: %s", task_id, again)
                 return False
             wait = _within(backoff.next(again.asked), link.time_left)

@@ -200,7 +200,9 @@ class Server:
         except (asyncio.IncompleteReadError, asyncio.TimeoutError):
             return None
         if silent is not None:
-            self._silent.pop(silent, None)
+            if silent not in self._silent:
+                return None  # it had to make room at the very moment
+            del self._silent[silent]
         try:
             rest = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limits.head_timeout)
         except asyncio.TimeoutError:
