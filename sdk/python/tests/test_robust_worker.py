@@ -219,7 +219,7 @@ def test_a_worker_that_is_refused_lets_tasks_finish(word: str, plane: ControlPla
         release.set()
         assert not plane.of("complete")
         return
-    plane.wait_for("claim", 2)
+    wait_until(lambda: running._runtime.is_draining, "the refusal has arrived")
     release.set()
     with pytest.raises(errors.WorkerRefused) as caught:
         running.join(PATIENCE)
