@@ -194,6 +194,14 @@ def test_a_wrong_address_is_told_at_once(plane: ControlPlane) -> None:
     assert len(plane.of("claim")) == 1
 
 
+def test_what_is_no_answer_to_a_claim_lets_nobody_in(plane: ControlPlane) -> None:
+    """Some page with status 200, then a refusal: the token is wrong, and not under rotation."""
+    plane.answer("claim", (200, {"status": "ok"}))
+    plane.always("claim", error_answer(401, "invalid_worker_token"))
+    with pytest.raises(errors.WorkerRefused):
+        _pulls(plane).start().join(PATIENCE)
+
+
 @pytest.mark.parametrize("word", ["invalid_argument", "stale_incarnation"])
 def test_a_worker_that_is_refused_lets_tasks_finish(word: str, plane: ControlPlane) -> None:
     """Unless another process has taken over: then they are that one's."""

@@ -130,7 +130,7 @@ class Connection:
             headers["X-Worker-Token"] = token
         url = join(self.server, ("internal", "worker", name))
         try:
-            answer = await fetch(self.http, url, headers, body, timeout, total=total, most=most)
+            return await fetch(self.http, url, headers, body, timeout, total=total, most=most)
         except Refused as refused:
             if self.admitted and refused.error.status in (401, 403):
                 raise Again(str(refused)) from None
@@ -140,8 +140,6 @@ class Connection:
             if not self.admitted:
                 raise Refused(foreign.error) from None
             raise
-        self.admitted = True
-        return answer
 
     async def _token(self, timeout: float) -> str | None:
         try:
@@ -315,6 +313,7 @@ class PullSource:
             self._one_by_one_until = time.monotonic() + ONE_BY_ONE
         if not isinstance(answer, dict) or not isinstance(answer.get("claimed"), bool):
             raise Unreadable("this is no answer to a claim")
+        self._connection.admitted = True
         return _jobs(answer)
 
 
