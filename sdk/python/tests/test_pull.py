@@ -300,7 +300,7 @@ def test_a_lost_lease_ends_the_handler_and_nothing_is_reported(worker: Worker, c
     for _, reason in ends:
         assert reason.kind is tenure.CancelKind.LEASE_LOST
         assert isinstance(reason.error, errors.ConflictError)
-    assert hooks == ["tenure-worker"]
+    assert hooks == ["tenure-hooks"]
     for task_id in ids:
         (attempt,) = client.attempts(task_id)
         assert attempt.late_report is None

@@ -331,7 +331,7 @@ def test_a_refused_start_runs_nothing(
 def test_a_lease_counts_from_its_start(plane: ControlPlane) -> None:
     """Also if `started` was not answered for longer than a worker may be silent."""
     plane.answer("started", *[error_answer(503, "store_unavailable")] * 4)
-    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], outage_tolerance=0)
+    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], allow_any_scope=True, outage_tolerance=0)
     worker.add_operator("echo", lambda ctx: "ran")
     with worker.start_serving() as running, httpx.Client(trust_env=False) as http:
         url = "http://{}:{}/dispatch".format(*running.address)
@@ -509,7 +509,7 @@ def test_what_must_not_run_is_refused(
 
 
 def test_any_of_several_secrets_is_taken(plane: ControlPlane) -> None:
-    worker = Worker(dispatch_secret=["new", "old"], callback_urls=[plane.url])
+    worker = Worker(dispatch_secret=["new", "old"], callback_urls=[plane.url], allow_any_scope=True)
     worker.add_operator("echo", lambda ctx: None)
     with worker.start_serving() as running, httpx.Client(trust_env=False) as http:
         url = "http://{}:{}/dispatch".format(*running.address)
@@ -547,7 +547,9 @@ def test_a_worker_that_ends_finishes_what_it_has_and_takes_no_more(
 
 
 def test_a_task_that_does_not_end_in_time_is_given_back(plane: ControlPlane) -> None:
-    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], drain_timeout=0, stop_grace=0)
+    worker = Worker(
+        dispatch_secret=SECRET, callback_urls=[plane.url], allow_any_scope=True, drain_timeout=0, stop_grace=0
+    )
     release = threading.Event()
     worker.add_operator("stuck", lambda ctx: release.wait(PATIENCE))
     running = worker.start_serving()

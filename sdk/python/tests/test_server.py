@@ -162,7 +162,7 @@ def test_tls_with_a_certificate_of_the_caller(plane: ControlPlane, tmp_path: Pat
     with_certificate = ssl.create_default_context(cafile=authority)
     without = ssl.create_default_context(cafile=authority)
     with_certificate.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
-    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url])
+    worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], allow_any_scope=True)
     worker.add_operator("echo", lambda ctx: ctx.payload)
     with worker.start_serving(tls=server) as running:
         url = f"https://127.0.0.1:{running.address[1]}/dispatch"

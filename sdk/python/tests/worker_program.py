@@ -10,7 +10,7 @@
 | `PORT` and `HOST`, or `TENURE_LISTEN` | where dispatches are taken; port 0 takes a free one; push |
 | `SECRET` or `TENURE_DISPATCH_SECRET` | push |
 | `CALLBACK_URLS` | with commas between them, default the control plane; push |
-| `TENANT`, `WORKSPACE` | refuses dispatches of others; push |
+| `TENANT`, `WORKSPACE` | refuses dispatches of others; without both takes all; push |
 | `WORKER_NAME`, `CONCURRENCY`, `DRAIN_TIMEOUT` | default: made up, 4, 30 |
 
 On stdout it says `worker listening on URL` or `worker pulling from URL`, then `ready`, then what its tasks do, one line
@@ -50,8 +50,9 @@ def worker_of_environment() -> Worker:
         dispatch_secret=secret,
         allow_no_secret=secret is None,
         callback_urls=[url for url in urls.split(",") if url],
-        tenant=os.environ.get("TENANT"),
-        workspace=os.environ.get("WORKSPACE"),
+        tenant=setting("TENANT"),
+        workspace=setting("WORKSPACE"),
+        allow_any_scope=setting("TENANT", "WORKSPACE") is None,
         name=os.environ.get("WORKER_NAME"),
         concurrency=int(os.environ.get("CONCURRENCY", "4")),
         drain_timeout=float(os.environ.get("DRAIN_TIMEOUT", "30")),

@@ -82,15 +82,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 class Backoff:
     """Waits that double up to a limit. Each is cut by up to a half at random, so that many do not return as one."""
 
-    def __init__(self, first: float, longest: float) -> None:
+    def __init__(self, first: float, longest: float, longest_asked: float | None = None) -> None:
         self._next = first
         self._longest = longest
+        self._longest_asked = longest if longest_asked is None else longest_asked
 
     def next(self, asked: float | None = None) -> float:
-        """The next wait; at least what the server asked for, within the limit."""
+        """The next wait; at least what the server asked for, within its own limit."""
         full = min(self._next, self._longest)
         self._next = min(full * 2, self._longest)
-        return max(jittered(full), min(asked or 0.0, self._longest))
+        return max(jittered(full), min(asked or 0.0, self._longest_asked))
 
 
 def jittered(full: float) -> float:

@@ -15,6 +15,11 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _DIGITS = {digit: value for value, digit in enumerate(_CROCKFORD)}
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 _FRACTION = re.compile(r"\.(\d+)")
+#: What has a place in the structure of a JSON text. Strings are passed over as a whole.
+_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.S)
+_MEMBER = re.compile(r'\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:(.*)', re.S)
+#: Digits of a whole number. Longer ones take a time that grows with the square of it, and Python refuses them.
+_DIGITS_MAX = 4300
 
 
 def encode(value: Any) -> bytes:
@@ -25,9 +30,64 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes | str) -> Any:
     """JSON, or ValueError."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return json.loads(data, parse_constant=_no_constant, parse_int=_integer)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS_MAX:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def items(text: str) -> list[str]:
+    """The values of an array or the members of an object, each as text. For what `decode` cannot read as a whole.
+
+    ValueError if this is neither. Depth costs nothing here.
+    """
+    pieces, depth, begin, end = list[str](), 0, 0, None
+    for mark in _MARK.finditer(text):
+        char = mark[0]
+        if char in ("[", "{"):
+            depth += 1
+            if depth == 1:
+                begin = mark.end()
+        elif char in ("]", "}"):
+            depth -= 1
+            if depth == 0:
+                end = mark.start()
+                break
+        elif char == "," and depth == 1:
+            pieces.append(text[begin : mark.start()])
+            begin = mark.end()
+    whole = text.strip()
+    if end is None or text[end + 1 :].strip() or (whole[:1] + whole[-1:]) not in ("[]", "{}"):
+        raise ValueError("neither an array nor an object")
+    last = text[begin:end]
+    return [*pieces, last] if pieces or last.strip() else []
+
+
+def members(text: str) -> dict[str, str]:
+    """The members of an object by their names, each value as text, or ValueError."""
+    if text.strip()[:1] != "{":
+        raise ValueError("no object")
+    found: dict[str, str] = {}
+    for piece in items(text):
+        member = _MEMBER.fullmatch(piece)
+        if member is None:
+            raise ValueError("a member of an object without a name")
+        found[str(decode(member[1]))] = member[2]
+    return found
+
+
+def is_sendable(text: str) -> bool:
+    """Whether it can be written as UTF-8. JSON can bring half a character that cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_constant(text: str) -> Any:

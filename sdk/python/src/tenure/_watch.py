@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,8 @@ from . import _sse, _text
 from ._http import CONNECT_TIMEOUT, join
 from .errors import ApiError, NetworkError, StillRunning, TenureError
 from .models import Run, Task
+
+log = logging.getLogger("tenure")
 
 #: Between looks while events arrive.
 POLL_WITH_EVENTS = 10.0
@@ -48,8 +51,9 @@ class Feed:
             try:
                 if not await self._read():
                     return
-            except (httpx.HTTPError, httpx.StreamError, _sse.TooLong):
-                pass
+            except Exception as error:
+                # Whatever is wrong with it: without a feed there are still the looks.
+                log.debug("the feed of events broke: %r", error)
             finally:
                 self.is_open = False
                 self.tried.set()

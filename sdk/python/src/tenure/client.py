@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 
@@ -300,17 +301,16 @@ class Client:
     def _follow(self, open_feed: Callable[[AsyncClient], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
         thread = LoopThread("tenure-watch")
         try:
-            client = self._watcher()
-            changes = open_feed(client)
+            feed = _Feed(self._watcher(), open_feed)
             try:
                 while True:
                     try:
-                        change = thread.submit(_next(changes)).result()
+                        change = thread.submit(feed.next()).result()
                     except _End:
                         return
                     yield change
             finally:
-                thread.submit(_close(client, changes)).result()
+                thread.submit(feed.close()).result()
         finally:
             thread.close()
 
@@ -319,13 +319,28 @@ class _End(Exception):
     """StopAsyncIteration cannot pass through a future."""
 
 
-async def _next(changes: AsyncGenerator[T, None]) -> T:
-    try:
-        return await changes.__anext__()
-    except StopAsyncIteration:
-        raise _End from None
+class _Feed(Generic[T]):
+    """Changes that come on the loop of another thread."""
 
+    def __init__(self, client: AsyncClient, open_feed: Callable[[AsyncClient], AsyncGenerator[T, None]]) -> None:
+        self._client = client
+        self._changes = open_feed(client)
+        self._waiting: asyncio.Task[Any] | None = None
 
-async def _close(client: AsyncClient, changes: AsyncGenerator[Any, None]) -> None:
-    await changes.aclose()
-    await client.aclose()
+    async def next(self) -> T:
+        self._waiting = asyncio.current_task()
+        try:
+            return await self._changes.__anext__()
+        except StopAsyncIteration:
+            raise _End from None
+
+    async def close(self) -> None:
+        """Ends also what still waits for the next change, as after Ctrl-C: a generator that runs cannot be closed."""
+        waiting = self._waiting
+        try:
+            while waiting is not None and not waiting.done():
+                waiting.cancel()
+                await asyncio.wait([waiting], timeout=1.0)
+            await self._changes.aclose()
+        finally:
+            await self._client.aclose()

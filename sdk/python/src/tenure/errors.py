@@ -359,6 +359,18 @@ def _all_words(cls: type[ApiError]) -> dict[str, type[ApiError]]:
 _BY_WORD = _all_words(ApiError)
 
 
+#: Words of the contracts that have no class of their own.
+_PLAIN_WORDS = frozenset(("missing_worker_token", "invalid_worker_token", "worker_mismatch", "internal"))
+
+
+def is_envelope(body: Any) -> bool:
+    """Whether a body is an error of the contracts: a word that stands in them, and a message."""
+    if not isinstance(body, dict) or not isinstance(body.get("message"), str):
+        return False
+    word = body.get("error")
+    return isinstance(word, str) and (word in _BY_WORD or word in _PLAIN_WORDS)
+
+
 def _by_status(status: int) -> type[ApiError]:
     if status == 408 or status >= 500:
         return Unavailable

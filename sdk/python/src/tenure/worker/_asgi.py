@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
@@ -32,7 +31,6 @@ class AsgiApp:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -66,8 +64,7 @@ class AsgiApp:
                 return
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._lock:
-            source = await self._host.begin()
+        source = await self._host.begin()
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))

@@ -48,8 +48,8 @@ class CallbackLink:
         self._started = _text.encode({**self._who(), "startedAt": _text.now_text()})
 
     @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._token_until
+    def time_left(self) -> float:
+        return self._token_until - time.monotonic()
 
     def _who(self) -> dict[str, Any]:
         who: dict[str, Any] = {"attempt": self._envelope.attempt, "workerId": self._worker_id}
@@ -60,8 +60,9 @@ class CallbackLink:
     async def _post(self, name: str, body: bytes, timeout: float) -> dict[str, Any]:
         url = join(self._envelope.callback_base_url, ("v1", "tasks", self._envelope.task_id, name))
         headers = {"Authorization": f"Bearer {self._token}"}
-        if self._envelope.grant.traceparent is not None:
-            headers["traceparent"] = self._envelope.grant.traceparent
+        trace = self._envelope.grant.traceparent
+        if trace is not None and trace.isascii() and trace.isprintable():
+            headers["traceparent"] = trace
         return await post(self._http, url, headers, body, timeout)
 
     async def begin(self) -> tuple[bool, float | None]:

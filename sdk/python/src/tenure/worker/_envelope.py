@@ -17,6 +17,8 @@ from ..errors import SetupError
 from ._lease import Grant
 
 _SNAKE = re.compile(r"_([a-z0-9])")
+#: Of an id. The control plane's own have about thirty; what is remembered of dispatches has a bound with this.
+ID_MAX = 256
 
 
 class BadEnvelope(ValueError):
@@ -43,9 +45,9 @@ class Envelope:
     def read(cls, data: Any, now: float) -> Envelope:
         """Reads an envelope that arrived at `now`. Names may be in camelCase or snake_case."""
         fields = _Fields(data)
-        task_id = fields.text("taskId")
+        task_id = fields.id("taskId")
         attempt = fields.number("attempt", least=1)
-        attempt_id = fields.maybe_text("attemptId")
+        attempt_id = fields.maybe_id("attemptId")
         token = fields.text("taskToken")
         if not token.isascii() or not token.isprintable():
             raise BadEnvelope("`taskToken` has characters that a header cannot carry")
@@ -78,7 +80,7 @@ class Envelope:
             task_id=task_id,
             attempt=attempt,
             attempt_id=attempt_id,
-            dispatch_id=fields.maybe_text("dispatchId") or f"{grant.task_id}:{attempt}",
+            dispatch_id=fields.maybe_id("dispatchId") or f"{grant.task_id}:{attempt}",
             tenant=grant.tenant,
             workspace=grant.workspace,
             callback_base_url=base,
@@ -97,11 +99,11 @@ def _token_life(token: str, expires_at: str) -> float:
     """
     claims = _claims(token)
     issued, ends = claims.get("iat"), claims.get("exp")
-    if isinstance(issued, (int, float)) and isinstance(ends, (int, float)) and ends > issued:
+    if isinstance(issued, (int, float)) and isinstance(ends, (int, float)) and 0 <= issued < ends < 1 << 53:
         return float(ends - issued)
     try:
         return (_text.parse_time(expires_at) - datetime.now(timezone.utc)).total_seconds()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadEnvelope("`tokenExpiresAt` is no RFC 3339 time") from None
 
 
@@ -121,7 +123,7 @@ def renewed_until(answer: Mapping[str, Any], sent_at: float) -> float | None:
     try:
         ends = _text.parse_time(str(answer["tokenExpiresAt"]))
         now = _text.parse_time(str(answer["serverTime"])) if "serverTime" in answer else datetime.now(timezone.utc)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return None
     return sent_at + (ends - now).total_seconds()
 
@@ -147,6 +149,20 @@ class _Fields:
         value = self.all.get(name)
         if value is not None and not isinstance(value, str):
             raise BadEnvelope(f"`{name}` is text")
+        if value is not None and not _text.is_sendable(value):
+            raise BadEnvelope(f"`{name}` has half a character")
+        return value
+
+    def maybe_id(self, name: str) -> str | None:
+        value = self.maybe_text(name)
+        if value is not None and len(value) > ID_MAX:
+            raise BadEnvelope(f"`{name}` has up to {ID_MAX} characters")
+        return value
+
+    def id(self, name: str) -> str:
+        value = self.maybe_id(name)
+        if not value:
+            raise BadEnvelope(f"`{name}` is missing")
         return value
 
     def text(self, name: str) -> str:

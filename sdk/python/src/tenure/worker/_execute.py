@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import Any
 
 from .._loop import LoopThread
-from ..errors import LeaseLost, SetupError, TaskError
+from ..errors import Category, LeaseLost, SetupError, TaskError
 from ._lease import Lease
-from ._outcome import Ended, encode_result, failure_of
+from ._outcome import Ended, Failure, encode_result, failure_of
 from .context import TaskContext
 
 log = logging.getLogger("tenure.worker")
+#: What a handler gave whose thread ended in the middle of telling it.
+_DIED = Failure(Category.INFRASTRUCTURE, "the thread of the handler ended", True)
 Handler = Callable[[TaskContext], Any | Awaitable[Any]]
 
 
@@ -96,10 +98,18 @@ def start(
     done: Callable[[Ended], None],
 ) -> None:
     """Begins a handler. `done` is called once, on any thread, with what it gave."""
-    if is_async(handler):
-        _start_task(lease, context, handler, handlers(), done)
-    else:
-        _start_thread(lease, context, handler, interrupt, done)
+    try:
+        if is_async(handler):
+            _start_task(lease, context, handler, handlers(), done)
+        else:
+            _start_thread(lease, context, handler, interrupt, done)
+    except Exception as error:
+        # There is no thread to be had, say.
+        done(_not_begun(error))
+
+
+def _not_begun(error: BaseException) -> Ended:
+    return Ended(None, failure_of(OSError(f"the handler could not be begun: {error}")))
 
 
 def _start_thread(
@@ -111,14 +121,13 @@ def _start_thread(
         if lease.phase.value in ("lost", "abandoned"):
             stopper.fire()
     target = functools.partial(_thread_main, context, handler, stopper, done)
-    try:
-        threading.Thread(target=target, name=f"tenure-task-{context.task_id}", daemon=True).start()
-    except RuntimeError as error:
-        done(Ended(None, failure_of(OSError(str(error)))))
+    threading.Thread(target=target, name=f"tenure-task-{context.task_id}", daemon=True).start()
 
 
 def _thread_main(context: TaskContext, handler: Handler, stopper: _Interrupt, done: Callable[[Ended], None]) -> None:
-    output, failure, began = None, None, time.thread_time()
+    # Whatever happens below, somebody is told, and not of a success.
+    began, output = time.thread_time(), None
+    failure: Failure | None = _DIED
     try:
         try:
             stopper.arm()
@@ -128,10 +137,11 @@ def _thread_main(context: TaskContext, handler: Handler, stopper: _Interrupt, do
             # Sent once at most, so it cannot come in here a second time.
             stopper.disarm()
             raise
-        output = encode_result(_no_awaitable(value))
+        output, failure = encode_result(_no_awaitable(value)), None
     except BaseException as error:
         failure = failure_of(error)
-    done(Ended(output, failure, time.thread_time() - began))
+    finally:
+        done(Ended(output, failure, time.thread_time() - began))
 
 
 def _no_awaitable(value: Any) -> Any:
@@ -147,13 +157,19 @@ def _start_task(
 ) -> None:
     def begin() -> None:
         timed = _Timed(_task_main(context, handler))
-        task = handlers.loop.create_task(timed)
+        try:
+            task = handlers.loop.create_task(timed)
+        except Exception as error:
+            timed.close()
+            done(_not_begun(error))
+            return
+        task.add_done_callback(lambda task: done(_ended(task, timed.seconds)))
         lease.interrupt = lambda: handlers.call(task.cancel)
         if lease.phase.value in ("lost", "abandoned"):
             task.cancel()
-        task.add_done_callback(lambda task: done(_ended(task, timed.seconds)))
 
-    handlers.call(begin)
+    if not handlers.call(begin):
+        done(_not_begun(RuntimeError("the event loop of the handlers has ended")))
 
 
 async def _task_main(context: TaskContext, handler: Handler) -> Ended:

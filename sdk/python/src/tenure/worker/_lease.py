@@ -39,6 +39,8 @@ class Grant:
     workspace: str | None = None
     #: The claim's job, or the envelope without its token.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: What of it cannot be read, and why. The handler is not run then.
+    unreadable: str | None = None
 
 
 class CancelKind(str, enum.Enum):
@@ -92,9 +94,11 @@ class Lease:
         #: The last checkpoint, told or not.
         self.last_checkpoint: Any = ABSENT
         #: Called, on any thread, when something changed that the runtime must look at.
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], object] = lambda: None
         #: Called, on any thread, when the handler must end now.
-        self.interrupt: Callable[[], None] = lambda: None
+        self.interrupt: Callable[[], object] = lambda: None
+        #: Runs hooks, which may take their time.
+        self.spawn: Callable[[Callable[[], None]], None] = lambda work: work()
 
     def begin(self, sent_at: float) -> None:
         """The lease counts since the request sent at `sent_at`, by whose answer it is ours."""
@@ -149,7 +153,7 @@ class Lease:
         self.wake()
 
     def lose(self, message: str, error: ApiError | None = None) -> None:
-        """The lease is gone: kills what the handler started, tells it, ends it."""
+        """The lease is gone: begins to kill what the handler started, tells it, ends it."""
         self._leave(Phase.LOST, CancelReason(CancelKind.LEASE_LOST, f"the lease is lost: {message}", error))
 
     def abandon(self) -> None:
@@ -164,11 +168,15 @@ class Lease:
             self._reason = reason
             hooks = list(self._hooks.values())
             self._hooks.clear()
+        if hooks:
+            self.spawn(lambda: self._run_hooks(hooks))
+        self._set_cancelled()
+        self._guarded(self.interrupt)
+        self.wake()
+
+    def _run_hooks(self, hooks: list[Callable[[], object]]) -> None:
         for hook in hooks:
             self._run_hook(hook)
-        self._set_cancelled()
-        self.interrupt()
-        self.wake()
 
     def _run_hook(self, hook: Callable[[], object]) -> None:
         try:
@@ -181,7 +189,14 @@ class Lease:
             self.cancelled.set()
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
-            wake()
+            self._guarded(wake)
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        """One that fails must not keep the others from being told."""
+        try:
+            call()
+        except Exception:
+            log.exception("task %s: what tells its handler to stop failed", self.grant.task_id)
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls `wake` once the handler is to stop, at once if it already is. Returns what takes it back."""

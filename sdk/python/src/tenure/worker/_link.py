@@ -17,6 +17,12 @@ from ._outcome import Outcome
 
 #: For the answer to a report.
 ANSWER_WAIT = 15.0
+#: Of an answer, unless it brings work.
+ANSWER_BYTES = 1 << 20
+#: In every answer of the control plane to a worker.
+CONTRACT_HEADER = "x-tenure-contract"
+#: The longest wait that a server may ask for.
+ASKED_MAX = 60.0
 #: Reports that are under way to one control plane at a time. More would not be answered sooner: they share its disk,
 #: and the cost of a request grows with the connections that are open here.
 LANES = 8
@@ -38,6 +44,18 @@ class Again(Exception):
     def __init__(self, reason: str, asked: float | None = None) -> None:
         super().__init__(reason)
         self.asked = asked
+
+
+class Unreadable(Again):
+    """An answer came, and it is none that this package can read."""
+
+
+class Foreign(Again):
+    """Somebody else than the control plane answered, and refused: a proxy on the way."""
+
+    def __init__(self, reason: str, error: ApiError) -> None:
+        super().__init__(reason)
+        self.error = error
 
 
 class Refused(Exception):
@@ -85,8 +103,8 @@ class Link(Protocol):
         """Whether a failure carries the last checkpoint itself."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether no request can be accepted any more, because the token has run out."""
+    def time_left(self) -> float:
+        """How long requests can be accepted, in seconds: until the token runs out. Infinite if none does."""
 
     def handler_ended(self) -> None:
         """The handler no longer takes a slot; what it gave is about to be reported."""
@@ -98,25 +116,40 @@ class Link(Protocol):
         """There will be no report."""
 
 
-async def post(
-    http: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], body: bytes, timeout: float
-) -> dict[str, Any]:
-    """Sends one request. Gives the object in the answer, or raises Again or Refused."""
+async def fetch(
+    http: httpx.AsyncClient,
+    url: httpx.URL,
+    headers: Mapping[str, str],
+    body: bytes,
+    timeout: float,
+    *,
+    total: float | None = None,
+    most: int = ANSWER_BYTES,
+) -> bytes:
+    """Sends one request. Gives the body of a success, or raises Again or Refused.
+
+    `timeout` is for each step: connecting, sending, the next piece of the answer. `total` is for all of them, twice
+    that unless given. More than `most` bytes of an answer are not read.
+    """
     operation = f"POST {url.path}"
     limits = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout))
     headers = {"Content-Type": "application/json", **headers}
     try:
-        response = await http.post(url, content=body, headers=headers, timeout=limits)
-    except (httpx.RequestError, httpx.InvalidURL) as error:
+        response, data = await asyncio.wait_for(
+            _exchange(http, url, headers, body, limits, most), 2 * timeout if total is None else total
+        )
+    except asyncio.TimeoutError as error:
+        raise Again(f"{operation}: the answer took too long") from error
+    except (httpx.RequestError, httpx.InvalidURL, httpx.StreamError) as error:
         raise Again(f"{operation}: no answer ({type(error).__name__})") from error
+    if response.is_success:
+        if data is None:
+            raise Unreadable(f"{operation}: the answer has more than {most} bytes")
+        return data
     try:
-        answer = _text.decode(response.content)
+        answer = _text.decode(data or b"")
     except ValueError:
         answer = None
-    if response.is_success:
-        if not isinstance(answer, dict):
-            raise Again(f"{operation}: the answer could not be read")
-        return answer
     refusal = errors.from_answer(operation, response.status_code, answer)
     if is_temporary(response.status_code):
         asked = retry_after(response.headers)
@@ -124,7 +157,42 @@ async def post(
         if asked is None and isinstance(wait_ms, int) and not isinstance(wait_ms, bool):
             asked = wait_ms / 1000
         raise Again(f"{operation}: the server answered {refusal.status} {refusal.error}", asked)
-    raise Refused(refusal)
+    # What a proxy answers for itself, while the server is replaced say, decides nothing. But a body that is too large
+    # for it will be so the next time.
+    if CONTRACT_HEADER in response.headers or errors.is_envelope(answer) or response.status_code == 413:
+        raise Refused(refusal)
+    raise Foreign(f"{operation}: HTTP {refusal.status}, and not by the control plane", refusal)
+
+
+async def _exchange(
+    http: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], body: bytes, limits: httpx.Timeout, most: int
+) -> tuple[httpx.Response, bytes | None]:
+    """The answer and its body; None in place of one that is too large."""
+    data = bytearray()
+    async with http.stream("POST", url, content=body, headers=headers, timeout=limits) as response:
+        async for piece in response.aiter_bytes():
+            data += piece
+            if len(data) > most:
+                return response, None
+    return response, bytes(data)
+
+
+async def post(
+    http: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], body: bytes, timeout: float
+) -> dict[str, Any]:
+    """Sends one request. Gives the object in the answer, or raises Again or Refused."""
+    return read_object(await fetch(http, url, headers, body, timeout), f"POST {url.path}")
+
+
+def read_object(data: bytes, operation: str) -> dict[str, Any]:
+    """The object in an answer, or Unreadable."""
+    try:
+        answer = _text.decode(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Unreadable(f"{operation}: the answer could not be read")
+    return answer
 
 
 def splice(fields: Mapping[str, Any], name: str, value: bytes | None) -> bytes:

@@ -94,12 +94,26 @@ def encode_result(value: Any) -> bytes:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Puts what a handler raised into a category. Whatever ends a handler but a return is a failure."""
+    """Puts what a handler raised into a category. Whatever ends a handler but a return is a failure.
+
+    Raises nothing, however strange the error.
+    """
+    try:
+        return _failure_of(error)
+    except BaseException as fault:
+        kinds = f"{type(error).__name__} (telling it raised {type(fault).__name__})"
+        return Failure(Category.USER_CODE, kinds, Category.USER_CODE.is_retryable)
+
+
+def _failure_of(error: BaseException) -> Failure:
     stack = _stack(error)
     if isinstance(error, TaskError):
+        # A subclass may have left out the constructor of its base.
         category = Category(error.category)
-        retryable = category.is_retryable if error.retryable is None else error.retryable
-        return Failure(category, str(error) or category.value, retryable, error.code, stack)
+        retryable, code = getattr(error, "retryable", None), getattr(error, "code", None)
+        if not isinstance(retryable, bool):
+            retryable = category.is_retryable
+        return Failure(category, str(error) or category.value, retryable, None if code is None else str(code), stack)
     category = _category(error)
     return Failure(category, _describe(error), category.is_retryable, None, stack)
 
@@ -151,6 +165,17 @@ def unknown_operator(name: str) -> Failure:
     """Another worker may know the operator, as during a roll-out: so it is retried."""
     error = ConfigurationError(f"this worker has no operator `{name}`")
     return Failure(error.category, str(error), True, "UNKNOWN_OPERATOR")
+
+
+def unreadable(why: str) -> Failure:
+    """What was submitted is beyond this worker, and would be so the next time."""
+    return Failure(Category.CONFIGURATION, f"the task cannot be read: {why}", False, "TASK_UNREADABLE")
+
+
+def unsendable(why: BaseException) -> Failure:
+    """In place of an outcome that could not be put into words."""
+    message = f"the outcome could not be told ({type(why).__name__})"
+    return Failure(Category.USER_CODE, message, False, "OUTCOME_UNSENDABLE")
 
 
 def shut_down(cause: Failure | None = None) -> Failure:

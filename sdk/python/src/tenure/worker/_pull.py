@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,25 @@ import httpx
 
 from .. import _text
 from .._http import Backoff, header_value, jittered, join
-from ..errors import ApiError, SetupError, StaleIncarnation, Superseded, Unauthorized, WorkerRefused
+from .._loop import aside
+from ..errors import ApiError, SetupError, StaleIncarnation, Superseded, Unauthorized, WorkerError, WorkerRefused
 from ._beat import ABSENT, News
 from ._lease import Grant, Lease
-from ._link import ANSWER_WAIT, Again, Beaten, Lanes, Lost, Refused, post, splice
+from ._link import (
+    ANSWER_BYTES,
+    ANSWER_WAIT,
+    ASKED_MAX,
+    Again,
+    Beaten,
+    Foreign,
+    Lanes,
+    Lost,
+    Refused,
+    Unreadable,
+    fetch,
+    read_object,
+    splice,
+)
 from ._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -32,23 +48,64 @@ LONGEST_WAIT = 5.0
 BUSY_PAUSE = 0.2
 #: `max_jobs` of a claim.
 JOBS_MAX = 100
+#: Of the answer to a claim: payload and checkpoint of each job have up to 1 MiB, and the first job stands in it twice.
+JOB_BYTES = 4 << 20
+#: For an answer with many large jobs to arrive, once it has begun.
+ARRIVAL_WAIT = 60.0
+#: How long the token is waited for, and after which time another thread asks for it though the first one still does.
+TOKEN_WAIT = 5.0
+TOKEN_STUCK = 60.0
+#: How often a claim is sent again whose answer could not be read, and how long jobs are then claimed one by one.
+UNREADABLE_MAX = 2
+ONE_BY_ONE = 600.0
 
-TokenSource = Callable[[], str | None]
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Where the token comes from: a constant, or a function that may take its time."""
+
+    constant: str | None = field(default=None, repr=False)
+    ask: Callable[[], str] | None = field(default=None, repr=False)
 
 
 def token_source(token: str | Callable[[], str] | None, token_file: str | PathLike[str] | None) -> TokenSource:
-    """Where the token comes from. File and function are asked for every request: a rotated token is used at once."""
+    """File and function are asked for every request: a rotated token is used at once."""
     if token is not None and token_file is not None:
         raise SetupError("a worker has a token or a file with it, not both")
     if token_file is not None:
         path = Path(token_file)
-        return lambda: header_value(path.read_text(encoding="utf-8"), "worker token")
+        return TokenSource(ask=lambda: header_value(path.read_text(encoding="utf-8"), "worker token"))
     if callable(token):
-        return lambda: header_value(token(), "worker token")
+        return TokenSource(ask=lambda: header_value(token(), "worker token"))
     if token is None:
-        return lambda: None
-    text = header_value(token, "worker token")
-    return lambda: text
+        return TokenSource()
+    return TokenSource(header_value(token, "worker token"))
+
+
+class Tokens:
+    """Asks for the token on a thread of its own: heartbeats do not wait for a function of the user's.
+
+    Requests that are made while it is being asked for share the answer.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._asking: asyncio.Future[str] | None = None
+        self._asked_at = 0.0
+
+    async def get(self, timeout: float) -> str | None:
+        """The token, or whatever Exception the function raises; TimeoutError if it takes too long."""
+        if self._source.ask is None:
+            return self._source.constant
+        now = time.monotonic()
+        if self._asking is None or self._asking.done() or now - self._asked_at > TOKEN_STUCK:
+            self._asking = aside(self._source.ask, "tenure-token")
+            self._asked_at = now
+        asking = self._asking
+        await asyncio.wait([asking], timeout=min(timeout, TOKEN_WAIT))
+        if not asking.done():
+            raise TimeoutError("the function that gives it took too long")
+        return asking.result()
 
 
 @dataclass
@@ -58,36 +115,51 @@ class Connection:
     http: httpx.AsyncClient
     server: httpx.URL
     worker_id: str
-    token: TokenSource = field(repr=False)
+    tokens: Tokens = field(repr=False)
     lanes: Lanes = field(default_factory=Lanes)
     #: The server has let this worker in once: a later refusal of its token is likely a rotation going on.
     admitted: bool = False
 
-    async def post(self, name: str, body: bytes, timeout: float) -> dict[str, Any]:
-        try:
-            token = self.token()
-        except (OSError, SetupError, ValueError) as error:
-            if self.admitted:
-                raise Again(f"no worker token: {error}") from error
-            raise SetupError(f"the worker token could not be had: {error}") from error
+    async def fetch(
+        self, name: str, body: bytes, timeout: float, *, total: float | None = None, most: int = ANSWER_BYTES
+    ) -> bytes:
+        """Sends one request. Gives the body of a success, or raises Again or Refused; SetupError without a token."""
         headers = {"X-Worker-ID": self.worker_id}
+        token = await self._token(timeout)
         if token is not None:
             headers["X-Worker-Token"] = token
+        url = join(self.server, ("internal", "worker", name))
         try:
-            answer = await post(self.http, join(self.server, ("internal", "worker", name)), headers, body, timeout)
+            return await fetch(self.http, url, headers, body, timeout, total=total, most=most)
         except Refused as refused:
             if self.admitted and refused.error.status in (401, 403):
                 raise Again(str(refused)) from None
             raise
-        self.admitted = True
-        return answer
+        except Foreign as foreign:
+            # Never let in: more likely a wrong address than a server that is being replaced.
+            if not self.admitted:
+                raise Refused(foreign.error) from None
+            raise
+
+    async def _token(self, timeout: float) -> str | None:
+        try:
+            return await self.tokens.get(timeout)
+        except Exception as error:
+            # The message of a function of the user's may show the token; those of ours do not.
+            shown = str(error) if isinstance(error, (OSError, SetupError)) else type(error).__name__
+            if self.admitted:
+                raise Again(f"no worker token: {shown}") from error
+            raise SetupError(f"the worker token could not be had: {shown}") from error
+
+    async def post(self, name: str, body: bytes, timeout: float) -> dict[str, Any]:
+        return read_object(await self.fetch(name, body, timeout), name)
 
 
 class PullLink:
     """One job."""
 
     tells_checkpoint_with_report = False
-    is_over = False
+    time_left = math.inf
 
     def __init__(self, connection: Connection, job: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -152,15 +224,26 @@ class PullSource:
         self._poll_wait = poll_wait
         # Only under a fixed name can a newer process take over from an older one.
         self._incarnation = _text.ulid() if named else None
+        #: Until then jobs are claimed one by one, so that one that cannot be read costs no other its attempt.
+        self._one_by_one_until = 0.0
 
     async def run(self, runtime: Runtime) -> None:
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while True:
             free = runtime.free()
             if free == 0:
                 await runtime.slots.wait()
                 continue
             sent_at = time.monotonic()
-            jobs = await self._claim(min(free, JOBS_MAX))
+            try:
+                jobs = await self._claim(1 if sent_at < self._one_by_one_until else min(free, JOBS_MAX))
+            except (WorkerError, SetupError):
+                raise
+            except Exception:
+                log.exception("a claim ended in a fault of this package")
+                await asyncio.sleep(backoff.next())
+                continue
+            backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
             if not jobs and time.monotonic() - sent_at < self._poll_wait / 2:
                 # A server that ends polls early is shutting down, say: do not hammer it.
                 await asyncio.sleep(jittered(BUSY_PAUSE))
@@ -173,7 +256,7 @@ class PullSource:
     def _begin(self, runtime: Runtime, job: Mapping[str, Any], sent_at: float) -> None:
         try:
             grant = _grant(job)
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
             log.error("a job of the server cannot be read, its lease will run out: %r", error)
             return
         runtime.begin(Lease(grant, sent_at, runtime.outage_tolerance), PullLink(self._connection, job))
@@ -182,6 +265,7 @@ class PullSource:
         """Sends the same claim, under the same `claim_id`, until there is an answer.
 
         An answer that got lost is then repeated by the server, and no granted job is left without a holder that knows.
+        One that cannot be read is asked for once more. After that its jobs are left to others.
         """
         request: dict[str, Any] = {
             "worker_id": self._connection.worker_id,
@@ -193,22 +277,74 @@ class PullSource:
         if self._incarnation is not None:
             request["incarnation"] = self._incarnation
         body = _text.encode(request)
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, ASKED_MAX)
+        unreadable = 0
         while True:
             try:
-                answer = await self._connection.post("claim", body, ANSWER_WAIT + self._poll_wait)
+                return await self._claim_once(body, jobs)
             except Again as again:
+                unreadable += isinstance(again, Unreadable)
                 wait = backoff.next(again.asked)
                 log.warning("the server gave no work (%s), asking again in %.1f s", again, wait)
                 await asyncio.sleep(wait)
+                if unreadable >= UNREADABLE_MAX:
+                    log.error("the answer to a claim cannot be read; from now on jobs are claimed one by one")
+                    self._one_by_one_until = time.monotonic() + ONE_BY_ONE
+                    return []
             except Refused as refused:
                 if isinstance(refused.error, StaleIncarnation):
                     raise Superseded(self._connection.worker_id) from None
                 if isinstance(refused.error, Unauthorized):
                     log.error("the server does not take the worker token")
                 raise WorkerRefused(refused.error) from None
-            else:
-                return _jobs(answer)
+
+    async def _claim_once(self, body: bytes, jobs: int) -> list[Mapping[str, Any]]:
+        wait = ANSWER_WAIT + self._poll_wait
+        most = JOB_BYTES * (jobs + 1)
+        data = await self._connection.fetch("claim", body, wait, total=wait + ARRIVAL_WAIT, most=most)
+        try:
+            answer = _text.decode(data)
+        except ValueError:
+            # Done aside, for it takes a while, and heartbeats must not wait for it.
+            try:
+                answer = await aside(lambda: _by_parts(data), "tenure-claim")
+            except (ValueError, RuntimeError) as error:
+                raise Unreadable(f"the answer could not be read: {error}") from None
+            self._one_by_one_until = time.monotonic() + ONE_BY_ONE
+        if not isinstance(answer, dict) or not isinstance(answer.get("claimed"), bool):
+            raise Unreadable("this is no answer to a claim")
+        self._connection.admitted = True
+        return _jobs(answer)
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """In place of a value that cannot be read."""
+
+    reason: str
+
+
+def _by_parts(data: bytes) -> dict[str, Any]:
+    """The answer to a claim, field by field, where one of them makes the whole unreadable.
+
+    The server takes payloads that Python's JSON does not: numbers of any length, any depth.
+    """
+    fields = _text.members(data.decode("utf-8"))
+    jobs = fields.pop("jobs", None)
+    answer = _read_each(fields)
+    if jobs is not None:
+        answer["jobs"] = [_read_each(_text.members(job)) for job in _text.items(jobs)]
+    return answer
+
+
+def _read_each(fields: Mapping[str, str]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, text in fields.items():
+        try:
+            read[name] = _text.decode(text)
+        except ValueError as error:
+            read[name] = _Unread(str(error))
+    return read
 
 
 def _jobs(answer: dict[str, Any]) -> list[Mapping[str, Any]]:
@@ -221,19 +357,25 @@ def _jobs(answer: dict[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _grant(job: Mapping[str, Any]) -> Grant:
-    for name in ("lease_token", "stream", "message_id"):
-        if not isinstance(job[name], str):
+    for name in ("job_id", "attempt_id", "lease_token", "stream", "message_id"):
+        # These are sent back as they came.
+        if not isinstance(job[name], str) or not _text.is_sendable(job[name]):
             raise TypeError(f"`{name}` is no text")
+    unread = {name: value.reason for name, value in job.items() if isinstance(value, _Unread)}
+    job = {name: value for name, value in job.items() if name not in unread}
+    ttl, every = float(job["lease_ttl_seconds"]), float(job["heartbeat_interval_seconds"])
+    if not (math.isfinite(ttl) and math.isfinite(every)):
+        raise ValueError("a lease without end")
     previous = job.get("previous_progress")
     return Grant(
-        task_id=_text.canonical_id(str(job["job_id"])),
-        attempt_id=str(job["attempt_id"]),
+        task_id=_text.canonical_id(job["job_id"]),
+        attempt_id=job["attempt_id"],
         attempt=int(job.get("attempt", 1)),
         fence=int(job.get("fence", job.get("attempt", 1))),
         operator=str(job.get("operator", "")),
         payload=job.get("payload"),
-        ttl=float(job["lease_ttl_seconds"]),
-        heartbeat_every=float(job["heartbeat_interval_seconds"]),
+        ttl=ttl,
+        heartbeat_every=every,
         queue=job["stream"],
         deadline=job.get("deadline"),
         traceparent=job.get("traceparent"),
@@ -243,4 +385,5 @@ def _grant(job: Mapping[str, Any]) -> Grant:
         tenant=job.get("tenant"),
         workspace=job.get("workspace"),
         raw={name: value for name, value in job.items() if name not in ("lease_token", "jobs")},
+        unreadable="; ".join(f"`{name}` cannot be read: {reason}" for name, reason in unread.items()) or None,
     )

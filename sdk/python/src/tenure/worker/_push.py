@@ -113,8 +113,8 @@ class PushSettings:
     #: Any of these is taken, so that a secret can be changed. Empty: dispatches need none.
     secrets: tuple[str, ...] = field(repr=False)
     callback_urls: frozenset[str]
-    tenant: str | None
-    workspace: str | None
+    #: Whose tasks are taken: pairs of tenant and workspace. None: everybody's.
+    scopes: frozenset[tuple[str, str]] | None
     concurrency: int
 
 
@@ -183,7 +183,14 @@ class PushSource:
         return self._runtime is None or self._runtime.is_draining
 
     def receive(self, request: Request) -> Response:
-        """Answers a whole request."""
+        """Answers a whole request. Raises nothing."""
+        try:
+            return self._receive(request)
+        except Exception:
+            log.exception("a dispatch ended in a fault of this package")
+            return Response.refusal(500, "internal", "a fault of this worker")
+
+    def _receive(self, request: Request) -> Response:
         refusal = self.check_head(request.method, request.path, request.headers)
         if refusal is not None:
             return refusal
@@ -193,13 +200,13 @@ class PushSource:
             envelope = Envelope.read(_text.decode(request.body), time.monotonic())
         except BadEnvelope as error:
             return Response.refusal(422, "invalid_envelope", str(error))
-        except ValueError:
-            return Response.refusal(400, "malformed_request", "the body is no JSON")
+        except ValueError as error:
+            return Response.refusal(400, "malformed_request", f"the body is no JSON that can be read here: {error}")
         return self._take(envelope)
 
     def _take(self, envelope: Envelope) -> Response:
         settings = self._settings
-        if settings.tenant not in (None, envelope.tenant) or settings.workspace not in (None, envelope.workspace):
+        if settings.scopes is not None and (envelope.tenant, envelope.workspace) not in settings.scopes:
             log.error("a dispatch for another tenant or workspace was refused")
             return Response.refusal(403, "wrong_scope", "this worker serves another tenant or workspace")
         if str(envelope.callback_base_url) not in settings.callback_urls:
@@ -211,12 +218,24 @@ class PushSource:
         refusal = self.dispatches.take(envelope.dispatch_id, settings.concurrency)
         if refusal is not None:
             return refusal
-        self._thread.call(self._begin, runtime, envelope, time.monotonic())
-        return Response.json(202, {"accepted": True, "dispatchId": envelope.dispatch_id, "workerId": self._worker_id})
+        try:
+            taken = {"accepted": True, "dispatchId": envelope.dispatch_id, "workerId": self._worker_id}
+            response = Response.json(202, taken)
+            begun = self._thread.call(self._begin, runtime, envelope, time.monotonic())
+        except BaseException:
+            self.dispatches.over(envelope.dispatch_id, False)
+            raise
+        if not begun:
+            self.dispatches.over(envelope.dispatch_id, False)
+            return busy("worker_draining", "this worker has ended")
+        return response
 
     def _begin(self, runtime: Runtime, envelope: Envelope, arrived_at: float) -> None:
-        if runtime.is_draining:
-            self.dispatches.over(envelope.dispatch_id, False)
-            return
-        link = CallbackLink(self._http, self._lanes, envelope, self._worker_id, self.dispatches)
-        runtime.begin(Lease(envelope.grant, arrived_at, runtime.outage_tolerance), link)
+        try:
+            if not runtime.is_draining:
+                link = CallbackLink(self._http, self._lanes, envelope, self._worker_id, self.dispatches)
+                runtime.begin(Lease(envelope.grant, arrived_at, runtime.outage_tolerance), link)
+                return
+        except Exception:
+            log.exception("task %s could not be begun", envelope.grant.task_id)
+        self.dispatches.over(envelope.dispatch_id, False)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from .._http import Backoff
 from .._loop import LoopThread
-from ..errors import RequestError, Unreported
+from ..errors import RequestError, Superseded, Unreported
 from . import _execute, _outcome
 from ._beat import ABSENT
 from ._execute import Handler
 from ._lease import CancelKind, CancelReason, Lease, Phase
-from ._link import Again, Beaten, Link, Lost, Refused
+from ._link import ASKED_MAX, Again, Beaten, Link, Lost, Refused
 from ._outcome import Ended, Metrics, Outcome
 from .context import TaskContext
 
@@ -32,6 +34,10 @@ ANSWER_MAX = 10.0
 FLUSH_WAIT = 5.0
 #: On shutdown, how long the last reports may take.
 LAST_REPORTS = 10.0
+#: On shutdown, how long hooks may take to end what handlers started.
+LAST_HOOKS = 5.0
+#: The least time for which a report is tried.
+REPORT_MIN = 60.0
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 5.0
 
@@ -98,6 +104,7 @@ class Runtime:
         self.slots = Signal()
         self._leases: dict[Lease, Signal] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hooks: set[threading.Thread] = set()
         self._slots_taken = 0
         self._unreported = 0
         self._stopping = asyncio.Event()
@@ -127,7 +134,7 @@ class Runtime:
             await first([bringing, stopping])
             self.is_draining = True
             if bringing.done():
-                bringing.result()
+                await self._after(bringing)
             await _cancelled(bringing)
             await self._drain()
         finally:
@@ -139,9 +146,41 @@ class Runtime:
                 lease.lose("the worker ended")
             for task in list(self._tasks):
                 task.cancel()
-            await source.close()
+            await self._hooks_ended()
+            try:
+                await source.close()
+            except Exception:
+                log.exception("what brings work did not end cleanly")
             if self._handler_loop is not None:
                 self._handler_loop.close(wait=1.0)
+
+    async def _after(self, bringing: asyncio.Future[None]) -> None:
+        """Raises why there is no more work. What runs may finish before that, unless it is another's by now."""
+        error = bringing.exception()
+        if error is not None and not isinstance(error, Superseded):
+            log.error("there is no more work, and the worker will end: %s", error)
+            try:
+                await self._drain()
+            except Unreported as unreported:
+                log.error("%s", unreported)
+        bringing.result()
+
+    def _spawn_hooks(self, work: Callable[[], None]) -> None:
+        """Runs hooks on a thread of their own: heartbeats do not wait for them."""
+        thread = threading.Thread(target=work, name="tenure-hooks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No thread is to be had. That the hooks run matters more than that they do not block.
+            work()
+            return
+        self._hooks = {other for other in self._hooks if other.is_alive()} | {thread}
+
+    async def _hooks_ended(self) -> None:
+        ended = Signal()
+        until = time.monotonic() + LAST_HOOKS
+        while any(thread.is_alive() for thread in self._hooks) and time.monotonic() < until:
+            await ended.wait(0.02)
 
     async def _drain(self) -> None:
         if self._tasks:
@@ -182,6 +221,7 @@ class Runtime:
         self._leases[lease] = signal
         self._slots_taken += 1
         lease.wake = lambda: self._thread.call(signal.fire)
+        lease.spawn = self._spawn_hooks
         task = asyncio.get_running_loop().create_task(self._carry(lease, link, signal))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -208,6 +248,7 @@ class Runtime:
             if not await self._may_begin(lease, link, signal):
                 return
             keeper = asyncio.ensure_future(self._keep(lease, link, signal))
+            keeper.add_done_callback(lambda keeper: _kept(keeper, lease))
             try:
                 while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
                     await signal.wait()
@@ -223,9 +264,7 @@ class Runtime:
                     free_slot()
                     link.handler_ended()
                 if outcome is not None:
-                    self._unreported += 1
                     settled = await self._report(lease, link, outcome)
-                    self._unreported -= 1
             finally:
                 await _cancelled(keeper)
             if not handler_over.done() and not self.is_draining:
@@ -241,24 +280,29 @@ class Runtime:
 
     async def _may_begin(self, lease: Lease, link: Link, signal: Signal) -> bool:
         """Asks until there is an answer; gives up when the worker is told to stop before."""
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        task_id = lease.grant.task_id
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, ASKED_MAX)
         while not lease.cancelled.is_set():
             try:
                 begun, sent_at = await link.begin()
                 if begun and sent_at is not None:
                     lease.begin(sent_at)
                 return begun
-            except Again as again:
-                if link.is_over:
-                    log.error("task %s: its token ran out before it could begin: %s", lease.grant.task_id, again)
-                    return False
-                wait = backoff.next(again.asked)
-                log.warning("task %s may not begin yet (%s), asking again in %.1f s", lease.grant.task_id, again, wait)
-                await signal.wait(wait)
+            except Exception as error:
+                again = _again(error, f"asking whether task {task_id} may begin")
+            if link.time_left <= 0:
+                log.error("task %s: its token ran out before it could begin: %s", task_id, again)
+                return False
+            wait = _within(backoff.next(again.asked), link.time_left)
+            log.warning("task %s may not begin yet (%s), asking again in %.1f s", task_id, again, wait)
+            await signal.wait(wait)
         return False
 
     def _start(self, lease: Lease, context: TaskContext) -> asyncio.Future[Ended]:
         over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        if lease.grant.unreadable is not None:
+            over.set_result(Ended(None, _outcome.unreadable(lease.grant.unreadable)))
+            return over
         handler = self._handlers.get(lease.grant.operator)
         if handler is None:
             over.set_result(Ended(None, _outcome.unknown_operator(lease.grant.operator)))
@@ -309,32 +353,42 @@ class Runtime:
 
     async def _report(self, lease: Lease, link: Link, outcome: Outcome) -> bool:
         """Sends the same report until it is answered. False if it never was."""
+        self._unreported += 1
+        try:
+            return await self._report_until_answered(lease, link, outcome)
+        finally:
+            self._unreported -= 1
+
+    async def _report_until_answered(self, lease: Lease, link: Link, outcome: Outcome) -> bool:
         task_id = lease.grant.task_id
-        body = link.report_body(outcome)
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        outcome, body = _report_body(link, outcome)
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, ASKED_MAX)
+        least = time.monotonic() + REPORT_MIN
         while True:
             try:
                 await link.report(outcome, body)
-            except Again as again:
-                if link.is_over:
-                    log.error("task %s: its outcome could not be reported before its token ran out", task_id)
-                    return False
-                wait = backoff.next(again.asked)
-                log.warning("the outcome of task %s is not reported yet (%s), again in %.1f s", task_id, again, wait)
-                await asyncio.sleep(wait)
             except Refused as refused:
                 error = refused.error
                 if isinstance(error, RequestError) and outcome.word == "SUCCEEDED":
                     log.error("the server does not take the result of task %s: %s", task_id, error)
-                    outcome = _outcome.refused_output(outcome, str(error))
-                    body = link.report_body(outcome)
+                    outcome, body = _report_body(link, _outcome.refused_output(outcome, str(error)))
                     continue
                 log.warning("the server refused the outcome of task %s: %s", task_id, error)
                 link.settled(error)
                 return True
+            except Exception as error:
+                again = _again(error, f"reporting the outcome of task {task_id}")
             else:
                 link.settled(None)
                 return True
+            # Without a token that runs out, it ends some time after the last heartbeat that was answered.
+            over = lease.beat(lambda beat: beat.is_expired(time.monotonic())) and time.monotonic() > least
+            if link.time_left <= 0 or (math.isinf(link.time_left) and over):
+                log.error("task %s: its outcome could not be reported in time: %s", task_id, again)
+                return False
+            wait = _within(backoff.next(again.asked), link.time_left)
+            log.warning("the outcome of task %s is not reported yet (%s), again in %.1f s", task_id, again, wait)
+            await asyncio.sleep(wait)
 
     async def _keep(self, lease: Lease, link: Link, signal: Signal) -> None:
         """Renews a lease until it is lost; cancelled when its outcome was reported."""
@@ -360,10 +414,6 @@ class Runtime:
         try:
             timeout = min(max(patience, ANSWER_MIN), ANSWER_MAX)
             answer: Beaten = await asyncio.wait_for(link.heartbeat(news, timeout), timeout + ANSWER_MIN)
-        except (Again, asyncio.TimeoutError) as again:
-            log.warning("heartbeat of task %s not answered, trying again (%s)", task_id, again or "it took too long")
-            asked = again.asked if isinstance(again, Again) else None
-            lease.beat(lambda beat: beat.failed(time.monotonic(), asked))
         except Lost as lost:
             lease.lose(str(lost), lost.error)
             return False
@@ -371,11 +421,47 @@ class Runtime:
             # Not about the lease: what the heartbeat brought, or how it was sent. Without the news it may pass.
             log.error("heartbeat of task %s refused: %s", task_id, refused)
             lease.beat(lambda beat: beat.refused(time.monotonic()))
+        except Exception as error:
+            again = _again(error, f"a heartbeat of task {task_id}")
+            log.warning("heartbeat of task %s not answered, trying again (%s)", task_id, again)
+            lease.beat(lambda beat: beat.failed(time.monotonic(), again.asked))
         else:
             lease.beat(lambda beat: beat.answered(now))
             if answer.cancel_reason is not None:
                 lease.request_cancel(CancelReason(CancelKind.REQUESTED, answer.cancel_reason))
         return True
+
+
+def _kept(keeper: asyncio.Future[None], lease: Lease) -> None:
+    """Without heartbeats the lease runs out, so nobody goes on as if there were some."""
+    if not keeper.cancelled() and keeper.exception() is not None:
+        log.error("heartbeats of task %s ended in a fault", lease.grant.task_id, exc_info=keeper.exception())
+        lease.lose("its heartbeats ended in a fault")
+
+
+def _again(error: Exception, what: str) -> Again:
+    """What to do about an error that decides nothing: the same again. One that nobody foresaw is shown in full."""
+    if isinstance(error, Again):
+        return error
+    if isinstance(error, asyncio.TimeoutError):
+        return Again("it took too long")
+    log.error("%s: an error that was not foreseen", what, exc_info=error)
+    return Again(type(error).__name__)
+
+
+def _within(wait: float, left: float) -> float:
+    """A wait that leaves time for another try."""
+    return min(wait, max(left / 2, FIRST_WAIT))
+
+
+def _report_body(link: Link, outcome: Outcome) -> tuple[Outcome, bytes]:
+    """What is sent, and what it says: a plain failure if the outcome cannot be put into words."""
+    try:
+        return outcome, link.report_body(outcome)
+    except Exception as error:
+        log.error("an outcome could not be put into words", exc_info=error)
+        plain = Outcome("FAILED", failure=_outcome.unsendable(error))
+        return plain, link.report_body(plain)
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -40,6 +40,9 @@ class Limits:
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     write_timeout: float = 30.0
+    #: For a TLS handshake, then for the first byte of a connection.
+    handshake_timeout: float = 10.0
+    first_timeout: float = 10.0
     #: Between two requests of a connection.
     idle_timeout: float = 75.0
     linger_timeout: float = 1.0
@@ -67,19 +70,29 @@ class _Head:
         return "close" not in words and (self.version == "HTTP/1.1" or "keep-alive" in words)
 
 
+def _abort(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        with contextlib.suppress(Exception):
+            writer.transport.abort()
+
+
 class Server:
     """A listener. `close` ends it and all connections."""
 
     def __init__(self, app: App, limits: Limits | None = None) -> None:
         self._app = app
         self._limits = limits or Limits()
+        #: Counted from the moment they are accepted, before anything was said.
         self._connections: set[asyncio.Task[None]] = set()
+        #: Those of them that have not said a thing yet, the oldest first.
+        self._silent: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._server = await asyncio.start_server(
-            self._accept, host, port, limit=self._limits.head_bytes, ssl=tls, backlog=256
-        )
+        # The handshake is done by each connection for itself, so that those that never end it are counted too.
+        self._tls = tls
+        self._server = await asyncio.start_server(self._accept, host, port, limit=self._limits.head_bytes, backlog=256)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -101,27 +114,66 @@ class Server:
         if task is None:
             return
         self._connections.add(task)
+        self._silent[task] = None
+        # Kept to the end: a writer that is forgotten closes its connection.
+        plain, hurry = writer, False
         try:
-            if len(self._connections) > self._limits.connections:
-                await self._write(writer, Response.refusal(503, "overloaded", "too many connections"), True, False)
+            if not self._has_room(task):
+                if self._tls is None:
+                    await self._write(writer, Response.refusal(503, "overloaded", "too many connections"), True, False)
                 return
-            while await self._serve_one(reader, writer):
-                pass
+            if self._tls is not None:
+                reader, writer = await self._shake_hands(writer, self._tls)
+            first = True
+            while await self._serve_one(reader, writer, task if first else None):
+                first = False
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, ssl.SSLError):
             pass  # the other side is gone, or too slow
         except asyncio.CancelledError:
-            pass  # the server ends
+            hurry = True  # the server ends, or needs the place
         except Exception:
             log.exception("a connection ended in a fault of this package")
         finally:
             self._connections.discard(task)
+            self._silent.pop(task, None)
             with contextlib.suppress(Exception):
                 writer.close()
+                # One that never takes leave is not waited for.
+                wait = 0.0 if hurry else 2 * self._limits.linger_timeout
+                asyncio.get_running_loop().call_later(wait, _abort, writer, plain)
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request. False when the connection is to be closed."""
+    def _has_room(self, task: asyncio.Task[None]) -> bool:
+        """Whether there is a place for a new connection. The oldest that has said nothing yet gives up its own."""
+        if len(self._connections) <= self._limits.connections:
+            return True
+        oldest = next(iter(self._silent))
+        if oldest is task:
+            return False
+        self._connections.discard(oldest)
+        del self._silent[oldest]
+        oldest.cancel()
+        return True
+
+    async def _shake_hands(
+        self, writer: asyncio.StreamWriter, tls: ssl.SSLContext
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Reader and writer over TLS. Nothing may have been read before."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=self._limits.head_bytes, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        limit = self._limits.handshake_timeout
+        transport = await loop.start_tls(writer.transport, protocol, tls, server_side=True, ssl_handshake_timeout=limit)
+        if transport is None:
+            raise ConnectionError("the connection ended in the handshake")
+        reader.set_transport(transport)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent: asyncio.Task[None] | None
+    ) -> bool:
+        """One request. False when the connection is to be closed. `silent` has not said a thing before."""
         try:
-            head = await self._read_head(reader)
+            head = await self._read_head(reader, silent)
             if head is None:
                 return False
             response = self._app.check_head(head.method, head.path, head.headers)
@@ -139,13 +191,18 @@ class Server:
         await self._write(writer, response, not head.keeps_alive, head.method == "HEAD")
         return head.keeps_alive
 
-    async def _read_head(self, reader: asyncio.StreamReader) -> _Head | None:
+    async def _read_head(self, reader: asyncio.StreamReader, silent: asyncio.Task[None] | None) -> _Head | None:
         """The head of the next request; None if none comes."""
         limits = self._limits
+        patience = limits.idle_timeout if silent is None else min(limits.first_timeout, limits.idle_timeout)
         try:
-            begin = await asyncio.wait_for(reader.readexactly(1), limits.idle_timeout)
+            begin = await asyncio.wait_for(reader.readexactly(1), patience)
         except (asyncio.IncompleteReadError, asyncio.TimeoutError):
             return None
+        if silent is not None:
+            if silent not in self._silent:
+                return None  # it had to make room at the very moment
+            del self._silent[silent]
         try:
             rest = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limits.head_timeout)
         except asyncio.TimeoutError:

@@ -118,13 +118,14 @@ class TaskContext:
         """
         try:
             data = _text.encode(value)
+            # A copy: what the handler does to the value later is not meant.
+            copy = _text.decode(data)
         except (TypeError, ValueError, RecursionError) as error:
             raise TaskError(f"a checkpoint must be JSON: {error}", retryable=False, code="CHECKPOINT_NO_JSON") from None
         if len(data) > CHECKPOINT_BYTES:
             message = f"a checkpoint of {len(data)} bytes is too large, the limit is {CHECKPOINT_BYTES}"
             raise TaskError(message, retryable=False, code="CHECKPOINT_TOO_LARGE")
-        # A copy: what the handler does to the value later is not meant.
-        self._lease.tell(News(checkpoint=_text.decode(data)))
+        self._lease.tell(News(checkpoint=copy))
 
     @property
     def phase(self) -> str | None:
@@ -198,9 +199,9 @@ class TaskContext:
     def on_lease_lost(self, hook: Callable[[], object]) -> Callable[[], None]:
         """Runs `hook` when the lease is lost, or the worker gives the handler up at the end of its shutdown.
 
-        It runs on the heartbeat thread, also while the handler blocks, so it can stop what an exception cannot: a
-        process, a call into another library. It must be short, since heartbeats wait for it. If the lease is already
-        lost it runs at once. Calling what this returns takes it back.
+        It runs on a thread of its own, also while the handler blocks, so it can stop what an exception cannot: a
+        process, a call into another library. Hooks of a task run one after the other, and the end of the worker waits
+        5 s for them. If the lease is already lost it runs at once. Calling what this returns takes it back.
         """
         number = self._lease.add_hook(hook)
         return lambda: self._lease.remove_hook(number)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import logging
+import os
+import re
 import signal
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
@@ -18,10 +22,10 @@ import httpx
 from .. import _text
 from .._http import USER_AGENT, header_value, parse_server, tls
 from .._loop import LoopThread
-from ..errors import SetupError
+from ..errors import SetupError, WorkerError
 from ._asgi import AsgiApp
 from ._execute import Handler, check_handler
-from ._pull import Connection, PullSource, token_source
+from ._pull import Connection, PullSource, Tokens, token_source
 from ._push import PushSettings, PushSource
 from ._runtime import Runtime, Source
 from ._server import Limits, Server
@@ -32,6 +36,9 @@ QUEUES_MAX = 64
 POLL_MAX = 60.0
 #: How long work goes on without a word from the control plane, unless set otherwise.
 OUTAGE_TOLERANCE = 300.0
+#: Whose dispatches are taken, unless set otherwise.
+SCOPE_DEFAULT = "default"
+SCOPE_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 #: How often the main thread looks for signals.
 SIGNALS_EVERY = 0.2
 
@@ -44,8 +51,8 @@ class Worker:
     Pull needs `server`, `queues` and a token: `run`. Push needs `dispatch_secret` and `callback_urls`: `serve`, or
     `asgi` for a server of yours. The same handlers serve both.
 
-    Unless it is given a `name` a worker's id is unique to each run. Under a name, a new process takes over from an old
-    one, and the old one ends with `Superseded`.
+    Unless it is given a `name` a worker's id is unique to each run, also in processes that were forked after the worker
+    was made. Under a name, a new process takes over from an old one, and the old one ends with `Superseded`.
     """
 
     def __init__(
@@ -62,6 +69,8 @@ class Worker:
         dispatch_path: str = "/dispatch",
         tenant: str | None = None,
         workspace: str | None = None,
+        scopes: Iterable[tuple[str, str]] = (),
+        allow_any_scope: bool = False,
         name: str | None = None,
         concurrency: int = 1,
         drain_timeout: float = 30.0,
@@ -73,16 +82,19 @@ class Worker:
         """
         :param server: address of the control plane; pull only
         :param queues: taken from in this order: one of the second only when the first has none; pull only
-        :param token: sent as `X-Worker-Token`; a function is asked for every request; pull only
+        :param token: sent as `X-Worker-Token`; a function is asked for every request, within 5 s and on a thread of
+            its own; pull only
         :param token_file: a file with the token, read for every request; pull only
         :param poll_wait: how long a claim waits at the server for work, up to 60 s; pull only
         :param dispatch_secret: what `X-Tenure-Dispatch-Secret` must say; of several any one; push only
         :param allow_no_secret: takes dispatches from anybody who can reach this worker; push only
         :param callback_urls: the addresses that a dispatch may ask to report to; push only
         :param dispatch_path: where dispatches are sent; push only
-        :param tenant: dispatches for other tenants are refused; push only
-        :param workspace: dispatches for other workspaces are refused; push only
-        :param name: a fixed worker id; only one process at a time may use it
+        :param tenant: dispatches for other tenants are refused; `default` unless given; push only
+        :param workspace: dispatches for other workspaces are refused; `default` unless given; push only
+        :param scopes: in place of `tenant` and `workspace`, several pairs of them; push only
+        :param allow_any_scope: takes dispatches of every tenant and workspace; push only
+        :param name: a fixed worker id; only one process at a time may use it, so none for forked processes
         :param concurrency: how many tasks run at a time
         :param drain_timeout: on shutdown, how long running tasks may go on before they are told to stop
         :param stop_grace: on shutdown, how long tasks that were told to stop may take for it
@@ -100,12 +112,12 @@ class Worker:
         self._queues = [queues] if isinstance(queues, str) else list(queues)
         self._token = token_source(token, token_file)
         self._poll_wait = poll_wait
+        allowed = _scopes(tenant, workspace, scopes, allow_any_scope)
         self._push = _push_settings(
-            dispatch_secret, allow_no_secret, callback_urls, dispatch_path, tenant, workspace, concurrency
+            dispatch_secret, allow_no_secret, callback_urls, dispatch_path, allowed, concurrency
         )
         self._allow_no_secret = allow_no_secret
-        self._named = name is not None
-        self.worker_id = _text.worker_id() if name is None else header_value(name, "worker name")
+        self._identity = _Identity(None if name is None else header_value(name, "worker name"))
         self._concurrency = concurrency
         self._drain_timeout = drain_timeout
         self._stop_grace = stop_grace
@@ -121,6 +133,11 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"Worker({self.worker_id!r}, operators={sorted(self._handlers)})"
+
+    @property
+    def worker_id(self) -> str:
+        """How the control plane knows the run that was begun last in this process, or the next if there was none."""
+        return self._identity.current()
 
     def operator(self, name: str) -> Callable[[H], H]:
         """Runs tasks of the operator `name` with the decorated function: `def` or `async def`, of a `TaskContext`.
@@ -145,8 +162,8 @@ class Worker:
     def run(self) -> None:
         """Takes tasks from the queues until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
 
-        A second signal tells the tasks to stop at once. Raises `WorkerRefused` or `Superseded` if the server does not
-        want this worker.
+        A second signal tells the tasks to stop at once. Raises `WorkerRefused` if the server does not want this worker,
+        after tasks have finished, and `Superseded` at once.
         """
         self.start().join_with_signals()
 
@@ -162,12 +179,13 @@ class Worker:
             raise SetupError(f"a worker takes from 1 to {QUEUES_MAX} queues, not {len(self._queues)}")
         server = self._server
 
-        def source(http: httpx.AsyncClient, _: LoopThread) -> Source:
-            connection = Connection(http, server, self.worker_id, self._token)
-            return PullSource(connection, self._queues, self._poll_wait, self._named)
+        def source(parts: _Parts) -> Source:
+            connection = Connection(parts.http, server, parts.worker_id, Tokens(self._token))
+            return PullSource(connection, self._queues, self._poll_wait, self._identity.name is not None)
 
-        log.info("worker %s takes tasks from %s", self.worker_id, ", ".join(self._queues))
-        return RunningWorker(self._begin(), source)
+        running = RunningWorker(self._begin(), source)
+        log.info("worker %s takes tasks from %s", running.worker_id, ", ".join(self._queues))
+        return running
 
     def serve(
         self,
@@ -217,28 +235,27 @@ class Worker:
         if not listening.done():
             running.join()
         running.address = listening.result()
-        log.info("worker %s takes dispatches at %s:%d", self.worker_id, *running.address)
+        log.info("worker %s takes dispatches at %s:%d", running.worker_id, *running.address)
         return running
 
     def asgi(self) -> AsgiApp:
         """The worker as an ASGI app, for uvicorn, hypercorn or as a part of an app of yours."""
         return AsgiApp(_AsgiHost(self))
 
-    def _push_source(
-        self, serve: Callable[[PushSource], Any] | None
-    ) -> Callable[[httpx.AsyncClient, LoopThread], PushSource]:
+    def _push_source(self, serve: Callable[[PushSource], Any] | None) -> Callable[[_Parts], PushSource]:
         if not self._push.secrets and not self._allow_no_secret:
             raise SetupError("a worker that is pushed to needs a `dispatch_secret`")
         if not self._push.callback_urls:
             raise SetupError("a worker that is pushed to needs `callback_urls`: where it may send task tokens")
-        return lambda http, thread: PushSource(self._push, http, self.worker_id, thread, serve)
+        return lambda parts: PushSource(self._push, parts.http, parts.worker_id, parts.thread, serve)
 
-    def _begin(self) -> tuple[LoopThread, Runtime, httpx.AsyncClient]:
+    def _begin(self) -> _Parts:
+        """Makes what belongs to one run in one process: nothing of it is made before, and nothing is shared."""
         if not self._handlers:
             raise SetupError("a worker needs at least one operator")
         # Redirects would carry tokens to another host, and so would a proxy of the environment.
         http = httpx.AsyncClient(
-            headers={"User-Agent": USER_AGENT},
+            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
             verify=tls(self._ca_file),
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
@@ -253,7 +270,71 @@ class Worker:
             stop_grace=self._stop_grace,
             interrupt=self._interrupt,
         )
-        return thread, runtime, http
+        return _Parts(self._identity.take(), thread, runtime, http)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What one run is made of."""
+
+    worker_id: str
+    thread: LoopThread
+    runtime: Runtime
+    http: httpx.AsyncClient
+
+
+class _Identity:
+    """The worker's id: its name, or one for each run. One that was made before a fork is the parent's.
+
+    Without a lock, since a fork may come while another thread has it.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        #: The process and the id of the last run, or of the first to come.
+        self._last: tuple[int, str] | None = None
+        #: Shown, and not yet taken by a run.
+        self._shown: list[tuple[int, str]] = []
+
+    def current(self) -> str:
+        """The id of the last run of this process, or that of the first to come."""
+        if self.name is not None:
+            return self.name
+        last = self._last
+        if last is None or last[0] != os.getpid():
+            last = self._last = (os.getpid(), _text.worker_id())
+            self._shown = [last]
+        return last[1]
+
+    def take(self) -> str:
+        """The id for a run that begins."""
+        if self.name is not None:
+            return self.name
+        try:
+            taken = self._shown.pop()
+        except IndexError:
+            taken = (0, "")
+        if taken[0] != os.getpid():
+            taken = (os.getpid(), _text.worker_id())
+        self._last = taken
+        return taken[1]
+
+
+def _scopes(
+    tenant: str | None, workspace: str | None, pairs: Iterable[tuple[str, str]], any_scope: bool
+) -> frozenset[tuple[str, str]] | None:
+    """Whose tasks are taken; None for everybody's."""
+    several = frozenset((str(pair[0]), str(pair[1])) for pair in pairs)
+    one = tenant is not None or workspace is not None
+    if (one + bool(several) + any_scope) > 1:
+        raise SetupError("a worker has a tenant and a workspace, or several scopes, or takes any: one of these")
+    if any_scope:
+        return None
+    found = several or frozenset([(tenant or SCOPE_DEFAULT, workspace or SCOPE_DEFAULT)])
+    for name in itertools.chain.from_iterable(found):
+        if not SCOPE_NAME.fullmatch(name):
+            raise SetupError(f"`{name}` is no name of a tenant or a workspace: 1 to 64 of a-z, 0-9, _ and -")
+    return found
 
 
 def _push_settings(
@@ -261,8 +342,7 @@ def _push_settings(
     allow_no_secret: bool,
     callback_urls: Iterable[str],
     path: str,
-    tenant: str | None,
-    workspace: str | None,
+    scopes: frozenset[tuple[str, str]] | None,
     concurrency: int,
 ) -> PushSettings:
     secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
@@ -273,22 +353,30 @@ def _push_settings(
         raise SetupError("the path of dispatches begins with a slash")
     urls = [callback_urls] if isinstance(callback_urls, str) else list(callback_urls)
     known = frozenset(str(parse_server(url)) for url in urls)
-    return PushSettings(path, secrets, known, tenant, workspace, concurrency)
+    return PushSettings(path, secrets, known, scopes, concurrency)
 
 
 class RunningWorker:
     """A worker under way. As a context manager it is stopped and awaited at the end of the block."""
 
-    def __init__(
-        self,
-        parts: tuple[LoopThread, Runtime, httpx.AsyncClient],
-        make_source: Callable[[httpx.AsyncClient, LoopThread], Source],
-    ) -> None:
-        self._thread, self._runtime, self._http = parts
+    def __init__(self, parts: _Parts, make_source: Callable[[_Parts], Source]) -> None:
+        self._thread, self._runtime, self._http = parts.thread, parts.runtime, parts.http
+        self._process = os.getpid()
+        #: How the control plane knows it.
+        self.worker_id = parts.worker_id
         #: Where it takes dispatches, if it does.
         self.address: tuple[str, int] = ("", 0)
-        self.source = make_source(self._http, self._thread)
+        try:
+            self.source = make_source(parts)
+        except BaseException:
+            self._thread.close()
+            raise
         self.future = self._thread.submit(self._main())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this process. After a fork it goes on in the parent only."""
+        return self._process == os.getpid()
 
     async def _main(self) -> None:
         async with self._http:
@@ -296,10 +384,13 @@ class RunningWorker:
 
     def stop(self, now: bool = False) -> None:
         """Takes no more work; `join` returns when tasks have finished and were reported. Any thread may call it."""
-        self._runtime.stop(now)
+        if self.is_here:
+            self._runtime.stop(now)
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for the end of the worker, and raises its error. TimeoutError if it takes longer."""
+        if not self.is_here:
+            raise WorkerError("this worker runs in another process, from which this one was forked")
         try:
             self.future.result(timeout)
         except concurrent.futures.TimeoutError:
@@ -359,21 +450,20 @@ class _AsgiHost:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._running: RunningWorker | None = None
-        self._source: PushSource | None = None
 
     async def begin(self) -> PushSource:
-        if self._source is None:
-            make = self._worker._push_source(None)
-            self._running = RunningWorker(self._worker._begin(), make)
-            source = self._running.source
-            if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
-                raise TypeError
-            self._source = source
-        await asyncio.wrap_future(self._source.ready)
-        return self._source
+        running = self._running
+        if running is None or not running.is_here:
+            running = self._running = RunningWorker(self._worker._begin(), self._worker._push_source(None))
+        source = running.source
+        if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
+            raise TypeError
+        both = [asyncio.wrap_future(source.ready), asyncio.wrap_future(running.future)]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return source
 
     async def end(self) -> None:
         running = self._running
-        if running is not None:
+        if running is not None and running.is_here:
             running.stop()
             await running.wait()
