@@ -254,7 +254,8 @@ impl World {
         cell.run.cancel_reason = Some(Arc::clone(&command.reason));
         self.record_run(command.run, RunState::Cancelling);
         let made = self.made.runs.tasks.iter().filter(|task| task.run == row).map(|task| task.task);
-        let members: Vec<Seq> = self.members.get(&row).into_iter().flatten().copied().chain(made).collect();
+        let mut members: Vec<Seq> = self.members.get(&row).into_iter().flatten().copied().chain(made).collect();
+        members.sort_unstable();
         for task in members {
             let _ =
                 self.on_row(task, |task, _, queue, ctx| cancel::stop(task, &command.reason, command.mode, queue, ctx));
@@ -317,7 +318,10 @@ impl World {
             if !self.made.runs.followed.insert(row) {
                 continue;
             }
-            let Some(behind) = behind.remove(&row) else { continue };
+            let Some(mut behind) = behind.remove(&row) else { continue };
+            // In which order a store finds them makes no difference to what is recorded and said, nor does how often.
+            behind.sort_unstable();
+            behind.dedup();
             self.made.runs.resolved.push(row);
             if end == End::Succeeded {
                 for next in behind {
