@@ -12,6 +12,7 @@ on_both_stores!(
     a_run_key_makes_a_rerun_safe_to_repeat,
     references_are_filled_in_from_what_was_carried_over,
     a_rerun_of_a_rerun_goes_on_from_there,
+    outputs_that_are_too_large_together_are_not_carried_over,
 );
 
 async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {
@@ -104,4 +105,22 @@ async fn a_rerun_of_a_rerun_goes_on_from_there(server: Server) {
         complete(&server, &run, key, json!({"of": key})).await;
     }
     assert_eq!(shown(&server, &run).await["state"], "SUCCEEDED");
+}
+
+async fn outputs_that_are_too_large_together_are_not_carried_over(server: Server) {
+    let run = submit(&server, vec![entry("a", &[]), entry("b", &[]), entry("c", &["a", "b"])]).await;
+    complete(&server, &run, "a", json!(1)).await;
+    complete(&server, &run, "b", json!(1)).await;
+    fail(&server, &run, "c").await;
+    // Only many workers could bring so much together; each of the two is within the bound.
+    let half = tenure_core::limits::CARRIED_BYTES / 2;
+    let text =
+        if server.home.is_sqlite() { format!("hex(zeroblob({}))", half / 2) } else { format!("repeat('0', {half})") };
+    server.home.execute(&format!("UPDATE finished SET result = {text} WHERE ended = 1")).await;
+    let path = format!("/api/v1/runs/{run}/rerun");
+    let refused = server.post(&path, json!({})).await.refused(422);
+    assert_eq!(refused["field"], "id");
+    assert!(refused["message"].as_str().unwrap().contains("128 MiB are allowed"), "{refused}");
+    server.home.execute("UPDATE finished SET result = '1' WHERE ended = 1").await;
+    assert_eq!(server.post(&path, json!({})).await.status.as_u16(), 201);
 }

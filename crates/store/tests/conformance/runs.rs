@@ -18,6 +18,7 @@ crate::on_both_stores!(
     a_failure_skips_all_behind_it,
     a_canceled_task_cancels_all_behind_it,
     a_canceled_run_ends_as_a_whole,
+    a_cancel_and_a_report_of_its_run_meet_in_one_batch,
     outputs_travel_into_payloads,
     a_deadline_passes_while_a_task_waits,
     a_run_key_names_one_run_also_for_two_at_once,
@@ -166,6 +167,22 @@ async fn a_canceled_run_ends_as_a_whole(t: &Fixture) {
     assert_eq!(t.run(cancel(unknown)).await, Err(Rejection::RunNotFound));
 }
 
+async fn a_cancel_and_a_report_of_its_run_meet_in_one_batch(t: &Fixture) {
+    for report_first in [true, false] {
+        let id = put_graph(t, &[&[], &[0], &[]]).await;
+        let grants = claim_all(t).await;
+        let mut both = vec![make::complete(&grants[0], "1"), cancel(id)];
+        if !report_first {
+            both.reverse();
+        }
+        let done = t.execute(t.batch(both).await).await;
+        assert!(done.outcomes.iter().all(Result::is_ok), "{:?}", done.outcomes);
+        assert_eq!(states(t, id).await, [Succeeded, Canceled, Running]);
+        t.complete(&grants[1]).await.unwrap();
+        assert_eq!(shown(t, id).await.run.state(), RunState::Cancelled);
+    }
+}
+
 async fn outputs_travel_into_payloads(t: &Fixture) {
     let mut tasks = members(t, "q", &[&[], &[0], &[0], &[2]]).await;
     tasks[1].task.payload = r#"{"rows":{"$from":"t0","path":"/rows"},"n":1.50}"#.into();
@@ -287,6 +304,13 @@ async fn a_run_is_material_for_another(t: &Fixture) {
     let rows: Vec<TaskId> = material.tasks.iter().map(|(view, _)| view.body.id).collect();
     let waits: Vec<Vec<Seq>> = material.tasks.iter().map(|(_, waits)| waits.clone()).collect();
     assert_eq!(waits, [vec![], vec![rows[0].seq()], vec![rows[1].seq()]]);
+    let payloads: usize = material.tasks.iter().map(|(view, _)| view.body.payload.len()).sum();
+    let weight = t.store.run_weight(id, &Reach::All).await.unwrap().unwrap();
+    assert_eq!((&weight.run, weight.bytes), (&material.run, payloads as u64 + 3), "the payloads and the result");
+    for reach in [Reach::Tenant("other".into()), Reach::Owner { tenant: "acme".into(), owner: "bob".into() }] {
+        assert!(t.store.run_weight(id, &reach).await.unwrap().is_none());
+        assert!(t.store.run_material(id, &reach).await.unwrap().is_none());
+    }
 
     let mut tasks = members(t, "q", &[&[], &[0], &[1]]).await;
     tasks[0].carried = Some(Carried { result: Some("[7]".into()) });
