@@ -35,6 +35,8 @@ pub struct Needs<'a> {
     /// Claims, by their place in the batch.
     pub claims: Vec<(usize, &'a Claim)>,
     pub hellos: Vec<&'a Hello>,
+    /// Those among the rows that are put back if they have ended: by then their runs must be known.
+    pub again: BTreeSet<Seq>,
     /// Runs to cancel: with all their tasks that have not ended.
     pub cancel_runs: BTreeSet<Seq>,
     /// Runs that an earlier try may have made.
@@ -103,6 +105,9 @@ impl<'a> Needs<'a> {
                         }
                     }
                 }
+                Command::Retry(_) | Command::Redrive(_) => {
+                    needs.again.extend(named.iter().chain(command.rows()));
+                }
                 Command::CancelRun(cancel) => {
                     needs.cancel_runs.insert(cancel.run.seq());
                 }
@@ -142,9 +147,14 @@ pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> boo
     batch::needs_history(command, place) || (reports && waits && needs.grants)
 }
 
-/// Runs of the loaded tasks that have ended: whether those can still change depends on their run too.
-pub fn runs_of_ended(world: &World) -> BTreeSet<Seq> {
-    let ended = world.tasks.values().filter(|cell| matches!(cell.task.place, Place::Finished(_)));
+/// Runs of the loaded tasks that have ended: whether those can still change depends on their run too. So it does for what
+/// the batch itself may end before it is put back.
+pub fn runs_of_ended(needs: &Needs<'_>, world: &World) -> BTreeSet<Seq> {
+    let ended = world
+        .tasks
+        .iter()
+        .filter(|(row, cell)| matches!(cell.task.place, Place::Finished(_)) || needs.again.contains(row));
+    let ended = ended.map(|(_, cell)| cell);
     ended.filter_map(|cell| Some(cell.task.place.carry().run.as_ref()?.run)).collect()
 }
 

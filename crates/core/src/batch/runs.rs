@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Cell, Original, Outcome, World};
+use super::{Cell, KeyOwner, Original, Outcome, World};
 use crate::attempt::Failure;
 use crate::command::run::{CancelRun, NewMember, RunCanceled, RunSubmitted, SubmitRun};
 use crate::command::{Answer, Change, Context, Rejection, cancel, submit};
@@ -231,6 +231,11 @@ impl World {
         self.made.runs.edges.extend(open);
         // A new task has not been anything else before: what it is born as counts as a move.
         let ended = change.place.end().is_some();
+        if let Some(idempotency) = &task.idempotency {
+            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+            let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
+            self.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: change.place.state() });
+        }
         self.born(body, change);
         if ended {
             self.made.runs.moved.push(row);

@@ -84,7 +84,7 @@ pub async fn cancelled_first(conn: &Conn, needs: &Needs<'_>) -> Result<BTreeSet<
 /// Runs that the batch names, and those of tasks that have ended. Of the runs to cancel then all that has not: `false` if
 /// some of it could not be found, as others were moving it.
 pub async fn named(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
-    let mut wanted = needs::runs_of_ended(world);
+    let mut wanted = needs::runs_of_ended(needs, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     lock(conn, &wanted, world).await?;
     keys(conn, needs, world).await?;

@@ -31,7 +31,7 @@ pub fn named(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world:
         }
         world.members.insert(*run, open);
     }
-    let mut wanted = needs::runs_of_ended(world);
+    let mut wanted = needs::runs_of_ended(needs, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     add(tx, &wanted, world)?;
     for scope in &needs.run_keys {
