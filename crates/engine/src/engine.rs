@@ -13,7 +13,7 @@ use tenure_core::why::{self, Around, Why};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
     AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunView, Store, StoreError, TaskFilter, TaskView,
+    Retention, RunFilter, RunMaterial, RunView, RunWeight, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -424,6 +424,11 @@ impl Engine {
 
     pub async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, EngineError> {
         Ok(self.shared.store.runs(filter).await?)
+    }
+
+    /// A run, and how large all is that is needed to repeat it.
+    pub async fn run_weight(&self, id: RunId, reach: &Reach) -> Result<Option<RunWeight>, EngineError> {
+        Ok(self.shared.store.run_weight(id, reach).await?)
     }
 
     /// A run with all that is needed to repeat it.

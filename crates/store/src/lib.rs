@@ -28,7 +28,7 @@ pub use identity::{
 pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunTaskView, RunView, TaskFilter, TaskView, Whose,
+    Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{

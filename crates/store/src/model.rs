@@ -91,6 +91,14 @@ pub struct RunMaterial {
     pub tasks: Vec<(TaskView, Vec<Seq>)>,
 }
 
+/// A run, and how large all is that is needed to repeat it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunWeight {
+    pub run: Run,
+    /// The payloads of its tasks, and the results of those that succeeded.
+    pub bytes: u64,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {
     pub state: Option<RunState>,

@@ -36,6 +36,8 @@ pub struct Needs<'a> {
     /// Claims, by their place in the batch.
     pub claims: Vec<(usize, &'a Claim)>,
     pub hellos: Vec<&'a Hello>,
+    /// Those among the rows that are put back if they have ended: by then their runs must be known.
+    pub again: BTreeSet<Seq>,
     /// Runs to cancel: with all their tasks that have not ended.
     pub cancel_runs: BTreeSet<Seq>,
     /// Runs that an earlier try may have made.
@@ -104,6 +106,9 @@ impl<'a> Needs<'a> {
                         }
                     }
                 }
+                Command::Retry(_) | Command::Redrive(_) => {
+                    needs.again.extend(named.iter().chain(command.rows()));
+                }
                 Command::CancelRun(cancel) => {
                     needs.cancel_runs.insert(cancel.run.seq());
                 }
@@ -146,8 +151,11 @@ pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> boo
 /// Runs of ended tasks that the batch may change: whether it can depends on the run too. A run is not locked for what
 /// changes nothing, as what came of a push, or a report that was answered before: locks that are not needed are in the
 /// way of others.
-pub fn runs_of_ended(batch: &Batch, world: &World) -> BTreeSet<Seq> {
-    let mut runs = BTreeSet::new();
+pub fn runs_of_ended(batch: &Batch, needs: &Needs<'_>, world: &World) -> BTreeSet<Seq> {
+    // So it does for what the batch itself may end before it is put back.
+    let again = needs.again.iter().filter_map(|row| world.tasks.get(row));
+    let again = again.filter_map(|cell| Some(cell.task.place.carry().run.as_ref()?.run));
+    let mut runs: BTreeSet<Seq> = again.collect();
     for command in batch.commands.iter() {
         let reports = match command {
             Command::Retry(_) | Command::Redrive(_) => false,

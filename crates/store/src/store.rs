@@ -17,7 +17,7 @@ use crate::identity::IdentityStore;
 use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
+    Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
@@ -210,6 +210,8 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// Runs, newest first.
     async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError>;
     /// A run with all that its tasks were given and made.
+    async fn run_weight(&self, id: RunId, reach: &Reach) -> Result<Option<RunWeight>, StoreError>;
+    /// All of it is read: whoever asks looks at [`Store::run_weight`] first.
     async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError>;
     /// The tasks that a task of a run still waits for.
     async fn upstream(&self, row: Seq) -> Result<Vec<Upstream>, StoreError>;

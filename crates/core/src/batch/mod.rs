@@ -55,7 +55,8 @@ pub struct World {
     pub incarnations: HashMap<WorkerId, Arc<str>>,
     /// Leases of the workers that say hello.
     pub held: HashMap<WorkerId, Vec<Seq>>,
-    /// Runs that are canceled, and those of the named tasks that have ended; later those of tasks that the batch ends.
+    /// Runs that are canceled, and those of the named tasks that have ended or are to be put back; later those of tasks
+    /// that the batch ends.
     pub runs: HashMap<Seq, RunCell>,
     pub run_keys: HashMap<IdempotencyScope, KnownRun>,
     /// Runs that were looked for and are not there: something damaged them, and their tasks go on alone.

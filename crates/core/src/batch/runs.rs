@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::{Cell, Original, Outcome, World};
+use super::{Cell, KeyOwner, Original, Outcome, World};
 use crate::attempt::Failure;
 use crate::command::run::{CancelRun, NewMember, RunCanceled, RunSubmitted, SubmitRun};
 use crate::command::{Answer, Change, Context, Rejection, cancel, submit};
@@ -238,6 +238,11 @@ impl World {
         self.made.runs.edges.extend(open);
         // A new task has not been anything else before: what it is born as counts as a move.
         let ended = change.place.end().is_some();
+        if let Some(idempotency) = &task.idempotency {
+            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+            let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
+            self.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: change.place.state() });
+        }
         self.born(body, change);
         if ended {
             self.made.runs.moved.push(row);
@@ -261,7 +266,8 @@ impl World {
         cell.run.cancel_reason = Some(Arc::clone(&command.reason));
         self.record_run(command.run, RunState::Cancelling);
         let made = self.made.runs.tasks.iter().filter(|task| task.run == row).map(|task| task.task);
-        let members: Vec<Seq> = self.members.get(&row).into_iter().flatten().copied().chain(made).collect();
+        let mut members: Vec<Seq> = self.members.get(&row).into_iter().flatten().copied().chain(made).collect();
+        members.sort_unstable();
         for task in members {
             let _ =
                 self.on_row(task, |task, _, queue, ctx| cancel::stop(task, &command.reason, command.mode, queue, ctx));
@@ -324,7 +330,10 @@ impl World {
             if !self.made.runs.followed.insert(row) {
                 continue;
             }
-            let Some(behind) = behind.remove(&row) else { continue };
+            let Some(mut behind) = behind.remove(&row) else { continue };
+            // In which order a store finds them makes no difference to what is recorded and said, nor does how often.
+            behind.sort_unstable();
+            behind.dedup();
             self.made.runs.resolved.push(row);
             if end == End::Succeeded {
                 for next in behind {

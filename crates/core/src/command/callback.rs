@@ -600,7 +600,8 @@ mod tests {
     #[test]
     fn a_late_end_of_an_attempt_that_nobody_was_seen_to_start_counts_too() {
         let task = on_its_way(Spec::default());
-        let accepted = Pushed { row: id().seq(), attempt_id: attempt_id(1), outcome: PushOutcome::Accepted };
+        let accepted =
+            Pushed { row: id().seq(), attempt_id: attempt_id(1), delivery: 1, outcome: PushOutcome::Accepted };
         let accepted = after(&with_ctx(1, |ctx| push::pushed(&task, &accepted, &push_settings(), ctx)), &task);
         for (before, reason) in [(&task, Reason::DispatchFailed), (&accepted, Reason::StartTimeout)] {
             let (over, _) = with_ctx(300_000, |ctx| expire::settle(before, &push_settings(), ctx));

@@ -23,6 +23,8 @@ pub struct TakePush {
 pub struct Pushed {
     pub row: Seq,
     pub attempt_id: AttemptId,
+    /// Which push of the attempt it was.
+    pub delivery: u32,
     pub outcome: PushOutcome,
 }
 
@@ -74,6 +76,10 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
     if running.attempt_id != command.attempt_id || running.started_at().is_some() {
         return Decision::unchanged(Answer::Done(false));
     }
+    // Its time was over, and another push is on its way: what comes of that one counts.
+    if running.carry.dispatch.as_ref().is_some_and(|dispatch| dispatch.deliveries != command.delivery) {
+        return Decision::unchanged(Answer::Done(false));
+    }
     let start_ms = queue.push.as_ref().map_or(limits::PUSH_START_MS_DEFAULT, |push| push.start_timeout_ms);
     let change = match &command.outcome {
         PushOutcome::Accepted => Change::to(Place::Running(with(running, |dispatch| {
@@ -116,7 +122,15 @@ mod tests {
     }
 
     fn tell(task: &Task, seed: u8, outcome: PushOutcome, now: i64) -> Decision {
-        let command = Pushed { row: id().seq(), attempt_id: attempt_id(seed), outcome };
+        let delivery = match &task.place {
+            Place::Running(running) => running.carry.dispatch.as_ref().unwrap().deliveries,
+            _ => 1,
+        };
+        tell_of(task, seed, delivery, outcome, now)
+    }
+
+    fn tell_of(task: &Task, seed: u8, delivery: u32, outcome: PushOutcome, now: i64) -> Decision {
+        let command = Pushed { row: id().seq(), attempt_id: attempt_id(seed), delivery, outcome };
         with_ctx(now, |ctx| pushed(task, &command, &push_settings(), ctx))
     }
 
@@ -200,6 +214,17 @@ mod tests {
     fn what_came_of_a_push_means_nothing_once_another_attempt_is_on_its_way() {
         let held = task(Place::Running(dispatched(Spec::default())));
         assert_eq!(tell(&held, 2, PushOutcome::Accepted, 200).change, None);
+    }
+
+    #[test]
+    fn what_came_of_a_push_means_nothing_once_another_push_is_on_its_way() {
+        let held = task(Place::Running(dispatched(Spec::default())));
+        let again_taken = task(place(&take_at(&held, 15_000)).clone());
+        for outcome in [PushOutcome::Accepted, again(), PushOutcome::Rejected { message: "404".into() }] {
+            let stale = tell_of(&again_taken, 1, 1, outcome.clone(), 15_001);
+            assert_eq!((stale.change, stale.answer), (None, Ok(Answer::Done(false))));
+            assert!(tell_of(&again_taken, 1, 2, outcome, 15_001).change.is_some());
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use tenure_core::Timestamp;
 use tenure_core::attempt::{ClosedAttempt, Reason, Receipt, Report};
 use tenure_core::batch::{Outcome, Writes};
+use tenure_core::command::callback::Proof;
 use tenure_core::command::{Answer, Command, Conflict, ConflictKind, Rejection};
 use tenure_core::id::Fence;
 use tenure_core::lease::Grace;
@@ -50,6 +51,16 @@ pub enum Mutant {
     AnswerWithoutCommit,
     /// A success is written as a failure.
     EndMiswritten,
+    /// Whether a push is due is not looked at.
+    PushNotDue,
+    /// What comes of a push counts, whichever push of the attempt it was.
+    DeliveryIgnored,
+    /// What comes of a push counts, whichever attempt it was of.
+    PushOfAnyAttempt,
+    /// That a worker has started is not loaded.
+    StartForgotten,
+    /// A start does not end the pushing.
+    StartKeepsPushing,
 }
 
 impl Mutant {
@@ -86,6 +97,16 @@ impl Mutant {
             (Self::FenceReset, Place::Ready(waiting)) if claims => waiting.fence = Fence(0),
             (Self::NumberReused, Place::Ready(waiting)) if claims => waiting.attempt = 0,
             (Self::CancelForgotten, Place::Running(held)) => held.cancel = None,
+            (Self::PushNotDue, Place::Running(held)) if matches!(command, Command::TakePush(_)) => {
+                if let Some(dispatch) = &mut held.carry.dispatch {
+                    dispatch.next_at = dispatch.next_at.map(|_| Timestamp::MIN);
+                }
+            }
+            (Self::StartForgotten, Place::Running(held)) if matches!(command, Command::Callback(_)) => {
+                if let Some(dispatch) = &mut held.carry.dispatch {
+                    dispatch.started_at = None;
+                }
+            }
             (Self::ReceiptForgotten, _) if reports => {
                 history.iter_mut().for_each(|old| old.receipt = None);
                 if let Some(last) = last_attempt(place) {
@@ -130,7 +151,22 @@ impl Mutant {
                 (Command::Complete(sent), Some((id, token))) => (sent.attempt_id, sent.token) = (id, token),
                 (Command::Fail(sent), Some((id, token))) => (sent.attempt_id, sent.token) = (id, token),
                 (Command::Heartbeat(sent), Some((_, token))) => sent.token = token,
+                (Command::Callback(sent), Some((id, _))) => {
+                    sent.attempt = place.attempt();
+                    sent.proof = Proof { attempt: sent.attempt, attempt_id: id };
+                }
                 _ => {}
+            }
+        }
+        if let Command::Pushed(pushed) = &mut command
+            && let Place::Running(held) = &store.rows[store.index(pushed.row)].place
+            && let Some(dispatch) = &held.carry.dispatch
+        {
+            if self == Self::PushOfAnyAttempt {
+                pushed.attempt_id = held.attempt_id;
+            }
+            if self == Self::DeliveryIgnored || self == Self::PushOfAnyAttempt {
+                pushed.delivery = dispatch.deliveries;
             }
         }
         command
@@ -146,6 +182,13 @@ impl Mutant {
         if self == Self::EndMiswritten {
             for (_, finished) in &mut writes.finish {
                 finished.end = End::Failed;
+            }
+        }
+        if self == Self::StartKeepsPushing {
+            for (_, held) in &mut writes.renew {
+                if let Some(dispatch) = held.carry.dispatch.as_mut().filter(|dispatch| dispatch.next_at.is_none()) {
+                    dispatch.next_at = Some(Timestamp::MIN);
+                }
             }
         }
         !(self == Self::AnswerWithoutCommit && matches!(command, Command::Complete(_)))

@@ -43,6 +43,9 @@ impl Row {
             if let Some(evidence) = &mut closed.evidence {
                 (evidence.received_at, evidence.more) = (Timestamp::MIN, 0);
             }
+            if let Some(callback) = &mut closed.callback {
+                (callback.started_at, callback.deliveries) = (callback.started_at.map(|_| Timestamp::MIN), 0);
+            }
         };
         self.history.iter_mut().for_each(over);
         last_attempt(&mut self.place).into_iter().for_each(over);
@@ -56,6 +59,11 @@ impl Row {
                 held.last_heartbeat_at = held.last_heartbeat_at.map(|_| Timestamp::MIN);
                 if config.timeout > config.ticks {
                     held.granted_at = Timestamp::MIN;
+                }
+                if let Some(dispatch) = &mut held.carry.dispatch {
+                    dispatch.ready_at = Timestamp::MIN;
+                    dispatch.accepted_at = dispatch.accepted_at.map(|_| Timestamp::MIN);
+                    dispatch.started_at = dispatch.started_at.map(|_| Timestamp::MIN);
                 }
             }
             Place::Blocked(_) | Place::Scheduled(_) => {}

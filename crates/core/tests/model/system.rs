@@ -45,7 +45,7 @@ pub fn credentials(grant: u8) -> (AttemptId, LeaseToken) {
     DRAWN[usize::from(grant)]
 }
 
-fn seed(grant: u8) -> Seed {
+pub fn seed(grant: u8) -> Seed {
     Seed([grant + 1; 32])
 }
 
@@ -179,6 +179,8 @@ pub struct Config {
     pub cancel: &'static [Mode],
     pub outages: u8,
     pub max_running: Option<u32>,
+    /// The queue pushes, to so many at once. See [`crate::push`].
+    pub concurrency: Option<u32>,
     /// What must be seen in some state.
     pub examples: &'static [Example],
     pub mutant: Mutant,
@@ -187,7 +189,8 @@ pub struct Config {
 
 impl Config {
     pub fn queue(&self) -> Queue {
-        let settings = QueueSettings { max_running: self.max_running, ..QueueSettings::default() };
+        let push = self.concurrency.map(|concurrency| Arc::new(crate::push::settings(concurrency)));
+        let settings = QueueSettings { max_running: self.max_running, push, ..QueueSettings::default() };
         Queue { settings, ..Queue::new(QueueId(1), "q".into()) }
     }
 
@@ -220,11 +223,11 @@ impl System {
     }
 }
 
-fn task_id(task: u8) -> TaskId {
+pub fn task_id(task: u8) -> TaskId {
     TaskId::new(0, 0, Seq(i64::from(task) + 1))
 }
 
-fn worker_name(worker: u8) -> Arc<str> {
+pub fn worker_name(worker: u8) -> Arc<str> {
     format!("w{worker}").into()
 }
 
@@ -232,7 +235,7 @@ pub fn worker_index(name: &str) -> usize {
     name.trim_start_matches('w').parse().expect("workers are numbered")
 }
 
-fn body(config: &Config, task: u8) -> Body {
+pub fn body(config: &Config, task: u8) -> Body {
     Body {
         id: task_id(task),
         queue: QueueId(1),
@@ -253,7 +256,7 @@ fn body(config: &Config, task: u8) -> Body {
     }
 }
 
-fn submitted(config: &Config, task: u8) -> Row {
+pub fn submitted(config: &Config, task: u8) -> Row {
     let waiting = Waiting {
         queue: QueueId(1),
         priority: 5,

@@ -11,7 +11,7 @@ use tenure_core::command::{Answer, Command, Reach, Rejection, expire, promote, r
 use tenure_core::event::FactKind;
 use tenure_core::run::RunState;
 use tenure_core::task::{Place, Spec, State};
-use tenure_core::{RunId, TaskId, Timestamp};
+use tenure_core::{RunId, TaskId, Timestamp, limits};
 
 use plane::{Plane, at, cancel, cancel_run, claim, complete, fail, id, key, member, new_task, run_id, submission};
 
@@ -145,9 +145,38 @@ fn a_run_out_of_reach_is_not_there() {
         })
     };
     assert_eq!(plane.one(other(run_id(), Reach::Tenant("other".into())), 1), Err(Rejection::RunNotFound));
+    let bob = Reach::Owner { tenant: "acme".into(), owner: "bob".into() };
+    assert_eq!(plane.one(other(run_id(), bob.clone()), 1), Err(Rejection::RunNotFound), "it has no owner");
+    plane.runs.values_mut().for_each(|run| run.owner = Some("ann".into()));
+    assert_eq!(plane.one(other(run_id(), bob), 1), Err(Rejection::RunNotFound), "it has another owner");
     let guessed = RunId::from_u128(run_id().as_u128() ^ 1 << 70);
     assert_eq!(plane.one(other(guessed, Reach::All), 1), Err(Rejection::RunNotFound));
     assert_eq!(plane.states(), [Ready, Blocked, Blocked, Ready]);
+    let ann = Reach::Owner { tenant: "acme".into(), owner: "ann".into() };
+    assert!(plane.one(other(run_id(), ann), 1).is_ok(), "it is hers");
+}
+
+#[test]
+fn what_never_was_ready_does_not_become_so_by_a_retry() {
+    let mut plane = chain();
+    plane.one(cancel(2), 1).unwrap();
+    assert_eq!(plane.states(), [Ready, Blocked, Canceled, Ready]);
+    let answer = plane.one(retry_of(2), 2);
+    assert!(matches!(answer, Err(Rejection::NotRetryable { sealed: true, .. })), "{answer:?}");
+    assert_eq!(plane.state(2), Canceled, "the task before it has not succeeded");
+    plane.check();
+}
+
+#[test]
+fn a_batch_that_ends_nothing_looks_for_nothing() {
+    let mut plane = chain();
+    assert_eq!(plane.rounds, 0);
+    plane.one(claim(0), 1).unwrap();
+    assert_eq!((plane.state(0), plane.rounds), (Running, 0));
+    plane.one(complete(0, "1"), 2).unwrap();
+    assert_eq!(plane.rounds, 1);
+    plane.one(complete(0, "1"), 3).unwrap();
+    assert_eq!(plane.rounds, 0, "what is told again ends nothing again");
 }
 
 #[test]
@@ -313,6 +342,31 @@ fn an_output_that_is_not_there_fails_the_task_and_skips_those_behind_it() {
 }
 
 #[test]
+fn what_one_end_fills_in_is_bounded() {
+    // One output of a mebibyte, and more tasks that ask for it than there is room for.
+    let large = format!("\"{}\"", "x".repeat((1 << 20) - 2));
+    let asking = limits::FILLED_BYTES / large.len() + 3;
+    let mut tasks = vec![member(0, &[])];
+    tasks.extend((1..=asking).map(|task| asks(task, r#"{"$from":"t0"}"#, &[0])));
+    tasks.push(member(asking + 1, &[asking]));
+    let mut plane = Plane::with(tasks);
+    plane.claim_all(1);
+    plane.one(complete(0, &large), 2).unwrap();
+    let filled = (1..=asking).filter(|task| plane.state(*task) == Ready).count();
+    let bytes: usize =
+        (1..=asking).filter(|task| plane.state(*task) == Ready).map(|task| plane.payload(task).len()).sum();
+    assert!(bytes <= limits::FILLED_BYTES && bytes + 2 * large.len() > limits::FILLED_BYTES, "{bytes} bytes");
+    for task in filled + 1..=asking {
+        let Place::Finished(failed) = &plane.tasks[&id(task).seq()].place else { panic!("it has ended") };
+        let failure = failed.failure.as_ref().unwrap();
+        assert_eq!((&*failure.code, plane.payload(task)), ("CONFIGURATION", r#"{"$from":"t0"}"#));
+        assert!(failure.message.contains("64 MiB"), "{}", failure.message);
+    }
+    assert_eq!(plane.state(asking + 1), Skipped);
+    plane.check();
+}
+
+#[test]
 fn what_succeeded_is_carried_over_and_does_not_run_again() {
     let carried = |task, depends_on: &[usize], result: &str| {
         let result = Some(result.into());
@@ -356,9 +410,26 @@ fn a_run_key_names_one_run() {
     let refusal = Rejection::RunKeyConflict { existing: None, requested: [1; 32] };
     assert_eq!(plane.one(Command::SubmitRun(foreign), 1), Err(refusal), "whose it is stays hidden");
 
+    let mut elsewhere = repeat.clone();
+    elsewhere.run.tenant = "other".into();
+    let answer = plane.one(Command::SubmitRun(elsewhere), 1).unwrap();
+    assert!(matches!(answer, Answer::RunSubmitted(new) if new.created), "a key lives in its tenant");
+
     repeat.run.workspace = "other".into();
     let answer = plane.one(Command::SubmitRun(repeat), 1).unwrap();
     assert!(matches!(answer, Answer::RunSubmitted(new) if new.created), "a key lives in its workspace");
+}
+
+#[test]
+fn a_run_key_names_one_run_in_one_batch_too() {
+    let mut second = submission(vec![NewMember { task: new_task(1, "{}", Spec::default()), ..member(1, &[]) }]);
+    second.run.id = RunId::from_u128(TaskId::new(0, 0, tenure_core::Seq(RUN_TWO)).as_u128());
+    let mut plane = Plane::default();
+    let both = [Command::SubmitRun(submission(vec![member(0, &[])])), Command::SubmitRun(second)];
+    let answers = plane.execute(&both, 0);
+    assert!(matches!(&answers[0], Ok(Answer::RunSubmitted(new)) if new.created), "{answers:?}");
+    assert!(matches!(&answers[1], Ok(Answer::RunSubmitted(known)) if known.id == run_id() && !known.created));
+    assert_eq!((plane.runs.len(), plane.tasks.len()), (1, 1));
 }
 
 const RUN_TWO: i64 = plane::RUN + 1;
@@ -381,6 +452,32 @@ fn the_cost_of_an_end_is_that_of_its_edges() {
     }
     assert_eq!(plane.state(wide + 1), Ready);
     plane.check();
+}
+
+#[test]
+fn an_edge_that_is_found_twice_counts_once() {
+    let tasks = vec![member(0, &[]), member(1, &[]), member(2, &[0, 1])];
+    let mut plane = Plane { backwards: true, ..Plane::with(tasks) };
+    plane.claim_all(1);
+    plane.one(complete(0, "1"), 2).unwrap();
+    assert_eq!(plane.state(2), Blocked, "it waits for the other one");
+    plane.check();
+}
+
+#[test]
+fn the_order_in_which_rows_are_found_makes_no_difference() {
+    let told = |backwards| {
+        let tasks = || vec![member(0, &[]), member(1, &[0]), member(2, &[0]), member(3, &[1, 2])];
+        let mut plane = Plane { backwards, ..Plane::with(tasks()) };
+        plane.claim_all(1);
+        plane.one(fail(0, "X"), 2).unwrap();
+        let Place::Finished(last) = &plane.tasks[&id(3).seq()].place else { panic!("it has ended") };
+        let said = last.failure.as_ref().unwrap().message.clone();
+        let mut other = Plane { backwards, ..Plane::with(tasks()) };
+        other.one(cancel_run(Mode::Immediate), 1).unwrap();
+        (plane.facts, said, other.facts)
+    };
+    assert_eq!(told(false), told(true));
 }
 
 #[test]

@@ -29,6 +29,10 @@ pub struct Plane {
     /// Rows of tasks and edges that the consequences of the last batch had to load.
     pub touched: usize,
     pub woken: Vec<TaskId>,
+    /// How often the last batch had to look for what its ends lead to.
+    pub rounds: usize,
+    /// Edges and tasks are found in the opposite order, and edges twice.
+    pub backwards: bool,
 }
 
 pub fn at(seconds: i64) -> Timestamp {
@@ -143,8 +147,9 @@ impl Plane {
         world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
         self.load(&mut world, commands);
         let outcomes = world.decide(commands);
-        self.touched = 0;
+        (self.touched, self.rounds) = (0, 0);
         while let Some(ends) = world.ends() {
+            self.rounds += 1;
             for run in &ends.runs {
                 world.add_run(self.runs[run].clone());
             }
@@ -165,6 +170,10 @@ impl Plane {
                 }
             }
             self.touched += edges.len();
+            if self.backwards {
+                edges.reverse();
+                edges.extend_from_within(..);
+            }
             for edge in &edges {
                 let row = edge.downstream;
                 if let Some(task @ Task { place: Place::Blocked(_), .. }) = self.tasks.get(&row)
@@ -200,8 +209,11 @@ impl Plane {
                     world.add_run(found.clone());
                 }
                 let open = |row: &Seq| !matches!(self.tasks[row].place, Place::Finished(_));
-                let members: Vec<Seq> =
+                let mut members: Vec<Seq> =
                     self.members.iter().filter(|task| task.run == run).map(|task| task.task).filter(open).collect();
+                if self.backwards {
+                    members.reverse();
+                }
                 rows.extend(&members);
                 world.members.insert(run, members);
             }

@@ -17,7 +17,7 @@ use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::run::RunState;
 use tenure_core::{RunId, limits};
-use tenure_engine::store::{RunFilter, RunView};
+use tenure_engine::store::{RunFilter, RunView, RunWeight};
 
 use super::tasks::{admit, cursor, narrowed};
 use super::{query, respond};
@@ -249,11 +249,21 @@ pub async fn rerun(
         if asked.mode.as_deref().is_some_and(|mode| mode != "from_failure") {
             return Err(Fault::invalid("mode", "must be from_failure"));
         }
-        let material = app.engine.run_material(validate::run_id(&run, "id")?, &caller.reach()).await?;
-        let material = material.ok_or(Fault::Refused(Rejection::RunNotFound))?;
-        if !run_plan::is_rerunnable(&material.run) {
-            return Err(Fault::Refused(Rejection::RunNotRerunnable { state: material.run.state() }));
+        let (run, reach) = (validate::run_id(&run, "id")?, caller.reach());
+        let weight = app.engine.run_weight(run, &reach).await?;
+        let RunWeight { run: parent, bytes } = weight.ok_or(Fault::Refused(Rejection::RunNotFound))?;
+        if !run_plan::is_rerunnable(&parent) {
+            return Err(Fault::Refused(Rejection::RunNotRerunnable { state: parent.state() }));
         }
+        // What has ended does not grow any more: it is weighed before it is read.
+        if bytes > limits::CARRIED_BYTES as u64 {
+            let (has, limit) = (bytes >> 20, limits::CARRIED_BYTES >> 20);
+            let message =
+                format!("the outputs to carry over have {has} MiB, {limit} MiB are allowed: submit a new run");
+            return Err(Fault::invalid("id", &message));
+        }
+        let material = app.engine.run_material(run, &reach).await?;
+        let material = material.ok_or(Fault::Refused(Rejection::RunNotFound))?;
         let minted = app.engine.mint(material.tasks.len() + 1).await?;
         let now = app.engine.now().await?;
         let plan = run_plan::rerun(&material, &minted, asked.run_key.as_deref(), &caller, now)?;
@@ -262,12 +272,6 @@ pub async fn rerun(
             one.task.payload.len() + result.map_or(0, str::len)
         });
         let bytes = held.sum();
-        if bytes > limits::CARRIED_BYTES {
-            let (has, limit) = (bytes >> 20, limits::CARRIED_BYTES >> 20);
-            let message =
-                format!("the outputs to carry over have {has} MiB, {limit} MiB are allowed: submit a new run");
-            return Err(Fault::invalid("id", &message));
-        }
         start(&app, plan, bytes).await
     };
     let answer = audit::operation(&app, &caller, &id, "run.rerun", &run, answer.await).await;

@@ -140,7 +140,7 @@ impl Pusher {
         }
         metrics::counter!("tenure_pushes_total", "outcome" => word).increment(1);
         metrics::histogram!("tenure_push_seconds").record(started.elapsed());
-        let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
+        let deliveries = deliveries(&grant);
         tracing::debug!(queue = %queue.name, task = %grant.task, dispatch_id = mark.dispatch_id,
             request.id = mark.request_id, deliveries, outcome = word, target.origin = %origin, "pushed");
         if rejected && counted {
@@ -171,15 +171,16 @@ impl Pusher {
         let around = Around { queue, base_url: route.base_url, token: &token, token_expires_at };
         let envelope = envelope::envelope(grant, body, &around);
         let request_id = new_request_id();
-        let deliveries = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
-        let headers = headers(route, &envelope.dispatch_id, deliveries, &request_id, envelope.traceparent.as_deref());
+        let headers =
+            headers(route, &envelope.dispatch_id, deliveries(grant), &request_id, envelope.traceparent.as_deref());
         let body = serde_json::to_vec(&envelope).map_err(|error| error.to_string())?.into();
         Ok((Mark { dispatch_id: envelope.dispatch_id, request_id }, Letter { headers, body }))
     }
 
-    /// Gives whether it counted: not if the attempt has started or ended meanwhile.
+    /// Gives whether it counted: not if the attempt has started or ended meanwhile, or if another push of it is on its way.
     async fn tell(&self, grant: &Grant, outcome: PushOutcome) -> bool {
-        let command = Command::Pushed(Pushed { row: grant.seq(), attempt_id: grant.attempt_id, outcome });
+        let (row, attempt_id, delivery) = (grant.seq(), grant.attempt_id, deliveries(grant));
+        let command = Command::Pushed(Pushed { row, attempt_id, delivery, outcome });
         match self.engine.one(command, 0).await {
             Ok(Ok(Answer::Done(counted))) => counted,
             Ok(_) => false,
@@ -220,6 +221,11 @@ impl Pusher {
             }
         }
     }
+}
+
+/// Which push of its attempt this is.
+fn deliveries(grant: &Grant) -> u32 {
+    grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries)
 }
 
 /// Posts the letter. `longest` is the time of the longest exchange: a worker may execute inside of it.

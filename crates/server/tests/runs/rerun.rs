@@ -13,6 +13,7 @@ on_both_stores!(
     references_are_filled_in_from_what_was_carried_over,
     a_rerun_of_a_rerun_goes_on_from_there,
     a_deadline_that_has_passed_stops_no_rerun,
+    outputs_that_are_too_large_together_are_not_carried_over,
 );
 
 async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {
@@ -116,4 +117,22 @@ async fn a_deadline_that_has_passed_stops_no_rerun(server: Server) {
     server.advance(700_000);
     let again = server.post(&format!("/api/v1/runs/{run}/rerun"), json!({})).await;
     assert_eq!(again.status.as_u16(), 201, "{}", again.body);
+}
+
+async fn outputs_that_are_too_large_together_are_not_carried_over(server: Server) {
+    let run = submit(&server, vec![entry("a", &[]), entry("b", &[]), entry("c", &["a", "b"])]).await;
+    complete(&server, &run, "a", json!(1)).await;
+    complete(&server, &run, "b", json!(1)).await;
+    fail(&server, &run, "c").await;
+    // Only many workers could bring so much together; each of the two is within the bound.
+    let half = tenure_core::limits::CARRIED_BYTES / 2;
+    let text =
+        if server.home.is_sqlite() { format!("hex(zeroblob({}))", half / 2) } else { format!("repeat('0', {half})") };
+    server.home.execute(&format!("UPDATE finished SET result = {text} WHERE ended = 1")).await;
+    let path = format!("/api/v1/runs/{run}/rerun");
+    let refused = server.post(&path, json!({})).await.refused(422);
+    assert_eq!(refused["field"], "id");
+    assert!(refused["message"].as_str().unwrap().contains("128 MiB are allowed"), "{refused}");
+    server.home.execute("UPDATE finished SET result = '1' WHERE ended = 1").await;
+    assert_eq!(server.post(&path, json!({})).await.status.as_u16(), 201);
 }

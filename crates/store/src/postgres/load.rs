@@ -64,7 +64,9 @@ pub async fn world(
         rows.remove(&id.seq());
         world.add_taken(Task { id, place: Place::Running(running), body: None });
     }
-    let first = runs::cancelled_first(conn, needs).await.map_err(fail)?;
+    let mut first = runs::cancelled_first(conn, needs).await.map_err(fail)?;
+    // What was taken out is not found a second time.
+    first.retain(|row| !world.tasks.contains_key(row));
     let mut running = running;
     if !first.is_empty() {
         running.extend(query(conn, sql::RUNNING_LOCK, &[&numbers(first.difference(&rows))]).await.map_err(fail)?);

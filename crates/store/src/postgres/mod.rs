@@ -38,7 +38,7 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
@@ -549,6 +549,13 @@ impl Store for Postgres {
         let page = runs::list(&conn, filter).await.map_err(|error| failed("list runs", error))?;
         conn.give_back();
         Ok(page)
+    }
+
+    async fn run_weight(&self, id: RunId, reach: &Reach) -> Result<Option<RunWeight>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found = runs::weight(&conn, id, reach).await.map_err(|error| failed("weigh a run", error))?;
+        end(conn).await?;
+        Ok(found)
     }
 
     async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError> {

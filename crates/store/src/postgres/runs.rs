@@ -25,7 +25,7 @@ use super::read;
 use super::rows::{self, Result, Time};
 use super::{Postgres, sql};
 use crate::codec::{self, PRUNED_RUNS, Pruning};
-use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
+use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
 use crate::needs::{self, Needs};
 use crate::store::Batch;
 
@@ -85,7 +85,7 @@ pub async fn cancelled_first(conn: &Conn, needs: &Needs<'_>) -> Result<BTreeSet<
 /// Runs that the batch names, and those of ended tasks that it may change. Of the runs to cancel then all that has not: `false` if
 /// some of it could not be found, as others were moving it.
 pub async fn named(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
-    let mut wanted = needs::runs_of_ended(batch, world);
+    let mut wanted = needs::runs_of_ended(batch, needs, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     lock(conn, &wanted, world).await?;
     keys(conn, needs, world).await?;
@@ -339,6 +339,13 @@ pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
 fn depends_on(row: &Row) -> Result<(Seq, Vec<Seq>)> {
     let seq: i64 = row.try_get(0)?;
     Ok((Seq(seq), codec::decode(row.try_get(1)?, "run_tasks.depends_on", seq)))
+}
+
+pub async fn weight(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<RunWeight>> {
+    let Some(run) = found(conn, id, reach).await? else { return Ok(None) };
+    let rows = query(conn, sql::RUN_WEIGHT, &[&id.seq().0]).await?;
+    let bytes = rows.first().map(|row| row.try_get::<_, i64>(0)).transpose()?.unwrap_or_default();
+    Ok(Some(RunWeight { run, bytes: bytes.unsigned_abs() }))
 }
 
 pub async fn material(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>> {

@@ -156,6 +156,7 @@ pub const RUN_TASKS_FINISHED: &str = include_str!("sql/run_tasks_finished.sql");
 pub const RUN_TASKS_GET: &str = include_str!("sql/run_tasks_get.sql");
 pub const RUN_TASKS_INSERT: &str = include_str!("sql/run_tasks_insert.sql");
 pub const RUN_TASKS_OPEN: &str = include_str!("sql/run_tasks_open.sql");
+pub const RUN_WEIGHT: &str = include_str!("sql/run_weight.sql");
 pub const RUNS_DELETE: &str = include_str!("sql/runs_delete.sql");
 pub const RUNS_GET: &str = include_str!("sql/runs_get.sql");
 pub const RUNS_LIST: &str = include_str!("sql/runs_list.sql");

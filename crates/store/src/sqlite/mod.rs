@@ -35,7 +35,7 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
@@ -506,6 +506,11 @@ impl Store for Sqlite {
     async fn runs(&self, filter: &RunFilter) -> Result<Page<Run>, StoreError> {
         let filter = filter.clone();
         self.read("list runs", move |tx| runs::list(tx, &filter)).await
+    }
+
+    async fn run_weight(&self, id: RunId, reach: &Reach) -> Result<Option<RunWeight>, StoreError> {
+        let reach = reach.clone();
+        self.read("weigh a run", move |tx| runs::weight(tx, id, &reach)).await
     }
 
     async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, StoreError> {

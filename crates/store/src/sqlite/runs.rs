@@ -14,7 +14,7 @@ use tenure_core::{RunId, Seq, Timestamp};
 use super::load::{self, Finder};
 use super::{Cache, read, rows, sql};
 use crate::codec::{self, PRUNED_RUNS, Pruning};
-use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView};
+use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
 use crate::needs::{self, Needs};
 use crate::store::Batch;
 
@@ -38,7 +38,7 @@ pub fn named(
         }
         world.members.insert(*run, open);
     }
-    let mut wanted = needs::runs_of_ended(batch, world);
+    let mut wanted = needs::runs_of_ended(batch, needs, world);
     wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
     add(tx, &wanted, world)?;
     for scope in &needs.run_keys {
@@ -238,6 +238,12 @@ fn depends_on(row: &Row<'_>) -> Result<(Seq, Vec<Seq>)> {
     let seq: i64 = row.get(0)?;
     let waits: Option<String> = row.get(1)?;
     Ok((Seq(seq), codec::decode(waits.as_deref(), "run_tasks.depends_on", seq)))
+}
+
+pub fn weight(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunWeight>> {
+    let Some(run) = found(tx, id, reach)? else { return Ok(None) };
+    let bytes: i64 = tx.prepare_cached(sql::RUN_WEIGHT)?.query_row([id.seq().0], |row| row.get(0))?;
+    Ok(Some(RunWeight { run, bytes: bytes.unsigned_abs() }))
 }
 
 pub fn material(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>> {

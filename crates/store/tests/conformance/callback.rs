@@ -98,7 +98,11 @@ async fn a_push_is_due_until_something_comes_of_it(t: &Fixture) {
     let Ok(Answer::Claimed(taken)) = taken else { panic!("{taken:?}") };
     assert_eq!(taken.grants[0].dispatch.as_ref().unwrap().deliveries, 2);
     assert!(taken.grants[0].body.is_some());
-    let pushed = |outcome| Command::Pushed(Pushed { row: grant.seq(), attempt_id: grant.attempt_id, outcome });
+    let (row, attempt_id) = (grant.seq(), grant.attempt_id);
+    let pushed_as = |delivery, outcome| Command::Pushed(Pushed { row, attempt_id, delivery, outcome });
+    let pushed = |outcome| pushed_as(2, outcome);
+    let stale = t.run(pushed_as(1, PushOutcome::Rejected { message: "404".into() })).await;
+    assert_eq!(stale, Ok(Answer::Done(false)), "another push is on its way");
     t.run(pushed(PushOutcome::Again { after_ms: Some(500) })).await.unwrap();
     assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().next_at, Some(after_start(15_500)));
     t.run(pushed(PushOutcome::Accepted)).await.unwrap();

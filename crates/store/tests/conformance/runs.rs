@@ -1,10 +1,12 @@
 //! Runs: written as a whole, led on by the ends of their tasks, and shown.
 
 use tenure_core::attempt::{Failure, Report};
+use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::fail::Fail;
 use tenure_core::command::run::{CancelRun, Carried, NewMember, RunSubmitted, SubmitRun};
+use tenure_core::command::submit::{Submit, Submitted};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::queue::{FairnessKey, QueueSettings};
 use tenure_core::run::{Run, RunState};
@@ -20,9 +22,12 @@ crate::on_both_stores!(
     a_failure_skips_all_behind_it,
     a_canceled_task_cancels_all_behind_it,
     a_canceled_run_ends_as_a_whole,
+    a_cancel_and_a_report_of_its_run_meet_in_one_batch,
+    in_a_run_that_was_asked_to_stop_nothing_starts_again,
     outputs_travel_into_payloads,
     a_deadline_passes_while_a_task_waits,
     a_run_key_names_one_run_also_for_two_at_once,
+    a_key_of_a_task_of_a_run_is_taken_in_one_batch_too,
     a_submit_that_got_no_answer_is_found_again,
     runs_are_listed_newest_first_and_by_filter,
     what_a_task_waits_for_is_known,
@@ -170,6 +175,36 @@ async fn a_canceled_run_ends_as_a_whole(t: &Fixture) {
     assert_eq!(t.run(cancel(unknown)).await, Err(Rejection::RunNotFound));
 }
 
+async fn a_cancel_and_a_report_of_its_run_meet_in_one_batch(t: &Fixture) {
+    for report_first in [true, false] {
+        let id = put_graph(t, &[&[], &[0], &[]]).await;
+        let grants = claim_all(t).await;
+        let mut both = vec![make::complete(&grants[0], "1"), cancel(id)];
+        if !report_first {
+            both.reverse();
+        }
+        let done = t.execute(t.batch(both).await).await;
+        assert!(done.outcomes.iter().all(Result::is_ok), "{:?}", done.outcomes);
+        assert_eq!(states(t, id).await, [Succeeded, Canceled, Running]);
+        t.complete(&grants[1]).await.unwrap();
+        assert_eq!(shown(t, id).await.run.state(), RunState::Cancelled);
+    }
+}
+
+async fn in_a_run_that_was_asked_to_stop_nothing_starts_again(t: &Fixture) {
+    let id = put_graph(t, &[&[], &[]]).await;
+    let grants = claim_all(t).await;
+    t.run(cancel(id)).await.unwrap();
+    // Its task is held when the batch begins, and has ended when the retry is judged.
+    let both = vec![make::fail(&grants[0], "CANCELLED", None), make::retry(grants[0].task)];
+    let done = t.execute(t.batch(both).await).await;
+    assert!(done.outcomes[0].is_ok(), "{:?}", done.outcomes);
+    let refused = |outcome: &Outcome| matches!(outcome, Err(Rejection::NotRetryable { sealed: true, .. }));
+    assert!(refused(&done.outcomes[1]), "{:?}", done.outcomes);
+    assert!(refused(&t.run(make::retry(grants[0].task)).await));
+    assert_eq!(states(t, id).await, [Canceled, Running]);
+}
+
 async fn outputs_travel_into_payloads(t: &Fixture) {
     let mut tasks = members(t, "q", &[&[], &[0], &[0], &[2]]).await;
     tasks[1].task.payload = r#"{"rows":{"$from":"t0","path":"/rows"},"n":1.50}"#.into();
@@ -213,6 +248,24 @@ async fn a_run_key_names_one_run_also_for_two_at_once(t: &Fixture) {
     other.run.fingerprint = [8; 32];
     let refusal = Rejection::RunKeyConflict { existing: Some((ids[0], [7; 32])), requested: [8; 32] };
     assert_eq!(t.run(Command::SubmitRun(other)).await, Err(refusal));
+    assert_eq!(t.raw.number("SELECT count(*) FROM bodies").await, 1);
+}
+
+async fn a_key_of_a_task_of_a_run_is_taken_in_one_batch_too(t: &Fixture) {
+    let keyed = async || {
+        let mut tasks = members(t, "q", &[&[]]).await;
+        tasks[0].task.idempotency = make::key("k", 1);
+        tasks
+    };
+    let (first, second, alone) = (keyed().await, keyed().await, keyed().await.remove(0).task);
+    let id = first[0].task.id;
+    let runs = [submission(t, None, first).await, submission(t, None, second).await].map(Command::SubmitRun);
+    let alone = Command::Submit(Submit { tasks: vec![alone], maker: None });
+    let done = t.execute(t.batch(runs.into_iter().chain([alone]).collect()).await).await;
+    assert!(done.outcomes[0].is_ok(), "{:?}", done.outcomes);
+    assert_eq!(done.outcomes[1], Err(Rejection::IdempotencyConflict { index: 0, existing: Some(id) }));
+    let known = Submitted { id, state: Ready, created: false };
+    assert_eq!(done.outcomes[2], Ok(Answer::Submitted(vec![known])));
     assert_eq!(t.raw.number("SELECT count(*) FROM bodies").await, 1);
 }
 
@@ -291,6 +344,13 @@ async fn a_run_is_material_for_another(t: &Fixture) {
     let rows: Vec<TaskId> = material.tasks.iter().map(|(view, _)| view.body.id).collect();
     let waits: Vec<Vec<Seq>> = material.tasks.iter().map(|(_, waits)| waits.clone()).collect();
     assert_eq!(waits, [vec![], vec![rows[0].seq()], vec![rows[1].seq()]]);
+    let payloads: usize = material.tasks.iter().map(|(view, _)| view.body.payload.len()).sum();
+    let weight = t.store.run_weight(id, &Reach::All).await.unwrap().unwrap();
+    assert_eq!((&weight.run, weight.bytes), (&material.run, payloads as u64 + 3), "the payloads and the result");
+    for reach in [Reach::Tenant("other".into()), Reach::Owner { tenant: "acme".into(), owner: "bob".into() }] {
+        assert!(t.store.run_weight(id, &reach).await.unwrap().is_none());
+        assert!(t.store.run_material(id, &reach).await.unwrap().is_none());
+    }
 
     let mut tasks = members(t, "q", &[&[], &[0], &[1]]).await;
     tasks[0].carried = Some(Carried { result: Some("[7]".into()) });

@@ -18,11 +18,14 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::pause::PauseQueue;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
+use tenure_core::command::run::RunSubmitted;
 use tenure_core::command::{Answer, Command, Numbers, Reach};
+use tenure_core::run::{Edge, RunState};
 use tenure_core::task::Place;
-use tenure_core::{Seq, Timestamp};
+use tenure_core::{RunId, Seq, Timestamp};
 use tenure_store::{
-    AttemptView, Batch, Clock, DeadLetterFilter, Done, Lane, NewRedrive, RedriveFilter, RedriveView, Store, TaskFilter,
+    AttemptView, Batch, Clock, DeadLetterFilter, Done, Lane, NewRedrive, RedriveFilter, RedriveView, RunFilter, Store,
+    TaskFilter,
 };
 
 use common::raw::Raw;
@@ -135,6 +138,10 @@ impl Three {
                 }
                 self.redrive(which.get(&open), *limit).await
             }
+            Step::Rerun { run, key, owner, reach } => match self.known.run(*run) {
+                Some(run) => self.rerun(run, *key, *owner, reach).await,
+                None => Ok(()),
+            },
         }
     }
 
@@ -149,6 +156,36 @@ impl Three {
         let finished = rows.len() < limit;
         let step = Redrive { redrive_id: redrive.redrive_id, rows, cursor, finished, started_at: redrive.started_at };
         self.batch(vec![Command::Redrive(step)]).await
+    }
+
+    /// What the stores have of a run is what it is repeated from.
+    async fn rerun(&mut self, id: RunId, key: Option<u8>, owner: Option<usize>, reach: &Reach) -> Checked {
+        let found = self.reference.runs.get(&id.seq());
+        let run = found.filter(|run| reach.covers(&run.tenant, run.owner.as_deref())).cloned();
+        let tasks: Vec<_> = run.iter().flat_map(|_| self.reference.tasks_of(id.seq())).collect();
+        let tasks: Vec<_> = tasks
+            .into_iter()
+            .map(|row| {
+                let (body, place) = (Arc::clone(&self.reference.bodies[&row]), self.reference.places[&row].clone());
+                let queue = Arc::clone(&self.reference.queues[&place.queue()].name);
+                (body, place, queue, self.reference.run_tasks[&row].depends_on.clone())
+            })
+            .collect();
+        for store in &self.stores {
+            let material = store.run_material(id, reach).await.unwrap();
+            let (shown, found) = material.map_or((None, Vec::new()), |material| (Some(material.run), material.tasks));
+            same("a run to repeat", store.kind(), &run, &shown)?;
+            let found: Vec<_> =
+                found.into_iter().map(|(view, waits)| (view.body, view.place, view.queue, waits)).collect();
+            same("the tasks to repeat", store.kind(), &tasks, &found)?;
+        }
+        match run.filter(|run| matches!(run.state(), RunState::Failed | RunState::Cancelled)) {
+            Some(run) => {
+                let again = self.known.rerun(&run, &tasks, key, owner);
+                self.batch(vec![Command::SubmitRun(again)]).await
+            }
+            None => Ok(()),
+        }
     }
 
     async fn batch(&mut self, commands: Vec<Command>) -> Checked {
@@ -171,9 +208,14 @@ impl Three {
             let done = done.map_err(|error| TestCaseError::fail(format!("{}: {}", store.kind(), error.chain())))?;
             same(&format!("{:?}", batch.commands), store.kind(), &expected, &came(done))?;
         }
-        for outcome in expected.outcomes {
+        for (command, outcome) in batch.commands.iter().zip(expected.outcomes) {
             match outcome {
                 Ok(Answer::Submitted(submitted)) => self.known.learn_tasks(&submitted),
+                Ok(Answer::RunSubmitted(RunSubmitted { created: true, .. })) => {
+                    if let Command::SubmitRun(submit) = command {
+                        self.known.learn_run(submit);
+                    }
+                }
                 Ok(Answer::Claimed(claimed)) => self.known.learn_grants(&claimed.grants),
                 _ => {}
             }
@@ -185,6 +227,7 @@ impl Three {
     async fn compare(&self) -> Checked {
         for store in &self.stores {
             self.compare_tasks(&**store).await?;
+            self.compare_runs(&**store).await?;
             self.compare_queues(&**store).await?;
             let kind = store.kind();
             let mut open = store.open_redrives().await.unwrap();
@@ -229,6 +272,43 @@ impl Three {
         Ok(())
     }
 
+    async fn compare_runs(&self, store: &dyn Store) -> Checked {
+        let kind = store.kind();
+        let listed = store.runs(&RunFilter { limit: 1_000, ..RunFilter::default() }).await.unwrap().items;
+        let expected: Vec<_> = self.reference.runs.values().rev().cloned().collect();
+        same("the runs", kind, &expected, &listed)?;
+        for state in RunState::ALL {
+            let filter = RunFilter { state: Some(state), limit: 1_000, ..RunFilter::default() };
+            let listed = store.runs(&filter).await.unwrap().items.into_iter().map(|run| run.id).collect();
+            let expected: Vec<_> = expected.iter().filter(|run| run.state() == state).map(|run| run.id).collect();
+            same(&format!("the runs that are {state:?}"), kind, &expected, &listed)?;
+        }
+        for run in &expected {
+            let view = store.run(run.id, &Reach::All).await.unwrap().unwrap();
+            same("a run", kind, run, &view.run)?;
+            let rows: Vec<Seq> = self.reference.tasks_of(run.id.seq()).collect();
+            same("its tasks", kind, &rows, &view.tasks.iter().map(|task| task.id.seq()).collect())?;
+            for task in &view.tasks {
+                let row = task.id.seq();
+                let (body, place) = (&self.reference.bodies[&row], &self.reference.places[&row]);
+                let key = |row: &Seq| Arc::clone(self.reference.bodies[row].task_key());
+                let waits: Vec<_> = self.reference.run_tasks[&row].depends_on.iter().map(key).collect();
+                same("a name", kind, body.task_key(), &task.key)?;
+                same("what it depends on", kind, &waits, &task.depends_on)?;
+                let stands = (place.state(), place.phase(), place.attempt());
+                same("where it stands", kind, &stands, &(task.state, task.phase(), task.attempt))?;
+                let ended = match place {
+                    Place::Finished(finished) => (Some(finished.finished_at), finished.failure.clone()),
+                    _ => (None, None),
+                };
+                same("how it ended", kind, &ended, &(task.finished_at, task.failure.clone()))?;
+                let upstream = store.upstream(row).await.unwrap();
+                same("what it waits for", kind, &self.reference.upstream(row), &upstream)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What the lists show to whom.
     async fn compare_reaches(&self, store: &dyn Store) -> Checked {
         let tenant = Reach::Tenant("acme".into());
@@ -240,6 +320,11 @@ impl Three {
             let covered = self.reference.bodies.iter().filter(|(_, body)| reach.covers_task(body));
             let expected = covered.map(|(seq, _)| *seq).collect();
             same(&format!("the tasks for {reach:?}"), store.kind(), &expected, &listed)?;
+            let filter = RunFilter { limit: 1_000, reach: reach.clone(), ..RunFilter::default() };
+            let listed = store.runs(&filter).await.unwrap().items.into_iter().map(|run| run.id).collect();
+            let all = self.reference.runs.values().rev();
+            let covered = all.filter(|run| reach.covers(&run.tenant, run.owner.as_deref())).map(|run| run.id);
+            same(&format!("the runs for {reach:?}"), store.kind(), &covered.collect::<Vec<_>>(), &listed)?;
         }
         Ok(())
     }
@@ -268,7 +353,7 @@ impl Three {
 
 /// Empties a database for the next story. Much faster than a new one.
 const EMPTY: &str = "
-    DELETE FROM bodies; DELETE FROM scheduled; DELETE FROM ready; DELETE FROM running; DELETE FROM finished;
+    DELETE FROM bodies; DELETE FROM blocked; DELETE FROM run_edges; DELETE FROM run_tasks; DELETE FROM runs; DELETE FROM scheduled; DELETE FROM ready; DELETE FROM running; DELETE FROM finished;
     DELETE FROM attempts; DELETE FROM redrives; DELETE FROM events; DELETE FROM workers; DELETE FROM queue_seen;
     DELETE FROM queue_counts; DELETE FROM queues; DELETE FROM outbox; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch';
     ALTER TABLE queues ALTER queue_id RESTART; ALTER TABLE events ALTER batch RESTART";
@@ -297,13 +382,18 @@ async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
     let known = Known::default();
     let mut three = Three { reference, stores, clock, known, last: None, redrives: 0 };
     three.run(steps).await?;
-    invariants::check_rows(&*three.stores[0], &sqlite.raw().await).await;
-    invariants::check_rows(&*three.stores[1], raw).await;
+    for (store, raw) in three.stores.iter().zip([&sqlite.raw().await, raw]) {
+        let edges = raw.rows("SELECT upstream, downstream FROM run_edges ORDER BY upstream, downstream").await;
+        let number = |value: &Option<String>| Seq(value.as_ref().unwrap().parse().unwrap());
+        let edges = edges.iter().map(|row| Edge { upstream: number(&row[0]), downstream: number(&row[1]) }).collect();
+        same("the edges", store.kind(), &three.reference.edges, &edges)?;
+        invariants::check_rows(&**store, raw).await;
+    }
     Ok(())
 }
 
 /// `cases` stories, unless PROPTEST_CASES says how many.
-fn tell(cases: u32, per_batch: usize) {
+fn tell(cases: u32, per_batch: usize, runs: u32) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (postgres, raw) = runtime.block_on(async {
         let home = Home::new(Kind::Postgres).await;
@@ -316,8 +406,8 @@ fn tell(cases: u32, per_batch: usize) {
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = cases;
     }
-    let told =
-        TestRunner::new(config).run(&ops::steps(per_batch), |steps| runtime.block_on(story(&postgres, &raw, &steps)));
+    let told = TestRunner::new(config)
+        .run(&ops::steps(per_batch, runs), |steps| runtime.block_on(story(&postgres, &raw, &steps)));
     if let Err(error) = told {
         panic!("{error}");
     }
@@ -325,12 +415,17 @@ fn tell(cases: u32, per_batch: usize) {
 
 #[test]
 fn one_command_at_a_time() {
-    tell(40, 1);
+    tell(40, 1, 2);
 }
 
 #[test]
 fn batches_of_commands() {
-    tell(60, 4);
+    tell(60, 4, 2);
+}
+
+#[test]
+fn runs_and_what_their_ends_lead_to() {
+    tell(60, 4, 7);
 }
 
 /// Grants of one story name tasks of that story only; what a store answers must not come from the one before.

@@ -20,11 +20,13 @@ use tenure_core::command::promote::Promote;
 use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
 use tenure_core::command::release::Release;
 use tenure_core::command::retry::Retry;
+use tenure_core::command::run::{CancelRun, Carried, NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
 use tenure_core::command::{Command, Reach};
 use tenure_core::queue::{FairnessKey, Push, QueueSettings, Rate};
-use tenure_core::task::Spec;
-use tenure_core::{AttemptId, LeaseToken, Seq, TaskId, Timestamp};
+use tenure_core::run::Run;
+use tenure_core::task::{Body, End, Place, Spec};
+use tenure_core::{AttemptId, LeaseToken, RunId, Seq, TaskId, Timestamp};
 
 use crate::common::make;
 
@@ -56,11 +58,19 @@ pub enum Step {
         which: Index,
         limit: usize,
     },
+    Rerun {
+        run: Index,
+        key: Option<u8>,
+        owner: Option<usize>,
+        reach: Reach,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub enum Op {
     Submit { tasks: Vec<TaskOp>, maker: Option<usize> },
+    SubmitRun(RunOp),
+    CancelRun { run: Index, mode: Mode, reach: Reach },
     Claim { worker: u8, queues: Vec<&'static str>, max_jobs: usize, claim_id: Option<u8>, incarnation: Option<u8> },
     ClaimTask { worker: u8, task: Index, claim_id: Option<u8> },
     Heartbeat { grant: Index, pct: Option<u8>, checkpoint: Option<u8>, guessed: bool },
@@ -104,6 +114,35 @@ pub struct TaskOp {
     team: Option<u8>,
 }
 
+/// A run: all its tasks belong to whom it belongs to.
+#[derive(Debug, Clone)]
+pub struct RunOp {
+    members: Vec<MemberOp>,
+    tenant: usize,
+    owner: Option<usize>,
+    workspace: bool,
+    key: Option<(u8, u8)>,
+    maker: Option<usize>,
+}
+
+/// A task of a run. It depends on those before it for which `waits` holds, and asks for the outputs of some of them.
+#[derive(Debug, Clone)]
+pub struct MemberOp {
+    task: TaskOp,
+    waits: Vec<bool>,
+    asks: Asks,
+}
+
+/// Which outputs the payload of a task names.
+#[derive(Debug, Clone, Copy)]
+pub enum Asks {
+    Nothing,
+    /// All of all that it depends on.
+    Whole,
+    /// A part of the first one, which may not be there.
+    Part,
+}
+
 fn spec() -> impl Strategy<Value = Spec> {
     let times = (option::of(select(vec![10_000_i64, 100_000])), option::weighted(0.2, Just(90_000_i64)));
     (option::of(1..=3_u32), times, option::weighted(0.2, Just(2_000_i64)), option::of(select(vec![0_i64, 4_000])))
@@ -139,6 +178,20 @@ fn task() -> impl Strategy<Value = TaskOp> {
             key,
             team,
         },
+    )
+}
+
+fn run() -> impl Strategy<Value = RunOp> {
+    let asks = prop_oneof![3 => Just(Asks::Nothing), 2 => Just(Asks::Whole), 1 => Just(Asks::Part)];
+    let member = (task(), vec(proptest::bool::weighted(0.4), 6), asks).prop_map(|(task, waits, asks)| MemberOp {
+        task,
+        waits,
+        asks,
+    });
+    let whose = (0..TENANTS.len(), option::weighted(0.4, 0..2_usize), any::<bool>());
+    let key = option::weighted(0.4, (0..3_u8, 0..2_u8));
+    (vec(member, 1..7), whose, key, option::weighted(0.5, 0..TENANTS.len())).prop_map(
+        |(members, (tenant, owner, workspace), key, maker)| RunOp { members, tenant, owner, workspace, key, maker },
     )
 }
 
@@ -210,7 +263,7 @@ fn pushed() -> impl Strategy<Value = PushOutcome> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn claim() -> impl Strategy<Value = Op> {
     let queues = select(vec![
         vec!["high"],
         vec!["normal"],
@@ -218,7 +271,7 @@ fn op() -> impl Strategy<Value = Op> {
         vec!["normal", "nowhere", "high"],
         vec![LATE, "own"],
     ]);
-    let claim = (0..3_u8, queues, 1..5_usize, option::weighted(0.3, 0..2_u8), option::of(0..3_u8)).prop_map(
+    (0..3_u8, queues, 1..5_usize, option::weighted(0.3, 0..2_u8), option::of(0..3_u8)).prop_map(
         |(worker, queues, max_jobs, claim_id, incarnation)| Op::Claim {
             worker,
             queues,
@@ -226,13 +279,32 @@ fn op() -> impl Strategy<Value = Op> {
             claim_id,
             incarnation,
         },
-    );
+    )
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)]
+}
+
+/// What makes runs and leads them on.
+fn run_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => run().prop_map(Op::SubmitRun),
+        1 => (any::<Index>(), mode(), reach()).prop_map(|(run, mode, reach)| Op::CancelRun { run, mode, reach }),
+        6 => claim(),
+        8 => (any::<Index>(), option::of(0..2_u8))
+            .prop_map(|(grant, result)| Op::Complete { grant, result, guessed: false }),
+        2 => (any::<Index>(), 0..CODES.len(), option::weighted(0.3, any::<bool>()))
+            .prop_map(|(grant, code, retryable)| Op::Fail { grant, code, retryable }),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
     let guessed = || proptest::bool::weighted(0.1);
-    let mode = prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)];
     prop_oneof![
         6 => (vec(task(), 1..4), option::weighted(0.5, 0..TENANTS.len()))
             .prop_map(|(tasks, maker)| Op::Submit { tasks, maker }),
-        8 => claim,
+        8 => claim(),
         2 => (0..3_u8, any::<Index>(), option::weighted(0.2, 0..2_u8))
             .prop_map(|(worker, task, claim_id)| Op::ClaimTask { worker, task, claim_id }),
         2 => (any::<Index>(), option::of(0..101_u8), option::of(any::<u8>()), guessed())
@@ -241,7 +313,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(grant, result, guessed)| Op::Complete { grant, result, guessed }),
         5 => (any::<Index>(), 0..CODES.len(), option::weighted(0.3, any::<bool>()))
             .prop_map(|(grant, code, retryable)| Op::Fail { grant, code, retryable }),
-        2 => (any::<Index>(), mode, reach()).prop_map(|(task, mode, reach)| Op::Cancel { task, mode, reach }),
+        2 => (any::<Index>(), mode(), reach()).prop_map(|(task, mode, reach)| Op::Cancel { task, mode, reach }),
         2 => (any::<Index>(), reach()).prop_map(|(task, reach)| Op::Retry { task, reach }),
         1 => any::<Index>().prop_map(|task| Op::Expire { task }),
         1 => any::<Index>().prop_map(|task| Op::Promote { task }),
@@ -267,8 +339,11 @@ fn off() -> impl Strategy<Value = Off> {
     ]
 }
 
-/// `per_batch` is how many commands are at most committed together.
-pub fn steps(per_batch: usize) -> impl Strategy<Value = Vec<Step>> {
+/// `per_batch` is how many commands are at most committed together, `runs` how many of ten are about runs.
+pub fn steps(per_batch: usize, runs: u32) -> impl Strategy<Value = Vec<Step>> {
+    let op = move || prop_oneof![runs => run_op(), 10 - runs => op()];
+    let rerun = (any::<Index>(), option::of(0..2_u8), option::weighted(0.2, 0..2_usize), reach())
+        .prop_map(|(run, key, owner, reach)| Step::Rerun { run, key, owner, reach });
     let redrive = (
         option::of(0..2_u8),
         option::of(0..QUEUES.len()),
@@ -286,14 +361,19 @@ pub fn steps(per_batch: usize) -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Promote),
         1 => redrive,
         1 => (any::<Index>(), 1..4_usize).prop_map(|(which, limit)| Step::Redrive { which, limit }),
+        runs.div_ceil(3) => rerun,
     ];
     vec(step, 25..40)
 }
+
+/// A task to repeat: its body, where it stands, its queue and what it depends on.
+pub type Material = (Arc<Body>, Place, Arc<str>, Vec<Seq>);
 
 /// What the steps so far have brought to light.
 #[derive(Debug, Default)]
 pub struct Known {
     tasks: Vec<TaskId>,
+    runs: Vec<RunId>,
     grants: Vec<Grant>,
     drawn: u64,
     pub next_number: i64,
@@ -303,6 +383,13 @@ impl Known {
     /// The id of a task is known to nobody before its submission is answered.
     pub fn learn_tasks(&mut self, submitted: &[Submitted]) {
         self.tasks.extend(submitted.iter().filter(|task| task.created).map(|task| task.id));
+    }
+
+    pub fn learn_run(&mut self, submit: &SubmitRun) {
+        if !self.runs.contains(&submit.run.id) {
+            self.runs.push(submit.run.id);
+            self.tasks.extend(submit.tasks.iter().map(|member| member.task.id));
+        }
     }
 
     pub fn learn_grants(&mut self, grants: &[Grant]) {
@@ -316,6 +403,10 @@ impl Known {
 
     fn task(&self, index: Index) -> Option<TaskId> {
         (!self.tasks.is_empty()).then(|| *index.get(&self.tasks))
+    }
+
+    pub fn run(&self, index: Index) -> Option<RunId> {
+        (!self.runs.is_empty()).then(|| *index.get(&self.runs))
     }
 
     /// One of the latest: those before are mostly over.
@@ -351,6 +442,77 @@ impl Known {
         }
     }
 
+    fn new_run(&mut self, op: &RunOp, now: Timestamp) -> SubmitRun {
+        let id = RunId::from_u128(make::task_id(Seq(self.number())).as_u128());
+        let members = op.members.iter().enumerate().map(|(index, member)| {
+            let whose = TaskOp { tenant: op.tenant, owner: op.owner, workspace: op.workspace, ..member.task.clone() };
+            let depends_on: Vec<usize> = (0..index).filter(|other| member.waits[*other]).collect();
+            let refs = match member.asks {
+                Asks::Nothing => Vec::new(),
+                Asks::Whole => depends_on.clone(),
+                Asks::Part => depends_on.iter().take(1).copied().collect(),
+            };
+            let path = if matches!(member.asks, Asks::Part) { r#","path":"/a/0""# } else { "" };
+            let named: Vec<String> = refs.iter().map(|other| format!(r#"{{"$from":"t{other}"{path}}}"#)).collect();
+            let payload = format!(r#"{{"in":[{}]}}"#, named.join(",")).into();
+            let task = NewTask { payload, ..self.new_task(&whose, now) };
+            NewMember { key: format!("t{index}").into(), task, depends_on, refs, carried: None }
+        });
+        let tasks: Vec<NewMember> = members.collect();
+        let run = NewRun {
+            id,
+            key: op.key.map(|(key, _)| key.to_string().into()),
+            tenant: TENANTS[op.tenant].into(),
+            workspace: if op.workspace { "prod".into() } else { "default".into() },
+            owner: op.owner.map(|owner| OWNERS[owner].into()),
+            fingerprint: [op.key.map_or(0, |(_, content)| content); 32],
+            labels: make::tags(&[("team", "etl")]),
+            deadline: None,
+            parent: None,
+        };
+        SubmitRun { run, tasks, maker: op.maker.map(|maker| TENANTS[maker].into()) }
+    }
+
+    /// A run once more: what succeeded is carried over.
+    pub fn rerun(&mut self, run: &Run, tasks: &[Material], key: Option<u8>, owner: Option<usize>) -> SubmitRun {
+        let id = RunId::from_u128(make::task_id(Seq(self.number())).as_u128());
+        let index = |row: &Seq| tasks.iter().position(|(body, ..)| body.seq() == *row);
+        let members = tasks.iter().map(|(body, place, queue, waits)| NewMember {
+            key: Arc::clone(body.task_key()),
+            task: NewTask {
+                tenant: Arc::clone(&body.tenant),
+                owner: body.owner.clone(),
+                workspace: Arc::clone(&body.workspace),
+                priority: body.priority,
+                payload: Arc::clone(&body.payload),
+                spec: Spec { deadline: None, ..body.spec },
+                tags: body.tags.clone(),
+                ..make::task(make::task_id(Seq(self.number())), queue)
+            },
+            depends_on: waits.iter().filter_map(index).collect(),
+            refs: place.carry().run.iter().flat_map(|member| member.refs.values()).filter_map(index).collect(),
+            carried: match place {
+                Place::Finished(finished) if finished.end == End::Succeeded => {
+                    Some(Carried { result: finished.result.clone() })
+                }
+                _ => None,
+            },
+        });
+        let tasks: Vec<NewMember> = members.collect();
+        let run = NewRun {
+            id,
+            key: key.map(|key| key.to_string().into()),
+            tenant: Arc::clone(&run.tenant),
+            workspace: Arc::clone(&run.workspace),
+            owner: owner.map(|owner| OWNERS[owner].into()).or_else(|| run.owner.clone()),
+            fingerprint: [9; 32],
+            labels: run.labels.clone(),
+            deadline: run.deadline,
+            parent: Some(run.id),
+        };
+        SubmitRun { run, tasks, maker: None }
+    }
+
     /// The command that a step stands for; `None` while there is nothing that it could be about.
     pub fn command(&mut self, op: &Op, now: Timestamp) -> Option<Command> {
         let token = |grant: &Grant, guessed| if guessed { LeaseToken::from_u128(1) } else { grant.token };
@@ -358,6 +520,13 @@ impl Known {
             Op::Submit { tasks, maker } => Command::Submit(Submit {
                 tasks: tasks.iter().map(|task| self.new_task(task, now)).collect(),
                 maker: maker.map(|maker| TENANTS[maker].into()),
+            }),
+            Op::SubmitRun(run) => Command::SubmitRun(self.new_run(run, now)),
+            Op::CancelRun { run, mode, reach } => Command::CancelRun(CancelRun {
+                run: self.run(*run)?,
+                reason: "enough".into(),
+                mode: *mode,
+                reach: reach.clone(),
             }),
             Op::Claim { worker, queues, max_jobs, claim_id, incarnation } => Command::Claim(Claim {
                 claimer: self.claimer(*worker, *claim_id, *incarnation),
@@ -379,7 +548,8 @@ impl Known {
             }
             Op::Complete { grant, result, guessed } => {
                 let grant = self.grant(*grant)?;
-                let report = Report::Succeeded { result: result.map(|result| result.to_string().into()) };
+                let result = result.map(|result| if result == 0 { "0".into() } else { r#"{"a":[1]}"#.into() });
+                let report = Report::Succeeded { result };
                 let token = token(grant, *guessed);
                 Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token, report })
             }
@@ -405,7 +575,8 @@ impl Known {
             Op::Pushed { grant, outcome } => {
                 let grant = self.grant(*grant)?;
                 let (row, attempt_id) = (grant.seq(), grant.attempt_id);
-                Command::Pushed(Pushed { row, attempt_id, outcome: outcome.clone() })
+                let delivery = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
+                Command::Pushed(Pushed { row, attempt_id, delivery, outcome: outcome.clone() })
             }
             Op::Call { grant, worker, call, off } => {
                 let grant = self.grant(*grant)?;

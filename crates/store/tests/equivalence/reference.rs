@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::batch::{Counts, KeyOwner, Outcome, World, Writes};
+use tenure_core::batch::{Counts, KeyOwner, KnownRun, Outcome, World, Writes};
 use tenure_core::command::claim::Claim;
 use tenure_core::command::{Answer, Command, Task};
 use tenure_core::event::{Fact, FactKind};
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId, Transport, rotate};
-use tenure_core::task::{Body, Place, Running, Waiting};
+use tenure_core::run::{Edge, Run, RunTask, Upstream};
+use tenure_core::task::{Body, Place, Running, State, Waiting};
 use tenure_core::{DurationMs, Seq, Timestamp, WorkerId, limits};
 use tenure_store::{Batch, NewRedrive, RedriveFilter, RedriveView};
 
@@ -26,6 +27,9 @@ pub struct Reference {
     pub attempts: BTreeMap<(Seq, u32), ClosedAttempt>,
     pub facts: Vec<(Timestamp, Vec<Fact>)>,
     pub redrives: BTreeMap<u128, (Option<String>, RedriveView)>,
+    pub runs: BTreeMap<Seq, Run>,
+    pub run_tasks: BTreeMap<Seq, RunTask>,
+    pub edges: BTreeSet<Edge>,
     workers: HashMap<WorkerId, Arc<str>>,
     alive_at: Timestamp,
     grace_until: Timestamp,
@@ -64,6 +68,9 @@ impl Reference {
             attempts: BTreeMap::new(),
             facts: Vec::new(),
             redrives: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            run_tasks: BTreeMap::new(),
+            edges: BTreeSet::new(),
             workers: HashMap::new(),
             alive_at: Timestamp::MIN,
             grace_until: Timestamp::MIN,
@@ -110,7 +117,8 @@ impl Reference {
         let is_over = |place: &Place| match place {
             Place::Running(running) => running.lease.expires_at <= now,
             Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.spec.is_past_deadline(now),
-            Place::Blocked(_) | Place::Finished(_) => false,
+            Place::Blocked(blocked) => blocked.carry.spec.is_past_deadline(now),
+            Place::Finished(_) => false,
         };
         self.places.iter().filter(|(_, place)| is_over(place)).map(|(seq, _)| *seq).collect()
     }
@@ -124,6 +132,12 @@ impl Reference {
         self.make_queue(batch);
         let mut world = self.world(batch);
         let mut outcomes = world.decide(&batch.commands);
+        // Whatever there is was loaded: the edges that matter are found among all of them.
+        let edges: Vec<Edge> = self.edges.iter().copied().collect();
+        while world.ends().is_some() {
+            world.follow(&edges);
+            world.fill(&HashMap::new(), &HashMap::new());
+        }
         let name = |id: &QueueId| Arc::clone(&self.queues[id].name);
         let mut wakes = BTreeMap::new();
         for wake in world.wakes() {
@@ -163,6 +177,9 @@ impl Reference {
             Command::Submit(submit) if submit.tasks.iter().any(|task| &*task.queue == LATE) => {
                 Some(submit.maker.clone())
             }
+            Command::SubmitRun(submit) if submit.tasks.iter().any(|member| &*member.task.queue == LATE) => {
+                Some(submit.maker.clone())
+            }
             Command::SetQueue(set) if &*set.queue == LATE => Some(set.reach.tenant().map(Into::into)),
             Command::PauseQueue(pause) if &*pause.queue == LATE => Some(pause.reach.tenant().map(Into::into)),
             _ => None,
@@ -200,6 +217,13 @@ impl Reference {
                 world.keys.insert(scope, KeyOwner { id, owner, fingerprint, state });
             }
         }
+        for run in self.runs.values() {
+            world.add_run(run.clone());
+            if let Some(key) = &run.key {
+                let known = KnownRun { id: run.id, owner: run.owner.clone(), fingerprint: run.fingerprint };
+                world.run_keys.insert((Arc::clone(&run.tenant), Arc::clone(&run.workspace), Arc::clone(key)), known);
+            }
+        }
         world.incarnations.extend(self.workers.clone());
         for (index, command) in batch.commands.iter().enumerate() {
             match command {
@@ -208,6 +232,11 @@ impl Reference {
                     if !rows.is_empty() {
                         world.repeats.insert(index, rows);
                     }
+                }
+                Command::CancelRun(cancel) => {
+                    let run = cancel.run.seq();
+                    let open = |row: &Seq| !matches!(self.places[row], Place::Finished(_));
+                    world.members.insert(run, self.tasks_of(run).filter(open).collect());
                 }
                 Command::Hello(hello) => {
                     let held = self.running().filter(|(_, running)| {
@@ -220,6 +249,20 @@ impl Reference {
             }
         }
         world
+    }
+
+    pub fn tasks_of(&self, run: Seq) -> impl Iterator<Item = Seq> {
+        self.run_tasks.values().filter(move |task| task.run == run).map(|task| task.task)
+    }
+
+    /// What a task waits for, or has waited for.
+    pub fn upstream(&self, row: Seq) -> Vec<Upstream> {
+        let waits = self.run_tasks.get(&row).into_iter().flat_map(|task| &task.depends_on);
+        let upstream = waits.map(|row| {
+            let body = &self.bodies[row];
+            Upstream { key: Arc::clone(body.task_key()), task: body.id, state: self.places[row].state() }
+        });
+        upstream.filter(|upstream| upstream.state != State::Succeeded).collect()
     }
 
     /// All that is ready in a queue, in the order of grants.
@@ -259,6 +302,14 @@ impl Reference {
     fn apply(&mut self, places: Vec<(Seq, Place)>, writes: Writes) {
         self.bodies.extend(writes.bodies.into_iter().map(|body| (body.seq(), body)));
         self.places.extend(places);
+        for (seq, payload) in writes.payloads {
+            let body = Body { payload, ..(*self.bodies[&seq]).clone() };
+            self.bodies.insert(seq, Arc::new(body));
+        }
+        self.runs.extend(writes.new_runs.into_iter().chain(writes.runs).map(|run| (run.id.seq(), run)));
+        self.run_tasks.extend(writes.run_tasks.into_iter().map(|task| (task.task, task)));
+        self.edges.retain(|edge| !writes.resolved.contains(&edge.upstream));
+        self.edges.extend(writes.edges);
         for (seq, number) in writes.drop_attempts {
             self.attempts.remove(&(seq, number));
         }
@@ -271,7 +322,8 @@ impl Reference {
                 match place {
                     Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.fair = value,
                     Place::Running(running) => running.fair = value,
-                    Place::Blocked(_) | Place::Finished(_) => {}
+                    Place::Blocked(blocked) => blocked.fair = value,
+                    Place::Finished(_) => {}
                 }
             }
         }
