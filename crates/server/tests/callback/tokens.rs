@@ -65,7 +65,7 @@ async fn what_is_no_token_of_this_attempt_is_refused(server: Server) {
         ("an unknown key", stranger.issue_task(&claims(&held.grant), now(), 60).unwrap().reveal().to_owned()),
         ("another issuer", other_issuer.issue_task(&claims(&held.grant), now(), 60).unwrap().reveal().to_owned()),
         ("expired", plane.token_at(&held.grant, 60, now() - 100)),
-        ("not yet good", plane.token_at(&held.grant, 60, now() + 100)),
+        ("not yet good", plane.token_at(&held.grant, 60, now() + 400)),
         ("longer than it was made", tampered.join(".")),
         ("a worker's token", crate::harness::TOKEN.to_owned()),
     ] {
