@@ -36,7 +36,7 @@ pub fn of_queues(settings: &TransportSettings) -> tenure_server::Transports {
     tenure_server::Transports { redis: settings.redis.is_some(), sqs }
 }
 
-fn redis(settings: &RedisSettings) -> Result<RedisTransport, Stop> {
+pub fn redis(settings: &RedisSettings) -> Result<RedisTransport, Stop> {
     let config = RedisConfig {
         url: settings.url.reveal().to_owned(),
         group: settings.group.clone(),
@@ -48,7 +48,7 @@ fn redis(settings: &RedisSettings) -> Result<RedisTransport, Stop> {
     RedisTransport::new(config).map_err(|error| Stop::usage(format!("redis: {error}")))
 }
 
-async fn sqs(settings: &SqsSettings) -> Result<SqsTransport, Stop> {
+pub async fn sqs(settings: &SqsSettings) -> Result<SqsTransport, Stop> {
     let config = SqsConfig {
         endpoint_url: settings.endpoint_url.clone(),
         region: settings.region.clone(),

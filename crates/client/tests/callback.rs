@@ -687,6 +687,53 @@ async fn a_task_that_does_not_end_with_its_worker_fails_and_is_tried_again() {
     );
 }
 
+/// Whether it returns, fails or says that it was cancelled: nobody cancelled the task, so it is tried again.
+#[tokio::test]
+async fn a_task_that_stops_with_its_worker_fails_and_is_tried_again() {
+    let plane = Plane::start(Rules::default()).await;
+    let worker = worker(&plane)
+        .drain_timeout(Duration::ZERO)
+        .stop_grace(Duration::from_secs(30))
+        .operator("returns", |task| async move {
+            task.cancelled().await;
+            Ok("half")
+        })
+        .operator(
+            "says-so",
+            |task| async move { Err::<(), _>(TaskError::cancelled(task.cancelled().await.to_string())) },
+        )
+        .operator("keeps", |task| async move {
+            task.cancelled().await;
+            task.keep_result();
+            Ok("all")
+        });
+    let site = serve(worker).await;
+    for asset in ["returns", "says-so", "keeps"] {
+        assert_eq!(site.push(&plane.envelope(asset, asset)).await.0, 202);
+    }
+    site.shut_down().await.unwrap();
+    let called = plane.called();
+    let body = |task: &str| called.iter().find(|c| c.call == "completed" && c.task == task).unwrap().body.clone();
+    for task in ["returns", "says-so"] {
+        let body = body(task);
+        assert_eq!((&body["outcome"], &body["error"]["retryable"]), (&json!("FAILED"), &json!(true)), "{body}");
+        assert!(body.get("output").is_none(), "{body}");
+    }
+    assert_eq!((&body("keeps")["outcome"], &body("keeps")["output"]), (&json!("SUCCEEDED"), &json!("all")));
+}
+
+#[tokio::test]
+async fn a_handler_knows_its_task_by_a_uuid() {
+    let plane = Plane::start(Rules::default()).await;
+    let site = serve(worker(&plane).operator("who", |task| async move { Ok(task.guard().task_id().to_owned()) })).await;
+    let (sent, uuid) = ("task_01HGW5N7XHJM4GX29KZRXQP6N9", "018c385a-9fb1-9509-0e89-33fe3b7b1aa9");
+    assert_eq!(site.push(&plane.envelope(sent, "who")).await.0, 202);
+    assert_eq!(site.until_ended(1).await[0].task_id, uuid);
+    assert_eq!(plane.bodies("completed")[0]["output"], uuid);
+    // Callbacks go to the task as the envelope spells it.
+    assert!(plane.called().iter().all(|called| called.task == sent));
+}
+
 /// The lease ends by the local clock when nothing is heard of the control plane for longer than it lasts.
 #[tokio::test]
 async fn a_lease_that_no_answer_renews_ends_by_the_local_clock() {

@@ -150,21 +150,28 @@ async fn an_outage_within_the_tolerance_leaves_the_handler_alone() {
 
 #[tokio::test]
 async fn a_cancel_reaches_the_handler_with_its_reason() {
-    let server = FakeServer::start(script([job("a", "obey", 1), job("b", "finish", 1)])).await;
+    let server = FakeServer::start(script([job("a", "obey", 1), job("b", "finish", 1), job("c", "return", 1)])).await;
     server.script(|script| script.heartbeat = Reply::Cancel("user_requested"));
     let worker = worker(&server)
-        .concurrency(2)
+        .concurrency(3)
         .operator("obey", |task| async move {
             assert_eq!(task.cancelled().await, CancelReason::Requested("user_requested".into()));
             Err::<(), _>(TaskError::user_code("stopped half way"))
         })
         .operator("finish", |task| async move {
             task.cancelled().await;
+            task.keep_result();
             Ok("done anyway")
+        })
+        .operator("return", |task| async move {
+            task.cancelled().await;
+            Ok("half done")
         });
     let (_stop, _run) = spawn(worker);
-    let seen = server.until(|seen| !completed(seen).is_empty() && !failed(seen).is_empty()).await;
-    assert_eq!(failed(&seen), [("a".into(), "CANCELLED".into())]);
+    let seen = server.until(|seen| !completed(seen).is_empty() && failed(seen).len() == 2).await;
+    let mut fails = failed(&seen);
+    fails.sort();
+    assert_eq!(fails, [("a".into(), "CANCELLED".into()), ("c".into(), "CANCELLED".into())]);
     assert_eq!(completed(&seen), ["b"]);
 }
 
@@ -393,6 +400,48 @@ async fn a_drain_that_takes_too_long_gives_tasks_back() {
     let mut fails = failed(&server.seen());
     fails.sort();
     assert_eq!(fails, [("a".into(), "WORKER_SHUTDOWN".into()), ("b".into(), "WORKER_SHUTDOWN".into())]);
+}
+
+/// What a handler returns after it was told to stop is no result, unless it says so.
+#[tokio::test]
+async fn a_drain_that_takes_too_long_takes_no_half_results() {
+    let server = FakeServer::start(script([job("a", "stops", 60), job("b", "keeps", 60)])).await;
+    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let also_started = started.clone();
+    let worker = worker(&server)
+        .concurrency(2)
+        .drain_timeout(Duration::ZERO)
+        .stop_grace(Duration::from_secs(30))
+        .operator("stops", move |task| {
+            started.send(()).unwrap();
+            async move {
+                task.save_checkpoint(&5)?;
+                task.cancelled().await;
+                Ok("half")
+            }
+        })
+        .operator("keeps", move |task| {
+            also_started.send(()).unwrap();
+            async move {
+                task.cancelled().await;
+                task.keep_result();
+                Ok("all")
+            }
+        });
+    let (stop, run) = spawn(worker);
+    has_started.recv().await.unwrap();
+    has_started.recv().await.unwrap();
+    drop(stop);
+    run.await.unwrap().unwrap();
+    let seen = server.seen();
+    assert_eq!(failed(&seen), [("a".into(), "WORKER_SHUTDOWN".into())]);
+    assert_eq!(completed(&seen), ["b"]);
+    // What it had by then is known before it is given back.
+    let told = seen.iter().position(|seen| {
+        let beats = seen.body.heartbeat.iter().flatten();
+        beats.filter_map(|beat| beat.checkpoint.as_ref()).any(|checkpoint| checkpoint.as_str() == "5")
+    });
+    assert!(told.is_some() && told < seen.iter().position(|seen| seen.body.fail.is_some()), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,9 @@ pub trait Upkeep: Transport {
     /// Makes what consumers of the queue need, if it is not there.
     async fn prepare(&self, queue: &Arc<str>) -> Result<(), TransportError>;
 
+    /// Whether what consumers of the queue need is there, without making it.
+    async fn is_prepared(&self, queue: &Arc<str>) -> Result<bool, TransportError>;
+
     /// How many messages it holds of a queue, delivered or not.
     async fn depth(&self, queue: &Arc<str>) -> Result<u64, TransportError>;
 

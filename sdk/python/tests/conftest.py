@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from harness import ControlPlane, ServerProcess, binary
+from harness import AT_ONCE, HEADERS, PATIENCE, SECRET, ControlPlane, Push, ServerProcess, binary
 
-from tenure import Client
+import tenure
+from tenure import Client, NewTask, Worker
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +77,62 @@ def plane() -> Iterator[ControlPlane]:
     plane = ControlPlane()
     yield plane
     plane.close()
+
+
+@pytest.fixture
+def pull_worker(server: ServerProcess, queue: str) -> Worker:
+    return Worker(server.url, token=server.worker_token, queues=[queue], concurrency=4, poll_wait=1.0)
+
+
+@pytest.fixture
+def done(client: Client, queue: str) -> Callable[..., tenure.Task]:
+    """Submits a task and waits for its end."""
+
+    def run(operator: str, payload: Any = None, **options: Any) -> tenure.Task:
+        options = {"max_attempts": 1, **options}
+        task_id = client.submit(NewTask(queue, operator, payload, retry=AT_ONCE, **options)).task_id
+        return client.wait(task_id, PATIENCE)
+
+    return run
+
+
+@pytest.fixture
+def push_worker(plane: ControlPlane) -> Worker:
+    worker = Worker(
+        dispatch_secret=SECRET,
+        callback_urls=[plane.url + "/"],
+        tenant="acme",
+        workspace="prod",
+        concurrency=4,
+        drain_timeout=5,
+    )
+    worker.add_operator("echo", lambda ctx: ctx.payload)
+    return worker
+
+
+@pytest.fixture
+def running(push_worker: Worker) -> Iterator[Callable[[], tenure.RunningWorker]]:
+    """Starts the worker when its operators are there."""
+    begun: list[tenure.RunningWorker] = []
+
+    def start() -> tenure.RunningWorker:
+        if not begun:
+            begun.append(push_worker.start_serving())
+        return begun[0]
+
+    yield start
+    for one in begun:
+        one.stop(now=True)
+        one.join(PATIENCE)
+
+
+@pytest.fixture
+def push(running: Callable[[], tenure.RunningWorker]) -> Iterator[Push]:
+    """Sends an envelope as the control plane does."""
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
+
+        def send(body: Any, headers: dict[str, str] | None = None, path: str = "/dispatch") -> httpx.Response:
+            host, port = running().address
+            return http.post(f"http://{host}:{port}{path}", json=body, headers=HEADERS if headers is None else headers)
+
+        yield send

@@ -16,14 +16,22 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tenure import Retry, TaskContext
+
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
 PATIENCE = 60.0
 SECRET = "test-dispatch-secret"
+HEADERS = {"X-Tenure-Dispatch-Secret": SECRET}
+PROGRAM = str(Path(__file__).with_name("worker_program.py"))
+AT_ONCE = Retry(initial_backoff_ms=0)
+#: Starts a process; sends an envelope.
+Spawn = Callable[..., "subprocess.Popen[str]"]
+Push = Callable[..., httpx.Response]
 
 
 def wait_until(look: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
-    """Looks until there is something to see."""
+    """Looks until there is something to see, where nobody tells."""
     until = time.monotonic() + timeout
     while True:
         found = look()
@@ -31,6 +39,17 @@ def wait_until(look: Callable[[], T | None], what: str, timeout: float = PATIENC
             return found
         assert time.monotonic() < until, f"waited for {timeout} s: {what}"
         time.sleep(0.02)
+
+
+def blocked(release: threading.Event, started: threading.Event) -> Callable[[TaskContext], str]:
+    """A handler that blocks its thread until it is released."""
+
+    def handler(ctx: TaskContext) -> str:
+        started.set()
+        release.wait(PATIENCE)
+        return "released"
+
+    return handler
 
 
 def binary() -> Path:
@@ -131,7 +150,7 @@ class ControlPlane:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._answers: dict[str, list[Answer]] = {}
         self._always: dict[str, Answer] = {}
         self.requests: list[Callback] = []
@@ -180,6 +199,7 @@ class ControlPlane:
         request = Callback(name, parts[-2], names.get("authorization", ""), json.loads(raw), raw, names)
         with self._lock:
             self.requests.append(request)
+            self._lock.notify_all()
             queued = self._answers.get(name)
             if queued:
                 return queued.pop(0)
@@ -202,9 +222,10 @@ class ControlPlane:
         return [one for one in found if one.name == name and task_id in (None, one.task_id)]
 
     def wait_for(self, name: str, count: int = 1) -> list[Callback]:
-        what = f"{count} times {name}"
-        wait_until(lambda: len(self.of(name)) >= count, what)
-        return self.of(name)
+        with self._lock:
+            came = self._lock.wait_for(lambda: len(self.of(name)) >= count, PATIENCE)
+            assert came, f"waited for {PATIENCE} s: {count} times {name}"
+            return self.of(name)
 
 
 def default_answer(name: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from tenure.testing import TestLease
 from tenure.worker._beat import ABSENT, Beat, News
 from tenure.worker._envelope import renewed_until
 from tenure.worker._execute import _Interrupt
+from tenure.worker._lease import CancelKind, CancelReason
+from tenure.worker._outcome import Ended, judge
 
 
 def test_ids_have_three_spellings() -> None:
@@ -266,6 +268,25 @@ def test_a_handler_is_tested_with_a_lease_of_its_own() -> None:
 
 def test_the_examples_in_the_module_hold() -> None:
     assert doctest.testmod(testing).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "keeps_result", "word", "code"),
+    [
+        (None, False, "SUCCEEDED", None),
+        (CancelKind.REQUESTED, False, "CANCELLED", None),
+        (CancelKind.REQUESTED, True, "SUCCEEDED", None),
+        (CancelKind.SHUTDOWN, False, "FAILED", "WORKER_SHUTDOWN"),
+        (CancelKind.SHUTDOWN, True, "SUCCEEDED", None),
+    ],
+)
+def test_what_is_returned_after_a_handler_was_told_to_stop_is_no_result_unless_it_is_kept(
+    kind: CancelKind | None, keeps_result: bool, word: str, code: str | None
+) -> None:
+    reason = None if kind is None else CancelReason(kind, "enough")
+    outcome = judge(Ended(b"1", None), reason, keeps_result)
+    assert (outcome.word, outcome.output) == (word, b"1" if word == "SUCCEEDED" else None)
+    assert (outcome.failure.code if outcome.failure else None) == code
 
 
 def test_an_interrupt_hits_the_handler_only() -> None:

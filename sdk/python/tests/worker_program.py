@@ -132,6 +132,24 @@ async def hold(ctx: TaskContext) -> dict[str, int]:
     return {"attempt": ctx.attempt, "fence": ctx.fence}
 
 
+@worker.operator("finish")
+def finish(ctx: TaskContext) -> dict[str, int]:
+    """Returns when it is told to stop; `keep` says that this is its result all the same."""
+    note(ctx, "start")
+    ctx.wait_cancelled()
+    reason = ctx.cancel_reason
+    if reason is not None and reason.kind is CancelKind.REQUESTED:
+        note(ctx, f"cancel {reason.message}")
+    if ctx.payload.get("keep"):
+        ctx.keep_result()
+    return {"attempt": ctx.attempt, "fence": ctx.fence}
+
+
+@worker.operator("who")
+def who(ctx: TaskContext) -> dict[str, str]:
+    return {"task_id": ctx.task_id}
+
+
 @worker.operator("panic")
 def panic(ctx: TaskContext) -> None:
     """Ends as badly as it can while the process lives."""

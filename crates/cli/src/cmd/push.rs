@@ -108,7 +108,8 @@ fn secret(args: &TestArgs, targets: &PushTargets) -> anyhow::Result<Option<Secre
         return Ok(Some(found.ok_or_else(|| unknown(name, "push.secrets"))?));
     }
     let Some(path) = &args.secret_file else { return Ok(None) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} could not be read", path.display()))?;
+    let unreadable = |error| Stop::usage(format!("{} could not be read: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let secret = Secret::new(&text).filter(|secret| secret.reveal().bytes().all(|b| (0x20..0x7f).contains(&b)));
     Ok(Some(secret.ok_or_else(|| Stop::usage(format!("{} holds no line of ASCII", path.display())))?))
 }

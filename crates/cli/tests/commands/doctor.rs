@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
-use tenure_testkit::{Output, Postgres};
+use tenure_testkit::{Moto, Output, Postgres, Redis, Tenure};
 
-use crate::kit::{Home, Site, code};
+use crate::kit::{Home, Site, code, finish};
 
 /// Status and message of one check.
 fn finding(output: &Output, check: &str) -> (String, String) {
@@ -88,4 +88,116 @@ async fn a_postgres_that_is_not_there_fails_without_its_password() {
     assert_eq!(code(&output), 1);
     assert_eq!(finding(&output, "store").0, "fail");
     assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
+}
+
+/// A server of this configuration, and a home in which the same file is found.
+async fn configured(config: &str) -> Site {
+    let home = Home::new();
+    let file = home.path().join("tenure.yaml");
+    std::fs::write(&file, config).unwrap();
+    let server = Tenure::serve_with(&["--config", file.to_str().unwrap()], |command| {
+        command.envs(AWS);
+    })
+    .await;
+    Site { server, home }
+}
+
+const AWS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "access"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
+
+impl Site {
+    /// Runs `doctor` with this configuration, on the store of the server.
+    async fn doctor(&self, config: &str) -> Output {
+        std::fs::write(self.home.path().join("tenure.yaml"), config).unwrap();
+        let mut command = self.command(&["doctor", "--json"]);
+        command.envs(AWS);
+        let output = finish(command).await;
+        assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
+        output
+    }
+}
+
+#[tokio::test]
+async fn queues_that_push_are_held_against_the_configuration() {
+    let config = "push: {secrets: {etl: hunter2}}\n";
+    let site = configured(config).await;
+    assert_eq!(finding(&site.doctor(config).await, "push"), ("ok".into(), "no queue pushes its tasks".into()));
+    let url = "http://127.0.0.1:1/dispatch";
+    site.ok(&["queue", "set", "etl", "--push-url", url, "--push-secret-ref", "etl"]).await;
+    let (status, message) = finding(&site.doctor(config).await, "push");
+    assert!(status == "ok" && message.starts_with("1 queue pushes its tasks"), "{status}: {message}");
+
+    let known = "auth: {enabled: true, api_key: a-key-of-sixteen-letters}\n";
+    let cidr = "push: {secrets: {etl: hunter2}, allow_http: true, allow_cidrs: [10.0.0.0/33]}\n";
+    for (config, check, said) in [
+        ("{}\n".to_owned(), "push", "queue etl: push.secrets has no `etl`"),
+        (format!("{config}{known}"), "push", "callback.base_url is not set, and 1 queue pushes its tasks"),
+        (format!("{config}{known}callback: {{base_url: https://t.example}}\n"), "push", "queue etl: "),
+        ("push: {secrets: {etl: hunter2}, mtls: {ca_files: {etl: /nowhere.pem}}}\n".to_owned(), "push", "/nowhere.pem"),
+        ("push: {secret_files: {etl: /nowhere}}\n".to_owned(), "config", "/nowhere"),
+        (cidr.to_owned(), "config", "push.allow_cidrs"),
+    ] {
+        let output = site.doctor(&config).await;
+        assert_eq!(code(&output), 1, "{config}: {output:?}");
+        let (status, message) = finding(&output, check);
+        assert!(status == "fail" && message.contains(said), "{config}: {status}: {message}");
+        let findings: Vec<Value> = serde_json::from_str(&output.stdout).unwrap();
+        assert!(findings.iter().all(|finding| finding["status"] != "fail" || finding["fix"].is_string()), "{output:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_is_looked_at_and_left_alone() {
+    let mut redis = Redis::start_with(|_, _| vec!["--requirepass".into(), "hunter2".into()]).await;
+    let url = redis.url().replace("redis://", "redis://:hunter2@");
+    let config = format!("redis: {{url: '{url}'}}\n");
+    let ask = |words: &[&str]| -> redis::Value {
+        let mut connection = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection).unwrap()
+    };
+    let site = configured(&config).await;
+    let said = async |config: &str| finding(&site.doctor(config).await, "redis");
+    assert_eq!(said(&config).await, ("ok".into(), "reached; no queue yet with the consumer group tenure".into()));
+    assert_eq!(ask(&["DBSIZE"]), redis::Value::Int(0), "it made something");
+
+    site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
+    let (status, message) = said(&config).await;
+    assert!(status == "ok" && message.starts_with("reached; 1 queue with the consumer group tenure"), "{message}");
+    let (status, message) = said("{}\n").await;
+    assert!(status == "fail" && message.contains("redis.url is not set"), "{message}");
+    let (status, message) = said(&config.replace("hunter2", "hunter2-wrong")).await;
+    assert_eq!(
+        (status.as_str(), message.as_str()),
+        ("fail", "redis.url: redis refused: it does not accept the user or the password")
+    );
+    ask(&["DEL", "etl"]);
+    ask(&["SET", "etl", "no stream"]);
+    let (status, message) = said(&config).await;
+    assert_eq!(
+        (status.as_str(), message.as_str()),
+        ("fail", "stream of queue etl: redis refused: the key of the queue is no stream")
+    );
+    redis.kill();
+    let (status, message) = said(&config).await;
+    assert_eq!(
+        (status.as_str(), message.as_str()),
+        ("fail", "redis.url: redis cannot be reached: nobody listens there")
+    );
+}
+
+#[tokio::test]
+async fn sqs_is_looked_at_and_left_alone() {
+    let mut moto = Moto::start().await;
+    let config = format!("sqs: {{endpoint_url: '{}', region: eu-central-1, queue_prefix: t-}}\n", moto.url());
+    let site = configured(&config).await;
+    let said = async |config: &str| finding(&site.doctor(config).await, "sqs");
+    assert_eq!(said(&config).await, ("ok".into(), "reached; no queue yet with this transport".into()));
+    site.ok(&["queue", "set", "etl", "--transport", "sqs"]).await;
+    assert_eq!(said(&config).await, ("fail".into(), "the queue t-etl does not exist".into()));
+    let creating = config.replace("queue_prefix", "create_queues: true, queue_prefix");
+    let (status, message) = said(&creating).await;
+    assert!(status == "ok" && message.ends_with("made when first needed"), "{message}");
+    assert_eq!(said(&config).await.0, "fail", "it made the queue");
+    moto.kill();
+    let (status, message) = said(&config).await;
+    assert!(status == "fail" && message.starts_with("sqs cannot be reached"), "{message}");
 }

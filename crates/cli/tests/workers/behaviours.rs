@@ -10,6 +10,7 @@ macro_rules! everyone {
         everyone!(@ rust_push RustPush $($name)+);
         everyone!(@ rust_pull RustPull $($name)+);
         everyone!(@ python_push PythonPush $($name)+);
+        everyone!(@ python_pull PythonPull $($name)+);
     };
     (@ $module:ident $kind:ident $($name:ident)+) => {
         mod $module {
@@ -30,6 +31,8 @@ everyone! {
     a_task_runs_once_and_its_result_is_kept
     a_blocked_handler_keeps_its_lease
     a_cancel_reaches_the_handler_with_its_reason
+    what_is_returned_after_a_cancel_is_no_result_unless_it_is_kept
+    a_handler_knows_its_task_by_the_id_that_users_have
     an_error_says_whether_it_is_tried_again
     the_next_attempt_goes_on_where_the_last_one_was
     the_task_of_a_killed_worker_runs_again_under_a_higher_fence
@@ -73,6 +76,48 @@ async fn a_cancel_reaches_the_handler_with_its_reason(site: Site) {
     let task = site.until(&id, "Canceled").await;
     assert_eq!((&task["attempt"], &task["cancel_reason"]), (&json!(1), &json!("no longer wanted")));
     assert_eq!(site.trace("a"), ["start", "cancel no longer wanted"]);
+}
+
+async fn what_is_returned_after_a_cancel_is_no_result_unless_it_is_kept(site: Site) {
+    let _worker = site.worker().await;
+    let cancel = async |id: &str| {
+        site.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({"reason": "enough"})).await;
+    };
+    for (name, keep, state) in [("stops", false, "Canceled"), ("keeps", true, "Succeeded")] {
+        let mut order = site.order(name);
+        order["keep"] = json!(keep);
+        let id = site.submit("finish", order, json!({})).await;
+        site.until_traced(name, "start").await;
+        cancel(&id).await;
+        let task = site.until(&id, state).await;
+        assert_eq!(site.trace(name), ["start", "cancel enough"]);
+        assert_eq!((&task["attempt"], task.get("result").is_some()), (&json!(1), keep), "{task}");
+    }
+    // Nor does it matter whether the handler looked.
+    let id = site.submit("block", site.order("blocks"), json!({})).await;
+    site.until_traced("blocks", "start").await;
+    cancel(&id).await;
+    // The second heartbeat after the cancel is sent when the answer to the first one is known.
+    let mut beats = vec![site.attempts(&id).await[0]["last_heartbeat_at"].clone()];
+    wait_until("the worker knows", PATIENCE, async || {
+        let beat = site.attempts(&id).await[0]["last_heartbeat_at"].clone();
+        if beats.last() != Some(&beat) {
+            beats.push(beat);
+        }
+        beats.len() > 3
+    })
+    .await;
+    site.go("blocks");
+    let task = site.until(&id, "Canceled").await;
+    assert_eq!((&task["attempt"], task.get("result")), (&json!(1), None), "{task}");
+    assert_eq!(site.trace("blocks"), ["start", "end"]);
+}
+
+async fn a_handler_knows_its_task_by_the_id_that_users_have(site: Site) {
+    let _worker = site.worker().await;
+    let id = site.submit("who", json!({}), json!({})).await;
+    let task = site.until(&id, "Succeeded").await;
+    assert_eq!((&task["result"], id.len()), (&json!({"task_id": id}), 36));
 }
 
 async fn an_error_says_whether_it_is_tried_again(site: Site) {

@@ -16,6 +16,8 @@
 //! | `echo` | notes `start` if there is a trace, returns its payload |
 //! | `block` | notes `start`, blocks its thread until `go` is there, notes `end`, returns `{"attempt","fence"}` |
 //! | `hold` | the same without blocking, with a progress of 50; told to cancel it notes `cancel REASON` and stops as cancelled; when the lease is lost it notes `lost` |
+//! | `finish` | notes `start`, waits until it is told to cancel, notes `cancel REASON` and returns `{"attempt","fence"}`; keeps that result if its payload has `keep` |
+//! | `who` | returns `{"task_id"}` |
 //! | `fail` | fails with the category that its payload has as `category` |
 //! | `panic` | ends as badly as it can |
 //! | `resume` | the first attempt saves the checkpoint `{"rows":5}` and fails with INFRASTRUCTURE; later ones return the checkpoint that they find |
@@ -42,18 +44,19 @@ pub enum Kind {
     RustPush,
     RustPull,
     PythonPush,
+    PythonPull,
 }
 
 impl Kind {
     fn is_pushed_to(self) -> bool {
-        self != Self::RustPull
+        matches!(self, Self::RustPush | Self::PythonPush)
     }
 
     fn command(self) -> Option<Command> {
         match self {
             Self::RustPush => Some(program::command("push")),
             Self::RustPull => Some(program::command("pull")),
-            Self::PythonPush => {
+            Self::PythonPush | Self::PythonPull => {
                 let words = std::env::var(PYTHON).ok()?;
                 let mut words = words.split_whitespace();
                 let mut command = Command::new(words.next()?);
@@ -130,12 +133,12 @@ impl Site {
     pub async fn worker(&self) -> Child {
         let mut command = self.kind.command().unwrap();
         let token = std::fs::read_to_string(self.path("worker-token")).unwrap();
-        command
-            .env("TENURE_URL", &self.proxy.url)
-            .env("TENURE_QUEUE", "q")
-            .env("TENURE_WORKER_TOKEN", token.trim())
-            .env("TENURE_LISTEN", format!("127.0.0.1:{}", self.worker_port.number()))
-            .env("TENURE_DISPATCH_SECRET", SECRET);
+        command.env("TENURE_URL", &self.proxy.url).env("TENURE_QUEUE", "q").env("TENURE_WORKER_TOKEN", token.trim());
+        if self.kind.is_pushed_to() {
+            command
+                .env("TENURE_LISTEN", format!("127.0.0.1:{}", self.worker_port.number()))
+                .env("TENURE_DISPATCH_SECRET", SECRET);
+        }
         let mut worker = Child::spawn(command);
         worker.wait_for_stdout("ready", PATIENCE).await;
         worker

@@ -33,6 +33,7 @@ fn worker() {
                 let worker = worker.queues([set("TENURE_QUEUE")]).poll_wait(Duration::from_secs(1));
                 println!("ready");
                 let worker = worker.operator("echo", echo).operator("block", block).operator("hold", hold);
+                let worker = worker.operator("finish", finish).operator("who", who);
                 worker.operator("fail", fail).operator("panic", panic).operator("resume", resume).run().await.unwrap();
             }
             _ => {
@@ -41,6 +42,7 @@ fn worker() {
                 let listener = TcpListener::bind(set("TENURE_LISTEN")).await.unwrap();
                 println!("ready");
                 let worker = worker.operator("echo", echo).operator("block", block).operator("hold", hold);
+                let worker = worker.operator("finish", finish).operator("who", who);
                 let worker = worker.operator("fail", fail).operator("panic", panic).operator("resume", resume);
                 worker.run(listener).await.unwrap();
             }
@@ -55,6 +57,9 @@ struct Order {
     /// The task ends when this is there.
     #[serde(default)]
     go: PathBuf,
+    /// The result counts whatever the task was told.
+    #[serde(default)]
+    keep: bool,
 }
 
 impl Order {
@@ -88,7 +93,7 @@ async fn hold(task: TaskContext) -> Result<Value, TaskError> {
     order.note("start");
     task.enter_phase("holding");
     task.report_progress(50, "half way");
-    let trace = Order { trace: order.trace.clone(), go: PathBuf::new() };
+    let trace = Order { trace: order.trace.clone(), go: PathBuf::new(), keep: false };
     let _lost = task.on_lease_lost(move || trace.note("lost"));
     while !order.go.exists() {
         tokio::select! {
@@ -103,6 +108,23 @@ async fn hold(task: TaskContext) -> Result<Value, TaskError> {
     }
     order.note("end");
     Ok(json!({"attempt": task.attempt(), "fence": task.fence()}))
+}
+
+/// Returns when it is told to stop.
+async fn finish(task: TaskContext) -> Result<Value, TaskError> {
+    let order: Order = task.payload()?;
+    order.note("start");
+    if let CancelReason::Requested(reason) = task.cancelled().await {
+        order.note(&format!("cancel {reason}"));
+    }
+    if order.keep {
+        task.keep_result();
+    }
+    Ok(json!({"attempt": task.attempt(), "fence": task.fence()}))
+}
+
+async fn who(task: TaskContext) -> Result<Value, TaskError> {
+    Ok(json!({"task_id": task.task_id()}))
 }
 
 async fn fail(task: TaskContext) -> Result<(), TaskError> {

@@ -16,8 +16,9 @@ use super::usage::CpuTime;
 use super::worker::{Ended, Reported};
 use crate::TaskContext;
 use crate::worker::beat::Beat;
-use crate::worker::error::TaskError;
+use crate::worker::error::{CANCELLED, TaskError};
 use crate::worker::execute::{Handler, blame, run, shut_down};
+use crate::worker::id::canonical_task_id;
 use crate::worker::lease::{CancelReason, Lease, Origin, Phase};
 use crate::worker::lock;
 
@@ -87,7 +88,7 @@ impl Attempt {
         drop(admitted);
         if let Some(hook) = &site.options.on_ended {
             hook(&Ended {
-                task_id: envelope.task_id,
+                task_id: canonical_task_id(&envelope.task_id),
                 dispatch_id: envelope.dispatch_id,
                 attempt: envelope.attempt,
                 reported,
@@ -184,15 +185,17 @@ impl Attempt {
     }
 
     fn completion(&self, lease: &Lease, result: Result<Json, TaskError>) -> CompletedRequest {
-        let requested = matches!(lease.reason(), Some(CancelReason::Requested(_)));
         let (outcome, output, error) = match result {
-            Ok(_) if requested && !lease.is_result_kept() => (Outcome::Cancelled, None, None),
             // What is absent is left out, and so is the result of a handler that has none.
             Ok(result) => (Outcome::Succeeded, Some(result).filter(|result| result.as_str() != "null"), None),
-            Err(error) if error.code() == "CANCELLED" => (Outcome::Cancelled, None, None),
             Err(error) => {
-                let outcome = if requested { Outcome::Cancelled } else { Outcome::Failed };
-                (outcome, None, Some(blame(error, lease.reason()).into_callback()))
+                let stopped = error.code() == CANCELLED;
+                let error = blame(error, lease.reason());
+                match error.code() == CANCELLED {
+                    // That it stopped is all there is to say.
+                    true => (Outcome::Cancelled, None, (!stopped).then(|| error.into_callback())),
+                    false => (Outcome::Failed, None, Some(error.into_callback())),
+                }
             }
         };
         let mut request = self.calls.completion(outcome);

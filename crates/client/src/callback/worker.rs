@@ -65,6 +65,7 @@ pub(crate) type EndedHook = Arc<dyn Fn(&Ended) + Send + Sync>;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Ended {
+    /// A UUID, as in [`TaskContext::task_id`](crate::TaskContext::task_id).
     pub task_id: String,
     pub dispatch_id: String,
     pub attempt: u32,

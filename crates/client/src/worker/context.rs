@@ -31,6 +31,7 @@ impl TaskContext {
         Self { lease, registry }
     }
 
+    /// The id as a hyphenated UUID: the same for all attempts, for pull and for push.
     pub fn task_id(&self) -> &str {
         &self.lease.job.job_id
     }
@@ -141,10 +142,11 @@ impl TaskContext {
         self.lease.enter_stage(name.into());
     }
 
-    /// Says that the result counts although a cancel was requested.
+    /// Says that the result counts although the handler was told to stop.
     ///
-    /// A pushed task that returns after a cancel is reported as cancelled, since most handlers that stop in time return
-    /// normally. One that has finished its work all the same says so here.
+    /// Most handlers that stop in time return normally, so what is returned after a cancel is no result: the task is
+    /// cancelled. After the worker's shutdown told the handler to stop, the task goes back to its queue. A handler that
+    /// has finished its work all the same says so here.
     pub fn keep_result(&self) {
         self.lease.keep_result();
     }

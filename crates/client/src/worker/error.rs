@@ -8,6 +8,7 @@ use tenure_contract::pull::JobError;
 use super::{ERROR_CODE_BYTES, MESSAGE_BYTES, STACK_BYTES, cut};
 
 /// Code of a task whose operator this worker does not have.
+pub(crate) const CANCELLED: &str = "CANCELLED";
 pub(crate) const UNKNOWN_OPERATOR: &str = "UNKNOWN_OPERATOR";
 /// Code of a task that the end of its worker ended.
 pub(crate) const WORKER_SHUTDOWN: &str = "WORKER_SHUTDOWN";
@@ -63,7 +64,7 @@ impl TaskError {
 
     /// The handler stopped because it was told to. Permanent.
     pub fn cancelled(message: impl Into<String>) -> Self {
-        Self::permanent("CANCELLED", message)
+        Self::permanent(CANCELLED, message)
     }
 
     /// Adds what helps to find the cause: a backtrace, the end of a log.

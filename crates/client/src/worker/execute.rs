@@ -75,7 +75,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Runs the handler until it ends, or is ended: a panic and a result that is too large are failures.
+/// Runs the handler until it ends, or is ended. A panic, a result that is too large and one that was returned after the
+/// handler was told to stop are failures.
 pub(crate) async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> Result<Json, TaskError> {
     let Some(handler) = handler else {
         // Another worker of the queue may know the operator, as during a roll-out.
@@ -95,7 +96,11 @@ pub(crate) async fn run(lease: &Lease, context: TaskContext, handler: Option<Han
         let message = format!("the result has {} bytes, the limit is {RESULT_BYTES}", result.len());
         return Err(TaskError::permanent("RESULT_TOO_LARGE", message));
     }
-    Ok(result)
+    match lease.reason() {
+        // Most handlers that stop in time return normally. Work that is done twice is better than work that is not done.
+        Some(_) if !lease.is_result_kept() => Err(TaskError::cancelled("the handler returned early")),
+        _ => Ok(result),
+    }
 }
 
 /// A failure after a request to stop is the answer to that request.

@@ -1,4 +1,4 @@
-//! Names that this process makes up.
+//! Names that this process makes up, and the one spelling of a task id.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,9 +39,60 @@ pub(crate) fn worker_id_of(name: Option<&str>) -> String {
     format!("{host}-{}-{}", std::process::id(), crockford(random(), 10))
 }
 
+/// A task id as a lower-case hyphenated UUID, whichever spelling brought it: one task has one name, and so one row where
+/// fences are kept. Other text stays as it is.
+pub(crate) fn canonical_task_id(text: &str) -> String {
+    let ulid = text.strip_prefix("task_").unwrap_or(text);
+    if let Some(value) = decode_ulid(ulid) {
+        let digits = format!("{value:032x}");
+        return [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-");
+    }
+    match is_uuid(text) {
+        true => text.to_ascii_lowercase(),
+        false => text.to_owned(),
+    }
+}
+
+fn decode_ulid(text: &str) -> Option<u128> {
+    if text.len() != 26 || text.as_bytes()[0] > b'7' {
+        return None;
+    }
+    text.bytes().try_fold(0, |value, byte| {
+        let digit = CROCKFORD.iter().position(|known| *known == byte.to_ascii_uppercase())?;
+        Some((value << 5) | digit as u128)
+    })
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_has_one_name_in_all_its_spellings() {
+        let uuid = "018c385a-9fb1-9509-0e89-33fe3b7b1aa9";
+        for text in [
+            "task_01HGW5N7XHJM4GX29KZRXQP6N9",
+            "01HGW5N7XHJM4GX29KZRXQP6N9",
+            "task_01hgw5n7xhjm4gx29kzrxqp6n9",
+            "018C385A-9FB1-9509-0E89-33FE3B7B1AA9",
+            uuid,
+        ] {
+            assert_eq!(canonical_task_id(text), uuid, "{text}");
+        }
+        for text in
+            ["", "task_", "a", "81HGW5N7XHJM4GX29KZRXQP6N9", "0IHGW5N7XHJM4GX29KZRXQP6N9", "\u{e9}".repeat(13).as_str()]
+        {
+            assert_eq!(canonical_task_id(text), text);
+        }
+    }
 
     #[test]
     fn ulids_are_ordered_by_time() {

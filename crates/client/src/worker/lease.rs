@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::beat::{Beat, News};
+use super::id::canonical_task_id;
 use super::lock;
 use crate::callback::Refusal;
 
@@ -99,7 +100,8 @@ impl Lease {
         Self::with(job, beat, None)
     }
 
-    pub(crate) fn with(job: Job, beat: Beat, origin: Option<Origin>) -> Self {
+    pub(crate) fn with(mut job: Job, beat: Beat, origin: Option<Origin>) -> Self {
+        job.job_id = canonical_task_id(&job.job_id);
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let state = State {
             phase: Phase::Held,

@@ -56,6 +56,16 @@ pub(super) fn last_id(answer: &Value) -> Option<&str> {
     pairs.find(|pair| text(&pair[0]) == Some("last-generated-id")).and_then(|pair| text(&pair[1]))
 }
 
+/// The names in the answer of `XINFO GROUPS`.
+pub(super) fn group_names(answer: &Value) -> impl Iterator<Item = &str> {
+    let groups = if let Value::Array(groups) = answer { groups.as_slice() } else { &[] };
+    groups.iter().filter_map(|group| {
+        let Value::Array(fields) = group else { return None };
+        let mut pairs = fields.chunks_exact(2);
+        pairs.find(|pair| text(&pair[0]) == Some("name")).and_then(|pair| text(&pair[1]))
+    })
+}
+
 fn entry(value: &Value) -> Option<Entry> {
     let Value::Array(parts) = value else { return None };
     let id = parts.first().and_then(text)?.into();

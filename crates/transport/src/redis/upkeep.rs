@@ -74,6 +74,16 @@ impl Upkeep for RedisTransport {
         self.inner.make_group(queue).await
     }
 
+    async fn is_prepared(&self, queue: &Arc<str>) -> Result<bool, TransportError> {
+        let mut command = redis::cmd("XINFO");
+        command.arg("GROUPS").arg(self.inner.key(queue));
+        match self.inner.connections.ask(&command).await? {
+            Ok(groups) => Ok(entry::group_names(&groups).any(|name| name == self.inner.group)),
+            Err(error) if error.detail().is_some_and(|detail| detail.contains("no such key")) => Ok(false),
+            Err(error) => Err(error::of(&error)),
+        }
+    }
+
     async fn depth(&self, queue: &Arc<str>) -> Result<u64, TransportError> {
         let mut command = redis::cmd("XLEN");
         command.arg(self.inner.key(queue));

@@ -51,6 +51,10 @@ impl Queues {
         Ok(url)
     }
 
+    pub(super) async fn is_there(&self, client: &Client, queue: &str) -> Result<bool, Fault> {
+        Ok(find(client, &self.name(queue)?).await?.is_some())
+    }
+
     /// Runs a call on a queue. If it turns out that the queue is gone it is looked for, or made, once more.
     pub(super) async fn with<T, E, C>(
         &self,

@@ -23,6 +23,10 @@ impl Upkeep for SqsTransport {
         Ok(())
     }
 
+    async fn is_prepared(&self, queue: &Arc<str>) -> Result<bool, TransportError> {
+        Ok(self.inner.queues.is_there(&self.inner.client, queue).await?)
+    }
+
     /// Approximately, as SQS counts.
     async fn depth(&self, queue: &Arc<str>) -> Result<u64, TransportError> {
         let inner = &self.inner;

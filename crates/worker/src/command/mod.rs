@@ -59,7 +59,11 @@ pub(crate) async fn run(command: &str, tools: &Tools, task: &TaskContext) -> Res
 
     let cancelled = task.cancellation().is_cancelled();
     let outcome = match exit::failure(status, cancelled, &stderr.text()) {
-        None => output::result(&folder.result_file(), &stdout).await,
+        None => {
+            // A command says by its exit code whether it has finished.
+            task.keep_result();
+            output::result(&folder.result_file(), &stdout).await
+        }
         Some(error) => Err(error),
     };
     folder.remove().await;

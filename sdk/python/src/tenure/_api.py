@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from os import PathLike
+from typing import Any, Generic, TypedDict, TypeVar
 
 import httpx
 
 from . import _text, errors
-from ._http import Backoff, header_value, join, parse_server, retry_after
+from ._http import CONNECT_TIMEOUT, USER_AGENT, Backoff, header_value, join, parse_server, retry_after, tls
 from .errors import ApiError, DecodeError, NetworkError, SetupError, TenureError
 from .models import (
     Attempt,
@@ -114,6 +116,16 @@ def unanswered(call: Call[Any], error: Exception) -> NetworkError:
     return network
 
 
+class Options(TypedDict):
+    """How connections are made, in the words of `httpx.Client` and `httpx.AsyncClient`."""
+
+    headers: dict[str, str]
+    timeout: httpx.Timeout
+    verify: ssl.SSLContext
+    proxy: str | None
+    trust_env: bool
+
+
 @dataclass(frozen=True)
 class Settings:
     """Who calls, and where."""
@@ -122,6 +134,15 @@ class Settings:
     headers: Mapping[str, str] = field(repr=False)
     timeout: float
     retries: int
+
+    def options(self, ca_file: str | PathLike[str] | None, proxy: str | None) -> Options:
+        return {
+            "headers": {"User-Agent": USER_AGENT, **self.headers},
+            "timeout": httpx.Timeout(self.timeout, connect=min(CONNECT_TIMEOUT, self.timeout)),
+            "verify": tls(ca_file),
+            "proxy": proxy,
+            "trust_env": False,
+        }
 
     @classmethod
     def make(
@@ -152,7 +173,7 @@ def _post(path: Iterable[str], read: Callable[[Any], T], body: Any = None, repea
 
 
 def _get(path: Iterable[str], read: Callable[[Any], T], **query: object) -> Call[T]:
-    given = {name: str(value) for name, value in query.items() if value is not None}
+    given = {name: str(to_wire(value)) for name, value in query.items() if value is not None}
     return Call("GET", ("api", "v1", *path), read, query=given, repeatable=True)
 
 
@@ -188,8 +209,8 @@ def why(task_id: str) -> Call[Why]:
     return _get(["tasks", task_id, "why"], Why.read)
 
 
-def cancel(task_id: str, reason: str | None, mode: str | None) -> Call[Cancelled]:
-    return _post(["tasks", task_id, "cancel"], Cancelled.read, _present(reason=reason, mode=mode), True)
+def cancel(task_id: str, reason: str | None, immediate: bool) -> Call[Cancelled]:
+    return _post(["tasks", task_id, "cancel"], Cancelled.read, _cancel(reason, immediate), True)
 
 
 def retry(task_id: str) -> Call[Retried]:
@@ -236,12 +257,16 @@ def list_runs(**query: object) -> Call[Page[Run]]:
     return _get(["runs"], Page.reader(Run.read), **query)
 
 
-def cancel_run(run_id: str, reason: str | None, mode: str | None) -> Call[Run]:
-    return _post(["runs", run_id, "cancel"], Run.read, _present(reason=reason, mode=mode), True)
+def cancel_run(run_id: str, reason: str | None, immediate: bool) -> Call[Run]:
+    return _post(["runs", run_id, "cancel"], Run.read, _cancel(reason, immediate), True)
 
 
 def rerun(run_id: str, mode: str, run_key: str | None) -> Call[Run]:
     return _post(["runs", run_id, "rerun"], Run.read, _present(mode=mode, run_key=run_key), run_key is not None)
+
+
+def _cancel(reason: str | None, immediate: bool) -> dict[str, Any]:
+    return _present(reason=reason, mode="immediate" if immediate else None)
 
 
 def _present(**fields: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import httpx
 
 from . import _api
-from ._http import CONNECT_TIMEOUT, USER_AGENT, tls
 from ._watch import Watch, run_watch, task_watch
 from .errors import TenureError
 from .models import (
@@ -32,7 +31,6 @@ from .models import (
     Submitted,
     Task,
     Why,
-    to_wire,
 )
 
 T = TypeVar("T")
@@ -60,13 +58,7 @@ class AsyncClient:
         retries: int = 4,
     ) -> None:
         self._settings = _api.Settings.make(server, api_key, bearer, user_id, tenant, timeout, retries)
-        self._http = httpx.AsyncClient(
-            headers={"User-Agent": USER_AGENT, **self._settings.headers},
-            timeout=httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout)),
-            verify=tls(ca_file),
-            proxy=proxy,
-            trust_env=False,
-        )
+        self._http = httpx.AsyncClient(**self._settings.options(ca_file, proxy))
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -146,7 +138,7 @@ class AsyncClient:
 
     async def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Cancelled:
         """Cancels a task. A running one is told with its next heartbeat; `immediate` revokes its lease at once."""
-        return await self._call(_api.cancel(task_id, reason, "immediate" if immediate else None))
+        return await self._call(_api.cancel(task_id, reason, immediate))
 
     async def retry(self, task_id: str) -> Retried:
         """Gives a Failed or Canceled task a new budget of attempts."""
@@ -226,8 +218,8 @@ class AsyncClient:
             label=label,
             tenant=tenant,
             workspace=workspace,
-            created_after=to_wire(created_after),
-            created_before=to_wire(created_before),
+            created_after=created_after,
+            created_before=created_before,
             limit=limit,
             cursor=cursor,
         )
@@ -235,7 +227,7 @@ class AsyncClient:
 
     async def cancel_run(self, run_id: str, reason: str | None = None, *, immediate: bool = False) -> Run:
         """Cancels all tasks of a run that have not ended. The answer has no tasks."""
-        return await self._call(_api.cancel_run(run_id, reason, "immediate" if immediate else None))
+        return await self._call(_api.cancel_run(run_id, reason, immediate))
 
     async def rerun(self, run_id: str, *, mode: str = "from_failure", run_key: str | None = None) -> Run:
         """A new run: what succeeded in the old one is carried over, all else runs anew."""

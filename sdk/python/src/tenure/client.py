@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from . import _api
-from ._http import CONNECT_TIMEOUT, USER_AGENT, tls
 from ._loop import LoopThread
 from .aio import AsyncClient
 from .errors import TenureError
@@ -34,7 +33,6 @@ from .models import (
     Submitted,
     Task,
     Why,
-    to_wire,
 )
 
 T = TypeVar("T")
@@ -62,13 +60,7 @@ class Client:
         retries: int = 4,
     ) -> None:
         self._settings = _api.Settings.make(server, api_key, bearer, user_id, tenant, timeout, retries)
-        self._http = httpx.Client(
-            headers={"User-Agent": USER_AGENT, **self._settings.headers},
-            timeout=httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout)),
-            verify=tls(ca_file),
-            proxy=proxy,
-            trust_env=False,
-        )
+        self._http = httpx.Client(**self._settings.options(ca_file, proxy))
         self._watcher: Callable[[], AsyncClient] = lambda: AsyncClient(
             server,
             api_key=api_key,
@@ -159,7 +151,7 @@ class Client:
 
     def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Cancelled:
         """Cancels a task. A running one is told with its next heartbeat; `immediate` revokes its lease at once."""
-        return self._call(_api.cancel(task_id, reason, "immediate" if immediate else None))
+        return self._call(_api.cancel(task_id, reason, immediate))
 
     def retry(self, task_id: str) -> Retried:
         """Gives a Failed or Canceled task a new budget of attempts."""
@@ -239,8 +231,8 @@ class Client:
             label=label,
             tenant=tenant,
             workspace=workspace,
-            created_after=to_wire(created_after),
-            created_before=to_wire(created_before),
+            created_after=created_after,
+            created_before=created_before,
             limit=limit,
             cursor=cursor,
         )
@@ -248,7 +240,7 @@ class Client:
 
     def cancel_run(self, run_id: str, reason: str | None = None, *, immediate: bool = False) -> Run:
         """Cancels all tasks of a run that have not ended. The answer has no tasks."""
-        return self._call(_api.cancel_run(run_id, reason, "immediate" if immediate else None))
+        return self._call(_api.cancel_run(run_id, reason, immediate))
 
     def rerun(self, run_id: str, *, mode: str = "from_failure", run_key: str | None = None) -> Run:
         """A new run: what succeeded in the old one is carried over, all else runs anew."""

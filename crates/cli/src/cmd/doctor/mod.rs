@@ -2,8 +2,11 @@
 
 mod local;
 mod postgres;
+mod push;
+mod queues;
 mod server;
 mod store;
+mod transports;
 
 use console::style;
 use serde::Serialize;
@@ -67,9 +70,13 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.extend(local::data_folder(&config.data));
             findings.push(local::worker_token(&config));
             findings.extend(store::check(&config.store_url()).await);
+            let queues = queues::read(&config.store_url()).await;
+            findings.extend(push::check(&config, &queues).await);
+            findings.extend(transports::check(&config, &queues).await);
         }
         Err(error) => {
-            let fix = "correct it; without a configuration, data folder and store were not looked at";
+            let fix =
+                "correct it; without a configuration, data folder, store, pushes and transports were not looked at";
             findings.push(Finding::fail("config", format!("{error:#}"), fix));
         }
     }

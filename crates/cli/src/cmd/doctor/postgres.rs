@@ -29,7 +29,7 @@ pub async fn check(url: &str, known: i64) -> Vec<Finding> {
     }
 }
 
-async fn connect(url: &str) -> Result<Client, String> {
+pub async fn connect(url: &str) -> Result<Client, String> {
     let PostgresAddress { mut config, tls } = PostgresAddress::parse(url).map_err(|error| plain(&error))?;
     config.application_name("tenure doctor").connect_timeout(CONNECT);
     let connected = tokio::time::timeout(CONNECT, config.connect(tls)).await;

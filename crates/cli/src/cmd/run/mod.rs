@@ -1,5 +1,6 @@
 //! `tenure run`
 
+mod file;
 mod list;
 mod steer;
 mod submit;

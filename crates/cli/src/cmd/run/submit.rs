@@ -1,9 +1,9 @@
 use anyhow::Context;
 use tenure_client::Client;
-use tenure_client::run::{Run, RunSubmission};
+use tenure_client::run::Run;
 
 use super::super::connect::text_or_file;
-use super::watch;
+use super::{file, watch};
 use crate::exit::{Exit, Stop};
 use crate::output;
 
@@ -49,7 +49,8 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
         "-" => text_or_file("-")?,
         path => text_or_file(&format!("@{path}"))?,
     };
-    let mut submission = parse(&text).map_err(|message| Stop::usage(format!("{} is no run: {message}", args.file)))?;
+    let mut submission =
+        file::parse(&text).map_err(|message| Stop::usage(format!("{} is no run: {message}", args.file)))?;
     if args.run_key.is_some() {
         submission.run_key = args.run_key;
     }
@@ -75,65 +76,7 @@ pub fn sentence(run: &Run) -> String {
     let (id, state) = (&run.run_id, &run.state);
     match run.created {
         Some(false) => format!("Run {id} was there already under this key: {state}"),
+        _ if run.counts.total == 1 => format!("Submitted run {id} of 1 task: {state}"),
         _ => format!("Submitted run {id} of {} tasks: {state}", run.counts.total),
-    }
-}
-
-/// JSON is read as JSON, so that its numbers keep their digits.
-fn parse(text: &str) -> Result<RunSubmission, String> {
-    if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).map_err(|error| error.to_string());
-    }
-    // The largest run that the server takes, and no more.
-    let options = serde_saphyr::options! {
-        with_snippet: false,
-        emit_comments: false,
-        budget: serde_saphyr::budget! {
-            max_depth: 128,
-            max_events: 8_000_000,
-            max_nodes: 4_000_000,
-            max_documents: 1,
-            max_total_scalar_bytes: 64 << 20,
-        },
-    };
-    let value: serde_json::Value =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())?;
-    // serde would also take the fields one after the other in a list, without their names.
-    if !value.is_object() {
-        return Err("it has to be a mapping, with tasks in it".to_owned());
-    }
-    serde_json::from_value(value).map_err(|error| error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn yaml_and_json_are_the_same_run() {
-        let yaml = "run_key: k\ntasks:\n  - key: a\n    queue: q\n    operator: op\n  - key: b\n    queue: q\n    operator: op\n    depends_on: [a]\n    payload: {x: {$from: a}}\n";
-        let json = r#"{"run_key":"k","tasks":[{"key":"a","queue":"q","operator":"op"},
-            {"key":"b","queue":"q","operator":"op","depends_on":["a"],"payload":{"x":{"$from":"a"}}}]}"#;
-        let (yaml, json) = (parse(yaml).unwrap(), parse(json).unwrap());
-        assert_eq!((yaml.run_key, yaml.tasks.len()), (json.run_key, 2));
-        assert_eq!(yaml.tasks[1].depends_on, ["a"]);
-        let payload = |run: &[tenure_client::run::RunEntry]| run[1].task.payload.as_ref().unwrap().value();
-        assert_eq!(payload(&yaml.tasks), payload(&json.tasks));
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        for (text, says) in [("tasks: 5", "expected a sequence"), ("{", "EOF"), ("- a", "mapping"), ("a: [", "")] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_run_of_ten_thousand_tasks_is_not_too_large() {
-        let entries: String = (0..10_000)
-            .map(|n| format!("  - key: t{n}\n    queue: q\n    operator: op\n    depends_on: []\n"))
-            .collect();
-        assert_eq!(parse(&format!("tasks:\n{entries}")).unwrap().tasks.len(), 10_000);
     }
 }

@@ -177,9 +177,12 @@ fn line(task: &Task) -> String {
     let state = state_styled(&task.state);
     match task.state.as_str() {
         "Running" => {
-            let worker = task.worker_id.as_deref().map(clean).unwrap_or_default();
+            let on = match task.worker_id.as_deref().filter(|worker| !worker.is_empty()) {
+                Some(worker) => format!(" on {}", clean(worker)),
+                None => ", pushed and not started yet".to_owned(),
+            };
             let cancel = if task.cancel_requested { ", cancel requested" } else { "" };
-            format!("{state}  attempt {} of {} on {worker}{cancel}", task.attempt, task.max_attempts)
+            format!("{state}  attempt {} of {}{on}{cancel}", task.attempt, task.max_attempts)
         }
         "Scheduled" if task.attempt > 0 => {
             let error = task.error.as_ref().map_or_else(String::new, |error| format!(" ({})", error_text(error)));
@@ -189,7 +192,8 @@ fn line(task: &Task) -> String {
         "Failed" => {
             let error = task.error.as_ref().map(error_text).unwrap_or_default();
             let dead = if task.dead_lettered_at.is_some() { "  (in the dead letters)" } else { "" };
-            format!("{state}  after {} attempts: {error}{dead}", task.attempt)
+            let attempts = if task.attempt == 1 { "attempt" } else { "attempts" };
+            format!("{state}  after {} {attempts}: {error}{dead}", task.attempt)
         }
         "Canceled" => format!("{state}  {}", task.cancel_reason.as_deref().map(clean).unwrap_or_default()),
         _ => state.to_string(),

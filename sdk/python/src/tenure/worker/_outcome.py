@@ -184,14 +184,14 @@ def shut_down(cause: Failure | None = None) -> Failure:
     return Failure(Category.INFRASTRUCTURE, message, True, "WORKER_SHUTDOWN", cause.stack if cause else None)
 
 
-def judge(ended: Ended, reason: CancelReason | None, stopped_early: bool) -> Outcome:
+def judge(ended: Ended, reason: CancelReason | None, keeps_result: bool) -> Outcome:
     """What is reported of what a handler gave.
 
-    A failure after a request to stop is the answer to that request, and so is a return after the handler saw it.
+    After it was told to stop, a failure is the answer to that, and so is a return unless the handler keeps its result.
     """
     failure = ended.failure
     if failure is None:
-        if reason is None or not stopped_early:
+        if reason is None or keeps_result:
             return Outcome("SUCCEEDED", output=ended.output)
         failure = Failure(Category.CANCELLED, "the handler returned early", False)
     if reason is not None and reason.kind is CancelKind.REQUESTED:

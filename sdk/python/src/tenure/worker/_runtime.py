@@ -328,7 +328,8 @@ class Runtime:
     ) -> Outcome | None:
         """What to report; nothing if the lease was lost."""
         ended = over.result() if over.done() else Ended(None, _outcome.shut_down())
-        if ended.failure is not None and not link.tells_checkpoint_with_report and lease.begin_flush():
+        stopped = ended.failure is not None or (lease.reason is not None and not context.keeps_result)
+        if stopped and not link.tells_checkpoint_with_report and lease.begin_flush():
             await self._flushed(lease, signal)
         phase = lease.end()
         if phase is Phase.LOST:
@@ -338,7 +339,7 @@ class Runtime:
         if phase is Phase.ABANDONED:
             outcome = Outcome("FAILED", failure=_outcome.shut_down())
         else:
-            outcome = _outcome.judge(ended, lease.reason, context._stopped_early)
+            outcome = _outcome.judge(ended, lease.reason, context.keeps_result)
         metrics = Metrics(int(ended.cpu_seconds * 1000), _outcome.peak_memory())
         checkpoint = ABSENT if outcome.word == "SUCCEEDED" else lease.last_checkpoint
         return Outcome(outcome.word, outcome.output, outcome.failure, metrics, context.phase, checkpoint)

@@ -23,7 +23,6 @@ class TaskContext:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._phase: str | None = None
-        self._noticed = False
         self._keeps_result = False
 
     def __repr__(self) -> str:
@@ -139,26 +138,25 @@ class TaskContext:
     @property
     def cancelled(self) -> bool:
         """Whether the handler is to stop; `cancel_reason` says why."""
-        self._noticed = self._noticed or self._lease.cancelled.is_set()
         return self._lease.cancelled.is_set()
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        self._noticed = self._noticed or self._lease.cancelled.is_set()
         return self._lease.reason
 
     def keep_result(self) -> None:
-        """Says that the result counts although the handler saw that it is to stop.
+        """Says that the result counts although the handler was told to stop.
 
-        Many handlers stop by returning early, so what a handler returns after it saw `cancelled` is no success: the
-        task is cancelled, or goes back to the queue if the worker shuts down. One that has finished all the same says
-        so here. What a handler returns that never looked counts in any case.
+        Many handlers stop by returning early, so what is returned after a cancel is no result: the task is cancelled.
+        After the worker's shutdown told the handler to stop, the task goes back to its queue. A handler that has
+        finished all the same says so here.
         """
         self._keeps_result = True
 
     @property
-    def _stopped_early(self) -> bool:
-        return self._noticed and not self._keeps_result
+    def keeps_result(self) -> bool:
+        """Whether `keep_result` was called."""
+        return self._keeps_result
 
     def check_cancelled(self) -> None:
         """Raises `TaskCancelled` if the handler is to stop: call it now and then, where stopping does no harm."""

@@ -1,0 +1,61 @@
+//! Pushes: what the configuration has for them, and whether the queues that push find it there.
+
+use tenure_config::Config;
+
+use super::Finding;
+use super::queues::Queue;
+use crate::access;
+
+const CHECK: &str = "push";
+/// Beyond these, queues that fail are only counted.
+const SHOWN: usize = 10;
+
+pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
+    let dev_mode = !config.auth.enabled;
+    let own_url = format!("http://{}:{}", config.server.host, config.server.port);
+    let targets = match access::push_targets(config, dev_mode, Some(&own_url)) {
+        Ok(targets) => targets,
+        Err(error) => {
+            let fix = "correct the files of push.mtls, and who may read them; `tenure serve` would not start";
+            return vec![Finding::fail(CHECK, format!("{error:#}"), fix)];
+        }
+    };
+    let pushing: Vec<_> = queues.iter().filter_map(|queue| Some((queue.name.as_str(), queue.push.as_ref()?))).collect();
+    if pushing.is_empty() {
+        return vec![Finding::ok(CHECK, "no queue pushes its tasks")];
+    }
+    if targets.base_url.is_none() {
+        let count = count(pushing.len());
+        let fix = "set callback.base_url to the address at which workers reach this control plane";
+        let message = format!("callback.base_url is not set, and {count}: nothing is pushed");
+        return vec![Finding::fail(CHECK, message, fix)];
+    }
+    let mut findings = Vec::new();
+    for (name, push) in &pushing {
+        let problem = match targets.route(push) {
+            Err(problem) => Some(problem),
+            Ok(route) => route.client.check_address(&push.url).await.err().map(|error| error.to_string()),
+        };
+        if let Some(problem) = problem {
+            let fix = format!(
+                "correct the configuration, or the queue with `tenure queue set`; `tenure push test` tries its address, \
+                 `tenure queue show {name}` shows it"
+            );
+            findings.push(Finding::fail(CHECK, format!("queue {name}: {problem}"), fix));
+        }
+    }
+    let more = findings.len().saturating_sub(SHOWN);
+    findings.truncate(SHOWN);
+    if more > 0 {
+        findings.push(Finding::fail(CHECK, format!("{more} more queues"), "correct the first ones, and look again"));
+    }
+    if findings.is_empty() {
+        let to = targets.base_url.unwrap_or_default();
+        findings.push(Finding::ok(CHECK, format!("{}, and workers report to {to}", count(pushing.len()))));
+    }
+    findings
+}
+
+fn count(queues: usize) -> String {
+    if queues == 1 { "1 queue pushes its tasks".to_owned() } else { format!("{queues} queues push their tasks") }
+}
