@@ -33,6 +33,7 @@ crate::on_both_stores!(
     ends_of_one_run_at_once_count_each_edge_once,
     a_cancel_meets_the_ends_of_its_run,
     a_run_goes_with_its_tasks_and_not_before,
+    too_many_tasks_do_not_break_a_run_that_goes_on,
     a_new_fairness_key_reaches_what_is_blocked,
     a_run_that_is_gone_stops_nobody,
 );
@@ -436,6 +437,21 @@ async fn a_run_goes_with_its_tasks_and_not_before(t: &Fixture) {
     t.clock.advance(hour);
     assert_eq!(prune().await, 1);
     assert!(t.store.run(keyed, &Reach::All).await.unwrap().is_none());
+}
+
+async fn too_many_tasks_do_not_break_a_run_that_goes_on(t: &Fixture) {
+    let keep = Retention { finished_count: 0, ..Retention::default() };
+    let id = put_graph(t, &[&[], &[0]]).await;
+    let grant = t.claim_one("q").await;
+    t.run(make::complete(&grant, "[7]")).await.unwrap();
+    let alone = t.put_in("q").await;
+    t.run(make::cancel(alone, Mode::Immediate)).await.unwrap();
+    assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 1, "the one that was submitted alone");
+    assert_eq!(states(t, id).await, [Succeeded, Ready]);
+    let grant = t.claim_one("q").await;
+    t.complete(&grant).await.unwrap();
+    assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 2);
+    assert!(t.store.run(id, &Reach::All).await.unwrap().is_none());
 }
 
 async fn a_new_fairness_key_reaches_what_is_blocked(t: &Fixture) {
