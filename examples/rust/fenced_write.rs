@@ -56,6 +56,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = std::env::var("TENURE_URL").unwrap_or_else(|_| "http://127.0.0.1:7423".to_owned());
     let db = database(&std::env::var("DATABASE_URL")?).await?;
     let worker = worker(&server, &std::env::var("TENURE_TOKEN")?, db);
-    worker.run_until(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await?;
+    worker.run_until(tenure_client::stop_signal()).await?;
     Ok(())
 }

@@ -48,6 +48,6 @@ pub fn worker(server: &str, token: &str) -> Worker {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = std::env::var("TENURE_URL").unwrap_or_else(|_| "http://127.0.0.1:7423".to_owned());
     let token = std::env::var("TENURE_TOKEN")?;
-    worker(&server, &token).run_until(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await?;
+    worker(&server, &token).run_until(tenure_client::stop_signal()).await?;
     Ok(())
 }

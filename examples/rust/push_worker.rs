@@ -81,5 +81,5 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let control_plane = std::env::var("TENURE_URL").unwrap_or_else(|_| "http://127.0.0.1:7423".to_owned());
     let service = service(&control_plane, &std::env::var("DISPATCH_SECRET")?)?;
     let listener = TcpListener::bind("127.0.0.1:8080").await?;
-    serve(service, listener, async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await
+    serve(service, listener, tenure_client::stop_signal()).await
 }

@@ -56,13 +56,18 @@ impl Roots {
     }
 }
 
-/// An HTTP client without redirects: a redirect would carry keys and tokens to another host.
+/// A header that every answer to a worker has, if it comes from the server and not from something in between.
+pub(crate) const CONTRACT: &str = "x-tenure-contract";
+
+/// An HTTP client without redirects and without a proxy of the environment: either would carry keys and tokens to
+/// another host.
 ///
 /// Its connections belong to the tokio runtime that first uses it, so each runtime needs a client of its own.
 pub(crate) fn new_client(roots: Option<Vec<Certificate>>) -> Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("tenure-rust/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT);
     if let Some(roots) = roots {
         builder = builder.tls_certs_only(roots);

@@ -20,8 +20,7 @@
 //! let submitted = client.submit(&task).await?;
 //!
 //! let worker = Worker::new("http://127.0.0.1:7423").token("token").queues(["etl"]).operator("extract", extract);
-//! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
-//! worker.run_until(stop).await?;
+//! worker.run_until(tenure_client::stop_signal()).await?;
 //! println!("{}", client.get(&submitted.task_id).await?.state);
 //! # Ok(())
 //! # }
@@ -40,6 +39,7 @@ mod filter;
 mod http;
 mod operate;
 mod runs;
+mod signal;
 mod sse;
 mod watch;
 mod worker;
@@ -50,6 +50,7 @@ pub use client::Client;
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use runs::{RunFilter, RunWatch};
+pub use signal::stop_signal;
 pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, run, user, user::TaskSubmission};
 /// Services that carry wake-ups, behind the features `redis` and `sqs`.
 pub use tenure_transport as transport;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use plane::{Plane, Rules, Say, after};
+use plane::{Called, Plane, Rules, Say, after};
 use serde_json::{Value, json};
 use tenure_client::callback::{Ended, ErrorCode, Reported, SECRET_HEADER, Worker};
 use tenure_client::{CancelReason, Json, TaskContext, TaskError, WorkerError};
@@ -198,6 +198,48 @@ fn a_handler_that_blocks_its_whole_runtime_still_heartbeats() {
         release.send(()).unwrap();
         let completed = plane.until_count("completed", 1).await;
         assert_eq!(completed[0].body["output"], 1);
+    });
+}
+
+/// One handler blocks the only thread; the others were started and have not begun.
+#[test]
+fn attempts_that_wait_behind_a_blocked_runtime_heartbeat_too() {
+    let plane = Plane::start_apart(Rules::default());
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let worker = worker(&plane).outage_tolerance(Duration::ZERO).operator("block", move |_task| {
+        released.lock().unwrap().recv().unwrap();
+        async { Ok(1) }
+    });
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    // All are taken in before the first handler can begin.
+    plane.rules(|rules| rules.started_first = vec![Say::No(503, "store_unavailable"); 3].into());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { worker.run(TcpListener::from_std(listener).unwrap()).await })
+    });
+    let test = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    test.block_on(async {
+        let short = json!({"heartbeatTimeoutMs": 2000, "heartbeatIntervalMs": 200});
+        for task in ["a", "b", "c"] {
+            let envelope = changed(plane.envelope(task, "block"), short.clone());
+            tokio::spawn(async move { push(address, &envelope, Some(SECRET)).await });
+        }
+        // For longer than a lease could live without them, each has its heartbeats.
+        plane
+            .until(|called| {
+                ["a", "b", "c"].iter().all(|task| {
+                    let of = |called: &&Called| called.call == "heartbeat" && called.task == *task;
+                    called.iter().filter(of).count() >= 15
+                })
+            })
+            .await;
+        for _ in 0..3 {
+            release.send(()).unwrap();
+        }
+        plane.until_count("completed", 3).await;
     });
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use support::{FakeServer, Reply, Script, completed, failed, heartbeats, job};
+use support::{FakeServer, Reply, Script, Seen, completed, failed, heartbeats, job};
 use tenure_client::{CancelReason, Json, TaskContext, TaskError, Worker, WorkerError};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -232,6 +232,74 @@ async fn a_worker_that_the_server_does_not_know_ends() {
     server.script(|script| script.claim = Reply::RefuseAll(401, "invalid_worker_token"));
     let error = worker(&server).run().await.unwrap_err();
     assert!(matches!(error, WorkerError::Refused { status: 401, error, .. } if error == "invalid_worker_token"));
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_later_lets_tasks_end_first() {
+    let server = FakeServer::start(script([job("a", "wait", 60)])).await;
+    let go_on = Arc::new(Notify::new());
+    let waiting = Arc::clone(&go_on);
+    let worker = worker(&server).concurrency(2).operator("wait", move |_task| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            waiting.notified().await;
+            Ok(1)
+        }
+    });
+    let (_stop, run) = spawn(worker);
+    server.until(|seen| seen.len() > 1).await;
+    server.script(|script| script.claim = Reply::RefuseAll(404, "unknown_queue"));
+    server.until(|seen| seen.iter().filter(|seen| seen.body.claim.is_some()).count() > 2).await;
+    go_on.notify_one();
+    server.until(|seen| completed(seen) == ["a"]).await;
+    let error = run.await.unwrap().unwrap_err();
+    assert!(matches!(error, WorkerError::Refused { status: 404, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_ends_no_worker() {
+    let server = FakeServer::start(script([job("a", "echo", 60)])).await;
+    let (stop, run) = spawn(worker(&server));
+    server.until(|seen| completed(seen) == ["a"]).await;
+    for status in [302, 400, 404, 405] {
+        server.script(|script| script.claim = Reply::Proxy(status));
+        let claims = |seen: &[Seen]| seen.iter().filter(|seen| seen.body.claim.is_some()).count();
+        let before = claims(&server.seen());
+        server.until(|seen| claims(seen) > before + 1).await;
+    }
+    server.script(|script| {
+        script.claim = Reply::Accept;
+        script.jobs.push_back(job("b", "echo", 60));
+    });
+    server.until(|seen| completed(seen) == ["a", "b"]).await;
+    drop(stop);
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn outcomes_that_are_refused_together_go_in_smaller_requests() {
+    let jobs: Vec<_> = (0..8).map(|n| job(&n.to_string(), "echo", 60)).collect();
+    let server = FakeServer::start(script(jobs)).await;
+    server.script(|script| script.report = Reply::RefuseMoreThan(1));
+    let (stop, run) = spawn(worker(&server).concurrency(8));
+    let alone = |seen: &[Seen]| {
+        let alone = seen.iter().filter_map(|seen| seen.body.complete.as_ref()).filter(|items| items.len() == 1);
+        alone.map(|items| items[0].job_id.clone()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    server.until(|seen| alone(seen) == 8).await;
+    drop(stop);
+    run.await.unwrap().unwrap();
+    assert_eq!(failed(&server.seen()), []);
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_refused_alone_is_followed_by_a_failure_that_says_so() {
+    let server = FakeServer::start(script([job("a", "echo", 60)])).await;
+    server.script(|script| script.report = Reply::RefuseMoreThan(0));
+    let (stop, run) = spawn(worker(&server));
+    server.until(|seen| failed(seen) == [("a".to_owned(), "REPORT_REFUSED".to_owned())]).await;
+    drop(stop);
+    run.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -58,15 +58,13 @@ impl Drop for Admitted {
 impl Attempt {
     /// `tell` learns what became of `started`; the rest goes on without it.
     pub(crate) async fn run(mut self, tell: oneshot::Sender<Start>) {
-        let calls = Arc::clone(&self.calls);
-        let started = self.site.pulse.run(async move { calls.started().await }).await;
+        let started = self.site.pulse.run(self.start()).await;
         // Only the answer to `completed`, and not one to `started` or a heartbeat, says that the dispatch is finished.
         let (reported, of_completed) = match started {
-            Ok(_) => {
+            Ok((held, sent_at)) => {
                 // Whoever pushed may have stopped listening.
                 let _ = tell.send(Start::Acknowledged);
-                // The clock of the attempt began with the try that was answered, however many went before it.
-                self.work(Instant::now()).await
+                self.work(held, sent_at).await
             }
             Err(error) => {
                 tracing::warn!(%error, "the attempt cannot be started");
@@ -96,11 +94,31 @@ impl Attempt {
         }
     }
 
+    /// Says that the work begins, and keeps the lease alive from the answer on. All of it happens on the heartbeat thread:
+    /// handlers that block the caller's runtime hold up no attempt that was started. The clock of the attempt begins with
+    /// the try that was answered, however many went before it.
+    fn start(&self) -> impl Future<Output = Result<(Held, Instant), CallError>> + Send + 'static {
+        let (calls, site, lease) = (Arc::clone(&self.calls), Arc::clone(&self.site), self.lease());
+        async move {
+            let sent_at = tokio::select! {
+                sent_at = calls.started() => sent_at?,
+                // Whoever is pushed to next has more time for it.
+                () = site.stopping() => {
+                    return Err(CallError::Expired { reason: "the worker is shutting down".to_owned() });
+                }
+            };
+            let lease = Arc::new(lease(sent_at));
+            let held = Held { site: Arc::clone(&site), lease: Arc::clone(&lease) };
+            site.pulse.add(&lease, calls);
+            // Tasks may have been told to stop just before this one could be.
+            site.tell_stage(&lease);
+            Ok((held, sent_at))
+        }
+    }
+
     /// From `started` to the answer to `completed`; says whether it came to that.
-    async fn work(&self, sent_at: Instant) -> (Reported, bool) {
-        let lease = Arc::new(self.lease(sent_at));
-        let held = Held { site: Arc::clone(&self.site), lease: Arc::clone(&lease) };
-        self.site.pulse.add(&lease, Arc::clone(&self.calls));
+    async fn work(&self, held: Held, sent_at: Instant) -> (Reported, bool) {
+        let lease = Arc::clone(&held.lease);
         let cpu = CpuTime::default();
         let Some(mut request) = self.execute(&lease, &cpu, sent_at).await else {
             let lost = match lease.refusal() {
@@ -115,7 +133,8 @@ impl Attempt {
         (reported, true)
     }
 
-    fn lease(&self, sent_at: Instant) -> Lease {
+    /// What makes the lease, once it is known from when on it counts.
+    fn lease(&self) -> impl FnOnce(Instant) -> Lease + Send + 'static {
         let envelope = &self.envelope;
         let ms = |ms: u32| Duration::from_millis(u64::from(ms));
         let job = Job {
@@ -141,8 +160,8 @@ impl Attempt {
             workspace: envelope.workspace_id.clone(),
         };
         let (ttl, every) = (ms(envelope.heartbeat_timeout_ms.max(1)), ms(envelope.heartbeat_interval_ms));
-        let beat = Beat::of(ttl, every, sent_at, Instant::now(), self.site.options.outage_tolerance);
-        Lease::with(job, beat, Some(origin))
+        let tolerance = self.site.options.outage_tolerance;
+        move |sent_at| Lease::with(job, Beat::of(ttl, every, sent_at, Instant::now(), tolerance), Some(origin))
     }
 
     /// Runs the handler and says what to report: nothing, if the lease was lost.

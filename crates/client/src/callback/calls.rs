@@ -72,8 +72,9 @@ impl Calls {
         })
     }
 
-    /// Says that the work begins, until there is an answer or the token has expired.
-    pub(crate) async fn started(&self) -> Result<StartedResponse, CallError> {
+    /// Says that the work begins, until there is an answer or the token has expired. Gives when the try was sent that was
+    /// answered.
+    pub(crate) async fn started(&self) -> Result<Instant, CallError> {
         let request = StartedRequest {
             attempt: self.attempt,
             attempt_id: Some(self.attempt_id.clone()),
@@ -81,10 +82,9 @@ impl Calls {
             started_at: Some(wall_clock()),
             traceparent: self.traceparent.clone(),
         };
-        let sent_at = Instant::now();
-        let answer: StartedResponse = self.until_answered("started", &request).await?;
+        let (answer, sent_at): (StartedResponse, _) = self.until_answered("started", &request).await?;
         self.learn_time(&answer.server_time, sent_at);
-        Ok(answer)
+        Ok(sent_at)
     }
 
     /// One heartbeat. A renewed token is used from now on.
@@ -125,17 +125,22 @@ impl Calls {
 
     /// Reports the end, until there is an answer or the token has expired. A duplicate is a success.
     pub(crate) async fn completed(&self, request: &CompletedRequest) -> Result<CompletedResponse, CallError> {
-        self.until_answered("completed", request).await
+        self.until_answered("completed", request).await.map(|(answer, _)| answer)
     }
 
-    /// Makes the same call with the same body again and again.
-    async fn until_answered<A: DeserializeOwned>(&self, call: &str, request: &impl Serialize) -> Result<A, CallError> {
+    /// Makes the same call with the same body again and again. Gives the answer and when the try was sent that got it.
+    async fn until_answered<A: DeserializeOwned>(
+        &self,
+        call: &str,
+        request: &impl Serialize,
+    ) -> Result<(A, Instant), CallError> {
         let body = body(request)?;
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
+            let sent_at = Instant::now();
             let (reason, retry_after) = match self.once(call, &body, ANSWER_WAIT).await {
                 Err(CallError::Again { reason, retry_after }) => (reason, retry_after),
-                decided => return decided,
+                decided => return decided.map(|answer| (answer, sent_at)),
             };
             let wait = backoff.next(None).max(retry_after.unwrap_or_default().min(ASKED_WAIT_MAX));
             if Instant::now() + wait >= self.token().until {
@@ -161,6 +166,7 @@ impl Calls {
         let mut response = request.send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let retry_after = http::retry_after(response.headers());
+        let is_tenures = response.headers().contains_key(http::CONTRACT);
         let mut answer = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unanswered)? {
             answer.extend_from_slice(&chunk);
@@ -172,7 +178,7 @@ impl Calls {
             return serde_json::from_slice(&answer)
                 .map_err(|error| CallError::again(format!("the answer could not be read: {error}")));
         }
-        Err(judge(status, retry_after, &answer))
+        Err(judge(status, retry_after, is_tenures, &answer))
     }
 
     fn token(&self) -> Token {
@@ -215,14 +221,16 @@ fn time_between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default().min(Duration::from_secs(86_400))
 }
 
-/// What an answer that is no success means.
-fn judge(status: u16, retry_after: Option<Duration>, answer: &[u8]) -> CallError {
-    let body = serde_json::from_slice(answer).unwrap_or_else(|_| CallbackError {
+/// What an answer that is no success means. Only what the control plane says itself is a refusal: a proxy in between can
+/// answer anything, as while the control plane is rolled out.
+fn judge(status: u16, retry_after: Option<Duration>, is_tenures: bool, answer: &[u8]) -> CallError {
+    let body: CallbackError = serde_json::from_slice(answer).unwrap_or_else(|_| CallbackError {
         error: format!("http_{status}"),
         message: "no further explanation".to_owned(),
         ..CallbackError::default()
     });
-    if matches!(status, 408 | 429 | 500..) {
+    let is_refusal = is_tenures || body.code().is_some();
+    if !is_refusal || matches!(status, 408 | 429 | 500..) {
         let retry_after = retry_after.or(body.retry_after_ms.map(Duration::from_millis));
         let reason = format!("the control plane answered {status} {}: {}", body.error, body.message);
         return CallError::Again { reason, retry_after };
@@ -250,12 +258,16 @@ mod tests {
     #[test]
     fn temporary_answers_are_tried_again_and_others_decide() {
         for status in [408, 429, 500, 503] {
-            assert!(matches!(judge(status, None, b""), CallError::Again { .. }), "{status}");
+            assert!(matches!(judge(status, None, true, b""), CallError::Again { .. }), "{status}");
         }
         for status in [301, 400, 401, 404, 409, 410, 413, 415, 422] {
-            assert!(matches!(judge(status, None, b""), CallError::Refused(_)), "{status}");
+            assert!(matches!(judge(status, None, true, b""), CallError::Refused(_)), "{status}");
+            for page in ["", "<html>", "{}", r#"{"error":"no route","message":"m"}"#] {
+                let of_a_proxy = judge(status, None, false, page.as_bytes());
+                assert!(matches!(of_a_proxy, CallError::Again { .. }), "{status} {page}");
+            }
         }
-        let asked = judge(503, None, br#"{"error":"store_unavailable","message":"m","retryAfterMs":1500}"#);
+        let asked = judge(503, None, true, br#"{"error":"store_unavailable","message":"m","retryAfterMs":1500}"#);
         assert!(
             matches!(asked, CallError::Again { retry_after: Some(wait), .. } if wait == Duration::from_millis(1500))
         );
@@ -264,7 +276,7 @@ mod tests {
     #[test]
     fn a_refusal_keeps_what_was_said() {
         let answer = br#"{"error":"attempt_mismatch","message":"Attempt 2 is current","expectedAttempt":2}"#;
-        let CallError::Refused(refusal) = judge(409, None, answer) else { panic!("a refusal") };
+        let CallError::Refused(refusal) = judge(409, None, false, answer) else { panic!("a refusal") };
         assert_eq!(refusal.code(), Some(tenure_contract::callback::ErrorCode::AttemptMismatch));
         assert_eq!((refusal.status(), refusal.body().expected_attempt), (409, Some(2)));
         assert!(refusal.ends_the_attempt());

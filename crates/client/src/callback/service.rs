@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use tenure_contract::callback::TaskEnvelope;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
@@ -23,11 +24,13 @@ use super::pulse::Pulse;
 use super::seen::{Admission, Seen};
 use super::worker::Options;
 use crate::worker::error::WorkerError;
-use crate::worker::lease::CancelReason;
+use crate::worker::lease::{CancelReason, Lease};
 use crate::worker::lock;
 
 /// An envelope: a payload of 1 MiB, as much of progress, and what surrounds them.
 const ENVELOPE_BYTES: usize = 4 << 20;
+/// How long it may take to come.
+const ENVELOPE_WAIT: Duration = Duration::from_secs(30);
 /// Ids of dispatches are remembered by the thousand.
 const DISPATCH_ID_BYTES: usize = 128;
 /// How long the answer to a dispatch waits for `started`, so that it can say what became of it.
@@ -43,6 +46,29 @@ pub(crate) struct Site {
     pub(crate) seen: Mutex<Seen>,
     running: TaskTracker,
     draining: AtomicBool,
+    /// Tasks are told to stop; later, they are given up.
+    stopping: CancellationToken,
+    given_up: CancellationToken,
+}
+
+impl Site {
+    pub(crate) async fn stopping(&self) {
+        self.stopping.cancelled().await;
+    }
+
+    /// Tells a lease what all others were told.
+    pub(crate) fn tell_stage(&self, lease: &Lease) {
+        if self.stopping.is_cancelled() {
+            lease.request_cancel(CancelReason::Shutdown);
+        }
+        if self.given_up.is_cancelled() {
+            lease.abandon();
+        }
+    }
+
+    fn tell_all(&self) {
+        self.pulse.registry.all().iter().for_each(|lease| self.tell_stage(lease));
+    }
 }
 
 /// A worker that is ready to be pushed to. Clones are the same worker.
@@ -55,8 +81,16 @@ impl Service {
     pub(crate) fn start(options: Options, pulse: Pulse, worker_id: String) -> Self {
         tracing::info!(worker.id = worker_id, "worker starts");
         let seen = Mutex::new(Seen::new(options.remember));
-        let site =
-            Site { options, worker_id, pulse, seen, running: TaskTracker::new(), draining: AtomicBool::new(false) };
+        let site = Site {
+            options,
+            worker_id,
+            pulse,
+            seen,
+            running: TaskTracker::new(),
+            draining: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
+            given_up: CancellationToken::new(),
+        };
         Self { site: Arc::new(site) }
     }
 
@@ -87,12 +121,14 @@ impl Service {
             return Ok(());
         }
         tracing::warn!(running = site.running.len(), "drain time-out: telling tasks to stop");
-        site.pulse.registry.all().iter().for_each(|lease| lease.request_cancel(CancelReason::Shutdown));
+        site.stopping.cancel();
+        site.tell_all();
         if self.ended_within(site.options.stop_grace).await {
             return Ok(());
         }
         tracing::warn!(running = site.running.len(), "tasks did not stop: giving them up");
-        site.pulse.registry.all().iter().for_each(|lease| lease.abandon());
+        site.given_up.cancel();
+        site.tell_all();
         match self.ended_within(LAST_REPORTS).await {
             true => Ok(()),
             false => Err(WorkerError::Unreported { count: site.running.len() }),
@@ -183,8 +219,10 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
 }
 
 async fn read(body: Body) -> Result<TaskEnvelope, Refused> {
-    let bytes = axum::body::to_bytes(body, ENVELOPE_BYTES)
+    let reading = tokio::time::timeout(ENVELOPE_WAIT, axum::body::to_bytes(body, ENVELOPE_BYTES));
+    let bytes = reading
         .await
+        .map_err(|_| Refused::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the envelope did not come in time"))?
         .map_err(|_| malformed(format!("the envelope could not be read, or has more than {ENVELOPE_BYTES} bytes")))?;
     serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an envelope: {error}")))
 }

@@ -125,7 +125,7 @@ impl Link {
             self.admitted.store(true, Ordering::Relaxed);
             return Ok(answer.body);
         }
-        Err(self.refusal(answer.status, answer.retry_after, &answer.body))
+        Err(self.refusal(&answer))
     }
 
     async fn post(
@@ -143,8 +143,9 @@ impl Link {
         let response = post.json(request).send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let retry_after = http::retry_after(response.headers());
+        let is_tenures = response.headers().contains_key(http::CONTRACT);
         let body = response.bytes().await.map_err(unanswered)?.to_vec();
-        Ok(Answer { status, retry_after, body })
+        Ok(Answer { status, retry_after, is_tenures, body })
     }
 
     /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.
@@ -154,16 +155,18 @@ impl Link {
         issued.keep(&self.http, &url, &self.worker_id).await
     }
 
-    fn refusal(&self, status: u16, retry_after: Option<Duration>, body: &[u8]) -> ExchangeError {
-        let (error, message) = match serde_json::from_slice::<ErrorBody>(body) {
+    /// Once the worker was let in, only what the server says itself is a refusal: a proxy in between can answer anything.
+    fn refusal(&self, answer: &Answer) -> ExchangeError {
+        let Answer { status, retry_after, is_tenures, .. } = *answer;
+        let (error, message) = match serde_json::from_slice::<ErrorBody>(&answer.body) {
             Ok(body) => (body.error, body.message),
             Err(_) => (format!("http_{status}"), "no further explanation".to_owned()),
         };
         if error == STALE_INCARNATION {
             return self.superseded().into();
         }
-        let rotating = matches!(status, 401 | 403) && self.is_admitted();
-        if rotating || is_temporary(status) {
+        let may_pass = matches!(status, 401 | 403) || !is_tenures;
+        if (may_pass && self.is_admitted()) || is_temporary(status) {
             let reason = format!("the server answered {status} {error}: {message}");
             return ExchangeError::Again { reason, retry_after };
         }
@@ -186,6 +189,8 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ExchangeError> {
 struct Answer {
     status: u16,
     retry_after: Option<Duration>,
+    /// It comes from the server and not from something in between.
+    is_tenures: bool,
     body: Vec<u8>,
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tenure_contract::Json;
 use tenure_contract::pull::{CompleteItem, ExchangeRequest, ExchangeResponse, FailItem, ItemAnswer, JobError};
 
+use super::error::{TaskError, WorkerError};
 use super::lease::Lease;
 use super::{EXCHANGE_BYTES, EXCHANGE_ITEMS};
 
@@ -15,6 +16,9 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
 }
 
+/// Of an outcome that the server did not take.
+const REPORT_REFUSED: &str = "REPORT_REFUSED";
+
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Complete(Json),
@@ -22,6 +26,16 @@ pub(crate) enum Outcome {
 }
 
 impl Report {
+    /// Says instead that the outcome was refused. Not possible for what says so already.
+    pub(crate) fn replace_by_refusal(&mut self, refused: &WorkerError) -> bool {
+        if matches!(&self.outcome, Outcome::Fail(error) if error.code == REPORT_REFUSED) {
+            return false;
+        }
+        let message = format!("the server did not take the outcome of this attempt: {refused}");
+        self.outcome = Outcome::Fail(TaskError::permanent(REPORT_REFUSED, message).into_wire());
+        true
+    }
+
     fn bytes(&self) -> usize {
         match &self.outcome {
             Outcome::Complete(result) => result.len(),
@@ -38,13 +52,13 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Takes as many as one request may carry, oldest first.
-    pub(crate) fn take(ready: &mut VecDeque<Report>) -> Self {
+    /// Takes as many as one request may carry, and not more than `most`, oldest first.
+    pub(crate) fn take(ready: &mut VecDeque<Report>, most: usize) -> Self {
         let mut batch = Self::default();
         let mut bytes = 0;
         while let Some(report) = ready.front() {
             bytes += report.bytes();
-            if batch.is_full() || (bytes > EXCHANGE_BYTES && !batch.is_empty()) {
+            if batch.is_full() || batch.len() >= most || (bytes > EXCHANGE_BYTES && !batch.is_empty()) {
                 break;
             }
             match ready.pop_front() {
@@ -68,9 +82,10 @@ impl Batch {
         self.len() == 0
     }
 
-    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
-        let completes = self.completes.iter().map(|(lease, _)| &**lease);
-        completes.chain(self.fails.iter().map(|(lease, _)| &**lease))
+    pub(crate) fn into_reports(self) -> impl Iterator<Item = Report> {
+        let completes = self.completes.into_iter();
+        let completes = completes.map(|(lease, result)| Report { lease, outcome: Outcome::Complete(result) });
+        completes.chain(self.fails.into_iter().map(|(lease, error)| Report { lease, outcome: Outcome::Fail(error) }))
     }
 
     pub(crate) fn write(&self, request: &mut ExchangeRequest) {
@@ -126,12 +141,12 @@ mod tests {
     #[test]
     fn a_batch_stays_within_items_and_bytes() {
         let mut ready: VecDeque<_> = (0..EXCHANGE_ITEMS + 1).map(|_| report(Outcome::Complete(Json::null()))).collect();
-        assert_eq!(Batch::take(&mut ready).len(), EXCHANGE_ITEMS);
+        assert_eq!(Batch::take(&mut ready, usize::MAX).len(), EXCHANGE_ITEMS);
         assert_eq!(ready.len(), 1);
 
         let large = Json::from_trusted(format!("\"{}\"", "x".repeat(EXCHANGE_BYTES / 2)));
         let mut ready: VecDeque<_> = (0..3).map(|_| report(Outcome::Complete(large.clone()))).collect();
-        assert_eq!(Batch::take(&mut ready).len(), 1);
+        assert_eq!(Batch::take(&mut ready, usize::MAX).len(), 1);
         assert_eq!(ready.len(), 2);
     }
 
@@ -142,7 +157,7 @@ mod tests {
             report(Outcome::Complete(Json::null())),
             report(Outcome::Complete(Json::null())),
         ]);
-        let batch = Batch::take(&mut ready);
+        let batch = Batch::take(&mut ready, usize::MAX);
         let ok = ItemAnswer { ok: true, ..ItemAnswer::default() };
         let refused = ItemAnswer { http_status: Some(409), ..ItemAnswer::default() };
         let mut response = ExchangeResponse {

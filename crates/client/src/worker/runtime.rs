@@ -66,6 +66,10 @@ pub(crate) struct Runtime {
     not_before: Instant,
     stage: Stage,
     draining: CancellationToken,
+    /// Why the worker drains, if the server wants nothing of it any more.
+    refused: Option<WorkerError>,
+    /// Reports that go in one request: fewer, after a request was refused as a whole.
+    most: usize,
 }
 
 type Lane = Option<BoxFuture<'static, TurnEnd>>;
@@ -105,6 +109,8 @@ impl Runtime {
             not_before: Instant::now(),
             stage: Stage::Working,
             draining: CancellationToken::new(),
+            refused: None,
+            most: usize::MAX,
         })
     }
 
@@ -113,7 +119,7 @@ impl Runtime {
         loop {
             self.start_requests();
             if self.is_done() {
-                return Ok(());
+                return self.refused.take().map_or(Ok(()), Err);
             }
             let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > Instant::now());
             let paused = self.not_before > Instant::now();
@@ -158,7 +164,7 @@ impl Runtime {
             return;
         }
         if self.turn.is_none() {
-            let reports = Batch::take(&mut self.ready);
+            let reports = Batch::take(&mut self.ready, self.most);
             let claim = self.next_claim(reports.is_empty());
             self.polling = reports.is_empty() && claim.is_some();
             self.claiming = claim.is_some();
@@ -167,7 +173,7 @@ impl Runtime {
             }
         }
         if self.polling && self.flush.is_none() && !self.ready.is_empty() {
-            let reports = Batch::take(&mut self.ready);
+            let reports = Batch::take(&mut self.ready, self.most);
             self.flush = Some(self.send(reports, None));
         }
         self.start_wakes();
@@ -214,19 +220,49 @@ impl Runtime {
     fn settle(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
         let mut response = match end.response {
             Ok(response) => response,
-            // The reports are at fault, or else the next claim finds out. Their leases run out.
+            // The reports are at fault, or else the next claim finds out.
             Err(error @ WorkerError::Refused { .. }) if !end.reports.is_empty() && self.link.is_admitted() => {
-                tracing::error!(%error, reports = end.reports.len(), "outcomes refused");
-                self.unreported -= end.reports.len();
-                end.reports.leases().for_each(|lease| self.registry.remove(lease));
+                self.settle_refused_reports(end.reports, &error);
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            Err(error) => return self.give_up(error),
         };
+        self.most = usize::MAX;
         for (report, answer) in end.reports.answered(&mut response) {
             self.settle_report(report, answer)?;
         }
         self.settle_claim(response, end.claimed, end.sent_at)
+    }
+
+    /// One report must not take others down with it: they go in smaller requests. One that is refused alone is followed by
+    /// a failure that says so; if that is refused too, its lease runs out.
+    fn settle_refused_reports(&mut self, reports: Batch, error: &WorkerError) {
+        tracing::error!(%error, reports = reports.len(), "outcomes refused");
+        self.most = (reports.len() / 2).max(1);
+        let alone = reports.len() == 1;
+        for mut report in reports.into_reports() {
+            if alone && !report.replace_by_refusal(error) {
+                self.unreported -= 1;
+                self.registry.remove(&report.lease);
+                continue;
+            }
+            self.ready.push_front(report);
+        }
+        self.pause();
+    }
+
+    /// The server refuses this worker's claims. Once it was let in, what runs may end and be reported before the worker
+    /// does.
+    fn give_up(&mut self, error: WorkerError) -> Result<(), WorkerError> {
+        if !matches!(error, WorkerError::Refused { .. }) || !self.link.is_admitted() {
+            return Err(error);
+        }
+        tracing::error!(%error, "the server refuses this worker: it drains");
+        self.refused.get_or_insert(error);
+        if self.stage == Stage::Working {
+            self.begin_drain();
+        }
+        Ok(())
     }
 
     fn settle_report(&mut self, report: Report, answer: Option<ItemAnswer>) -> Result<(), WorkerError> {
@@ -281,8 +317,8 @@ impl Runtime {
             }
         };
         wakes.note(&mut end);
-        if let Some(error) = end.fatal {
-            return Err(error);
+        if let Some(error) = end.fatal.take() {
+            self.give_up(error)?;
         }
         if end.early {
             self.pause();
@@ -299,7 +335,8 @@ impl Runtime {
             return Err(self.link.superseded());
         }
         if !is_temporary(status) {
-            return Err(WorkerError::Refused { status, error, message: refused.message.unwrap_or_default() });
+            let message = refused.message.unwrap_or_default();
+            return self.give_up(WorkerError::Refused { status, error, message });
         }
         self.pause();
         Ok(())

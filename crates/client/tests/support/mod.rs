@@ -27,6 +27,10 @@ pub enum Reply {
     Refuse(u16, &'static str),
     /// Refuse the whole request.
     RefuseAll(u16, &'static str),
+    /// Something in between answers.
+    Proxy(u16),
+    /// Refuse requests with more than so many reports.
+    RefuseMoreThan(usize),
     /// Take the request and never answer.
     Hang,
 }
@@ -125,6 +129,10 @@ impl FakeServer {
         if let Some((_, reply)) = part.into_iter().find(|(there, reply)| *there && whole(reply)) {
             return Err(reply.clone());
         }
+        let reports = request.complete.as_ref().map_or(0, Vec::len) + request.fail.as_ref().map_or(0, Vec::len);
+        if matches!(report, Reply::RefuseMoreThan(most) if reports > most) {
+            return Err(Reply::RefuseAll(413, "payload_too_large"));
+        }
         let mut response = ExchangeResponse {
             heartbeat: items(request.heartbeat.as_ref().map(Vec::len), &heartbeat),
             complete: items(request.complete.as_ref().map(Vec::len), &report),
@@ -165,7 +173,7 @@ impl FakeServer {
 }
 
 fn whole(reply: &Reply) -> bool {
-    matches!(reply, Reply::RefuseAll(..) | Reply::Hang)
+    matches!(reply, Reply::RefuseAll(..) | Reply::Proxy(_) | Reply::Hang)
 }
 
 fn item(reply: &Reply) -> ItemAnswer {
@@ -195,7 +203,9 @@ async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: By
         true => Err(Reply::RefuseAll(401, "invalid_worker_token")),
         false => server.answer(&body).await,
     };
+    let proxied = matches!(answer, Err(Reply::Proxy(_)));
     let (status, text) = match answer {
+        Err(Reply::Proxy(status)) => (StatusCode::from_u16(status).unwrap(), "<html>".to_owned()),
         Ok(answer) => (StatusCode::OK, serde_json::to_string(&answer).unwrap()),
         Err(Reply::RefuseAll(status, error)) => {
             let text = format!(r#"{{"ok":false,"error":"{error}","message":"as scripted","request_id":"req_1"}}"#);
@@ -210,6 +220,9 @@ async fn exchange(State(server): State<FakeServer>, headers: HeaderMap, body: By
         cut
     };
     let mut response = Response::builder().status(status).header("content-type", "application/json");
+    if !proxied {
+        response = response.header("x-tenure-contract", "pull/1");
+    }
     if let Some(seconds) = retry_after.filter(|_| !status.is_success()) {
         response = response.header("retry-after", seconds);
     }

@@ -177,7 +177,8 @@ async fn callback(
         }),
     };
     plane.called.send_modify(|called| called.push(Called { at: Instant::now(), task, call, token, body }));
-    let response = Response::builder().header("content-type", "application/json");
+    let response =
+        Response::builder().header("content-type", "application/json").header("x-tenure-contract", "callback/1");
     match say {
         Say::Yes => response.body(answer.to_string().into()).unwrap(),
         Say::With(changes) => {

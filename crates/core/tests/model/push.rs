@@ -535,7 +535,7 @@ fn pushes_that_are_canceled() {
 #[test]
 fn wide_pushes_of_two_attempts_by_three_control_planes() {
     let examples = &[REPEATED, TWO_SENDING, NOT_ACCEPTED, NOT_STARTED, SILENT, REJECTED, SECOND_ATTEMPT];
-    check(Bounds { examples, senders: 3, pushes: 3, ..again(3) }, 30_000);
+    check(Bounds { examples, senders: 3, pushes: 3, ..again(3) }, 25_000);
 }
 
 #[cfg(feature = "wide-model")]
@@ -543,7 +543,7 @@ fn wide_pushes_of_two_attempts_by_three_control_planes() {
 fn wide_pushes_of_two_tasks_that_are_canceled() {
     let examples = &[ALL_DONE, REPEATED, NOT_ACCEPTED, NOT_STARTED, REVOKED];
     let config = Config { ticks: 2, cancel: &[Mode::Cooperative, Mode::Immediate], ..one_slot().config };
-    check(Bounds { config, examples, told: ALL_TOLD, ..one_slot() }, 3_000);
+    check(Bounds { config, examples, told: ALL_TOLD, ..one_slot() }, 25_000);
 }
 
 #[test]

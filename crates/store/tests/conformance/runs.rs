@@ -37,6 +37,7 @@ crate::on_both_stores!(
     a_run_goes_with_its_tasks_and_not_before,
     a_large_run_goes_in_steps,
     stacks_are_not_shown_with_a_run,
+    too_many_tasks_do_not_break_a_run_that_goes_on,
     a_new_fairness_key_reaches_what_is_blocked,
     a_run_that_is_gone_stops_nobody,
 );
@@ -485,6 +486,21 @@ async fn stacks_are_not_shown_with_a_run(t: &Fixture) {
     let view = shown(t, id).await;
     let failure = view.tasks[0].failure.as_ref().unwrap();
     assert_eq!((&*failure.code, &*failure.message, &failure.stack), ("X", "it broke", &None));
+}
+
+async fn too_many_tasks_do_not_break_a_run_that_goes_on(t: &Fixture) {
+    let keep = Retention { finished_count: 0, ..Retention::default() };
+    let id = put_graph(t, &[&[], &[0]]).await;
+    let grant = t.claim_one("q").await;
+    t.run(make::complete(&grant, "[7]")).await.unwrap();
+    let alone = t.put_in("q").await;
+    t.run(make::cancel(alone, Mode::Immediate)).await.unwrap();
+    assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 1, "the one that was submitted alone");
+    assert_eq!(states(t, id).await, [Succeeded, Ready]);
+    let grant = t.claim_one("q").await;
+    t.complete(&grant).await.unwrap();
+    assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 2);
+    assert!(t.store.run(id, &Reach::All).await.unwrap().is_none());
 }
 
 async fn a_new_fairness_key_reaches_what_is_blocked(t: &Fixture) {
