@@ -92,7 +92,7 @@ async fn the_loss_of_a_lease_reaches_a_blocked_runtime() {
     server.until(|seen| heartbeats(seen) >= 1).await;
     server.script(|script| script.heartbeat = Reply::Refuse(409, "stale_lease"));
     // The thread is free again, so the claim loop goes on; what the handler returned is not reported.
-    let claims = |seen: &[support::Seen]| seen.iter().filter(|seen| seen.body.claim.is_some()).count();
+    let claims = |seen: &[Seen]| seen.iter().filter(|seen| seen.body.claim.is_some()).count();
     server.until(|seen| claims(seen) >= 2).await;
     assert_eq!(completed(&server.seen()), [""; 0]);
 }
@@ -192,7 +192,7 @@ async fn a_claim_whose_answer_is_lost_is_sent_again_under_its_id() {
 async fn two_workers_of_one_process_have_distinct_ids() {
     let server = FakeServer::start(Script::default()).await;
     let runs = [spawn(worker(&server)), spawn(worker(&server)), spawn(worker(&server).name("w1"))];
-    let ids = |seen: &[support::Seen]| {
+    let ids = |seen: &[Seen]| {
         let ids = seen.iter().map(|seen| (seen.body.worker_id.clone(), seen.body.incarnation.clone().unwrap()));
         ids.collect::<std::collections::BTreeSet<_>>()
     };

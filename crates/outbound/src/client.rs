@@ -143,7 +143,8 @@ impl Outbound {
             .client
             .request(request.method, target.url())
             .headers(request.headers)
-            .body(sent_once(request.body))
+            // In a form that cannot be sent twice: then it is not kept until the answer comes either.
+            .body(Body::wrap(Full::new(request.body)))
             .timeout(request.timeout)
             .send()
             .await
@@ -180,11 +181,6 @@ impl Outbound {
         }
         Ok(Answer { status, headers, body: body.freeze(), truncated })
     }
-}
-
-/// In a form that cannot be sent twice: then it is not kept until the answer comes either.
-fn sent_once(body: Bytes) -> Body {
-    if body.is_empty() { body.into() } else { Body::wrap(Full::new(body)) }
 }
 
 /// One request.

@@ -11,7 +11,7 @@ use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::queue::{FairnessKey, QueueSettings};
 use tenure_core::run::{Run, RunState};
 use tenure_core::task::{Idempotency, State};
-use tenure_core::{RunId, Seq, TaskId};
+use tenure_core::{RunId, Seq, TaskId, limits};
 use tenure_store::{Batch, Retention, RunFilter, RunView};
 
 use crate::common::{Client, Fixture, after_start, make};
@@ -495,10 +495,12 @@ async fn too_many_tasks_do_not_break_a_run_that_goes_on(t: &Fixture) {
     t.run(make::complete(&grant, "[7]")).await.unwrap();
     let alone = t.put_in("q").await;
     t.run(make::cancel(alone, Mode::Immediate)).await.unwrap();
+    t.clock.advance(limits::FINISHED_MS_MIN);
     assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 1, "the one that was submitted alone");
     assert_eq!(states(t, id).await, [Succeeded, Ready]);
     let grant = t.claim_one("q").await;
     t.complete(&grant).await.unwrap();
+    t.clock.advance(limits::FINISHED_MS_MIN);
     assert_eq!(t.store.prune(&keep, Seq(0), 100).await.unwrap().removed, 2);
     assert!(t.store.run(id, &Reach::All).await.unwrap().is_none());
 }
