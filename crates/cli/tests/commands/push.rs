@@ -155,3 +155,18 @@ async fn a_queue_is_set_to_push_and_back() {
     let shown = run(&["queue", "show", "etl", "--json"]).await;
     assert!(shown.stdout.contains("\"kind\":\"pull\""), "{shown:?}");
 }
+
+#[tokio::test]
+async fn what_cannot_be_sent_along_is_said() {
+    let home = Home::new();
+    for (flags, said) in [
+        (["--secret-file", "/nowhere"], "/nowhere could not be read"),
+        (["--secret-ref", "etl"], "push.secrets has no `etl`"),
+        (["--mtls-ref", "etl"], "push.mtls has no `etl`"),
+    ] {
+        let output =
+            finish(home.command(&[&["push", "test", "http://127.0.0.1:1/dispatch"][..], &flags].concat())).await;
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(output.stderr.contains(said), "{output:?}");
+    }
+}

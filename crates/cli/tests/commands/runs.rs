@@ -194,3 +194,25 @@ async fn help_shows_how_a_run_is_written() {
         assert!(overview.contains(command), "{overview}");
     }
 }
+
+#[tokio::test]
+async fn a_file_that_is_no_run_is_refused_with_its_place() {
+    let site = Site::new().await;
+    let refused = async |text: &str, said: &str| {
+        let file = write(&site, "wrong.yaml", text);
+        let output = site.run(&["run", "submit", &file]).await;
+        assert_eq!(code(&output), 2, "{text}: {output:?}");
+        assert!(output.stderr.contains(said), "{text}: {output:?}");
+    };
+    let task = |more: &str| format!("tasks:\n  - {{key: a, queue: q, operator: o{more}}}\n");
+    refused(&task(", depend_on: [b]"), "tasks[0]: `depend_on` is no field of a task; did you mean `depends_on`?").await;
+    refused(&task(", timeout_ms: long"), "tasks[0].timeout_ms: invalid type").await;
+    refused(&task(", key: b"), "duplicate mapping key: key at line 2").await;
+    refused(&task(", depends_on: [a]"), "these tasks wait for each other in a circle: a → a").await;
+    refused("tasks: [", "at line 1").await;
+    let many: String = (0..10_001).map(|n| format!("  - {{key: k{n}, queue: q, operator: o}}\n")).collect();
+    refused(&format!("tasks:\n{many}"), "a run has 1 to 10000 tasks, not 10001").await;
+    let output = site.run(&["run", "submit", "/nowhere.yaml"]).await;
+    assert_eq!((code(&output), output.stderr.contains("/nowhere.yaml could not be read")), (2, true), "{output:?}");
+    assert_eq!(site.json(&["run", "list"]).await["items"], json!([]), "something was submitted");
+}

@@ -151,3 +151,22 @@ async fn up_is_a_server_with_a_worker() {
     up.signal(Signal::SIGINT);
     assert_eq!(up.wait(SOON).await.code(), Some(0), "{:?}", up.output());
 }
+
+/// A command says by its exit code whether it has finished, also after it was told to stop.
+#[tokio::test]
+async fn a_command_that_ends_well_after_a_cancel_has_succeeded() {
+    let site = Site::new().await;
+    let ready = site.home.path().join("ready");
+    let command = format!("late=trap 'echo 7; exit 0' TERM; touch {}; sleep 100 & wait", ready.display());
+    let _worker = site.worker(&["--queue", "q", "--operator", &command]);
+    let id = site.submit(&["q", "late", "--lease-ttl", "2s"]).await;
+    wait_until("the trap is set", SOON, async || ready.exists()).await;
+    site.ok(&["task", "cancel", &id]).await;
+    let ended = wait_until("the task has ended", SOON, async || {
+        let task = site.json(&["task", "show", &id]).await;
+        let task = task.get("task").cloned().unwrap_or(task);
+        task.get("finished_at").is_some().then_some(task)
+    })
+    .await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("Succeeded"), &json!(7)), "{ended}");
+}

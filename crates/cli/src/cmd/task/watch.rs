@@ -199,3 +199,29 @@ fn line(task: &Task) -> String {
         _ => state.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_who_has_the_task() {
+        console::set_colors_enabled(false);
+        let task = |more: &str| {
+            let text = format!(
+                r#"{{"task_id":"018c","queue":"q","operator":"o","priority":5,"attempt":1,"max_attempts":3,"fence":1,
+                "payload":{{}},"tags":{{}},"tenant":"default","workspace":"default","cancel_requested":false,
+                "created_at":"2025-01-15T10:00:00Z","run_at":"2025-01-15T10:00:00Z",{more}}}"#
+            );
+            serde_json::from_str::<Task>(&text).unwrap()
+        };
+        for (more, said) in [
+            (r#""state":"Running","worker_id":"w-1""#, "Running  attempt 1 of 3 on w-1"),
+            (r#""state":"Running","worker_id":"""#, "Running  attempt 1 of 3, pushed and not started yet"),
+            (r#""state":"Running""#, "Running  attempt 1 of 3, pushed and not started yet"),
+            (r#""state":"Failed""#, "Failed  after 1 attempt: "),
+        ] {
+            assert_eq!(line(&task(more)), said);
+        }
+    }
+}
