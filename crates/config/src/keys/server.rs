@@ -61,7 +61,7 @@ pub const KEYS: &[Key] = keys! {
     "retention.events" Duration, "1h", Restart,
         "How long facts can be replayed to those who watch.";
     "retention.max_finished" Integer, "10000000", Restart,
-        "Ended tasks that are kept at most, whatever their age.";
+        "Ended tasks that are kept at most. What is younger than 10 minutes stays all the same: its report may be sent again.";
 
     "audit.retention" Duration, "30d", Restart,
         "How long the record of operations is kept. 0 keeps it for ever.";

@@ -12,14 +12,13 @@ use serde::Deserialize;
 use tenure_contract::error::UserError;
 use tenure_contract::run::{RerunRequest, Run, RunCancelled, RunSubmission};
 use tenure_contract::user::{CancelRequest, Page};
-use tenure_core::command::cancel::Mode;
 use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::run::RunState;
 use tenure_core::{RunId, limits};
 use tenure_engine::store::{RunFilter, RunView, RunWeight};
 
-use super::tasks::{admit, cursor, narrowed};
+use super::tasks::{admit, cancel_request, cursor, narrowed};
 use super::{query, respond};
 use crate::access::guard::User;
 use crate::error::Fault;
@@ -200,20 +199,8 @@ pub async fn cancel(
     body: Body,
 ) -> Response {
     let answer = async {
-        let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
-        let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
-        let reason = asked.reason.as_deref().unwrap_or("user_requested");
-        let mode = match asked.mode.as_deref() {
-            None | Some("cooperative") => Mode::Cooperative,
-            Some("immediate") => Mode::Immediate,
-            Some(_) => return Err(Fault::invalid("mode", "must be cooperative or immediate")),
-        };
-        let command = CancelRun {
-            run: validate::run_id(&run, "id")?,
-            reason: validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?,
-            mode,
-            reach: caller.reach(),
-        };
+        let (reason, mode) = cancel_request(&headers, body).await?;
+        let command = CancelRun { run: validate::run_id(&run, "id")?, reason, mode, reach: caller.reach() };
         let run = command.run;
         match app.engine.one(Command::CancelRun(command), 0).await?? {
             Answer::RunCanceled(canceled) => Ok(RunCancelled {

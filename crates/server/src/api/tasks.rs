@@ -1,6 +1,7 @@
 //! Tasks: submit, list, look at, cancel, retry.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
@@ -272,6 +273,19 @@ pub async fn why(
     respond(answer.await, &id)
 }
 
+/// What is asked of a cancel: why, and how.
+pub async fn cancel_request(headers: &HeaderMap, body: Body) -> Result<(Arc<str>, Mode), Fault> {
+    let raw = request::read_any(headers, body, limits::BODY_BYTES).await?;
+    let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
+    let reason = asked.reason.as_deref().unwrap_or("user_requested");
+    let mode = match asked.mode.as_deref() {
+        None | Some("cooperative") => Mode::Cooperative,
+        Some("immediate") => Mode::Immediate,
+        Some(_) => return Err(Fault::invalid("mode", "must be cooperative or immediate")),
+    };
+    Ok((validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?, mode))
+}
+
 /// Cancel a task
 #[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["api"])),
     request_body(content = CancelRequest, description = "Optional."),
@@ -285,20 +299,8 @@ pub async fn cancel(
     body: Body,
 ) -> Response {
     let answer = async {
-        let raw = request::read_any(&headers, body, limits::BODY_BYTES).await?;
-        let asked: CancelRequest = if raw.bytes.is_empty() { CancelRequest::default() } else { raw.decode()? };
-        let reason = asked.reason.as_deref().unwrap_or("user_requested");
-        let mode = match asked.mode.as_deref() {
-            None | Some("cooperative") => Mode::Cooperative,
-            Some("immediate") => Mode::Immediate,
-            Some(_) => return Err(Fault::invalid("mode", "must be cooperative or immediate")),
-        };
-        let command = Cancel {
-            task: validate::task_id(&task, "id")?,
-            reason: validate::words(reason, "reason", limits::CANCEL_REASON_BYTES)?,
-            mode,
-            reach: caller.reach(),
-        };
+        let (reason, mode) = cancel_request(&headers, body).await?;
+        let command = Cancel { task: validate::task_id(&task, "id")?, reason, mode, reach: caller.reach() };
         let task_id = command.task.to_string();
         match app.engine.one(Command::Cancel(command), 0).await?? {
             Answer::Canceled(canceled) => Ok(Cancelled {
