@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tempfile::TempDir;
+use tenure_core::attempt::Failure;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::expire::Expire;
 use tenure_core::command::pause::PauseQueue;
@@ -298,7 +299,11 @@ impl Three {
                 let stands = (place.state(), place.phase(), place.attempt());
                 same("where it stands", kind, &stands, &(task.state, task.phase(), task.attempt))?;
                 let ended = match place {
-                    Place::Finished(finished) => (Some(finished.finished_at), finished.failure.clone()),
+                    Place::Finished(finished) => {
+                        // A stack is shown with the task, not with the run.
+                        let failure = finished.failure.clone().map(|failure| Failure { stack: None, ..failure });
+                        (Some(finished.finished_at), failure)
+                    }
                     _ => (None, None),
                 };
                 same("how it ended", kind, &ended, &(task.finished_at, task.failure.clone()))?;
