@@ -125,10 +125,12 @@ pub struct Failure {
 impl Failure {
     /// Cuts what is too long, so that a replay of the same report compares equal.
     pub fn new(code: &str, message: &str, stack: Option<&str>, retryable: Option<bool>) -> Self {
+        // Postgres takes no NUL in a text, nor in JSON that it looks into.
+        let text = |text: &str, max| Arc::from(limits::cut(text, max).replace('\0', "\u{fffd}"));
         Self {
-            code: limits::cut(code, limits::ERROR_CODE_BYTES).into(),
-            message: limits::cut(message, limits::MESSAGE_BYTES).into(),
-            stack: stack.map(|stack| limits::cut(stack, limits::STACK_BYTES).into()),
+            code: text(code, limits::ERROR_CODE_BYTES),
+            message: text(message, limits::MESSAGE_BYTES),
+            stack: stack.map(|stack| text(stack, limits::STACK_BYTES)),
             retryable,
         }
     }

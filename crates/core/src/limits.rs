@@ -102,11 +102,11 @@ pub const CALLBACK_LEASE_MS_DEFAULT: DurationMs = 90_000;
 /// How long a task token lives.
 pub const TOKEN_TTL_MS_DEFAULT: DurationMs = 3_600_000;
 pub const TOKEN_TTL_MS_MAX: DurationMs = 7_200_000;
-/// Payloads that one end of a task of a run can fill with outputs, all together.
+/// Payloads that one run can fill with outputs at a time, all together.
 pub const FILLED_BYTES: usize = 64 << 20;
-/// How much of outputs is looked through to fill them.
+/// How much of outputs is looked through for that.
 pub const SCANNED_BYTES: usize = 256 << 20;
-/// Outputs of others that one end reads from the store for them.
+/// Outputs that one task can name, all together, and that are read from the store at a time.
 pub const NAMED_BYTES: usize = 64 << 20;
 /// Outputs that one payload names.
 pub const REFERENCES: usize = 1_000;

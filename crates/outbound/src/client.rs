@@ -18,8 +18,6 @@ use crate::target::Target;
 
 /// How much of an answer is read unless a request says otherwise.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// How long the body of an answer is read whose status is what was asked for.
-const BODY_WITHIN: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
 const IDLE_PER_HOST: usize = 32;
@@ -131,14 +129,30 @@ impl Outbound {
         let mut request = Request::new(Method::POST, url, timeout);
         request.headers = headers;
         request.body = body.into();
-        request.status_decides = true;
         self.request(request).await
     }
 
     /// Makes one request. A redirect is an answer like others; nothing is sent a second time.
     pub async fn request(&self, request: Request<'_>) -> Result<Answer, OutboundError> {
+        let answer_bytes = request.answer_bytes;
+        let Opened { status, headers, mut response, host } = self.open(request).await?;
+        let mut body = BytesMut::new();
+        let mut truncated = false;
+        while let Some(chunk) = response.chunk().await.map_err(|error| failure(&host, error))? {
+            let room = answer_bytes - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if chunk.len() > room {
+                // The rest stays unread, and the connection is closed.
+                truncated = true;
+                break;
+            }
+        }
+        Ok(Answer { status, headers, body: body.freeze(), truncated })
+    }
+
+    /// The same up to the head of the answer. Its body is still to come, or not.
+    pub async fn open(&self, request: Request<'_>) -> Result<Opened, OutboundError> {
         let target = self.check_url(request.url)?;
-        let failed = |error: reqwest::Error| failure(target.host(), error);
         let mut response = self
             .client
             .request(request.method, target.url())
@@ -148,38 +162,25 @@ impl Outbound {
             .timeout(request.timeout)
             .send()
             .await
-            .map_err(failed)?;
+            .map_err(|error| failure(target.host(), error))?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let mut body = BytesMut::new();
-        let mut truncated = false;
-        let patience = tokio::time::sleep(if request.status_decides { BODY_WITHIN } else { request.timeout });
-        tokio::pin!(patience);
-        loop {
-            let chunk = tokio::select! {
-                chunk = response.chunk() => chunk,
-                () = &mut patience => {
-                    truncated = true;
-                    break;
-                }
-            };
-            let chunk = match chunk {
-                Ok(Some(chunk)) => chunk,
-                Ok(None) => break,
-                Err(_) if request.status_decides => {
-                    truncated = true;
-                    break;
-                }
-                Err(error) => return Err(failed(error)),
-            };
-            let room = request.answer_bytes - body.len();
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if chunk.len() > room {
-                // The rest stays unread, and the connection is closed.
-                truncated = true;
-                break;
-            }
-        }
-        Ok(Answer { status, headers, body: body.freeze(), truncated })
+        Ok(Opened { status, headers, response, host: target.host().to_owned() })
+    }
+}
+
+/// An answer whose body was not read yet. Dropping it ends the exchange.
+#[derive(Debug)]
+pub struct Opened {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    response: reqwest::Response,
+    host: String,
+}
+
+impl Opened {
+    /// Waits for the end of the body, however it ends, and looks at none of it.
+    pub async fn drain(mut self) {
+        while let Ok(Some(_)) = self.response.chunk().await {}
     }
 }
 
@@ -193,21 +194,11 @@ pub struct Request<'a> {
     pub timeout: Duration,
     /// How much of the answer is read.
     pub answer_bytes: usize,
-    /// The status alone is what is asked for: a body that breaks off or trickles is cut short, and is no failure.
-    pub status_decides: bool,
 }
 
 impl<'a> Request<'a> {
     pub fn new(method: Method, url: &'a str, timeout: Duration) -> Self {
-        Self {
-            method,
-            url,
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
-            timeout,
-            answer_bytes: ANSWER_BYTES,
-            status_decides: false,
-        }
+        Self { method, url, headers: HeaderMap::new(), body: Bytes::new(), timeout, answer_bytes: ANSWER_BYTES }
     }
 
     #[must_use]

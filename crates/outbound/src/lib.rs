@@ -11,7 +11,7 @@ mod resolve;
 mod target;
 
 pub use address::{Class, Policy, class};
-pub use client::{Answer, ClientCert, Outbound, Request, Trust};
+pub use client::{Answer, ClientCert, Opened, Outbound, Request, Trust};
 pub use error::{OutboundError, Refused};
 pub use resolve::{Resolver, SystemResolver};
 pub use target::Target;

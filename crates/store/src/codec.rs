@@ -286,7 +286,7 @@ impl Pruning {
                 continue;
             }
             if task.in_run {
-                pruning.young |= now.since(task.finished_at) < retention.finished_ms;
+                pruning.young |= excess == 0 && now.since(task.finished_at) < retention.finished_ms;
                 continue;
             }
             let goes = match task.dead_lettered_at {

@@ -141,11 +141,37 @@ impl<'a> Needs<'a> {
 
 /// Whether a command can be judged only with the earlier attempts of its task. A claim of the same batch may grant a task
 /// that waits: the attempt that is its last one now is an earlier one then.
-pub fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> bool {
+fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> bool {
     let reports =
         matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_) | Command::Callback(_));
     let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
     batch::needs_history(command, place) || (reports && waits && needs.grants)
+}
+
+/// The earlier attempts that a batch has to be judged with.
+#[derive(Debug, Default)]
+pub struct Histories {
+    /// All attempts of these tasks.
+    pub whole: BTreeSet<Seq>,
+    /// One attempt each: the token of a callback names it, and others can be many and large.
+    pub named: BTreeSet<(Seq, u32)>,
+}
+
+pub fn histories(batch: &Batch, needs: &Needs<'_>, world: &World) -> Histories {
+    let mut found = Histories::default();
+    for command in batch.commands.iter() {
+        let Some(seq) = command.task().map(|id| id.seq()) else { continue };
+        let Some(cell) = world.tasks.get(&seq) else { continue };
+        if !needs_history(needs, command, &cell.task.place) {
+            continue;
+        }
+        match command {
+            Command::Callback(callback) => found.named.insert((seq, callback.attempt)),
+            _ => found.whole.insert(seq),
+        };
+    }
+    found.named.retain(|(seq, _)| !found.whole.contains(seq));
+    found
 }
 
 /// Runs of ended tasks that the batch may change: whether it can depends on the run too. A run is not locked for what

@@ -21,6 +21,21 @@ from tenure import Retry, TaskContext
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
 PATIENCE = 60.0
+#: A job as a claim gives it.
+JOB: dict[str, Any] = {
+    "claimed": True,
+    "job_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9",
+    "attempt_id": "att_1",
+    "lease_token": "lt_1",
+    "stream": "q",
+    "message_id": "1",
+    "payload": {"n": 1},
+    "lease_ttl_seconds": 60,
+    "heartbeat_interval_seconds": 20,
+    "attempt": 1,
+    "fence": 1,
+    "operator": "echo",
+}
 SECRET = "test-dispatch-secret"
 HEADERS = {"X-Tenure-Dispatch-Secret": SECRET}
 PROGRAM = str(Path(__file__).with_name("worker_program.py"))

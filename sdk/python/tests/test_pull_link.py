@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from harness import (
+    JOB,
     AT_ONCE,
     PATIENCE,
     SILENCE,
@@ -22,20 +23,6 @@ from harness import (
 import tenure
 from tenure import Client, NewTask, TaskContext, Worker, errors
 
-JOB: dict[str, Any] = {
-    "claimed": True,
-    "job_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9",
-    "attempt_id": "att_1",
-    "lease_token": "lt_1",
-    "stream": "q",
-    "message_id": "1",
-    "payload": {"n": 1},
-    "lease_ttl_seconds": 60,
-    "heartbeat_interval_seconds": 20,
-    "attempt": 1,
-    "fence": 1,
-    "operator": "echo",
-}
 
 
 def test_a_refused_token_ends_the_worker_at_once(server: ServerProcess, queue: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 from harness import PATIENCE, SECRET, Answer, ControlPlane, binary, envelope, error_answer, wait_until
 
 import tenure
-from tenure import TaskContext, Worker
+from tenure import TaskContext, Worker, errors
 from tenure.worker import Limits, _push, _runtime
 from tenure.worker._push import Request
 
@@ -44,24 +44,8 @@ def _worker(plane: ControlPlane, **options: Any) -> Worker:
 
 
 @pytest.fixture
-def worker(plane: ControlPlane) -> Worker:
-    return _worker(plane)
-
-
-@pytest.fixture
-def running(worker: Worker) -> Iterator[Callable[[], tenure.RunningWorker]]:
-    """Starts the worker when its operators are there."""
-    begun: list[tenure.RunningWorker] = []
-
-    def start() -> tenure.RunningWorker:
-        if not begun:
-            begun.append(worker.start_serving())
-        return begun[0]
-
-    yield start
-    for one in begun:
-        one.stop(now=True)
-        one.join(PATIENCE)
+def worker(push_worker: Worker) -> Worker:
+    return push_worker
 
 
 @pytest.fixture
@@ -377,6 +361,47 @@ def test_requests_are_answered_also_when_the_app_is_asked_directly(plane: Contro
         await app.aclose()
 
     asyncio.run(main())
+
+
+def test_requests_leave_nothing_with_the_worker(plane: ControlPlane, worker: Worker) -> None:
+    app = worker.asgi()
+
+    async def main() -> None:
+        for _ in range(50):
+            await app._host.begin()
+        running = app._host._running
+        assert running is not None
+        assert len(running.future._done_callbacks) < 5  # type: ignore[attr-defined]
+        await app.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_is_set_up_wrongly_begins_nothing(plane: ControlPlane) -> None:
+    app = Worker(callback_urls=[plane.url]).asgi()
+    before = threading.active_count()
+
+    async def main() -> None:
+        for _ in range(5):
+            with pytest.raises(errors.SetupError):
+                await app._host.begin()
+
+    asyncio.run(main())
+    assert threading.active_count() == before
+
+
+def test_a_worker_that_ends_does_not_wait_as_long_as_the_server_asks(
+    plane: ControlPlane, push: Push, running: Callable[[], tenure.RunningWorker]
+) -> None:
+    asked: Answer = (503, {"error": "store_unavailable", "message": "later"}, {"Retry-After": "60"})
+    plane.answer("completed", asked)
+    push(envelope(plane, "echo"))
+    plane.wait_for("completed")
+    began = time.monotonic()
+    running().stop()
+    running().join(PATIENCE)
+    assert len(plane.of("completed")) == 2
+    assert time.monotonic() - began < 15
 
 
 def test_a_refused_start_of_ours_is_still_a_refusal(plane: ControlPlane, push: Push) -> None:

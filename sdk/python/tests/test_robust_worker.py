@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import PATIENCE, Answer, ControlPlane, ServerProcess, error_answer, wait_until
+from harness import JOB, PATIENCE, Answer, ControlPlane, ServerProcess, error_answer, wait_until
 
 import tenure
 from tenure import Client, NewTask, TaskContext, Worker, _text, errors
@@ -24,20 +24,6 @@ from tenure.worker import _link, _outcome, _pull, _runtime
 from tenure.worker._link import Again, Foreign, Refused, Unreadable, fetch
 from tenure.worker._pull import Tokens, _by_parts, token_source
 
-JOB: dict[str, Any] = {
-    "claimed": True,
-    "job_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9",
-    "attempt_id": "att_1",
-    "lease_token": "lt_1",
-    "stream": "q",
-    "message_id": "1",
-    "payload": {"n": 1},
-    "lease_ttl_seconds": 60,
-    "heartbeat_interval_seconds": 20,
-    "attempt": 1,
-    "fence": 1,
-    "operator": "echo",
-}
 NO_JOB: Answer = (200, {"claimed": False})
 #: As the server takes them, and Python's JSON does not.
 LONG_NUMBER = '{"n":' + "7" * 5000 + "}"

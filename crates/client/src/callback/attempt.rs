@@ -100,13 +100,7 @@ impl Attempt {
     fn start(&self) -> impl Future<Output = Result<(Held, Instant), CallError>> + Send + 'static {
         let (calls, site, lease) = (Arc::clone(&self.calls), Arc::clone(&self.site), self.lease());
         async move {
-            let sent_at = tokio::select! {
-                sent_at = calls.started() => sent_at?,
-                // Whoever is pushed to next has more time for it.
-                () = site.stopping() => {
-                    return Err(CallError::Expired { reason: "the worker is shutting down".to_owned() });
-                }
-            };
+            let sent_at = calls.started(&site.stopping).await?;
             let lease = Arc::new(lease(sent_at));
             let held = Held { site: Arc::clone(&site), lease: Arc::clone(&lease) };
             site.pulse.add(&lease, calls);

@@ -11,6 +11,7 @@ use tenure_contract::callback::{
     CallbackError, CompletedRequest, CompletedResponse, HeartbeatRequest, HeartbeatResponse, StartedRequest,
     StartedResponse, TaskEnvelope,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::error::{CallError, Refusal};
 use crate::http::{self, Backoff, chain};
@@ -72,9 +73,10 @@ impl Calls {
         })
     }
 
-    /// Says that the work begins, until there is an answer or the token has expired. Gives when the try was sent that was
+    /// Says that the work begins, until there is an answer, the token has expired or the worker stops. An answer that is on
+    /// its way is waited for: the control plane may count on this worker by then. Gives when the try was sent that was
     /// answered.
-    pub(crate) async fn started(&self) -> Result<Instant, CallError> {
+    pub(crate) async fn started(&self, stopping: &CancellationToken) -> Result<Instant, CallError> {
         let request = StartedRequest {
             attempt: self.attempt,
             attempt_id: Some(self.attempt_id.clone()),
@@ -82,7 +84,7 @@ impl Calls {
             started_at: Some(wall_clock()),
             traceparent: self.traceparent.clone(),
         };
-        let (answer, sent_at): (StartedResponse, _) = self.until_answered("started", &request).await?;
+        let (answer, sent_at): (StartedResponse, _) = self.until_answered("started", &request, stopping).await?;
         self.learn_time(&answer.server_time, sent_at);
         Ok(sent_at)
     }
@@ -125,7 +127,7 @@ impl Calls {
 
     /// Reports the end, until there is an answer or the token has expired. A duplicate is a success.
     pub(crate) async fn completed(&self, request: &CompletedRequest) -> Result<CompletedResponse, CallError> {
-        self.until_answered("completed", request).await.map(|(answer, _)| answer)
+        self.until_answered("completed", request, &CancellationToken::new()).await.map(|(answer, _)| answer)
     }
 
     /// Makes the same call with the same body again and again. Gives the answer and when the try was sent that got it.
@@ -133,6 +135,7 @@ impl Calls {
         &self,
         call: &str,
         request: &impl Serialize,
+        stopping: &CancellationToken,
     ) -> Result<(A, Instant), CallError> {
         let body = body(request)?;
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
@@ -147,7 +150,9 @@ impl Calls {
                 return Err(CallError::Expired { reason });
             }
             tracing::warn!(task.id = %self.task_id, call, ?wait, reason, "callback not answered, trying again");
-            tokio::time::sleep(wait).await;
+            if stopping.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return Err(CallError::Expired { reason: "the worker is shutting down".to_owned() });
+            }
         }
     }
 
@@ -229,7 +234,8 @@ fn judge(status: u16, retry_after: Option<Duration>, is_tenures: bool, answer: &
         message: "no further explanation".to_owned(),
         ..CallbackError::default()
     });
-    let is_refusal = is_tenures || body.code().is_some();
+    // What is too large for a proxy is so each time.
+    let is_refusal = is_tenures || status == 413 || body.code().is_some();
     if !is_refusal || matches!(status, 408 | 429 | 500..) {
         let retry_after = retry_after.or(body.retry_after_ms.map(Duration::from_millis));
         let reason = format!("the control plane answered {status} {}: {}", body.error, body.message);
@@ -264,7 +270,7 @@ mod tests {
             assert!(matches!(judge(status, None, true, b""), CallError::Refused(_)), "{status}");
             for page in ["", "<html>", "{}", r#"{"error":"no route","message":"m"}"#] {
                 let of_a_proxy = judge(status, None, false, page.as_bytes());
-                assert!(matches!(of_a_proxy, CallError::Again { .. }), "{status} {page}");
+                assert_eq!(matches!(of_a_proxy, CallError::Refused(_)), status == 413, "{status} {page}");
             }
         }
         let asked = judge(503, None, true, br#"{"error":"store_unavailable","message":"m","retryAfterMs":1500}"#);

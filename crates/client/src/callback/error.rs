@@ -63,8 +63,8 @@ pub(crate) enum CallError {
     /// It may have taken effect, or may later: the same call is to be made again.
     #[error("{reason}")]
     Again { reason: String, retry_after: Option<Duration> },
-    /// Nothing was acknowledged while the token was good.
-    #[error("no answer before the task token expired: {reason}")]
+    /// Nothing was acknowledged while the token was good, or before the worker ended.
+    #[error("given up without an answer: {reason}")]
     Expired { reason: String },
 }
 

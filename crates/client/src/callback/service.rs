@@ -47,15 +47,11 @@ pub(crate) struct Site {
     running: TaskTracker,
     draining: AtomicBool,
     /// Tasks are told to stop; later, they are given up.
-    stopping: CancellationToken,
+    pub(crate) stopping: CancellationToken,
     given_up: CancellationToken,
 }
 
 impl Site {
-    pub(crate) async fn stopping(&self) {
-        self.stopping.cancelled().await;
-    }
-
     /// Tells a lease what all others were told.
     pub(crate) fn tell_stage(&self, lease: &Lease) {
         if self.stopping.is_cancelled() {

@@ -165,7 +165,8 @@ impl Link {
         if error == STALE_INCARNATION {
             return self.superseded().into();
         }
-        let may_pass = matches!(status, 401 | 403) || !is_tenures;
+        // What is too large for a proxy is so each time.
+        let may_pass = matches!(status, 401 | 403) || (!is_tenures && status != 413);
         if (may_pass && self.is_admitted()) || is_temporary(status) {
             let reason = format!("the server answered {status} {error}: {message}");
             return ExchangeError::Again { reason, retry_after };

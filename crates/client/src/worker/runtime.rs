@@ -227,7 +227,9 @@ impl Runtime {
             }
             Err(error) => return self.give_up(error),
         };
-        self.most = usize::MAX;
+        if !end.reports.is_empty() {
+            self.most = self.most.saturating_mul(2);
+        }
         for (report, answer) in end.reports.answered(&mut response) {
             self.settle_report(report, answer)?;
         }
@@ -240,7 +242,10 @@ impl Runtime {
         tracing::error!(%error, reports = reports.len(), "outcomes refused");
         self.most = (reports.len() / 2).max(1);
         let alone = reports.len() == 1;
-        for mut report in reports.into_reports() {
+        let mut reports: Vec<_> = reports.into_reports().collect();
+        // The oldest first again.
+        reports.reverse();
+        for mut report in reports {
             if alone && !report.replace_by_refusal(error) {
                 self.unreported -= 1;
                 self.registry.remove(&report.lease);

@@ -131,7 +131,7 @@ impl FakeServer {
         }
         let reports = request.complete.as_ref().map_or(0, Vec::len) + request.fail.as_ref().map_or(0, Vec::len);
         if matches!(report, Reply::RefuseMoreThan(most) if reports > most) {
-            return Err(Reply::RefuseAll(413, "payload_too_large"));
+            return Err(Reply::Proxy(413));
         }
         let mut response = ExchangeResponse {
             heartbeat: items(request.heartbeat.as_ref().map(Vec::len), &heartbeat),

@@ -16,7 +16,7 @@ use crate::event::{Fact, FactKind};
 use crate::id::{Fence, RunId, Seq, TaskId};
 use crate::limits;
 use crate::queue::QueueId;
-use crate::run::reference::{self, Parts};
+use crate::run::reference::{self, Budget, Parts};
 use crate::run::{Edge, InRun, Member, Run, RunCounts, RunState, RunTask};
 use crate::task::{Blocked, Body, Carry, End, FailReason, Finished, Place, Waiting};
 
@@ -51,6 +51,8 @@ pub(super) struct MadeRuns {
     pub payloads: Vec<(Seq, Arc<str>)>,
     /// Those among the referring whose outputs are too large to be read.
     pub overreaching: BTreeSet<Seq>,
+    /// What is left for each run to fill.
+    pub budgets: HashMap<Seq, Budget>,
     /// Tasks of runs that have ended, or came back.
     pub moved: Vec<Seq>,
     /// Those whose edges were followed already.
@@ -178,13 +180,19 @@ impl World {
         };
         self.runs.insert(new.id.seq(), RunCell { run, original: None });
         self.record_run(new.id, RunState::Running);
-        let mut parts = Parts::default();
+        let (mut parts, mut budget) = (Parts::default(), Budget::default());
         for member in &command.tasks {
-            self.make_member(command, member, &mut parts);
+            self.make_member(command, member, &mut parts, &mut budget);
         }
     }
 
-    fn make_member<'c>(&mut self, command: &'c SubmitRun, member: &'c NewMember, parts: &mut Parts<'c>) {
+    fn make_member<'c>(
+        &mut self,
+        command: &'c SubmitRun,
+        member: &'c NewMember,
+        parts: &mut Parts<'c>,
+        budget: &mut Budget,
+    ) {
         let task = &member.task;
         let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
             unreachable!("the store makes the queues that a submit names before it loads them")
@@ -222,8 +230,11 @@ impl World {
                 .map(|other| (&*other.key, other.carried.as_ref().and_then(|carried| carried.result.as_deref())))
                 .collect();
             let output = |key: &str| *outputs.get(key)?;
-            let filled =
-                if outputs.is_empty() { Ok(None) } else { reference::fill(&body.payload, parts, output).map(Some) };
+            let filled = if outputs.is_empty() {
+                Ok(None)
+            } else {
+                reference::fill(&body.payload, parts, budget, output).map(Some)
+            };
             match filled {
                 Ok(filled) => {
                     body.payload = filled.map_or(body.payload, Arc::from);
@@ -416,32 +427,48 @@ impl World {
         referring.collect()
     }
 
-    /// Of the outputs that these tasks name, those to read from the store, by how long each is. A task whose outputs are
-    /// too many to be read together fails when it is filled.
-    pub fn admit_outputs(&mut self, referring: &[Referring], bytes: &HashMap<Seq, usize>) -> BTreeSet<Seq> {
-        let (mut admitted, mut left) = (BTreeSet::new(), limits::NAMED_BYTES);
-        for one in referring {
-            let new: BTreeSet<Seq> = one.outputs.iter().filter(|row| !admitted.contains(*row)).copied().collect();
-            let more = new.iter().filter_map(|row| bytes.get(row)).sum();
-            match left.checked_sub(more) {
-                Some(rest) => {
-                    left = rest;
-                    admitted.extend(new);
-                }
-                None => {
-                    self.made.runs.overreaching.insert(one.task);
-                }
+    /// How many of these tasks are filled next, from the first on, and which outputs are read from the store for them, by
+    /// how long each is: not more at a time than fits. A task whose own outputs do not fit fails when it is filled.
+    pub fn next_to_fill(&mut self, referring: &[Referring], bytes: &HashMap<Seq, usize>) -> (usize, BTreeSet<Seq>) {
+        let (mut outputs, mut left) = (BTreeSet::new(), limits::NAMED_BYTES);
+        for (count, one) in referring.iter().enumerate() {
+            let size = |row: &Seq| bytes.get(row).copied().unwrap_or(0);
+            let own: BTreeSet<Seq> = one.outputs.iter().copied().collect();
+            if own.iter().map(size).sum::<usize>() > limits::NAMED_BYTES {
+                self.made.runs.overreaching.insert(one.task);
+                continue;
             }
+            match left.checked_sub(own.difference(&outputs).map(size).sum()) {
+                Some(rest) => left = rest,
+                None => return (count, outputs),
+            }
+            outputs.extend(own);
         }
-        admitted
+        (referring.len(), outputs)
     }
 
-    /// Fills in the outputs that were asked for by [`World::referring`]. What cannot be filled in fails.
+    /// Fills in all outputs that were asked for by [`World::referring`]. What cannot be filled in fails.
     pub fn fill(&mut self, bodies: &HashMap<Seq, Arc<Body>>, outputs: &HashMap<Seq, Option<Arc<str>>>) {
         let rows = std::mem::take(&mut self.made.runs.referring);
+        self.fill_these(&rows, bodies, outputs);
+    }
+
+    /// The same for some of those that asked.
+    pub fn fill_these(
+        &mut self,
+        rows: &[Seq],
+        bodies: &HashMap<Seq, Arc<Body>>,
+        outputs: &HashMap<Seq, Option<Arc<str>>>,
+    ) {
+        let now: HashSet<Seq> = rows.iter().copied().collect();
+        self.made.runs.referring.retain(|row| !now.contains(row));
+        let mut budgets = std::mem::take(&mut self.made.runs.budgets);
         let mut parts = Parts::default();
-        let filled: Vec<_> =
-            rows.into_iter().filter_map(|row| Some((row, self.filled(row, bodies, outputs, &mut parts)?))).collect();
+        let mut filled = Vec::with_capacity(rows.len());
+        for row in rows {
+            filled.extend(self.filled(*row, bodies, outputs, &mut parts, &mut budgets).map(|filled| (*row, filled)));
+        }
+        self.made.runs.budgets = budgets;
         for (row, filled) in filled {
             let Some((id, blocked)) = self.blocked(row) else { continue };
             match filled {
@@ -466,6 +493,7 @@ impl World {
         bodies: &HashMap<Seq, Arc<Body>>,
         outputs: &'o HashMap<Seq, Option<Arc<str>>>,
         parts: &mut Parts<'o>,
+        budgets: &mut HashMap<Seq, Budget>,
     ) -> Option<Result<String, String>> {
         let (_, blocked) = self.blocked(row)?;
         if self.made.runs.overreaching.contains(&row) {
@@ -476,15 +504,16 @@ impl World {
         }
         let own = self.tasks.get(&row).and_then(|cell| cell.task.body.as_ref());
         let body = bodies.get(&row).or(own)?;
-        let refs = blocked.carry.run.as_ref().map(|member| &member.refs);
+        let member = blocked.carry.run.as_ref()?;
         let output = |key: &str| {
-            let row = refs?.get(key)?;
+            let row = member.refs.get(key)?;
             match self.tasks.get(row).map(|cell| &cell.task.place) {
                 Some(Place::Finished(finished)) => finished.result.as_deref(),
                 _ => outputs.get(row)?.as_deref(),
             }
         };
-        Some(reference::fill(&body.payload, parts, output))
+        let budget = budgets.entry(member.run).or_default();
+        Some(reference::fill(&body.payload, parts, budget, output))
     }
 
     /// Counts what moved in the rows of the runs. One whose last task has ended has ended too.

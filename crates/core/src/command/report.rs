@@ -197,7 +197,11 @@ fn late_from_waiting(
         cancel_reason: (end == End::Canceled).then(|| "worker_initiated".into()),
         attempt: waiting.attempt,
         fence: waiting.fence,
-        carry: Carry { last: Some(Box::new(closed)), checkpoint: None, ..waiting.carry.clone() },
+        carry: Carry {
+            last: Some(Box::new(closed)),
+            checkpoint: kept(end, sent, waiting.carry.checkpoint.as_ref()),
+            ..waiting.carry.clone()
+        },
     };
     let mut change = Change::to(Place::Finished(finished)).with_attempt(AttemptChange::Drop(number)).with_fact(
         task.id,
@@ -208,6 +212,11 @@ fn late_from_waiting(
         change = change.with_fact(task.id, FactKind::DeadLettered, Some(reason));
     }
     Decision::accept(change, Answer::Reported(receipt))
+}
+
+/// What the next attempt starts from, should somebody give the task another chance.
+fn kept(end: End, sent: &Reported<'_>, before: Option<&Arc<str>>) -> Option<Arc<str>> {
+    if end == End::Succeeded { None } else { sent.report.checkpoint().or(before).cloned() }
 }
 
 /// A late success takes the task off the dead letters, and so does a worker that gave up; a late failure adds its error.
@@ -233,9 +242,6 @@ fn late_from_finished(
     finished.carry.last = Some(Box::new(closed));
     if end == End::Failed {
         finished.failure = sent.report.failure().or(finished.failure);
-        if let Some(checkpoint) = sent.report.checkpoint() {
-            finished.carry.checkpoint = Some(Arc::clone(checkpoint));
-        }
     } else {
         finished.end = end;
         finished.finished_at = ctx.now;
@@ -244,8 +250,8 @@ fn late_from_finished(
         finished.reason = None;
         finished.dead_lettered_at = None;
         finished.cancel_reason = (end == End::Canceled).then(|| "worker_initiated".into());
-        finished.carry.checkpoint = None;
     }
+    finished.carry.checkpoint = kept(end, sent, finished.carry.checkpoint.as_ref());
     let mut change = Change::to(Place::Finished(finished));
     match end {
         End::Succeeded => change = change.with_fact(task.id, FactKind::Succeeded, Some(reason)),

@@ -135,13 +135,14 @@ impl<'a> Reader<'a> {
 pub fn fill<'o>(
     payload: &str,
     parts: &mut Parts<'o>,
+    budget: &mut Budget,
     output: impl Fn(&str) -> Option<&'o str>,
 ) -> Result<String, String> {
     let mut filled = String::with_capacity(payload.len());
     let mut behind = 0;
     for Reference { span, key, path } in find(payload) {
         let path = path.unwrap_or_default();
-        let part = parts.part(output(&key).unwrap_or("null"), &path)?;
+        let part = parts.part(output(&key).unwrap_or("null"), &path, budget)?;
         let part =
             part.ok_or_else(|| format!("the output of {key} has nothing at {path}, which the payload asks for"))?;
         filled.push_str(&payload[behind..span.start]);
@@ -156,24 +157,37 @@ pub fn fill<'o>(
         let limit = limits::PAYLOAD_BYTES;
         return Err(format!("with the outputs that it asks for, the payload has more than {limit} bytes"));
     }
-    parts.filled_left = parts.filled_left.checked_sub(filled.len()).ok_or_else(|| {
+    budget.fill = budget.fill.checked_sub(filled.len()).ok_or_else(|| {
         let limit = limits::FILLED_BYTES >> 20;
         format!(
-            "the payloads that one end fills have more than {limit} MiB together: hand on where the data is, not the data"
+            "the payloads of its run that are filled at once have more than {limit} MiB together: hand on where the data is, not the data"
         )
     })?;
     Ok(filled)
 }
 
+/// How much one run may fill at a time: all of it is written in one transaction.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    /// Bytes of outputs that are looked through.
+    scan: usize,
+    /// Bytes of payloads.
+    fill: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { scan: limits::SCANNED_BYTES, fill: limits::FILLED_BYTES }
+    }
+}
+
 /// Parts of outputs. Each list and each object is looked through once, however many of its parts are asked for: all this
 /// happens inside one transaction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Parts<'o> {
     /// By where the text of the list or object begins, and how long it is.
     known: HashMap<(usize, usize), Inside<'o>>,
     entries: usize,
-    scan_left: usize,
-    filled_left: usize,
 }
 
 #[derive(Debug)]
@@ -182,19 +196,13 @@ enum Inside<'o> {
     Fields(HashMap<String, &'o RawValue>),
 }
 
-impl Default for Parts<'_> {
-    fn default() -> Self {
-        Self { known: HashMap::new(), entries: 0, scan_left: limits::SCANNED_BYTES, filled_left: limits::FILLED_BYTES }
-    }
-}
-
 impl<'o> Parts<'o> {
     /// The part of a JSON text that a pointer names, if there is one.
-    pub fn part(&mut self, text: &'o str, path: &str) -> Result<Option<&'o str>, String> {
+    pub fn part(&mut self, text: &'o str, path: &str, budget: &mut Budget) -> Result<Option<&'o str>, String> {
         let mut at = text.trim();
         for step in path.split('/').skip(1) {
             let step = step.replace("~1", "/").replace("~0", "~");
-            let found = match self.inside(at)? {
+            let found = match self.inside(at, budget)? {
                 Some(Inside::Fields(fields)) => fields.get(&step),
                 Some(Inside::List(list)) => {
                     let plain = step == "0" || !step.starts_with(['0', '+']);
@@ -209,13 +217,13 @@ impl<'o> Parts<'o> {
         Ok(Some(at))
     }
 
-    fn inside(&mut self, text: &'o str) -> Result<Option<&Inside<'o>>, String> {
+    fn inside(&mut self, text: &'o str, budget: &mut Budget) -> Result<Option<&Inside<'o>>, String> {
         let place = (text.as_ptr() as usize, text.len());
         if !self.known.contains_key(&place) {
-            self.scan_left = self.scan_left.checked_sub(text.len()).ok_or_else(|| {
+            budget.scan = budget.scan.checked_sub(text.len()).ok_or_else(|| {
                 let limit = limits::SCANNED_BYTES >> 20;
                 format!(
-                    "the paths that one end follows lead through more than {limit} MiB of outputs: name fewer parts"
+                    "the paths that its run follows at once lead through more than {limit} MiB of outputs: name fewer parts"
                 )
             })?;
             let inside = match text.as_bytes().first() {
@@ -298,7 +306,7 @@ mod tests {
             ("list", " [10, 20] "),
             ("big", "\"0123456789\""),
         ]);
-        fill(payload, &mut Parts::default(), |key| outputs.get(key).copied())
+        fill(payload, &mut Parts::default(), &mut Budget::default(), |key| outputs.get(key).copied())
     }
 
     #[test]
@@ -334,35 +342,37 @@ mod tests {
     #[test]
     fn a_payload_that_grows_too_large_is_refused() {
         let half = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES / 2));
-        let one = fill(r#"[{"$from":"a"}]"#, &mut Parts::default(), |_| Some(&half)).unwrap();
+        let one = fill(r#"[{"$from":"a"}]"#, &mut Parts::default(), &mut Budget::default(), |_| Some(&half)).unwrap();
         assert!(one.len() > half.len());
-        let error = fill(r#"[{"$from":"a"},{"$from":"a"}]"#, &mut Parts::default(), |_| Some(&half)).unwrap_err();
+        let error =
+            fill(r#"[{"$from":"a"},{"$from":"a"}]"#, &mut Parts::default(), &mut Budget::default(), |_| Some(&half))
+                .unwrap_err();
         assert!(error.contains("1048576"), "{error}");
     }
 
     #[test]
     fn many_parts_of_one_output_cost_one_look() {
         let list = format!("[{}]", vec!["{\"a\":1}"; 100_000].join(","));
-        let mut parts = Parts::default();
+        let (mut parts, mut budget) = (Parts::default(), Budget::default());
         for index in 0..100_000 {
-            assert_eq!(parts.part(&list, &format!("/{index}")), Ok(Some("{\"a\":1}")));
+            assert_eq!(parts.part(&list, &format!("/{index}"), &mut budget), Ok(Some("{\"a\":1}")));
         }
-        assert_eq!(limits::SCANNED_BYTES - parts.scan_left, list.len());
+        assert_eq!(limits::SCANNED_BYTES - budget.scan, list.len());
     }
 
     #[test]
     fn what_leads_through_too_much_is_refused() {
         // Each of its lists is looked through once: half a million lists in each other are still too many.
         let deep = "[".repeat(250_000) + &"]".repeat(250_000);
-        let error = Parts::default().part(&deep, &"/0".repeat(250_000)).unwrap_err();
+        let error = Parts::default().part(&deep, &"/0".repeat(250_000), &mut Budget::default()).unwrap_err();
         assert!(error.contains("MiB"), "{error}");
     }
 
     #[test]
-    fn the_payloads_of_one_end_are_bounded_together() {
+    fn the_payloads_of_one_run_are_bounded_together() {
         let big = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES - 10));
-        let mut parts = Parts::default();
-        let mut fill = || fill(r#"{"$from":"a"}"#, &mut parts, |_| Some(&big));
+        let (mut parts, mut budget) = (Parts::default(), Budget::default());
+        let mut fill = || fill(r#"{"$from":"a"}"#, &mut parts, &mut budget, |_| Some(&big));
         let filled = (0..64).filter(|_| fill().is_ok()).count();
         assert_eq!(filled, 64);
         let error = fill().unwrap_err();

@@ -112,15 +112,16 @@ async fn connections_are_kept_without_another_look_up() {
 }
 
 #[tokio::test]
-async fn what_is_posted_is_answered_by_the_status_whatever_becomes_of_the_body() {
+async fn an_answer_is_there_with_its_head_whatever_becomes_of_the_body() {
     let listener = Listener::start("127.0.0.1:0").await;
     let outbound = outbound(dev(), &Names::default());
     // More is announced than ever comes.
     listener.answer("HTTP/1.1 202 Accepted\r\ncontent-length: 10\r\n\r\n01234".to_owned());
-    let start = Instant::now();
-    let answer = outbound.post(&listener.url("127.0.0.1", "/"), Default::default(), "{}", SOON).await.unwrap();
-    assert_eq!((answer.status.as_u16(), answer.truncated), (202, true));
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    let url = listener.url("127.0.0.1", "/");
+    let opened = outbound.open(Request::new(Method::POST, &url, Duration::from_millis(500))).await.unwrap();
+    assert_eq!(opened.status.as_u16(), 202);
+    // It ends when the time of the request is up, and says nothing about it.
+    opened.drain().await;
 }
 
 #[tokio::test]

@@ -251,6 +251,10 @@ pub async fn rerun(
         }
         let material = app.engine.run_material(run, &reach).await?;
         let material = material.ok_or(Fault::Refused(Rejection::RunNotFound))?;
+        // Retention has begun to remove it: what is left of it is no run.
+        if material.tasks.len() != material.run.counts.total() as usize {
+            return Err(Fault::Refused(Rejection::RunNotFound));
+        }
         let minted = app.engine.mint(material.tasks.len() + 1).await?;
         let now = app.engine.now().await?;
         let plan = run_plan::rerun(&material, &minted, asked.run_key.as_deref(), &caller, now)?;

@@ -29,7 +29,8 @@ pub struct SharedTaskKeys {
 #[derive(Debug, Clone, Copy)]
 struct Look {
     began: Instant,
-    answered: bool,
+    /// Not known if whoever began it has hung up.
+    answered: Option<bool>,
 }
 
 /// Why a token is not known to be good.
@@ -152,14 +153,15 @@ impl SharedTaskKeys {
         let asked = Instant::now();
         let mut last = self.looked.lock().await;
         if let Some(look) = *last {
-            if look.began >= asked {
-                return look.answered;
+            if let (true, Some(answered)) = (look.began >= asked, look.answered) {
+                return answered;
             }
             tokio::time::sleep_until((look.began + LOOK_PACE).into()).await;
         }
         let began = Instant::now();
+        *last = Some(Look { began, answered: None });
         let answered = self.take_over().await;
-        *last = Some(Look { began, answered });
+        *last = Some(Look { began, answered: Some(answered) });
         answered
     }
 }

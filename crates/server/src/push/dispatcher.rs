@@ -33,6 +33,8 @@ const CLAIM_WAIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(1);
 /// A target that is down is tried with a push that is open, if that one is due within this time.
 const SOON_MS: DurationMs = limits::PUSH_BACKOFF_MS_MAX;
+/// For so long at the most.
+const LEFT_TO_OTHERS: Duration = Duration::from_millis(2 * SOON_MS.cast_unsigned());
 /// Due pushes are not looked for more often than this.
 const SCAN_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
@@ -149,6 +151,7 @@ impl Pusher {
     async fn serve(self: Arc<Self>, lane: Arc<Lane>) {
         let mut changes = lane.queue.subscribe();
         let mut complained: Option<String> = None;
+        let mut waiting_since: Option<Instant> = None;
         while !lane.gone.is_cancelled() {
             let queue = Arc::clone(&changes.borrow_and_update());
             let circuit = match self.circuit_of(&queue) {
@@ -165,12 +168,20 @@ impl Pusher {
             };
             complained = None;
             let now = Instant::now();
-            match self.circuits.gate(&circuit, now) {
+            let gate = self.circuits.gate(&circuit, now);
+            if gate != Gate::Probe {
+                waiting_since = None;
+            }
+            match gate {
                 Gate::Shut { until } => {
                     self.wait(&lane, &mut changes, until.saturating_duration_since(now).min(LOOK)).await;
                 }
                 // What was granted before is there to see how the target is; something new would be one more attempt lost.
-                Gate::Probe if self.has_open_push(&queue).await => {
+                // Unless another control plane is at it, and lives well.
+                Gate::Probe
+                    if waiting_since.get_or_insert(now).elapsed() < LEFT_TO_OTHERS
+                        && self.has_open_push(&queue).await =>
+                {
                     self.again.notify_one();
                     self.wait(&lane, &mut changes, LOOK).await;
                 }

@@ -1,5 +1,6 @@
 //! One push: the envelope goes out, and what comes back is told to the engine.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tenure_core::task::Body;
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_engine::store::AttemptView;
 use tenure_outbound::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tenure_outbound::{Bytes, OutboundError};
+use tenure_outbound::{Bytes, Method, Opened, OutboundError, Request};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::{Health, Verdict};
@@ -78,7 +79,7 @@ pub fn headers(
 #[derive(Debug)]
 enum End {
     /// The worker answered, or there was no way to it.
-    Told { outcome: PushOutcome, health: Health, word: &'static str },
+    Told { outcome: PushOutcome, health: Health, word: &'static str, rest: Option<Box<Opened>> },
     /// Neither an answer nor a start in time.
     Silent,
     /// The control plane stops; others repeat it.
@@ -110,7 +111,7 @@ impl Pusher {
         let longest = body.spec.timeout_ms().saturating_add(push.dispatch_timeout_ms);
         // The exchange may last as long as the attempt; what was sent need not be kept for so long.
         drop(body);
-        let mut exchange = std::pin::pin!(send(&route, &push, letter, millis(longest)));
+        let mut exchange = pin!(send(&route, &push, letter, millis(longest)));
         let ack = millis(push.ack_timeout_ms);
         let stopped = async {
             self.stop.cancelled().await;
@@ -121,10 +122,10 @@ impl Pusher {
             () = tokio::time::sleep(ack) => End::Silent,
             () = stopped => End::Stopped,
         };
-        let (outcome, health, word) = match end {
+        let (outcome, health, word, rest) = match end {
             End::Stopped => return,
-            End::Told { outcome, health, word } => (outcome, health, word),
-            End::Silent => (PushOutcome::Again { after_ms: None }, Health::Down, "silent"),
+            End::Told { outcome, health, word, rest } => (outcome, health, word, rest),
+            End::Silent => (PushOutcome::Again { after_ms: None }, Health::Down, "silent", None),
         };
         let silent = word == "silent";
         let repeats = matches!(outcome, PushOutcome::Again { .. });
@@ -151,9 +152,11 @@ impl Pusher {
         if counted && repeats {
             self.again.notify_one();
         }
-        if silent && taken_up {
-            // A worker may execute inside the request: to drop it could end what runs.
-            self.hold(&grant, exchange).await;
+        // A worker may execute inside the request, before its answer or while it answers: to drop it could end what runs.
+        match rest {
+            Some(rest) => self.hold(&grant, pin!(rest.drain())).await,
+            None if silent && taken_up => self.hold(&grant, exchange).await,
+            None => {}
         }
     }
 
@@ -207,7 +210,7 @@ impl Pusher {
     }
 
     /// Keeps an exchange open as long as its attempt is.
-    async fn hold(&self, grant: &Grant, mut exchange: std::pin::Pin<&mut impl Future<Output = End>>) {
+    async fn hold<T>(&self, grant: &Grant, mut exchange: Pin<&mut impl Future<Output = T>>) {
         loop {
             tokio::select! {
                 _ = &mut exchange => return,
@@ -230,13 +233,15 @@ fn deliveries(grant: &Grant) -> u32 {
 
 /// Posts the letter. `longest` is the time of the longest exchange: a worker may execute inside of it.
 async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration) -> End {
-    let sent = route.client.post(&push.url, letter.headers, letter.body, longest).await;
+    let mut request = Request::new(Method::POST, &push.url, longest);
+    (request.headers, request.body) = (letter.headers, letter.body);
+    let sent = route.client.open(request).await;
     let origin = route.target.to_string();
     match sent {
         Ok(answer) => {
             let verdict = Verdict::of(answer.status, &answer.headers);
             let outcome = verdict.outcome(answer.status, &origin);
-            End::Told { outcome, health: verdict.health(answer.status), word: verdict.word() }
+            End::Told { outcome, health: verdict.health(answer.status), word: verdict.word(), rest: Some(Box::new(answer)) }
         }
         Err(error) => {
             let word = match &error {
@@ -247,7 +252,7 @@ async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration)
                 _ => "unreachable",
             };
             tracing::debug!(target.origin = origin, %error, "a push failed");
-            End::Told { outcome: PushOutcome::Again { after_ms: None }, health: Health::Down, word }
+            End::Told { outcome: PushOutcome::Again { after_ms: None }, health: Health::Down, word, rest: None }
         }
     }
 }

@@ -20,7 +20,7 @@ use super::cursors::{Position, Search};
 use super::rows::{self, Result, Time};
 use super::{Postgres, runs, sql};
 use crate::error::StoreError;
-use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
+use crate::needs::{self, ClaimPlan, Histories, Needs, in_grant_order};
 use crate::store::Batch;
 
 /// How often a task is looked for while another transaction moves it from table to table.
@@ -294,16 +294,14 @@ async fn with_bodies(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Resul
 }
 
 async fn histories(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    let wanted: BTreeSet<Seq> = batch
-        .commands
-        .iter()
-        .filter_map(|command| {
-            let seq = command.task()?.seq();
-            let cell = world.tasks.get(&seq)?;
-            needs_history(needs, command, &cell.task.place).then_some(seq)
-        })
-        .collect();
-    for (seq, attempt) in attempts(conn, &wanted).await? {
+    let Histories { whole, named } = needs::histories(batch, needs, world);
+    let mut found = attempts(conn, &whole).await?;
+    if !named.is_empty() {
+        let seqs: Vec<i64> = named.iter().map(|(seq, _)| seq.0).collect();
+        let attempts: Vec<i32> = named.iter().map(|(_, attempt)| attempt.cast_signed()).collect();
+        found.extend(all(query(conn, sql::ATTEMPTS_NAMED, &[&seqs, &attempts]).await?, rows::attempt)?);
+    }
+    for (seq, attempt) in found {
         world.history.entry(seq).or_default().push(attempt);
     }
     Ok(())

@@ -165,24 +165,35 @@ pub async fn consequences(store: &Postgres, conn: &Conn, world: &mut World) -> R
             }
         }
         world.follow(&edges);
-        let referring = world.referring();
-        if !referring.is_empty() {
-            let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
-            let bodies = load::bodies(conn, &wanted).await?;
-            let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
-            let mut outputs = HashMap::new();
-            if !named.is_empty() {
-                let mut bytes = HashMap::new();
-                for row in query(conn, sql::RESULTS_SIZES, &[&numbers(&named)]).await? {
-                    bytes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
-                }
-                let admitted = world.admit_outputs(&referring, &bytes);
-                for row in query(conn, sql::RESULTS_GET, &[&numbers(&admitted)]).await? {
-                    outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
-                }
-            }
-            world.fill(&bodies, &outputs);
+        fill(conn, world).await?;
+    }
+    Ok(())
+}
+
+/// Reads what tasks ask for that wait for nothing else any more: not more of it at a time than fits into memory.
+async fn fill(conn: &Conn, world: &mut World) -> Result<()> {
+    let referring = world.referring();
+    let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
+    let mut bytes = HashMap::new();
+    if !named.is_empty() {
+        for row in query(conn, sql::RESULTS_SIZES, &[&numbers(&named)]).await? {
+            bytes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
         }
+    }
+    let mut rest = &referring[..];
+    while !rest.is_empty() {
+        let (count, named) = world.next_to_fill(rest, &bytes);
+        let (now, later) = rest.split_at(count.max(1));
+        let wanted: Vec<Seq> = now.iter().map(|one| one.task).collect();
+        let bodies = load::bodies(conn, &wanted).await?;
+        let mut outputs = HashMap::new();
+        if !named.is_empty() {
+            for row in query(conn, sql::RESULTS_GET, &[&numbers(&named)]).await? {
+                outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
+            }
+        }
+        world.fill_these(&wanted, &bodies, &outputs);
+        rest = later;
     }
     Ok(())
 }
@@ -268,6 +279,7 @@ pub async fn prune(
         removed += gone.len().max(1);
         if removed >= limit {
             // The rest of a large run goes in the next step, and then the run itself.
+            query(conn, sql::RUN_DOOM, &[&run.0]).await?;
             break;
         }
         query(conn, sql::RUN_TASKS_DELETE, &[&run.0]).await?;

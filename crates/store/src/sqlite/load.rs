@@ -15,7 +15,7 @@ use tenure_core::time::Timestamp;
 use super::{Cache, rows, runs, sql};
 use crate::clock::Reading;
 use crate::codec;
-use crate::needs::{ClaimPlan, Needs, in_grant_order, needs_history};
+use crate::needs::{self, ClaimPlan, Histories, Needs, in_grant_order};
 use crate::store::Batch;
 
 type Result<T> = rusqlite::Result<T>;
@@ -143,12 +143,14 @@ pub fn queues_of_tasks(tx: &Connection, cache: &mut Cache, world: &mut World) ->
 }
 
 fn histories(tx: &Connection, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    for command in batch.commands.iter() {
-        let Some(id) = command.task() else { continue };
-        let Some(cell) = world.tasks.get(&id.seq()) else { continue };
-        if needs_history(needs, command, &cell.task.place) && !world.history.contains_key(&id.seq()) {
-            world.history.insert(id.seq(), attempts(tx, id.seq())?);
-        }
+    let Histories { whole, named } = needs::histories(batch, needs, world);
+    for seq in whole {
+        world.history.insert(seq, attempts(tx, seq)?);
+    }
+    for (seq, attempt) in named {
+        let found =
+            tx.prepare_cached(sql::ATTEMPT_NAMED)?.query_row(params![seq.0, attempt], rows::attempt).optional()?;
+        world.history.entry(seq).or_default().extend(found);
     }
     Ok(())
 }

@@ -77,23 +77,33 @@ pub fn consequences(tx: &Connection, cache: &mut Cache, world: &mut World) -> Re
         }
         load::queues_of_tasks(tx, cache, world)?;
         world.follow(&edges);
-        let referring = world.referring();
-        if !referring.is_empty() {
-            let wanted: Vec<Seq> = referring.iter().map(|one| one.task).collect();
-            let bodies = load::bodies(tx, &wanted)?;
-            let (mut outputs, mut bytes) = (HashMap::new(), HashMap::new());
-            let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
-            for row in named {
-                let size = tx.prepare_cached(sql::RESULT_SIZE)?.query_row([row.0], |row| row.get(0)).optional()?;
-                bytes.extend(size.map(|size: i64| (row, usize::try_from(size).unwrap_or(0))));
-            }
-            for row in world.admit_outputs(&referring, &bytes) {
-                let result: Option<Option<Arc<str>>> =
-                    tx.prepare_cached(sql::RESULT_GET)?.query_row([row.0], |row| row.get(0)).optional()?;
-                outputs.extend(result.map(|result| (row, result)));
-            }
-            world.fill(&bodies, &outputs);
+        fill(tx, world)?;
+    }
+    Ok(())
+}
+
+/// Reads what tasks ask for that wait for nothing else any more: not more of it at a time than fits into memory.
+fn fill(tx: &Connection, world: &mut World) -> Result<()> {
+    let referring = world.referring();
+    let mut bytes = HashMap::new();
+    for row in referring.iter().flat_map(|one| &one.outputs).copied().collect::<BTreeSet<Seq>>() {
+        let size = tx.prepare_cached(sql::RESULT_SIZE)?.query_row([row.0], |row| row.get(0)).optional()?;
+        bytes.extend(size.map(|size: i64| (row, usize::try_from(size).unwrap_or(0))));
+    }
+    let mut rest = &referring[..];
+    while !rest.is_empty() {
+        let (count, named) = world.next_to_fill(rest, &bytes);
+        let (now, later) = rest.split_at(count.max(1));
+        let wanted: Vec<Seq> = now.iter().map(|one| one.task).collect();
+        let bodies = load::bodies(tx, &wanted)?;
+        let mut outputs = HashMap::new();
+        for row in named {
+            let result: Option<Option<Arc<str>>> =
+                tx.prepare_cached(sql::RESULT_GET)?.query_row([row.0], |row| row.get(0)).optional()?;
+            outputs.extend(result.map(|result| (row, result)));
         }
+        world.fill_these(&wanted, &bodies, &outputs);
+        rest = later;
     }
     Ok(())
 }
@@ -187,6 +197,7 @@ pub fn prune(
         removed += gone.len().max(1);
         if removed >= limit {
             // The rest of a large run goes in the next step, and then the run itself.
+            tx.prepare_cached(sql::RUN_DOOM)?.execute([run])?;
             break;
         }
         tx.prepare_cached(sql::RUN_TASKS_DELETE)?.execute([run])?;

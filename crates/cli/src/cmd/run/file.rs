@@ -37,11 +37,12 @@ pub fn parse(text: &str) -> Result<RunSubmission, String> {
     let Value::Object(fields) = &value else {
         return Err("it has to be a mapping, with tasks in it".to_owned());
     };
-    let run = match is_json {
-        true => serde_json::from_str(text).map_err(|_| ()),
-        false => serde_json::from_value(value.clone()).map_err(|_| ()),
-    };
-    let run: RunSubmission = run.map_err(|()| fault(&value))?;
+    let run = if is_json { serde_json::from_str(text) } else { serde_json::from_value(value.clone()) };
+    let run: RunSubmission = run.map_err(|error| match fault(&value) {
+        // What only the text shows, such as a field that is there twice.
+        problem if problem.is_empty() => error.to_string(),
+        problem => problem,
+    })?;
     let known = |value: &RunSubmission| object(serde_json::to_value(value));
     if let Some(name) = stranger(fields, &known(&run)) {
         return Err(format!("`{name}` is no field of a run{}", suggestion(name, &RUN)));

@@ -4,8 +4,9 @@ SELECT t.task, t.depends_on, b.id, b.task_key, b.operator, q.name,
          WHEN s.seq IS NOT NULL THEN 'Scheduled' WHEN k.seq IS NOT NULL THEN 'Blocked'
          ELSE CASE f.ended WHEN 1 THEN 'Succeeded' WHEN 2 THEN 'Failed' WHEN 4 THEN 'Skipped' ELSE 'Canceled' END END,
     coalesce(u.attempt, r.attempt, s.attempt, f.attempt, 0), coalesce(u.granted_at, f.granted_at), f.finished_at,
-    u.progress_pct, u.progress_message, json_remove(f.failure, '$.stack'), coalesce(f.cancel_reason, u.cancel_reason), s.at,
-    json_object('dispatch', json_extract(u.carry, '$.dispatch'))
+    u.progress_pct, u.progress_message, CASE WHEN instr(f.failure, '"stack"') > 0 THEN json_remove(f.failure, '$.stack') ELSE f.failure END, coalesce(f.cancel_reason, u.cancel_reason), s.at,
+    CASE WHEN instr(u.carry, '"dispatch"') > 0
+         THEN json_object('dispatch', json_extract(u.carry, '$.dispatch')) END
 FROM run_tasks t JOIN bodies b ON b.seq = t.task JOIN queues q ON q.queue_id = b.queue_id
 LEFT JOIN blocked k ON k.seq = t.task LEFT JOIN scheduled s ON s.seq = t.task LEFT JOIN ready r ON r.seq = t.task
 LEFT JOIN running u ON u.seq = t.task LEFT JOIN finished f ON f.seq = t.task

@@ -389,7 +389,18 @@ class Runtime:
                 return False
             wait = _within(backoff.next(again.asked), link.time_left)
             log.warning("the outcome of task %s is not reported yet (%s), again in %.1f s", task_id, again, wait)
-            await asyncio.sleep(wait)
+            await self._pause(wait)
+
+    async def _pause(self, wait: float) -> None:
+        """Sleeps as long as the server asked for; a worker that ends has less time than that."""
+        begun = time.monotonic()
+        if wait > LONGEST_WAIT and not self.is_draining:
+            try:
+                await asyncio.wait_for(self._stopping.wait(), wait)
+            except asyncio.TimeoutError:
+                return
+            wait -= time.monotonic() - begun
+        await asyncio.sleep(max(0.0, min(wait, LONGEST_WAIT)))
 
     async def _keep(self, lease: Lease, link: Link, signal: Signal) -> None:
         """Renews a lease until it is lost; cancelled when its outcome was reported."""

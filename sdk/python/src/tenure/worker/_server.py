@@ -165,7 +165,7 @@ class Server:
         transport = await loop.start_tls(writer.transport, protocol, tls, server_side=True, ssl_handshake_timeout=limit)
         if transport is None:
             raise ConnectionError("the connection ended in the handshake")
-        reader.set_transport(transport)
+        protocol.connection_made(transport)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _serve_one(

@@ -454,12 +454,16 @@ class _AsgiHost:
     async def begin(self) -> PushSource:
         running = self._running
         if running is None or not running.is_here:
-            running = self._running = RunningWorker(self._worker._begin(), self._worker._push_source(None))
+            # First what a wrong set-up refuses: nothing has begun by then.
+            make = self._worker._push_source(None)
+            running = self._running = RunningWorker(self._worker._begin(), make)
         source = running.source
         if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
             raise TypeError
-        both = [asyncio.wrap_future(source.ready), asyncio.wrap_future(running.future)]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        # Each wait leaves something with the future of the end, which lasts as long as the worker: only the first ones do.
+        if not source.ready.done() and not running.future.done():
+            both = [asyncio.wrap_future(source.ready), asyncio.wrap_future(running.future)]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         return source
 
     async def end(self) -> None:
