@@ -673,11 +673,16 @@ def test_an_interrupted_watch_ends_in_the_interrupt(client: Client, queue: str) 
         wait_until(is_waiting, "the watch waits")
         signal.pthread_kill(main, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        next(watch)
-    thread.join()
+    # What runs in the background of a shell is begun with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(watch)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not [one for one in threading.enumerate() if one.name == "tenure-watch"]
 
 

@@ -147,7 +147,7 @@ impl Calls {
             };
             let wait = backoff.next(None).max(retry_after.unwrap_or_default().min(ASKED_WAIT_MAX));
             if Instant::now() + wait >= self.token().until {
-                return Err(CallError::Expired { reason });
+                return Err(CallError::Expired { reason: format!("the task token has expired: {reason}") });
             }
             tracing::warn!(task.id = %self.task_id, call, ?wait, reason, "callback not answered, trying again");
             if stopping.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
