@@ -6,12 +6,11 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import (
-    JOB,
     AT_ONCE,
+    JOB,
     PATIENCE,
     SILENCE,
     Answer,
@@ -22,7 +21,6 @@ from harness import (
 
 import tenure
 from tenure import Client, NewTask, TaskContext, Worker, errors
-
 
 
 def test_a_refused_token_ends_the_worker_at_once(server: ServerProcess, queue: str) -> None:

@@ -369,9 +369,8 @@ def test_requests_leave_nothing_with_the_worker(plane: ControlPlane, worker: Wor
     async def main() -> None:
         for _ in range(50):
             await app._host.begin()
-        running = app._host._running
-        assert running is not None
-        assert len(running.future._done_callbacks) < 5  # type: ignore[attr-defined]
+        running: tenure.RunningWorker = vars(app._host)["_running"]
+        assert len(vars(running.future)["_done_callbacks"]) < 5
         await app.aclose()
 
     asyncio.run(main())

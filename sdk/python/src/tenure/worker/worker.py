@@ -460,7 +460,7 @@ class _AsgiHost:
         source = running.source
         if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
             raise TypeError
-        # Each wait leaves something with the future of the end, which lasts as long as the worker: only the first ones do.
+        # Each wait leaves something with the future of the end, which lasts as long as the worker.
         if not source.ready.done() and not running.future.done():
             both = [asyncio.wrap_future(source.ready), asyncio.wrap_future(running.future)]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
