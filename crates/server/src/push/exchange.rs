@@ -241,7 +241,12 @@ async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration)
         Ok(answer) => {
             let verdict = Verdict::of(answer.status, &answer.headers);
             let outcome = verdict.outcome(answer.status, &origin);
-            End::Told { outcome, health: verdict.health(answer.status), word: verdict.word(), rest: Some(Box::new(answer)) }
+            End::Told {
+                outcome,
+                health: verdict.health(answer.status),
+                word: verdict.word(),
+                rest: Some(Box::new(answer)),
+            }
         }
         Err(error) => {
             let word = match &error {
