@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tenure import Retry, TaskContext
+from tenure import Retry, TaskContext, Worker
 
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
@@ -158,6 +158,25 @@ Answer = tuple[int, dict[str, Any]] | tuple[int, dict[str, Any], dict[str, str]]
 SILENCE: Answer = (0, {})
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+def quiet_server(handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    """Serves on a free port and a thread of its own, and says nothing about it."""
+
+    class Quiet(handler):  # type: ignore[misc, valid-type]
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = _QuietServer(("127.0.0.1", 0), Quiet)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
+
+
 class ControlPlane:
     """Takes callbacks and answers as told: by default all is well.
 
@@ -190,18 +209,8 @@ class ControlPlane:
                 self.end_headers()
                 self.wfile.write(data)
 
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                pass
-
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = quiet_server(Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -285,3 +294,16 @@ def envelope(plane: ControlPlane, asset: str, payload: Any = None, **fields: Any
     }
     whole.update(fields)
     return {name: value for name, value in whole.items() if value is not None}
+
+
+NO_JOB: Answer = (200, {"claimed": False})
+
+
+def job(number: int, **fields: Any) -> dict[str, Any]:
+    return {**JOB, "job_id": f"018c385a-9fb1-9509-0e89-{number:012d}", "lease_token": f"lt_{number}", **fields}
+
+
+def pulls(plane: ControlPlane, **options: Any) -> Worker:
+    worker = Worker(plane.url, queues=["q"], poll_wait=0.2, **options)
+    worker.add_operator("echo", lambda ctx: ctx.payload)
+    return worker
