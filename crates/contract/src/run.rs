@@ -126,7 +126,8 @@ fn snake_keys(fields: BTreeMap<String, Json>, at: &str) -> Result<BTreeMap<Strin
     Ok(renamed)
 }
 
-fn snake(name: &str) -> String {
+/// A field name in the spelling that is written; fields are also read in camelCase.
+pub fn snake(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for c in name.chars() {
         if c.is_ascii_uppercase() {

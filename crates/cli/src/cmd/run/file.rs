@@ -6,6 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tenure_client::run::{RunEntry, RunSubmission};
+use tenure_contract::run::snake;
 use tenure_contract::user::TaskSubmission;
 
 /// Objects inside of a task whose fields have names of ours.
@@ -133,18 +134,6 @@ fn stranger<'a>(given: &'a Map<String, Value>, known: &Map<String, Value>) -> Op
     };
     let is_stranger = |(name, value): &(&'a String, &Value)| !says_nothing(value) && !known.contains_key(&snake(name));
     given.iter().find(is_stranger).map(|(name, _)| name.as_str())
-}
-
-/// Fields are also read in camelCase.
-fn snake(name: &str) -> String {
-    let mut snake = String::with_capacity(name.len() + 4);
-    for c in name.chars() {
-        if c.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(c.to_ascii_lowercase());
-    }
-    snake
 }
 
 fn object(value: serde_json::Result<Value>) -> Map<String, Value> {
