@@ -1,13 +1,18 @@
 //! Each row of the answer table, and the times behind it.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
+use axum::http::Response;
+use futures_util::stream;
 use serde_json::json;
 use tenure_core::id::{dispatch_id, ulid};
 use tenure_testkit::wait_until;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::harness::{SOON, Server};
 use crate::kit::{SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_to, running, with_header};
@@ -21,6 +26,7 @@ on_both!(
     no_answer_and_no_start_in_time_is_a_failure,
     a_refusal_fails_the_attempt_for_good,
     a_start_counts_as_delivery_whatever_the_exchange_comes_to,
+    an_answer_that_goes_on_while_the_worker_works_is_kept_open,
     a_start_after_a_refusal_is_too_late,
     an_accepted_attempt_without_a_start_ends,
     an_attempt_that_nobody_accepts_ends,
@@ -216,6 +222,32 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
         server.until(&task, "Succeeded").await;
         assert_eq!((worker.count(), server.attempts(&task).await.len()), (1, 1), "{status}");
     }
+}
+
+async fn an_answer_that_goes_on_while_the_worker_works_is_kept_open(server: Server) {
+    // Its head says that it was taken; its body takes as long as the work. What it holds is dropped with it.
+    let (held, mut dropped) = mpsc::channel::<()>(1);
+    let held = Arc::new(Mutex::new(Some(held)));
+    let worker = Worker::start(move |_, pushed| {
+        let held = held.lock().unwrap().take();
+        async move {
+            pushed.start().await;
+            let body = stream::poll_fn(move |_| {
+                let _held = &held;
+                Poll::<Option<Result<Bytes, Infallible>>>::Pending
+            });
+            Response::builder().status(200).body(Body::from_stream(body)).unwrap()
+        }
+    })
+    .await;
+    push_to(&server, &worker.url, json!({"ack_timeout_ms": 200})).await.ok();
+    let task = server.submit(json!({})).await;
+    let pushed = worker.nth(1).await;
+    // Longer than an answer may take: the exchange is kept.
+    tokio::time::timeout(Duration::from_millis(1_500), dropped.recv()).await.unwrap_err();
+    pushed.succeed().await;
+    server.until(&task, "Succeeded").await;
+    assert_eq!((worker.count(), server.attempts(&task).await.len()), (1, 1));
 }
 
 async fn a_start_after_a_refusal_is_too_late(server: Server) {
