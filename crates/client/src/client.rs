@@ -21,8 +21,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A user of the control plane: submits tasks, looks at them, steers queues and dead letters.
 ///
-/// Cloning is cheap and shares the connections. Calls are repeated a few times where that is safe: on 429 and 503
-/// always, without an answer only if the call can be made twice.
+/// Cloning is cheap and shares the connections. Calls are repeated a few times where that is safe: if the server says that
+/// it did nothing, and otherwise only if the call can be made twice.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -128,10 +128,8 @@ impl Client {
             let (error, again, asked) = match self.send(call).await {
                 Ok(answer) if (200..300).contains(&answer.status) => return Ok(answer),
                 Ok(answer) => {
-                    // 429 and 503 say that nothing was done; the other temporary answers leave it open.
-                    let again =
-                        matches!(answer.status, 429 | 503) || (call.repeatable && matches!(answer.status, 502 | 504));
                     let error = ClientError::from_answer(&call.operation(), answer.status, &answer.body);
+                    let again = nothing_was_done(&error) || (call.repeatable && matches!(answer.status, 502..=504));
                     (error, again, answer.retry_after)
                 }
                 Err(error) => {
@@ -164,6 +162,12 @@ impl Client {
         let body = response.bytes().await.map_err(unanswered)?.to_vec();
         Ok(Answer { status, retry_after, next_cursor, body })
     }
+}
+
+/// Whether the server says that it turned the call away. Other temporary answers leave open what happened: a store that
+/// went away in the middle of a commit, or a proxy that heard nothing more.
+fn nothing_was_done(error: &ClientError) -> bool {
+    matches!((error.status(), error.word()), (Some(429), _) | (Some(503), Some("overloaded" | "shutting_down")))
 }
 
 /// A call whose connection could not even be made took no effect.

@@ -71,10 +71,10 @@ fn refusal(error: &str) -> Value {
 #[tokio::test]
 async fn a_call_that_was_not_done_is_repeated() {
     let submitted = json!({"task_id": ID, "state": "Ready", "created": true});
-    let answers = [(503, refusal("store_unavailable")), (429, refusal("rate_limited")), (201, submitted)];
-    let (canned, client) = Canned::serve(answers).await;
+    let refused = [(503, refusal("overloaded")), (503, refusal("shutting_down")), (429, refusal("rate_limited"))];
+    let (canned, client) = Canned::serve(refused.into_iter().chain([(201, submitted)])).await;
     assert_eq!(client.submit(&TaskSubmission::default()).await.unwrap().task_id, ID);
-    assert_eq!(canned.asked(), ["POST /api/v1/tasks"; 3]);
+    assert_eq!(canned.asked(), ["POST /api/v1/tasks"; 4]);
 }
 
 #[tokio::test]
@@ -99,13 +99,16 @@ async fn repeats_are_bounded() {
 
 #[tokio::test]
 async fn a_call_that_may_have_been_done_is_repeated_only_under_a_key() {
-    let (canned, client) = Canned::serve([(502, Value::Null), (502, Value::Null), (200, Value::Null)]).await;
-    client.submit(&TaskSubmission::default()).await.unwrap_err();
-    assert_eq!(canned.asked().len(), 1);
-    let keyed = TaskSubmission { idempotency_key: Some("k".into()), ..TaskSubmission::default() };
-    // The second answer is another 502, the third one is no submission.
-    assert!(matches!(client.submit(&keyed).await, Err(ClientError::Decode { .. })));
-    assert_eq!(canned.asked().len(), 3);
+    // A proxy, and a store that went away while it committed.
+    for unclear in [(502, Value::Null), (503, Value::Null), (504, Value::Null), (503, refusal("store_unavailable"))] {
+        let (canned, client) = Canned::serve([unclear.clone(), unclear, (200, Value::Null)]).await;
+        client.submit(&TaskSubmission::default()).await.unwrap_err();
+        assert_eq!(canned.asked().len(), 1);
+        let keyed = TaskSubmission { idempotency_key: Some("k".into()), ..TaskSubmission::default() };
+        // The second answer is the same again, the third one is no submission.
+        assert!(matches!(client.submit(&keyed).await, Err(ClientError::Decode { .. })));
+        assert_eq!(canned.asked().len(), 3);
+    }
 }
 
 #[tokio::test]

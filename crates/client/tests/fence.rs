@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
-use tenure_client::fence::object::{self, HttpObjects, Objects, PutError, S3_METADATA, Version};
+use tenure_client::fence::object::{self, HttpObjects, Objects, PutError, Version};
 use tenure_client::fence::{Fence, Stale, http, sql};
 use tenure_client::{Json, TaskContext, TaskError, TestLease};
 use tenure_testkit::{Database, Postgres};
@@ -128,16 +128,21 @@ fn a_stale_holders_transaction_is_refused_by_sqlite() {
     assert_eq!(count, 3);
 }
 
-/// Objects by key: their fence as it was sent, content and number of the version.
-type Shelf = Arc<Mutex<HashMap<String, (String, Bytes, u64)>>>;
+/// Objects by key: their task and fence as they were sent, content and number of the version.
+type Shelf = Arc<Mutex<HashMap<String, ([String; 2], Bytes, u64)>>>;
+
+/// As the Python SDK has them too.
+const METADATA: [&str; 2] = ["x-amz-meta-tenure-task", "x-amz-meta-tenure-fence"];
 
 /// An object store with conditional puts, as S3 has them.
 async fn object_store() -> (HttpObjects, Shelf) {
     async fn head(State(shelf): State<Shelf>, Path(key): Path<String>) -> (StatusCode, HeaderMap) {
         let mut headers = HeaderMap::new();
         let shelf = shelf.lock().unwrap();
-        let Some((fence, _, version)) = shelf.get(&key) else { return (StatusCode::NOT_FOUND, headers) };
-        headers.insert(S3_METADATA, fence.parse().unwrap());
+        let Some((metadata, _, version)) = shelf.get(&key) else { return (StatusCode::NOT_FOUND, headers) };
+        for (name, value) in METADATA.into_iter().zip(metadata) {
+            headers.insert(name, value.parse().unwrap());
+        }
         headers.insert("etag", format!("\"{version}\"").parse().unwrap());
         (StatusCode::OK, headers)
     }
@@ -154,8 +159,8 @@ async fn object_store() -> (HttpObjects, Shelf) {
         if current != expected {
             return StatusCode::PRECONDITION_FAILED;
         }
-        let fence = headers[S3_METADATA].to_str().unwrap().to_owned();
-        shelf.insert(key, (fence, content, current.unwrap_or_default() + 1));
+        let metadata = METADATA.map(|name| headers[name].to_str().unwrap().to_owned());
+        shelf.insert(key, (metadata, content, current.unwrap_or_default() + 1));
         StatusCode::OK
     }
     let shelf = Shelf::default();
@@ -175,8 +180,22 @@ async fn a_stale_holders_object_is_refused() {
     object::put(&objects, "days/2025-01-15", b"three", &new.guard()).await.unwrap();
     let refused = object::put(&objects, "days/2025-01-15", b"four", &old.guard()).await.unwrap_err();
     assert!(matches!(refused, PutError::Stale(Stale { fence: 1, .. })), "{refused}");
-    let (fence, content, _) = shelf.lock().unwrap()["days/2025-01-15"].clone();
-    assert_eq!((fence.as_str(), &content[..]), ("2", &b"three"[..]));
+    let (metadata, content, _) = shelf.lock().unwrap()["days/2025-01-15"].clone();
+    assert_eq!((metadata, &content[..]), ([new.task_id().to_owned(), "2".to_owned()], &b"three"[..]));
+}
+
+#[tokio::test]
+async fn an_object_of_another_task_stays_as_it_is() {
+    let (objects, shelf) = object_store().await;
+    let (task, other) = (holders().1.guard(), Fence::new("other", 1));
+    object::put(&objects, "key", b"one", &other).await.unwrap();
+    // Neither a lower fence nor one that cannot be read makes it anybody's.
+    for metadata in [["other", "1"], [task.task_id(), "1x"], ["", "1"]] {
+        shelf.lock().unwrap().get_mut("key").unwrap().0 = metadata.map(ToOwned::to_owned);
+        let refused = object::put(&objects, "key", b"two", &task).await.unwrap_err();
+        assert!(matches!(refused, PutError::Foreign), "{refused}");
+        assert_eq!(&shelf.lock().unwrap()["key"].1[..], b"one");
+    }
 }
 
 /// Lets the new holder write just before a put of the old one, which has looked at the fence before.
@@ -196,7 +215,7 @@ impl Objects for Between<'_> {
         &self,
         key: &str,
         content: &[u8],
-        fence: u64,
+        fence: &Fence,
         replaced: Option<&Version>,
     ) -> Result<bool, Self::Error> {
         let new = self.new.lock().unwrap().take();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use support::{FakeServer, Reply, Script, Seen, completed, failed, heartbeats, job};
+use support::{FakeServer, Reply, Script, Seen, completed, failed, heartbeats, job, reported};
 use tenure_client::{CancelReason, Json, TaskContext, TaskError, Worker, WorkerError};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -300,6 +300,77 @@ async fn an_outcome_that_is_refused_alone_is_followed_by_a_failure_that_says_so(
     server.until(|seen| failed(seen) == [("a".to_owned(), "REPORT_REFUSED".to_owned())]).await;
     drop(stop);
     run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_outcome_among_others_that_is_refused_is_followed_by_a_failure_that_says_so() {
+    let server = FakeServer::start(script([job("a", "echo", 60)])).await;
+    server.script(|script| script.report = Reply::Refuse(422, "invalid_argument"));
+    let (stop, run) = spawn(worker(&server));
+    let seen = server.until(|seen| failed(seen) == [("a".to_owned(), "REPORT_REFUSED".to_owned())]).await;
+    assert_eq!(completed(&seen), ["a"]);
+    // That one is refused too, and there is nothing more to say.
+    drop(stop);
+    run.await.unwrap().unwrap();
+    assert_eq!(failed(&server.seen()).len(), 1);
+}
+
+#[tokio::test]
+async fn an_outcome_that_does_not_get_through_holds_up_no_other() {
+    let server = FakeServer::start(script(["a", "bad", "b"].map(|id| job(id, "echo", 3600)))).await;
+    server.script(|script| script.report = Reply::Block("bad"));
+    let (stop, run) = spawn(worker(&server).concurrency(4));
+    let through = |seen: &[Seen], id: &str| {
+        let with = |seen: &Seen, id: &str| reported(&seen.body).any(|reported| reported == id);
+        seen.iter().any(|seen| with(seen, id) && !with(seen, "bad"))
+    };
+    server.until(|seen| through(seen, "a") && through(seen, "b")).await;
+    server.script(|script| script.jobs.push_back(job("c", "echo", 60)));
+    server.until(|seen| through(seen, "c")).await;
+    let before = server.seen().len();
+    server.script(|script| script.report = Reply::Accept);
+    server.until(|seen| completed(&seen[before..]).contains(&"bad".to_owned())).await;
+    drop(stop);
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_take_outcomes_is_asked_less_and_less_often() {
+    let server = FakeServer::start(script([job("a", "echo", 60)])).await;
+    server.script(|script| script.report = Reply::Refuse(503, "store_unavailable"));
+    let (stop, run) = spawn(worker(&server));
+    let sent = |seen: &[Seen]| -> Vec<_> {
+        seen.iter().filter(|seen| seen.body.complete.is_some()).map(|seen| seen.at).collect()
+    };
+    let at = sent(&server.until(|seen| sent(seen).len() == 6).await);
+    assert!(at[5] - at[0] >= Duration::from_millis(1_500), "{:?}", at[5] - at[0]);
+    server.script(|script| script.report = Reply::Accept);
+    drop(stop);
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_wait_for_work_pauses_between_claims() {
+    let server = FakeServer::start(Script::default()).await;
+    let (_stop, _run) = spawn(worker(&server).poll_wait(Duration::ZERO));
+    let seen = server.until(|seen| seen.len() == 6).await;
+    assert!(seen[5].at - seen[0].at >= Duration::from_millis(500), "{:?}", seen[5].at - seen[0].at);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_is_refused_is_not_sent_again() {
+    let server = FakeServer::start(script([long_job("a", "save")])).await;
+    server.script(|script| script.heartbeat = Reply::Refuse(422, "invalid_argument"));
+    let worker = worker(&server).operator("save", |task: TaskContext| async move {
+        task.save_checkpoint(&1)?;
+        std::future::pending::<Result<(), TaskError>>().await
+    });
+    let (_stop, _run) = spawn(worker);
+    let beats = |seen: &[Seen]| -> Vec<_> {
+        seen.iter().filter_map(|seen| seen.body.heartbeat.as_ref()).map(|items| items[0].checkpoint.is_some()).collect()
+    };
+    let told = beats(&server.until(|seen| beats(seen).len() == 4).await);
+    assert_eq!(told.iter().filter(|told| **told).count(), 1, "{told:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::de::{Error, Visitor};
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Json;
@@ -171,7 +171,7 @@ pub struct TaskEnvelope {
     pub dispatch_id: String,
     /// Grows with every grant of the task; guards writes in other systems.
     pub fence: u64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub resources: Resources,
     /// `{}` when none was submitted.
     #[serde(default = "Json::empty_object", deserialize_with = "payload")]
@@ -232,6 +232,47 @@ impl Default for Resources {
     }
 }
 
+/// `null` means absent.
+fn or_default<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Some workers send a fraction. One beyond 0 or 100 stays there.
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let value: Option<f64> = Option::deserialize(deserializer)?;
+    Ok(value.map(|value| if value > 100.0 { value.ceil() } else { value.floor() } as i64))
+}
+
+/// What was measured counts in whole units.
+fn measured<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Measured(u64);
+    impl<'de> Deserialize<'de> for Measured {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_f64(Number)
+        }
+    }
+    struct Number;
+    impl Visitor<'_> for Number {
+        type Value = Measured;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number that is not negative")
+        }
+        fn visit_u64<E: Error>(self, value: u64) -> Result<Measured, E> {
+            Ok(Measured(value))
+        }
+        fn visit_i64<E: Error>(self, value: i64) -> Result<Measured, E> {
+            u64::try_from(value).map(Measured).map_err(|_| E::invalid_value(Unexpected::Signed(value), &self))
+        }
+        fn visit_f64<E: Error>(self, value: f64) -> Result<Measured, E> {
+            if value < 0.0 {
+                return Err(E::invalid_value(Unexpected::Float(value), &self));
+            }
+            Ok(Measured(value.round() as u64))
+        }
+    }
+    Ok(Option::<Measured>::deserialize(deserializer)?.map(|Measured(value)| value))
+}
+
 /// `null` means absent, and an absent payload is `{}`.
 fn payload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_else(Json::empty_object))
@@ -248,7 +289,10 @@ pub struct StartedRequest {
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
     pub attempt_id: Option<String>,
     /// Unique per worker process. `started` binds it to the attempt.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     #[serde(alias = "worker_id")]
     pub worker_id: String,
     /// An observation of the worker's clock; nothing is decided by it.
@@ -279,16 +323,19 @@ pub struct HeartbeatRequest {
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
     pub attempt_id: Option<String>,
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     #[serde(alias = "worker_id")]
     pub worker_id: String,
     /// An observation of the worker's clock; nothing is decided by it.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "heartbeat_at")]
     pub heartbeat_at: Option<String>,
-    /// 0..=100.
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "progress_pct")]
+    /// 0..=100. Shown without its fraction.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>, minimum = 0, maximum = 100))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "progress_pct", deserialize_with = "percent")]
     pub progress_pct: Option<i64>,
     /// Cut to 4 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -332,7 +379,10 @@ pub struct CompletedRequest {
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
     pub attempt_id: Option<String>,
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     #[serde(alias = "worker_id")]
     pub worker_id: String,
     pub outcome: Outcome,
@@ -362,6 +412,8 @@ pub struct CompletedRequest {
 #[serde(rename_all = "camelCase")]
 pub struct TaskError {
     pub category: Category,
+    /// Cut to 4 KiB.
+    #[serde(default, deserialize_with = "or_default")]
     pub message: String,
     /// Cut to 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "stack_trace")]
@@ -371,20 +423,29 @@ pub struct TaskError {
     pub retryable: Option<bool>,
 }
 
-/// What the attempt used.
+/// What the attempt used, in whole units: fractions are rounded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(as = AttemptMetrics))]
 #[serde(rename_all = "camelCase")]
 pub struct Metrics {
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "cpu_time_ms")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>, minimum = 0))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "cpu_time_ms", deserialize_with = "measured")]
     pub cpu_time_ms: Option<u64>,
     /// Peak resident set.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "peak_memory_bytes")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>, minimum = 0))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        alias = "peak_memory_bytes",
+        deserialize_with = "measured"
+    )]
     pub peak_memory_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "io_read_bytes")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>, minimum = 0))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "io_read_bytes", deserialize_with = "measured")]
     pub io_read_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "io_write_bytes")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>, minimum = 0))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "io_write_bytes", deserialize_with = "measured")]
     pub io_write_bytes: Option<u64>,
 }
 

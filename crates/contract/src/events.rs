@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskEvent {
     /// `submitted`, `ready`, `started`, `succeeded`, `failed`, `retrying`, `canceled`, `cancel_requested`,
-    /// `dead_lettered`, `redriven`, `retried`, `released`, `skipped`.
+    /// `dead_lettered`, `redriven`, `retried`, `released`, `skipped`, `dispatched`.
     pub kind: String,
     pub task_id: String,
     pub queue: String,

@@ -243,6 +243,9 @@ pub struct Attempt {
     pub ended_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
+    /// What kind of failure it was: USER_CODE, DATA_QUALITY, INFRASTRUCTURE, CONFIGURATION, TIMEOUT, CANCELLED.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,7 +311,7 @@ pub struct Why {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyReason {
-    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `running`, `ended`.
+    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `push_target_down`, `running`, `ended`.
     pub code: String,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -61,7 +61,24 @@ pub enum Reason {
     DispatchRejected,
 }
 
+const CATEGORIES: [&str; 6] = ["USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED"];
+
 impl Reason {
+    /// The category of an end that the control plane set.
+    pub const fn category(self) -> Option<&'static str> {
+        match self {
+            Self::HeartbeatTimeout
+            | Self::StartTimeout
+            | Self::DispatchFailed
+            | Self::WorkerLost
+            | Self::Undelivered => Some("INFRASTRUCTURE"),
+            Self::Timeout | Self::DeadlineExceeded => Some("TIMEOUT"),
+            Self::DispatchRejected => Some("CONFIGURATION"),
+            Self::CancelTimeout | Self::Revoked | Self::Cancelled => Some("CANCELLED"),
+            Self::Completed | Self::Failed => None,
+        }
+    }
+
     pub const ALL: [Self; 13] = [
         Self::Completed,
         Self::Failed,
@@ -350,6 +367,18 @@ pub struct ClosedAttempt {
 }
 
 impl ClosedAttempt {
+    /// What kind of failure it was: as the control plane has it, else as the worker said, in the words of the callback
+    /// contract.
+    pub fn category(&self) -> Option<&str> {
+        let told = || self.failure.as_ref().map(|failure| &*failure.code).filter(|code| CATEGORIES.contains(code));
+        self.reason.category().or_else(told)
+    }
+
+    /// When a worker took it up. Whoever claims an attempt starts it; a pushed one may have reached nobody.
+    pub fn started_at(&self) -> Option<Timestamp> {
+        self.callback.as_ref().map_or(Some(self.granted_at), |part| part.started_at)
+    }
+
     /// Whether `report` is the one that this attempt's receipt answered. `result` is the stored result of the task,
     /// which belongs to this attempt if it completed.
     pub fn is_replay(&self, report: &Report, result: Option<&str>) -> bool {

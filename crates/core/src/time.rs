@@ -48,6 +48,20 @@ impl Timestamp {
         let millis = point.as_millisecond();
         if (Self::MIN.0..=Self::MAX.0).contains(&millis) { Ok(Self(millis)) } else { Err(TimestampError) }
     }
+
+    /// Reads a time that is only noted. One that lies outside, such as the year 1 of a clock that was never set, becomes
+    /// the nearer end.
+    pub fn observe(text: &str) -> Result<Self, TimestampError> {
+        if let Ok(point) = text.parse::<jiff::Timestamp>() {
+            return Ok(Self::from_millis(point.as_millisecond()));
+        }
+        // The first and last hours that can be written are outside of every range.
+        let pieces = jiff::fmt::temporal::Pieces::parse(text).map_err(|_| TimestampError)?;
+        match (pieces.time(), pieces.offset()) {
+            (Some(_), Some(_)) => Ok(if pieces.date().year() < 1970 { Self::MIN } else { Self::MAX }),
+            _ => Err(TimestampError),
+        }
+    }
 }
 
 impl fmt::Display for Timestamp {
@@ -99,6 +113,20 @@ mod tests {
         assert!(Timestamp::parse("2025-01-15T10:00:00").is_err());
         assert!(Timestamp::parse("yesterday").is_err());
         assert!(Timestamp::parse("1950-01-01T00:00:00Z").is_err());
+    }
+
+    #[test]
+    fn a_time_that_is_only_noted_is_taken_wherever_it_lies() {
+        let seen = |text| Timestamp::observe(text).map(|at| at.to_string());
+        assert_eq!(seen("2025-01-15T12:30:00.5+02:30").unwrap(), "2025-01-15T10:00:00.500Z");
+        assert_eq!(seen("0001-01-01T00:00:00Z").unwrap(), "1970-01-01T00:00:00Z");
+        assert_eq!(seen("1969-12-31T23:59:59-00:30").unwrap(), "1970-01-01T00:29:59Z");
+        for last in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999999-12:00"] {
+            assert_eq!(seen(last).unwrap(), Timestamp::MAX.to_string(), "{last}");
+        }
+        for none in ["", "yesterday", "2025-01-15", "2025-01-15T10:00:00", "2025-13-15T10:00:00Z", "1736935200"] {
+            assert!(seen(none).is_err(), "{none}");
+        }
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl LaneQueue {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
+        let mut awaited = Awaited { lane: self, answers: self.put(commands, bytes)? };
+        (&mut awaited.answers).await.map_err(|_| EngineError::Closed)
+    }
+
+    fn put(&self, commands: Vec<Command>, bytes: usize) -> Result<oneshot::Receiver<Vec<Reply>>, EngineError> {
         let kib = u32::try_from(bytes / 1024 + commands.len().div_ceil(4)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(kib.min(WAITING_KIB as u32));
         let room = room.map_err(|_| EngineError::busy())?;
@@ -93,8 +98,26 @@ impl LaneQueue {
             mpsc::error::TrySendError::Full(_) => EngineError::busy(),
             mpsc::error::TrySendError::Closed(_) => EngineError::Closed,
         })?;
-        drop(sender);
-        answers.await.map_err(|_| EngineError::Closed)
+        Ok(answers)
+    }
+
+    /// Takes back grants whose claimer was gone when the answer was ready. With a claim id the claimer can ask again.
+    fn release(&self, undelivered: &[Reply]) {
+        let grants = undelivered.iter().filter_map(|reply| match reply {
+            Ok(Ok(Answer::Claimed(claimed))) => Some(&claimed.grants),
+            _ => None,
+        });
+        let commands: Vec<Command> = grants
+            .flatten()
+            .filter(|grant| !grant.repeatable)
+            .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id }))
+            .collect();
+        if commands.is_empty() {
+            return;
+        }
+        metrics::counter!("tenure_grants_undelivered_total").increment(commands.len() as u64);
+        // Should this fail, the leases run out.
+        let _ = self.put(commands, 0);
     }
 
     /// How many requests stand in line.
@@ -124,6 +147,20 @@ impl LaneQueue {
             }
         }
         Some(requests)
+    }
+}
+
+/// A caller that waits for its answers. It may stop waiting when they are already on their way to it.
+struct Awaited<'a> {
+    lane: &'a LaneQueue,
+    answers: oneshot::Receiver<Vec<Reply>>,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if let Ok(undelivered) = self.answers.try_recv() {
+            self.lane.release(&undelivered);
+        }
     }
 }
 
@@ -185,7 +222,7 @@ async fn serve(shared: &Arc<Shared>, lane: Lane, requests: Vec<Request>) {
         // Before the answer: whoever has it may send the next request at once.
         drop(room);
         if let Err(undelivered) = reply.send(own) {
-            release(shared, &undelivered);
+            shared.work.release(&undelivered);
         }
     }
 }
@@ -263,26 +300,4 @@ async fn once(
         Ok(outcome) => outcome,
         Err(_) => Err(StoreError::Failed { operation: "run a batch", source: "the store panicked".into() }),
     }
-}
-
-/// Takes back grants whose claimer was gone when the answer was ready. With a claim id the claimer can ask again.
-fn release(shared: &Arc<Shared>, undelivered: &[Reply]) {
-    let grants = undelivered.iter().filter_map(|reply| match reply {
-        Ok(Ok(Answer::Claimed(claimed))) => Some(&claimed.grants),
-        _ => None,
-    });
-    let commands: Vec<Command> = grants
-        .flatten()
-        .filter(|grant| !grant.repeatable)
-        .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id }))
-        .collect();
-    if commands.is_empty() {
-        return;
-    }
-    metrics::counter!("tenure_grants_undelivered_total").increment(commands.len() as u64);
-    let shared = Arc::clone(shared);
-    tokio::spawn(async move {
-        // Should this fail, the leases run out.
-        let _ = shared.work.send(commands, 0).await;
-    });
 }

@@ -178,9 +178,16 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Waits for the end of the body, however it ends, and looks at none of it.
+    /// Waits for the end of the body, however it ends, and looks at none of it. One that is longer than
+    /// 64 KiB is read no further: it stays open, and the wait has no end.
     pub async fn drain(mut self) {
-        while let Ok(Some(_)) = self.response.chunk().await {}
+        let mut room = ANSWER_BYTES;
+        while let Ok(Some(chunk)) = self.response.chunk().await {
+            match room.checked_sub(chunk.len()) {
+                Some(less) => room = less,
+                None => std::future::pending().await,
+            }
+        }
     }
 }
 

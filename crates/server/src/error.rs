@@ -21,12 +21,21 @@ use crate::request::RequestId;
 /// What is wrong, apart from how it is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    Malformed { message: String },
+    Malformed {
+        message: String,
+    },
     UnsupportedMediaType,
-    BodyTooLarge { limit: usize },
+    BodyTooLarge {
+        limit: usize,
+    },
     BodyTimeout,
-    Invalid { field: String, message: String },
-    PayloadTooLarge { field: String },
+    Invalid {
+        field: String,
+        message: String,
+    },
+    PayloadTooLarge {
+        field: String,
+    },
     InvalidTaskToken,
     MissingWorkerToken,
     InvalidWorkerToken,
@@ -41,20 +50,50 @@ pub enum Fault {
     InvalidBootstrapKey,
     BootstrapNotConfigured,
     NoSigningKey,
-    Forbidden { role: Role, scope: UserScope },
-    RoleForbidden { role: Role },
-    WorkerScope { scope: Scope },
+    Forbidden {
+        role: Role,
+        scope: UserScope,
+    },
+    RoleForbidden {
+        role: Role,
+    },
+    WorkerScope {
+        scope: Scope,
+    },
     TenantForbidden,
     OwnerForbidden,
-    BadArgument { field: String, message: String },
-    RateLimited { limit: u32, retry_after: Duration },
-    TooManyFailures { retry_after: Duration },
-    TenantLimit { limit: &'static str, message: String, retry_after: Duration },
+    BadArgument {
+        field: String,
+        message: String,
+    },
+    /// [`Rejection::TokenTtl`] of a task that was submitted alone.
+    TokenTtl {
+        needed_ms: i64,
+        allowed_ms: i64,
+    },
+    RateLimited {
+        limit: u32,
+        retry_after: Duration,
+    },
+    TooManyFailures {
+        retry_after: Duration,
+    },
+    TenantLimit {
+        limit: &'static str,
+        message: String,
+        retry_after: Duration,
+    },
     Refused(Rejection),
-    NotFound { what: &'static str },
+    NotFound {
+        what: &'static str,
+    },
     MethodNotAllowed,
-    Busy { retry_after: Duration },
-    StoreUnavailable { retry_after: Duration },
+    Busy {
+        retry_after: Duration,
+    },
+    StoreUnavailable {
+        retry_after: Duration,
+    },
     ShuttingDown,
     Internal,
 }
@@ -77,6 +116,16 @@ impl Fault {
         Self::BadArgument { field: field.into(), message: message.to_owned() }
     }
 
+    /// The same of a submission that has one task and no list of them.
+    pub fn of_one(self) -> Self {
+        match self {
+            Self::Refused(Rejection::TokenTtl { needed_ms, allowed_ms, .. }) => {
+                Self::TokenTtl { needed_ms, allowed_ms }
+            }
+            other => other,
+        }
+    }
+
     /// The stable word, where it does not matter whether it is a task or a job that was not found.
     pub fn word(&self) -> &'static str {
         self.code("not_found")
@@ -93,7 +142,7 @@ impl Fault {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid { .. } | Self::TokenTtl { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::MissingWorkerToken
             | Self::InvalidWorkerToken
             | Self::MissingApiKey
@@ -144,6 +193,7 @@ impl Fault {
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::BodyTimeout => "request_timeout",
             Self::Invalid { .. } | Self::BadArgument { .. } => "invalid_argument",
+            Self::TokenTtl { .. } => "token_ttl_too_short",
             Self::InvalidTaskToken => "invalid_token",
             Self::MissingWorkerToken => "missing_worker_token",
             Self::InvalidWorkerToken => "invalid_worker_token",
@@ -229,6 +279,7 @@ impl Fault {
                 "too many failed authentications from this address; try again later".to_owned()
             }
             Self::TenantLimit { limit, message, .. } => format!("{message} ({limit}); try again later"),
+            Self::TokenTtl { needed_ms, allowed_ms } => token_ttl_message(*needed_ms, *allowed_ms),
             Self::UnsupportedMediaType => "send the body as Content-Type: application/json".to_owned(),
             Self::BodyTooLarge { limit } => format!("the body may have {limit} bytes at most"),
             Self::PayloadTooLarge { field } => format!("{field} may have {} bytes at most", limits::PAYLOAD_BYTES),
@@ -289,12 +340,7 @@ impl Fault {
                 Rejection::StaleIncarnation => "a newer process runs under this worker_id; stop".to_owned(),
                 Rejection::QueueNotFound => "no such queue".to_owned(),
                 Rejection::QueueShared => "this queue is shared by all tenants: an admin sets it".to_owned(),
-                Rejection::TokenTtl { needed_ms, allowed_ms, .. } => format!(
-                    "the task tokens of an attempt have to live for {} s: its run, its dispatch and the grace of a \
-                     cancel; {} s are allowed",
-                    needed_ms.div_euclid(1000) + i64::from(needed_ms % 1000 > 0),
-                    allowed_ms / 1000
-                ),
+                Rejection::TokenTtl { needed_ms, allowed_ms, .. } => token_ttl_message(*needed_ms, *allowed_ms),
                 Rejection::Callback(refusal) => callback_message(refusal),
             },
         }
@@ -302,6 +348,7 @@ impl Fault {
 
     fn field(&self) -> Option<String> {
         match self {
+            Self::TokenTtl { .. } => Some("token_ttl_seconds".to_owned()),
             Self::Refused(Rejection::TokenTtl { index, .. }) => Some(format!("tasks[{index}].token_ttl_seconds")),
             Self::Invalid { field, .. } | Self::BadArgument { field, .. } | Self::PayloadTooLarge { field } => {
                 Some(field.clone())
@@ -318,7 +365,7 @@ impl Fault {
             | Self::TooManyFailures { retry_after }
             | Self::TenantLimit { retry_after, .. } => Some(*retry_after),
             Self::ProviderUnavailable => Some(Duration::from_secs(5)),
-            Self::ShuttingDown => Some(Duration::from_secs(1)),
+            Self::ShuttingDown | Self::Internal => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -468,6 +515,15 @@ impl Fault {
 
 /// One message for every cause: it tells the holder nothing about other tasks.
 const INVALID_TASK_TOKEN: &str = "the task token is not valid for this task and attempt";
+
+fn token_ttl_message(needed_ms: i64, allowed_ms: i64) -> String {
+    format!(
+        "the task tokens of an attempt have to live for {} s: its run, its dispatch and the grace of a cancel; {} s are \
+         allowed",
+        needed_ms.div_euclid(1000) + i64::from(needed_ms % 1000 > 0),
+        allowed_ms / 1000
+    )
+}
 
 fn callback_message(refusal: &Refusal) -> String {
     match &refusal.why {

@@ -52,6 +52,11 @@ fn whole_seconds(ms: i64) -> u64 {
     (ms / 1000).max(1).unsigned_abs()
 }
 
+/// The worker that has the attempt; a pushed one has none before it starts.
+fn holder(worker: &str) -> Option<String> {
+    (!worker.is_empty()).then(|| worker.to_owned())
+}
+
 pub fn time(at: Timestamp) -> String {
     at.to_string()
 }
@@ -86,14 +91,14 @@ pub fn task(view: &TaskView) -> user::Task {
         cancel_requested: false,
         created_at: time(body.created_at),
         run_at: time(body.run_at),
-        started_at: place.last_attempt().map(|last| time(last.granted_at)),
+        started_at: place.last_attempt().and_then(|last| last.started_at()).map(time),
         finished_at: None,
         result: None,
         error: place.last_attempt().and_then(|last| last.failure.as_ref()).map(failure),
         reason: None,
         dead_lettered_at: None,
         cancel_reason: None,
-        worker_id: place.last_attempt().map(|last| last.worker.to_string()),
+        worker_id: place.last_attempt().and_then(|last| holder(&last.worker)),
         lease_expires_at: None,
         progress_pct: place.last_attempt().and_then(|last| last.progress.pct),
         progress_message: place.last_attempt().and_then(|last| last.progress.message.as_deref().map(ToOwned::to_owned)),
@@ -107,7 +112,7 @@ pub fn task(view: &TaskView) -> user::Task {
         Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
         Place::Running(running) => {
             task.started_at = running.started_at().map(time);
-            task.worker_id = Some(running.lease.holder.to_string());
+            task.worker_id = holder(&running.lease.holder);
             task.lease_expires_at = Some(time(running.lease.expires_at));
             task.cancel_requested = running.cancel.is_some();
             task.cancel_reason = running.cancel.as_ref().map(|cancel| cancel.reason.to_string());
@@ -142,6 +147,7 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             last_heartbeat_at: running.last_heartbeat_at.map(time),
             ended_at: None,
             error: None,
+            category: None,
             progress_pct: running.progress.pct,
             progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
             late_report: None,
@@ -168,13 +174,11 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         state: closed.state.as_str().to_owned(),
         reason: Some(closed.reason.as_str().to_owned()),
         granted_at: time(closed.granted_at),
-        started_at: match &closed.callback {
-            None => Some(time(closed.granted_at)),
-            Some(part) => part.started_at.map(time),
-        },
+        started_at: closed.started_at().map(time),
         last_heartbeat_at: closed.last_heartbeat_at.map(time),
         ended_at: Some(time(closed.ended_at)),
         error: closed.failure.as_ref().map(failure),
+        category: closed.category().map(ToOwned::to_owned),
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
         late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),

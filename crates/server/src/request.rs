@@ -7,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::error::Fault;
 use crate::limits;
@@ -80,6 +80,7 @@ impl Raw {
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         // serde would also take the fields one after the other in a list, without their names.
         if self.bytes.trim_ascii_start().first() == Some(&b'[') {
+            self.is_json()?;
             return Err(Fault::invalid("body", "must be a JSON object"));
         }
         match serde_json::from_slice(&self.bytes) {
@@ -89,24 +90,28 @@ impl Raw {
         }
     }
 
+    /// A field at fault is told only of what is JSON to its end.
     fn decode_with_path<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        self.is_json()?;
         let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner();
             if inner.is_data() {
-                Fault::invalid(field_of(&path, &inner.to_string()), &plain(&inner))
+                Fault::invalid(field_of(&path, &inner.to_string()), &inner.to_string())
             } else {
-                Fault::Malformed { message: format!("not JSON: {}", plain(&inner)) }
+                malformed(&inner)
             }
-        })?;
-        reader.end().map_err(|error| Fault::Malformed { message: format!("not JSON: {}", plain(&error)) })?;
-        Ok(value)
+        })
+    }
+
+    fn is_json(&self) -> Result<(), Fault> {
+        serde_json::from_slice::<IgnoredAny>(&self.bytes).map(drop).map_err(|error| malformed(&error))
     }
 }
 
-fn plain(error: &serde_json::Error) -> String {
-    error.to_string()
+fn malformed(error: &serde_json::Error) -> Fault {
+    Fault::Malformed { message: format!("not JSON: {error}") }
 }
 
 /// The path of a field; for one that is missing or comes twice, the path of where it should be.
@@ -154,7 +159,9 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_malformed() {
-        for text in ["", "{", "{\"name\":\"a\",\"items\":[]} x", "{'name':1}"] {
+        let whole = r#"{"name":"a","items":[]} x"#;
+        // Also behind a field at fault.
+        for text in ["", "{", "[", whole, "{'name':1}", r#"{"name":1,"#, r#"{"name":1} x"#, "{} x", "[] x"] {
             assert!(matches!(fault(text), Fault::Malformed { .. }), "{text}");
         }
     }

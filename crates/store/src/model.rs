@@ -46,7 +46,7 @@ pub struct RunTaskView {
     pub depends_on: Vec<Arc<str>>,
     pub state: State,
     pub attempt: u32,
-    /// When its last attempt was granted, and the one in flight started.
+    /// When its last attempt, or the one in flight, started; a pushed one may have ended without.
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub progress: Progress,

@@ -22,6 +22,8 @@ use crate::worker::execute::{Handler, erase};
 use crate::worker::id;
 
 /// Tenant and workspace of tasks that name none.
+/// After everything was reported, how long connections may take to end.
+const LAST_CONNECTIONS: Duration = Duration::from_secs(5);
 const DEFAULT_SCOPE: &str = "default";
 
 /// A worker that tasks are pushed to: takes envelopes, runs the handlers they name, keeps the attempts alive, reports.
@@ -241,7 +243,14 @@ impl Worker {
         // What is pushed meanwhile is told to come again.
         let drained = service.drain().await;
         done.cancel();
-        drained.and(served(serving.await))
+        // A connection that says nothing more must not keep the process.
+        match tokio::time::timeout(LAST_CONNECTIONS, &mut serving).await {
+            Ok(ended) => drained.and(served(ended)),
+            Err(_) => {
+                serving.abort();
+                drained
+            }
+        }
     }
 
     fn check(mut self) -> Result<(Options, Option<Vec<reqwest::Certificate>>, String), WorkerError> {

@@ -1,18 +1,24 @@
 //! Fences in an object store.
 //!
-//! The fence is kept with the object, as metadata. A put says which version of the object it replaces, and the store
-//! refuses it if that version is no longer the current one: so no write comes between the look at the fence and the
-//! write. S3, GCS, Azure and what is compatible with them can do this; [`Objects`] is what is needed of one.
+//! The task and its fence are kept with the object, as metadata. A put says which version of the object it replaces, and
+//! the store refuses it if that version is no longer the current one: so no write comes between the look at the fence and
+//! the write. S3 and what speaks like it can do this, and [`HttpObjects`] speaks to them; [`Objects`] is what is needed of
+//! another store.
+//!
+//! An object belongs to one task: the fences of two tasks cannot be compared. The key should have the task in it, or what
+//! the task stands for, such as its day.
 
 use std::fmt;
 
-use reqwest::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use reqwest::header::{ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{StatusCode, Url};
 
 use super::{Fence, Stale};
 
-/// Where the fence of an object stands, in stores that speak as S3 does.
-pub const S3_METADATA: &str = "x-amz-meta-tenure-fence";
+/// Whose an object is and with which fence it was written, in the metadata of stores that speak as S3 does. The Python
+/// SDK keeps it in the same place.
+const TASK: HeaderName = HeaderName::from_static("x-amz-meta-tenure-task");
+const FENCE: HeaderName = HeaderName::from_static("x-amz-meta-tenure-fence");
 
 /// How often somebody else may come between before a put gives up.
 const TRIES: usize = 16;
@@ -24,13 +30,13 @@ pub trait Objects {
     /// The current version of an object, if there is one.
     fn version(&self, key: &str) -> impl Future<Output = Result<Option<Version>, Self::Error>> + Send;
 
-    /// Writes the object and its fence, if `replaced` is still its current version; with `None`, if there is no object.
-    /// Says whether it was written.
+    /// Writes the object with the task and the fence, if `replaced` is still its current version; with `None`, if there
+    /// is no object. Says whether it was written.
     fn put_if(
         &self,
         key: &str,
         content: &[u8],
-        fence: u64,
+        fence: &Fence,
         replaced: Option<&Version>,
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
@@ -40,8 +46,8 @@ pub trait Objects {
 pub struct Version {
     /// The store's own name of it.
     pub etag: String,
-    /// `None` for an object that was written without a fence.
-    pub fence: Option<u64>,
+    /// Who wrote it; `None` if that is not to be read from it.
+    pub written_by: Option<Fence>,
 }
 
 /// Why an object was not written.
@@ -49,6 +55,9 @@ pub struct Version {
 pub enum PutError<E> {
     #[error(transparent)]
     Stale(#[from] Stale),
+    /// Its fence, if it has one, says nothing about this task's.
+    #[error("the object belongs to another task, or to none")]
+    Foreign,
     /// Others write the object all the time, and none of them is a later attempt.
     #[error("the object is written by others all the time")]
     Contended,
@@ -56,12 +65,15 @@ pub enum PutError<E> {
     Store(#[source] E),
 }
 
-/// Writes an object unless a later attempt has.
+/// Writes an object unless a later attempt has. One that was not written by this task stays as it is.
 pub async fn put<O: Objects>(objects: &O, key: &str, content: &[u8], fence: &Fence) -> Result<(), PutError<O::Error>> {
     for _ in 0..TRIES {
         let current = objects.version(key).await.map_err(PutError::Store)?;
-        fence.check(current.as_ref().and_then(|version| version.fence))?;
-        let put = objects.put_if(key, content, fence.value(), current.as_ref());
+        if let Some(version) = &current {
+            let own = version.written_by.as_ref().filter(|writer| writer.task_id() == fence.task_id());
+            fence.check(Some(own.ok_or(PutError::Foreign)?.value()))?;
+        }
+        let put = objects.put_if(key, content, fence, current.as_ref());
         if put.await.map_err(PutError::Store)? {
             return Ok(());
         }
@@ -76,37 +88,31 @@ pub async fn put<O: Objects>(objects: &O, key: &str, content: &[u8], fence: &Fen
 pub struct HttpObjects {
     client: reqwest::Client,
     base: Url,
-    metadata: HeaderName,
 }
 
 impl HttpObjects {
-    /// Objects below `base`, with their fence in [`S3_METADATA`].
+    /// Objects below `base`.
     pub fn new(client: reqwest::Client, base: Url) -> Self {
-        Self { client, base, metadata: HeaderName::from_static(S3_METADATA) }
-    }
-
-    /// Keeps the fence under another name.
-    #[must_use]
-    pub fn metadata(mut self, name: HeaderName) -> Self {
-        self.metadata = name;
-        self
+        Self { client, base }
     }
 
     fn url(&self, key: &str) -> Url {
         let segments: Vec<_> = key.split('/').collect();
         crate::http::join(&self.base, &segments)
     }
+}
 
-    fn version_of(&self, headers: &HeaderMap) -> Option<Version> {
-        let fence = headers.get(&self.metadata).and_then(|value| value.to_str().ok()?.parse().ok());
-        Some(Version { etag: headers.get(ETAG)?.to_str().ok()?.to_owned(), fence })
-    }
+fn version_of(headers: &HeaderMap) -> Option<Version> {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let written_by = text(TASK).zip(text(FENCE).and_then(|fence| fence.parse().ok()));
+    let written_by = written_by.map(|(task, fence)| Fence::new(task, fence));
+    Some(Version { etag: text(ETAG)?.to_owned(), written_by })
 }
 
 impl fmt::Debug for HttpObjects {
     /// Without the address: one that is signed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpObjects").field("metadata", &self.metadata).finish_non_exhaustive()
+        f.debug_struct("HttpObjects").finish_non_exhaustive()
     }
 }
 
@@ -130,7 +136,7 @@ impl Objects for HttpObjects {
         let answer = self.client.head(self.url(key)).send().await.map_err(network)?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
-            status if status.is_success() => self.version_of(answer.headers()).ok_or(HttpError::NoEtag).map(Some),
+            status if status.is_success() => version_of(answer.headers()).ok_or(HttpError::NoEtag).map(Some),
             status => Err(HttpError::Status(status.as_u16())),
         }
     }
@@ -139,10 +145,10 @@ impl Objects for HttpObjects {
         &self,
         key: &str,
         content: &[u8],
-        fence: u64,
+        fence: &Fence,
         replaced: Option<&Version>,
     ) -> Result<bool, HttpError> {
-        let put = self.client.put(self.url(key)).header(&self.metadata, HeaderValue::from(fence));
+        let put = self.client.put(self.url(key)).header(TASK, fence.task_id()).header(FENCE, fence.value());
         let put = match replaced {
             Some(version) => put.header(IF_MATCH, &version.etag),
             None => put.header(IF_NONE_MATCH, "*"),

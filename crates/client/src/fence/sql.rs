@@ -60,14 +60,14 @@
 
 use super::{Fence, Stale};
 
-/// Makes the table for [`RAISE`]. Postgres and SQLite take it.
+/// Makes the table for [`RAISE`]. Postgres and SQLite take it. The Python SDK has the same table.
 pub const CREATE_TABLE: &str =
-    "CREATE TABLE IF NOT EXISTS tenure_fences (resource TEXT PRIMARY KEY, fence BIGINT NOT NULL)";
+    "CREATE TABLE IF NOT EXISTS tenure_fences (task_id varchar(64) PRIMARY KEY, fence bigint NOT NULL)";
 
-/// Raises the fence of a resource, usually the task's id, or changes no row if a later attempt was there. Postgres and
-/// SQLite take it: `$1` is the resource, `$2` the fence.
-pub const RAISE: &str = "INSERT INTO tenure_fences (resource, fence) VALUES ($1, $2) \
-     ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence WHERE tenure_fences.fence <= excluded.fence";
+/// Raises the fence of a task, or changes no row if a later attempt was there. Postgres and SQLite take it: `$1` is the
+/// task's id, `$2` the fence. Fences of different tasks have nothing to do with each other.
+pub const RAISE: &str = "INSERT INTO tenure_fences (task_id, fence) VALUES ($1, $2) \
+     ON CONFLICT (task_id) DO UPDATE SET fence = excluded.fence WHERE tenure_fences.fence <= excluded.fence";
 
 /// What the number of changed rows says: none means that the fence was stale.
 ///

@@ -110,6 +110,9 @@ impl TaskError {
     }
 
     pub(crate) fn into_wire(mut self) -> JobError {
+        if self.code.is_empty() {
+            Category::UserCode.as_str().clone_into(&mut self.code);
+        }
         cut(&mut self.code, ERROR_CODE_BYTES);
         cut(&mut self.message, MESSAGE_BYTES);
         if let Some(stack) = &mut self.stack {
@@ -243,6 +246,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_at_a_character() {
+        assert_eq!(TaskError::permanent("", "why").into_wire().code, "USER_CODE");
         let wire = TaskError::data_quality("ä".repeat(MESSAGE_BYTES)).into_wire();
         assert_eq!((wire.message.len(), wire.retryable), (MESSAGE_BYTES, Some(false)));
     }

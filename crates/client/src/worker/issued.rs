@@ -110,7 +110,7 @@ impl Issued {
                 }
                 Err(ExchangeError::Fatal(error)) if !had_one => return error,
                 Err(ExchangeError::Fatal(error)) => (http::chain(&error), None),
-                Err(ExchangeError::Again { reason, retry_after }) => (reason, retry_after),
+                Err(ExchangeError::Again { reason, retry_after, .. }) => (reason, retry_after),
             };
             let wait = backoff.next(retry_after);
             tracing::warn!(?wait, reason, "no worker token was issued, trying again");
@@ -170,7 +170,7 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> ExchangeError {
     let message = said.message.unwrap_or_else(|| "no further explanation".to_owned());
     if is_temporary(status) {
         let reason = format!("the server answered {status} {error}: {message}");
-        return ExchangeError::Again { reason, retry_after: http::retry_after(headers) };
+        return ExchangeError::Again { reason, retry_after: http::retry_after(headers), own_fault: false };
     }
     WorkerError::Refused { status, error, message }.into()
 }

@@ -17,6 +17,10 @@ use crate::http::{self, chain};
 
 /// For the answer to a claim that does not wait.
 const CLAIM_WAIT: Duration = Duration::from_secs(15);
+/// For an answer that is large, beyond the time for its beginning.
+const LARGE_ANSWER: Duration = Duration::from_secs(300);
+/// How long such an answer may stand still.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Who is calling, and where.
 #[derive(Debug, Clone)]
@@ -46,7 +50,12 @@ pub(crate) struct Link {
 pub(crate) enum ExchangeError {
     /// It may have taken effect, or may later: the same request is to be sent again.
     #[error("{reason}")]
-    Again { reason: String, retry_after: Option<Duration> },
+    Again {
+        reason: String,
+        retry_after: Option<Duration>,
+        /// What was sent may be the cause: it took too long, or something in between does not let it through.
+        own_fault: bool,
+    },
     #[error(transparent)]
     Fatal(#[from] WorkerError),
 }
@@ -87,7 +96,7 @@ impl Link {
             #[serde(default)]
             ack: bool,
         }
-        let body = self.call(&self.claim, request, CLAIM_WAIT).await?;
+        let body = self.call(&self.claim, request, CLAIM_WAIT, Duration::ZERO).await?;
         let answer: Answer = read(&body)?;
         let job = if answer.claimed { Some(read(&body)?) } else { None };
         Ok((job, answer.ack))
@@ -99,14 +108,29 @@ impl Link {
         request: &ExchangeRequest,
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
-        read(&self.call(&self.exchange, request, timeout).await?)
+        read(&self.call(&self.exchange, request, timeout, Duration::ZERO).await?)
+    }
+
+    /// The same for an answer that may be large: once it has begun it has more time, as long as it goes on.
+    pub(crate) async fn exchange_large(
+        &self,
+        request: &ExchangeRequest,
+        timeout: Duration,
+    ) -> Result<ExchangeResponse, ExchangeError> {
+        read(&self.call(&self.exchange, request, timeout, LARGE_ANSWER).await?)
     }
 
     /// Sends a request and gives the body of an answer that is none of refusal.
     ///
     /// A token that is refused is replaced once, if it can be: it may have been revoked, or signed with a key that was
     /// taken away.
-    async fn call(&self, url: &Url, request: &impl Serialize, timeout: Duration) -> Result<Vec<u8>, ExchangeError> {
+    async fn call(
+        &self,
+        url: &Url,
+        request: &impl Serialize,
+        timeout: Duration,
+        more: Duration,
+    ) -> Result<Vec<u8>, ExchangeError> {
         let until = Instant::now() + timeout;
         let token = match tokio::time::timeout_at(until, self.identity.token.header()).await {
             Ok(Ok(token)) => token,
@@ -114,11 +138,11 @@ impl Link {
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => return Err(again("the worker has no token yet".to_owned())),
         };
-        let mut answer = self.post(url, request, token.as_ref(), until).await?;
+        let mut answer = self.post(url, request, token.as_ref(), until, more).await?;
         if answer.status == 401 {
             let renewed = tokio::time::timeout_at(until, self.identity.token.renewed(token.as_ref())).await;
             if let Ok(Some(renewed)) = renewed {
-                answer = self.post(url, request, Some(&renewed), until).await?;
+                answer = self.post(url, request, Some(&renewed), until, more).await?;
             }
         }
         if (200..300).contains(&answer.status) {
@@ -134,18 +158,27 @@ impl Link {
         request: &impl Serialize,
         token: Option<&HeaderValue>,
         until: Instant,
+        more: Duration,
     ) -> Result<Answer, ExchangeError> {
-        let timeout = until.saturating_duration_since(Instant::now());
-        let mut post = self.http.post(url.clone()).timeout(timeout).header("x-worker-id", self.worker_id.clone());
+        let mut post = self.http.post(url.clone()).header("x-worker-id", self.worker_id.clone());
         if let Some(token) = token {
             post = post.header("x-worker-token", token.clone());
         }
-        let response = post.json(request).send().await.map_err(unanswered)?;
+        let sent = tokio::time::timeout_at(until, post.json(request).send());
+        let mut response = sent.await.map_err(|_| too_slow())?.map_err(unanswered)?;
         let status = response.status().as_u16();
         let retry_after = http::retry_after(response.headers());
         let is_tenures = response.headers().contains_key(http::CONTRACT);
-        let body = response.bytes().await.map_err(unanswered)?.to_vec();
-        Ok(Answer { status, retry_after, is_tenures, body })
+        let mut body = Vec::new();
+        loop {
+            let next = if more.is_zero() { until } else { (until + more).min(Instant::now() + SILENCE) };
+            match tokio::time::timeout_at(next, response.chunk()).await {
+                Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+                Ok(Ok(None)) => return Ok(Answer { status, retry_after, is_tenures, body }),
+                Ok(Err(error)) => return Err(unanswered(error)),
+                Err(_) => return Err(too_slow()),
+            }
+        }
     }
 
     /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.
@@ -169,7 +202,8 @@ impl Link {
         let may_pass = matches!(status, 401 | 403) || (!is_tenures && status != 413);
         if (may_pass && self.is_admitted()) || is_temporary(status) {
             let reason = format!("the server answered {status} {error}: {message}");
-            return ExchangeError::Again { reason, retry_after };
+            let own_fault = !is_tenures && !is_temporary(status);
+            return ExchangeError::Again { reason, retry_after, own_fault };
         }
         WorkerError::Refused { status, error, message }.into()
     }
@@ -204,7 +238,11 @@ pub(crate) fn is_temporary(status: u16) -> bool {
 }
 
 pub(crate) fn again(reason: String) -> ExchangeError {
-    ExchangeError::Again { reason, retry_after: None }
+    ExchangeError::Again { reason, retry_after: None, own_fault: false }
+}
+
+fn too_slow() -> ExchangeError {
+    ExchangeError::Again { reason: "no answer in time".to_owned(), retry_after: None, own_fault: true }
 }
 
 pub(crate) fn unanswered(error: reqwest::Error) -> ExchangeError {

@@ -44,6 +44,10 @@ impl Registry {
         lock(&self.inner).leases.remove(&lease.id);
     }
 
+    pub(crate) fn holds(&self, lease: &Lease) -> bool {
+        lock(&self.inner).leases.contains_key(&lease.id)
+    }
+
     /// Makes the supervisor look at this time or before.
     pub(crate) fn wake_by(&self, at: Instant) {
         let mut inner = lock(&self.inner);

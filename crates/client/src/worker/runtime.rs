@@ -25,8 +25,9 @@ use super::link::{Identity, Link, STALE_INCARNATION, is_temporary};
 use super::registry::Registry;
 use super::report::{Batch, Report};
 use super::supervisor::Supervisor;
-use super::turn::{Turn, TurnEnd};
+use super::turn::{FIRST_WAIT, LONGEST_WAIT, Response, Turn, TurnEnd};
 use super::wake::{self, WakeBy, WakeEvent, Wakes};
+use crate::http::Backoff;
 
 /// After an answer that says "not now", or a poll that did not wait.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
@@ -68,8 +69,16 @@ pub(crate) struct Runtime {
     draining: CancellationToken,
     /// Why the worker drains, if the server wants nothing of it any more.
     refused: Option<WorkerError>,
-    /// Reports that go in one request: fewer, after a request was refused as a whole.
+    /// Reports that go in one request: fewer, after one was refused as a whole or did not get through.
     most: usize,
+    /// Reports that do not get through even alone, and when each is tried again. They hold up nothing else.
+    held: VecDeque<(Instant, Report)>,
+    /// A claim that was on its way with reports that did not get through: its answer may have been lost.
+    unanswered: Option<ExchangeClaim>,
+    /// The answer at hand says "not now" of some part of the request.
+    not_now: bool,
+    /// How long to wait after such answers.
+    busy: Backoff,
 }
 
 type Lane = Option<BoxFuture<'static, TurnEnd>>;
@@ -111,6 +120,10 @@ impl Runtime {
             draining: CancellationToken::new(),
             refused: None,
             most: usize::MAX,
+            held: VecDeque::new(),
+            unanswered: None,
+            not_now: false,
+            busy: busy(),
         })
     }
 
@@ -123,6 +136,7 @@ impl Runtime {
             }
             let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > Instant::now());
             let paused = self.not_before > Instant::now();
+            let held_until = self.held.front().map(|(at, _)| *at).filter(|_| self.flush.is_none());
             tokio::select! {
                 biased;
                 error = self.supervisor.failed() => return Err(error),
@@ -141,6 +155,7 @@ impl Runtime {
                 }
                 event = woken(&mut self.wakes) => self.settle_wake(event)?,
                 () = sleep_until(settle_at), if settle_at.is_some() => {}
+                () = sleep_until(held_until), if held_until.is_some() && !paused => {}
                 () = sleep_until(Some(self.not_before)), if paused => {}
             }
         }
@@ -176,7 +191,23 @@ impl Runtime {
             let reports = Batch::take(&mut self.ready, self.most);
             self.flush = Some(self.send(reports, None));
         }
+        self.send_held();
         self.start_wakes();
+    }
+
+    /// Tries a report that did not get through again, if its lease is still held. It goes alone, beside everything else.
+    fn send_held(&mut self) {
+        while self.flush.is_none()
+            && let Some((_, report)) = self.held.pop_front_if(|(at, _)| *at <= Instant::now())
+        {
+            if self.registry.holds(&report.lease) {
+                self.flush = Some(self.send(Batch::take(&mut VecDeque::from([report]), 1), None));
+            } else {
+                let Job { job_id, fence, .. } = &report.lease.job;
+                tracing::error!(task.id = %job_id, lease.fence = fence, "an outcome never got through; its lease is over");
+                self.unreported -= 1;
+            }
+        }
     }
 
     fn start_wakes(&mut self) {
@@ -193,7 +224,7 @@ impl Runtime {
         self.options.concurrency.saturating_sub(self.running.len()).min(EXCHANGE_ITEMS)
     }
 
-    fn next_claim(&self, may_wait: bool) -> Option<ExchangeClaim> {
+    fn next_claim(&mut self, may_wait: bool) -> Option<ExchangeClaim> {
         let free = self.free();
         let longest = match &self.wakes {
             None => self.options.poll_wait,
@@ -203,6 +234,9 @@ impl Runtime {
         // More reports than fit into a request: they go first.
         if self.stage != Stage::Working || free == 0 || !self.ready.is_empty() {
             return None;
+        }
+        if let Some(claim) = self.unanswered.take() {
+            return Some(claim);
         }
         let wait = if may_wait { longest } else { Duration::ZERO };
         Some(ExchangeClaim {
@@ -219,21 +253,52 @@ impl Runtime {
 
     fn settle(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
         let mut response = match end.response {
-            Ok(response) => response,
+            Response::Answered(response) => response,
+            Response::Stuck => {
+                self.settle_stuck_reports(end.reports);
+                self.unanswered = end.claimed.or(self.unanswered.take());
+                return Ok(());
+            }
             // The reports are at fault, or else the next claim finds out.
-            Err(error @ WorkerError::Refused { .. }) if !end.reports.is_empty() && self.link.is_admitted() => {
+            Response::Refused(error @ WorkerError::Refused { .. })
+                if !end.reports.is_empty() && self.link.is_admitted() =>
+            {
                 self.settle_refused_reports(end.reports, &error);
                 return Ok(());
             }
-            Err(error) => return self.give_up(error),
+            Response::Refused(error) => return self.give_up(error),
         };
-        if !end.reports.is_empty() {
+        let polled = end.reports.is_empty();
+        if !polled {
             self.most = self.most.saturating_mul(2);
         }
+        self.not_now = false;
         for (report, answer) in end.reports.answered(&mut response) {
             self.settle_report(report, answer)?;
         }
-        self.settle_claim(response, end.claimed, end.sent_at)
+        self.settle_claim(response, end.claimed, end.sent_at, polled)?;
+        if self.not_now {
+            self.back_off();
+        } else {
+            self.busy = busy();
+        }
+        Ok(())
+    }
+
+    /// They go in smaller requests; one that was alone already waits aside.
+    fn settle_stuck_reports(&mut self, reports: Batch) {
+        self.most = (reports.len() / 2).max(1);
+        let alone = reports.len() == 1;
+        let mut reports: Vec<_> = reports.into_reports().collect();
+        // The oldest first again.
+        reports.reverse();
+        for report in reports {
+            if alone {
+                self.held.push_back((Instant::now() + crate::http::jittered(LONGEST_WAIT), report));
+            } else {
+                self.ready.push_front(report);
+            }
+        }
     }
 
     /// One report must not take others down with it: they go in smaller requests. One that is refused alone is followed by
@@ -253,7 +318,7 @@ impl Runtime {
             }
             self.ready.push_front(report);
         }
-        self.pause();
+        self.back_off();
     }
 
     /// The server refuses this worker's claims. Once it was let in, what runs may end and be reported before the worker
@@ -270,12 +335,16 @@ impl Runtime {
         Ok(())
     }
 
-    fn settle_report(&mut self, report: Report, answer: Option<ItemAnswer>) -> Result<(), WorkerError> {
+    fn settle_report(&mut self, mut report: Report, answer: Option<ItemAnswer>) -> Result<(), WorkerError> {
         let Some(answer) = answer.filter(|answer| answer.ok || !answer.http_status.is_some_and(is_temporary)) else {
             self.ready.push_back(report);
-            self.pause();
+            self.not_now = true;
             return Ok(());
         };
+        if is_replaced(&mut report, &answer) {
+            self.ready.push_back(report);
+            return Ok(());
+        }
         self.unreported -= 1;
         self.registry.remove(&report.lease);
         if let (Some(wakes), Some(receipt), Some(true)) = (&mut self.wakes, &report.lease.receipt, answer.ack) {
@@ -297,15 +366,19 @@ impl Runtime {
         response: ExchangeResponse,
         claimed: Option<ExchangeClaim>,
         sent_at: Instant,
+        polled: bool,
     ) -> Result<(), WorkerError> {
         let jobs = response.jobs.unwrap_or_default();
         if let Some(refused) = response.claim_error {
             return self.settle_refused_claim(refused);
         }
-        let wait_ms = claimed.and_then(|claim| claim.max_wait_ms).unwrap_or_default();
-        if jobs.is_empty() && sent_at.elapsed().as_millis() < (wait_ms / 2) as u128 {
-            // A server that ends polls early is shutting down, say: do not hammer it.
-            self.pause();
+        if let Some(claim) = claimed {
+            let wait_ms = claim.max_wait_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+            let least = Duration::from_millis(wait_ms / 2).max(BUSY_PAUSE);
+            if polled && jobs.is_empty() && sent_at.elapsed() < least {
+                // A server that ends polls early is shutting down, say: do not hammer it.
+                self.pause();
+            }
         }
         let tolerance = self.options.outage_tolerance;
         self.begin(jobs.into_iter().map(|job| Lease::new(job, sent_at, tolerance)));
@@ -343,8 +416,13 @@ impl Runtime {
             let message = refused.message.unwrap_or_default();
             return self.give_up(WorkerError::Refused { status, error, message });
         }
-        self.pause();
+        self.not_now = true;
         Ok(())
+    }
+
+    /// The server cannot do what it was asked: the longer that lasts, the less often it is asked.
+    fn back_off(&mut self) {
+        self.not_before = Instant::now() + self.busy.next(None);
     }
 
     fn pause(&mut self) {
@@ -396,10 +474,30 @@ impl Runtime {
                 self.registry.all().iter().for_each(|lease| lease.abandon());
                 self.stage = Stage::Reporting(now + LAST_REPORTS);
             }
-            Stage::Reporting(_) => return Err(WorkerError::Unreported { count: self.unreported }),
+            Stage::Reporting(_) => {
+                return Err(WorkerError::Unreported { count: self.unreported + self.running.len() });
+            }
         }
         Ok(())
     }
+}
+
+/// One that was refused for what it says is followed by a failure that says so, if it can be.
+fn is_replaced(report: &mut Report, answer: &ItemAnswer) -> bool {
+    match answer.http_status {
+        // These are about who reports, or when.
+        None | Some(401 | 403 | 404 | 409 | 410) => false,
+        Some(_) if answer.ok => false,
+        Some(status) => {
+            let (error, message) = (answer.error.clone(), answer.message.clone());
+            let (error, message) = (error.unwrap_or_default(), message.unwrap_or_default());
+            report.replace_by_refusal(&WorkerError::Refused { status, error, message })
+        }
+    }
+}
+
+fn busy() -> Backoff {
+    Backoff::new(FIRST_WAIT, LONGEST_WAIT)
 }
 
 impl Drop for Runtime {

@@ -150,7 +150,7 @@ async fn send(link: Arc<Link>, registry: Arc<Registry>, wake_by: WakeBy, batch: 
     request.heartbeat = Some(batch.items);
     let answers = match link.exchange(&request, batch.patience).await {
         Ok(answer) => answer.heartbeat.unwrap_or_default(),
-        Err(ExchangeError::Again { reason, retry_after }) => {
+        Err(ExchangeError::Again { reason, retry_after, .. }) => {
             tracing::warn!(leases = batch.leases.len(), reason, "heartbeat not answered, trying again");
             let now = Instant::now();
             batch.leases.iter().for_each(|lease| lease.beat(|beat| beat.failed(now, retry_after)));
@@ -214,12 +214,11 @@ fn settle(
             registry.remove(lease);
             lease.lose(format!("the server answered {error}"));
         }
-        status => {
-            if !status.is_some_and(is_temporary) {
-                tracing::error!(task.id = %lease.job.job_id, status, error, "heartbeat refused");
-            }
-            lease.beat(|beat| beat.failed(Instant::now(), None));
+        Some(status) if !is_temporary(status) => {
+            tracing::error!(task.id = %lease.job.job_id, status, error, "heartbeat refused");
+            lease.beat(|beat| beat.refused(Instant::now()));
         }
+        _ => lease.beat(|beat| beat.failed(Instant::now(), None)),
     }
     Ok(())
 }

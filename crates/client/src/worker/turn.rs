@@ -15,6 +15,8 @@ use crate::http::Backoff;
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
 pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(100);
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How often reports are sent in vain, in a way that may be their own fault, before they go in smaller requests.
+const TRIES: usize = 2;
 
 pub(crate) struct Turn {
     pub(crate) link: Arc<Link>,
@@ -29,30 +31,43 @@ pub(crate) struct TurnEnd {
     pub(crate) claimed: Option<ExchangeClaim>,
     /// When the request was sent for the first time.
     pub(crate) sent_at: Instant,
+    pub(crate) response: Response,
+}
+
+/// How a turn ended.
+pub(crate) enum Response {
+    Answered(ExchangeResponse),
+    /// The request does not get through, perhaps for what is in it.
+    Stuck,
     /// The error ends the worker.
-    pub(crate) response: Result<ExchangeResponse, WorkerError>,
+    Refused(WorkerError),
 }
 
 impl Turn {
     /// Sends the same reports and the same claim, under the same `claim_id`, until there is an answer: an answer that
     /// got lost is then repeated by the server, and no granted job is left without a holder that knows of it. When the
-    /// worker drains, the claim is taken out before the request is sent again.
+    /// worker drains, the claim is taken out before the request is sent again. Reports that do not get through give way.
     pub(crate) async fn run(mut self) -> TurnEnd {
         let sent_at = Instant::now();
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut in_vain = 0;
         let response = loop {
             if self.draining.is_cancelled() {
                 self.claim = None;
             }
             if self.claim.is_none() && self.reports.is_empty() {
-                break Ok(ExchangeResponse::default());
+                break Response::Answered(ExchangeResponse::default());
             }
             match self.send().await {
-                Ok(response) => break Ok(response),
-                Err(ExchangeError::Fatal(error)) => break Err(error),
-                Err(ExchangeError::Again { reason, retry_after }) => {
+                Ok(response) => break Response::Answered(response),
+                Err(ExchangeError::Fatal(error)) => break Response::Refused(error),
+                Err(ExchangeError::Again { reason, retry_after, own_fault }) => {
                     let wait = backoff.next(retry_after);
                     tracing::warn!(reports = self.reports.len(), ?wait, reason, "the server did not answer");
+                    in_vain += usize::from(own_fault);
+                    if in_vain == TRIES && !self.reports.is_empty() {
+                        break Response::Stuck;
+                    }
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = self.draining.cancelled(), if self.claim.is_some() => {}
@@ -69,6 +84,6 @@ impl Turn {
         request.claim = self.claim.clone();
         let claim_wait_ms = self.claim.as_ref().and_then(|claim| claim.max_wait_ms).unwrap_or_default();
         let claim_wait = Duration::from_millis(u64::try_from(claim_wait_ms).unwrap_or_default());
-        self.link.exchange(&request, ANSWER_WAIT + claim_wait).await
+        self.link.exchange_large(&request, ANSWER_WAIT + claim_wait).await
     }
 }

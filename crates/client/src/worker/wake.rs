@@ -287,7 +287,7 @@ impl Round {
                     return Claimed::Left;
                 }
                 Err(ExchangeError::Fatal(error)) => return Claimed::Fatal(error),
-                Err(ExchangeError::Again { reason, retry_after }) => {
+                Err(ExchangeError::Again { reason, retry_after, .. }) => {
                     let wait = backoff.next(retry_after);
                     tracing::warn!(?wait, reason, "the server did not answer");
                     tokio::select! {

@@ -18,6 +18,7 @@ use plane::{Called, Plane, Rules, Say, after};
 use serde_json::{Value, json};
 use tenure_client::callback::{Ended, ErrorCode, Reported, SECRET_HEADER, Worker};
 use tenure_client::{CancelReason, Json, TaskContext, TaskError, WorkerError};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinHandle;

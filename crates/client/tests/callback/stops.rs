@@ -29,6 +29,19 @@ async fn a_refused_heartbeat_ends_the_handler_and_nothing_is_reported() {
 }
 
 #[tokio::test]
+async fn a_connection_that_says_nothing_more_does_not_keep_the_worker() {
+    let plane = Plane::start(Rules::default()).await;
+    let site = serve(worker(&plane)).await;
+    let mut half = tokio::net::TcpStream::connect(site.address).await.unwrap();
+    half.write_all(b"POST /dispatch HTTP/1.1\r\nHost:").await.unwrap();
+    // Its head has arrived: what comes behind it is answered.
+    assert_eq!(site.push(&plane.envelope("a", "echo")).await.0, 202);
+    site.until_ended(1).await;
+    site.shut_down().await.unwrap();
+    drop(half);
+}
+
+#[tokio::test]
 async fn a_cancel_reaches_the_handler_and_is_answered_with_cancelled() {
     let cancel = Say::With(json!({"shouldCancel": true, "cancelReason": "user_requested"}));
     let plane = Plane::start(Rules { heartbeat: cancel, ..Rules::default() }).await;

@@ -29,6 +29,8 @@ pub enum Reply {
     RefuseAll(u16, &'static str),
     /// Something in between answers.
     Proxy(u16),
+    /// Something in between refuses requests with a report of this job.
+    Block(&'static str),
     /// Refuse requests with more than so many reports.
     RefuseMoreThan(usize),
     /// Take the request and never answer.
@@ -133,6 +135,9 @@ impl FakeServer {
         if matches!(report, Reply::RefuseMoreThan(most) if reports > most) {
             return Err(Reply::Proxy(413));
         }
+        if matches!(report, Reply::Block(job) if reported(request).any(|id| id == job)) {
+            return Err(Reply::Proxy(403));
+        }
         let mut response = ExchangeResponse {
             heartbeat: items(request.heartbeat.as_ref().map(Vec::len), &heartbeat),
             complete: items(request.complete.as_ref().map(Vec::len), &report),
@@ -170,6 +175,12 @@ impl FakeServer {
             }
         }
     }
+}
+
+/// The jobs that a request reports about.
+pub fn reported(request: &ExchangeRequest) -> impl Iterator<Item = &str> {
+    let completes = request.complete.iter().flatten().map(|item| item.job_id.as_str());
+    completes.chain(request.fail.iter().flatten().map(|item| item.job_id.as_str()))
 }
 
 fn whole(reply: &Reply) -> bool {

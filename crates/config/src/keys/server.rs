@@ -46,7 +46,7 @@ pub const KEYS: &[Key] = keys! {
         "Failed authentications per address and minute before the answer is 429. It holds also when `rate_limit.enabled` is false. 0 means without limit.";
 
     "tenants.max_ready" Integer, "0", Reload,
-        "Tasks of a tenant that may wait at a time, ready or scheduled. At the limit its submissions are refused.";
+        "Tasks of a tenant that may wait at a time, ready, scheduled or blocked. At the limit its submissions are refused.";
     "tenants.max_running" Integer, "0", Reload,
         "Tasks of a tenant that may run at a time. At the limit its submissions are refused; what waits already still runs.";
     "tenants.submits_per_second" Integer, "0", Reload,

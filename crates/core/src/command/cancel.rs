@@ -26,6 +26,9 @@ pub enum Mode {
     Immediate,
 }
 
+/// Why a task was canceled that nobody asked to stop: its worker said so.
+pub const WORKER_INITIATED: &str = "worker_initiated";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canceled {
     pub state: State,
@@ -59,7 +62,10 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
             Mode::Cooperative => request(task.id, running, reason, now),
             Mode::Immediate => revoke(task.id, running, reason, now),
         },
-        Place::Finished(Finished { end: End::Canceled, cancel_reason, .. }) => {
+        // One that its worker gave up was never asked for: this is no repeat.
+        Place::Finished(Finished { end: End::Canceled, cancel_reason, .. })
+            if cancel_reason.as_deref() != Some(WORKER_INITIATED) =>
+        {
             let reason = cancel_reason.clone().unwrap_or_else(|| Arc::clone(reason));
             Decision::unchanged(Answer::Canceled(Canceled { state: State::Canceled, reason }))
         }
@@ -115,7 +121,10 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
         stack: None,
         retryable: Some(false),
     };
-    let closed = expire::close(running, AttemptState::Canceled, Reason::Revoked, Some(failure), now);
+    let mut closed = expire::close(running, AttemptState::Canceled, Reason::Revoked, Some(failure), now);
+    if let Some(part) = closed.callback.as_mut() {
+        part.cancel_reason = Some(Arc::clone(reason));
+    }
     let finished = Finished {
         queue: running.queue,
         end: End::Canceled,
@@ -254,6 +263,17 @@ mod tests {
             let unswept = ask(Place::Running(running_with(one_attempt())), mode, 60_000);
             assert_eq!(unswept.answer, Err(Rejection::AlreadyTerminal { state: State::Failed }));
             assert_eq!(place(&unswept).state(), State::Failed);
+        }
+    }
+
+    #[test]
+    fn what_its_worker_gave_up_was_not_asked_for() {
+        let revoked = ask(Place::Running(running()), Mode::Immediate, 1_000);
+        let given_up = Finished { cancel_reason: Some(WORKER_INITIATED.into()), ..to_finished(&revoked).clone() };
+        for mode in BOTH {
+            let decision = ask(Place::Finished(given_up.clone()), mode, 61_000);
+            let ended = Rejection::AlreadyTerminal { state: State::Canceled };
+            assert_eq!((decision.change, decision.answer), (None, Err(ended)));
         }
     }
 

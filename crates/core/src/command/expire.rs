@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cancel::WORKER_INITIATED;
 use super::{Answer, AttemptChange, Change, Context, Decision, Task};
 use crate::attempt::{AttemptState, CallbackPart, ClosedAttempt, Failure, Reason, Receipt};
 use crate::event::FactKind;
@@ -193,7 +194,7 @@ pub fn after_failure(
                 failure,
                 reason: if let Next::Fail(reason) = next { Some(reason) } else { None },
                 dead_lettered_at: dead.then_some(ctx.now),
-                cancel_reason: if canceled { cancel_reason.or_else(|| Some("worker_initiated".into())) } else { None },
+                cancel_reason: if canceled { cancel_reason.or_else(|| Some(WORKER_INITIATED.into())) } else { None },
                 attempt: running.attempt,
                 fence: running.lease.generation,
                 carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },

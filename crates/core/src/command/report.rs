@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cancel::WORKER_INITIATED;
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
 use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Receipt, Report};
 use crate::event::FactKind;
@@ -194,7 +195,7 @@ fn late_from_waiting(
         failure,
         reason: (end == End::Failed).then_some(FailReason::NonRetryable),
         dead_lettered_at: dead.then_some(ctx.now),
-        cancel_reason: (end == End::Canceled).then(|| "worker_initiated".into()),
+        cancel_reason: (end == End::Canceled).then(|| WORKER_INITIATED.into()),
         attempt: waiting.attempt,
         fence: waiting.fence,
         carry: Carry {
@@ -249,7 +250,7 @@ fn late_from_finished(
         finished.failure = sent.report.failure();
         finished.reason = None;
         finished.dead_lettered_at = None;
-        finished.cancel_reason = (end == End::Canceled).then(|| "worker_initiated".into());
+        finished.cancel_reason = (end == End::Canceled).then(|| WORKER_INITIATED.into());
     }
     finished.carry.checkpoint = kept(end, sent, finished.carry.checkpoint.as_ref());
     let mut change = Change::to(Place::Finished(finished));

@@ -72,7 +72,7 @@ pub async fn submit_one(
             let state = task.state.as_str().to_owned();
             (status, Json(Submitted { task_id: task.id.to_string(), state, created: task.created })).into_response()
         }
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => fault.of_one().for_user(&id),
     }
 }
 

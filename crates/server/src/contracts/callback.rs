@@ -24,7 +24,7 @@ use tenure_core::{AttemptId, Timestamp, limits};
 use super::pull::{first, without_nul};
 use crate::access::guard::{AsTask, TaskBearer, unix_now};
 use crate::error::Fault;
-use crate::request::{self, RequestId};
+use crate::request::{self, Raw, RequestId};
 use crate::state::App;
 use crate::validate;
 
@@ -137,7 +137,9 @@ pub async fn completed(
 ) -> Response {
     let answer = async {
         let raw = request::read(&headers, body, BODY_BYTES).await?;
-        let request: CompletedRequest = raw.decode()?;
+        let request: CompletedRequest = raw.decode().map_err(|fault| Large::before(fault, &raw))?;
+        within_a_payload(request.output.as_ref(), "output")?;
+        within_a_payload(request.partial_progress.as_ref(), "partialProgress")?;
         let told_at = told_time(request.completed_at.as_deref(), "completedAt")?;
         let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
         let completion = completion(request, told_at)?;
@@ -212,7 +214,7 @@ impl Said {
         let attempt_id = attempt_id
             .map(|text| AttemptId::parse(text).map_err(|_| Fault::invalid("attemptId", "must be att_<ULID>")))
             .transpose()?;
-        Ok(Self { attempt, attempt_id, worker: validate::text_of(worker, "workerId", limits::WORKER_ID_BYTES)? })
+        Ok(Self { attempt, attempt_id, worker: validate::words(worker, "workerId", limits::WORKER_ID_BYTES)? })
     }
 }
 
@@ -258,22 +260,43 @@ fn count_skew(told_at: Option<Timestamp>, called: &Called) {
     }
 }
 
+/// A time that is noted, however far off it is.
 fn told_time(text: Option<&str>, field: &str) -> Result<Option<Timestamp>, Fault> {
-    text.map(|text| validate::time(text, field)).transpose()
+    let told = |text| Timestamp::observe(text).map_err(|error| Fault::invalid(field, &error.to_string()));
+    text.map(told).transpose()
 }
 
-fn within_a_payload(json: Option<&str>, field: &str) -> Result<(), Fault> {
-    if json.is_some_and(|text| text.len() > limits::PAYLOAD_BYTES) {
+fn within_a_payload(json: Option<&tenure_contract::Json>, field: &str) -> Result<(), Fault> {
+    if json.is_some_and(|json| json.len() > limits::PAYLOAD_BYTES) {
         return Err(Fault::PayloadTooLarge { field: field.to_owned() });
     }
     Ok(())
 }
 
+/// What can be too large in a report. Size is judged before shape, also in a body of the wrong shape.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Large {
+    #[serde(default, alias = "result")]
+    output: Option<tenure_contract::Json>,
+    #[serde(default, alias = "partial_progress")]
+    partial_progress: Option<tenure_contract::Json>,
+}
+
+impl Large {
+    fn before(fault: Fault, raw: &Raw) -> Fault {
+        let Fault::Invalid { .. } = fault else { return fault };
+        let judged = raw.decode::<Self>().ok().map(|large| {
+            within_a_payload(large.output.as_ref(), "output")
+                .and_then(|()| within_a_payload(large.partial_progress.as_ref(), "partialProgress"))
+        });
+        judged.and_then(Result::err).unwrap_or(fault)
+    }
+}
+
 fn completion(request: CompletedRequest, told_completed_at: Option<Timestamp>) -> Result<Completion, Fault> {
     let output = request.output.map(|output| output.text());
     let partial_progress = request.partial_progress.map(|progress| progress.text());
-    within_a_payload(output.as_deref(), "output")?;
-    within_a_payload(partial_progress.as_deref(), "partialProgress")?;
     let metrics = request.metrics.map(|metrics| serde_json::to_string(&metrics)).transpose();
     let phase = request.cancelled_during_phase.as_deref();
     Ok(Completion {

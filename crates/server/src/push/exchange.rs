@@ -130,6 +130,7 @@ impl Pusher {
         let silent = word == "silent";
         let repeats = matches!(outcome, PushOutcome::Again { .. });
         let rejected = matches!(outcome, PushOutcome::Rejected { .. });
+        let accepted = !repeats && !rejected;
         let counted = self.tell(&grant, outcome).await;
         // A worker that has taken the attempt up is well, whatever became of the exchange. An attempt can also be over
         // because nobody did.
@@ -154,9 +155,9 @@ impl Pusher {
         }
         // A worker may execute inside the request, before its answer or while it answers: to drop it could end what runs.
         match rest {
-            Some(rest) => self.hold(&grant, pin!(rest.drain())).await,
+            Some(rest) if accepted || taken_up => self.hold(&grant, pin!(rest.drain())).await,
             None if silent && taken_up => self.hold(&grant, exchange).await,
-            None => {}
+            _ => {}
         }
     }
 

@@ -31,8 +31,12 @@ async fn what_has_not_started_is_cancelled_at_once_and_the_reason_arrives(server
         let refused = plane.call(held, "started", json!({})).await.refused(409);
         assert_eq!((&refused["error"], &refused["state"]), (&json!("task_already_terminal"), &json!("CANCELLED")));
         assert_eq!(refused["cancelReason"], "grund-äöü");
-        let reason = &plane.attempts(held).await[0]["reason"];
-        assert_eq!(reason, if completed { "FAILED" } else { "REVOKED" });
+        let attempt = &plane.attempts(held).await[0];
+        assert_eq!(attempt["reason"], if completed { "FAILED" } else { "REVOKED" });
+        // An attempt that had ended before was not asked to stop.
+        let told = if completed { Value::Null } else { json!("grund-äöü") };
+        assert_eq!(attempt["callback"]["cancel_reason"], told);
+        assert_eq!(plane.task(held).await["cancel_reason"], "grund-äöü");
     }
     assert!(plane.try_dispatch().await.is_none());
 }

@@ -2,9 +2,11 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tenure_core::TaskId;
+use tenure_engine::store::Fault;
 use tenure_testkit::RawClient;
 
-use crate::harness::{Answer, SOON, Server};
+use crate::harness::{Answer, SOON, Server, merge};
 use crate::on_both_stores;
 use crate::worker::{Held, Plane, at_once};
 
@@ -13,6 +15,9 @@ on_both_stores!(
     the_order_of_the_checks,
     sizes_are_refused_or_cut,
     a_store_that_is_away_is_said_in_the_envelope,
+    what_fails_inside_is_said_in_the_envelope,
+    too_many_bad_tokens_are_slowed_down_in_the_envelope,
+    what_workers_send_in_their_own_way_is_taken,
 );
 
 /// Checks the envelope and gives its word.
@@ -43,6 +48,10 @@ async fn every_refusal_has_the_one_envelope(server: Server) {
         (Some("text/plain"), "{}", 415, "unsupported_media_type", None),
         (json_type, "{", 400, "malformed_request", None),
         (json_type, "", 400, "malformed_request", None),
+        // Also behind a field at fault.
+        (json_type, "{\"attempt\":\"x\",", 400, "malformed_request", None),
+        (json_type, "{} junk", 400, "malformed_request", None),
+        (json_type, "[", 400, "malformed_request", None),
         (json_type, "{\"workerId\":\"w\"}", 422, "invalid_argument", Some("attempt")),
         (json_type, "{\"attempt\":0,\"workerId\":\"w\"}", 422, "invalid_argument", Some("attempt")),
         (json_type, "{\"attempt\":-1,\"workerId\":\"w\"}", 422, "invalid_argument", Some("attempt")),
@@ -81,7 +90,13 @@ async fn every_refusal_has_the_one_envelope(server: Server) {
     let method = plane.server.get(&format!("{path}/started")).await;
     assert_eq!(word(&method, 405), "method_not_allowed");
     // None of it has bound the attempt.
-    assert_eq!(plane.task(&held).await["worker_id"], json!(""));
+    assert_eq!(plane.task(&held).await.get("worker_id"), None);
+    // A good token for a task that is not there.
+    let mut gone = held.grant.clone();
+    gone.task = TaskId::from_u128(gone.task.as_u128() ^ (1 << 100));
+    let path = format!("/v1/tasks/{}/started", gone.task);
+    let answer = plane.call_at(&path, &plane.token(&gone, 3600), held.body(json!({}))).await;
+    assert_eq!(word(&answer, 404), "task_not_found");
 }
 
 async fn the_order_of_the_checks(server: Server) {
@@ -133,6 +148,13 @@ async fn sizes_are_refused_or_cut(server: Server) {
         let answer = plane.call(&held, "completed", extra).await;
         assert_eq!((word(&answer, 413), &answer.body["field"]), ("payload_too_large".to_owned(), &json!(field)));
     }
+    // Size comes before shape.
+    for shape in [json!({"attempt": 0}), json!({"attempt": "x"}), json!({"outcome": "DONE"}), json!({"workerId": ""})] {
+        let mut extra = json!({"outcome": "SUCCEEDED", "result": big});
+        merge(&mut extra, shape);
+        let answer = plane.call(&held, "completed", extra).await;
+        assert_eq!((word(&answer, 413), &answer.body["field"]), ("payload_too_large".to_owned(), &json!("output")));
+    }
     let (path, token) = (format!("/v1/tasks/{}/completed", held.grant.task), &held.token);
     let mut client = RawClient::connect(&plane.server.url).await;
     let head = format!(
@@ -161,4 +183,62 @@ async fn a_store_that_is_away_is_said_in_the_envelope(server: Server) {
     assert_eq!(word(&answer, 503), "store_unavailable");
     assert_eq!((&answer.body["retryable"], answer.header("Retry-After")), (&json!(true), "1"));
     assert!(answer.body["retryAfterMs"].as_u64().unwrap() > 0);
+}
+
+async fn what_fails_inside_is_said_in_the_envelope(server: Server) {
+    let plane = Plane::new(server).await;
+    let held = plane.dispatched(json!({})).await;
+    for call in ["started", "heartbeat", "completed"] {
+        plane.server.engine.store().faults().fail_at(1, Fault::Panic);
+        let answer = plane.call(&held, call, json!({"outcome": "SUCCEEDED"})).await;
+        assert!(!plane.server.engine.store().faults().clear(), "{call}: the fault was met");
+        assert_eq!(word(&answer, 500), "internal");
+        assert_eq!((&answer.body["retryable"], answer.header("Retry-After")), (&json!(true), "1"));
+        assert_eq!(answer.body["retryAfterMs"], 1000);
+        plane.call(&held, call, json!({"outcome": "SUCCEEDED"})).await.ok();
+    }
+}
+
+async fn too_many_bad_tokens_are_slowed_down_in_the_envelope(server: Server) {
+    let plane = Plane::new(server).await;
+    let held = plane.dispatched(json!({})).await;
+    let access = &plane.server.config.access;
+    let mut strict = (*access.get()).clone();
+    strict.failed_auth_per_minute = 1;
+    access.set(strict);
+    let path = format!("/v1/tasks/{}/started", held.grant.task);
+    assert_eq!(word(&plane.call_at(&path, "wrong", held.body(json!({}))).await, 401), "invalid_token");
+    let answer = plane.call_at(&path, "wrong", held.body(json!({}))).await;
+    assert_eq!((word(&answer, 429), &answer.body["retryable"]), ("rate_limited".to_owned(), &json!(true)));
+    assert!(answer.body["retryAfterMs"].as_u64().unwrap() > 0 && !answer.header("Retry-After").is_empty());
+    // Others behind the same address are let in.
+    plane.started(&held).await;
+}
+
+async fn what_workers_send_in_their_own_way_is_taken(server: Server) {
+    let plane = Plane::new(server).await;
+    let mut held = plane.dispatched(json!({"max_attempts": 1})).await;
+    held.worker = "host 1/42".to_owned();
+    plane.started(&held).await;
+    for (sent, shown) in [(json!(45.9), 45), (json!(100.0), 100), (json!(0), 0)] {
+        plane.call(&held, "heartbeat", json!({"progressPct": sent})).await.ok();
+        assert_eq!(plane.task(&held).await["progress_pct"], shown);
+    }
+    for outside in [json!(100.1), json!(-0.1), json!(1e300), json!("7")] {
+        assert_eq!(
+            word(&plane.call(&held, "heartbeat", json!({"progressPct": outside})).await, 422),
+            "invalid_argument"
+        );
+    }
+    let metrics = json!({"cpuTimeMs": 45_000.7, "peakMemoryBytes": 1e9, "ioReadBytes": null, "gpuSeconds": 3});
+    let negative = json!({"outcome": "FAILED", "metrics": {"cpuTimeMs": -1}});
+    let refused = plane.call(&held, "completed", negative).await;
+    assert_eq!((word(&refused, 422), &refused.body["field"]), ("invalid_argument".into(), &json!("metrics.cpuTimeMs")));
+    assert!(refused.body["message"].as_str().unwrap().contains("not negative"), "{}", refused.body);
+    let end = json!({"outcome": "FAILED", "error": {"category": "DATA_QUALITY"}, "metrics": metrics});
+    plane.call(&held, "completed", end).await.ok();
+    let attempt = &plane.attempts(&held).await[0];
+    assert_eq!(attempt["callback"]["metrics"], json!({"cpuTimeMs": 45_001, "peakMemoryBytes": 1_000_000_000}));
+    assert_eq!((&attempt["category"], &attempt["error"]["message"]), (&json!("DATA_QUALITY"), &json!("")));
+    assert_eq!(attempt["worker_id"], "host 1/42");
 }

@@ -90,6 +90,13 @@ async fn a_clock_that_is_off_is_counted_and_decides_nothing(server: Server) {
     plane.call(&held, "started", json!({"startedAt": "2099-01-01T00:00:00Z"})).await.ok();
     plane.call(&held, "heartbeat", json!({"heartbeatAt": "2099-01-01T00:00:00Z"})).await.ok();
     assert_eq!(skew().await, before + 2);
+    // A clock that was never set, and the end of all times.
+    for at in ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
+        plane.call(&held, "heartbeat", json!({"heartbeatAt": at})).await.ok();
+    }
+    assert_eq!(skew().await, before + 4);
     plane.server.advance(90_000);
     plane.call(&held, "heartbeat", json!({"heartbeatAt": "2099-01-01T00:00:00Z"})).await.refused(410);
+    let unset = json!({"outcome": "SUCCEEDED", "completedAt": "0001-01-01T00:00:00Z"});
+    assert_eq!(plane.call(&held, "completed", unset).await.ok()["disposition"], "late");
 }

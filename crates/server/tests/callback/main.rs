@@ -13,6 +13,7 @@ mod cancels;
 mod faults;
 mod liveness;
 mod replays;
+mod runs;
 mod submits;
 mod tokens;
 mod worker;

@@ -63,6 +63,10 @@ async fn tokens_that_cannot_cover_their_attempt_are_refused(server: Server) {
         }
     }
     let refused = submit(&plane, json!({"token_ttl_seconds": 100})).await.refused(422);
+    assert_eq!(refused["field"], "token_ttl_seconds");
+    let batch = json!({"tasks": [{"queue": "q", "operator": "op"}, {"queue": "q", "operator": "op", "token_ttl_seconds": 100}]});
+    let in_a_batch = plane.server.post("/api/v1/tasks/batch", batch).await.refused(422);
+    assert_eq!(in_a_batch["field"], "tasks[1].token_ttl_seconds");
     let message = refused["message"].as_str().unwrap();
     assert!(message.contains("3930 s") && message.contains("100 s"), "{message}");
     let at = plane.server.engine.now().await.unwrap().plus(60_000);

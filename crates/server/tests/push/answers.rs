@@ -1,7 +1,7 @@
 //! Each row of the answer table, and the times behind it.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -18,6 +18,8 @@ use crate::harness::{SOON, Server};
 use crate::kit::{SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_to, running, with_header};
 use crate::on_both;
 
+const CHUNK: [u8; 16 << 10] = [b' '; 16 << 10];
+
 on_both!(
     an_accepted_push_is_repeated_only_when_no_start_comes,
     a_duplicate_counts_as_accepted,
@@ -27,6 +29,8 @@ on_both!(
     a_refusal_fails_the_attempt_for_good,
     a_start_counts_as_delivery_whatever_the_exchange_comes_to,
     an_answer_that_goes_on_while_the_worker_works_is_kept_open,
+    of_an_answer_without_end_only_the_beginning_is_read,
+    an_answer_that_puts_a_push_off_is_not_kept_open,
     a_start_after_a_refusal_is_too_late,
     an_accepted_attempt_without_a_start_ends,
     an_attempt_that_nobody_accepts_ends,
@@ -248,6 +252,59 @@ async fn an_answer_that_goes_on_while_the_worker_works_is_kept_open(server: Serv
     pushed.succeed().await;
     server.until(&task, "Succeeded").await;
     assert_eq!((worker.count(), server.attempts(&task).await.len()), (1, 1));
+}
+
+async fn of_an_answer_without_end_only_the_beginning_is_read(server: Server) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    let worker = Worker::start(move |_, pushed| {
+        let counted = Arc::clone(&counted);
+        async move {
+            pushed.start().await;
+            let body = stream::repeat_with(move || {
+                counted.fetch_add(CHUNK.len(), Ordering::Relaxed);
+                Ok::<_, Infallible>(Bytes::from_static(&CHUNK))
+            });
+            Response::builder().status(200).body(Body::from_stream(body)).unwrap()
+        }
+    })
+    .await;
+    push_to(&server, &worker.url, json!({})).await.ok();
+    let task = server.submit(json!({})).await;
+    let pushed = worker.nth(1).await;
+    wait_until("the answer begins", SOON, async || sent.load(Ordering::Relaxed) > 64 << 10).await;
+    // What lies between the two, in their buffers, fills up; then nothing more goes out.
+    let mut before = 0;
+    wait_until("it stands still", SOON, async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = sent.load(Ordering::Relaxed);
+        std::mem::replace(&mut before, now) == now
+    })
+    .await;
+    assert!(before < 64 << 20, "{before} bytes were taken");
+    pushed.succeed().await;
+    server.until(&task, "Succeeded").await;
+    assert_eq!((worker.count(), server.attempts(&task).await.len()), (1, 1));
+}
+
+async fn an_answer_that_puts_a_push_off_is_not_kept_open(server: Server) {
+    let (held, mut dropped) = mpsc::channel::<()>(1);
+    let held = Arc::new(Mutex::new(Some(held)));
+    let worker = Worker::start(move |_, _| {
+        let held = held.lock().unwrap().take();
+        async move {
+            let body = stream::poll_fn(move |_| {
+                let _held = &held;
+                Poll::<Option<Result<Bytes, Infallible>>>::Pending
+            });
+            Response::builder().status(503).header("Retry-After", "60").body(Body::from_stream(body)).unwrap()
+        }
+    })
+    .await;
+    push_to(&server, &worker.url, json!({})).await.ok();
+    server.submit(json!({})).await;
+    worker.nth(1).await;
+    assert_eq!(tokio::time::timeout(SOON, dropped.recv()).await.unwrap(), None);
 }
 
 async fn a_start_after_a_refusal_is_too_late(server: Server) {

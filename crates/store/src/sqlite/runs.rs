@@ -43,15 +43,19 @@ pub fn named(
     add(tx, &wanted, world)?;
     for scope in &needs.run_keys {
         let (tenant, workspace, key) = scope;
-        let known = tx.prepare_cached(sql::RUN_OF_KEY)?.query_row([tenant, workspace, key], |row| {
-            let id = RunId::from_u128(u128::from_be_bytes(row.get(0)?));
-            Ok(KnownRun { id, owner: row.get(1)?, fingerprint: row.get(2)? })
-        });
-        if let Some(known) = known.optional()? {
+        if let Some(known) = of_key(tx, tenant, workspace, key)? {
             world.run_keys.insert(scope.clone(), known);
         }
     }
     Ok(())
+}
+
+fn of_key(tx: &Connection, tenant: &str, workspace: &str, key: &str) -> Result<Option<KnownRun>> {
+    let known = |row: &Row<'_>| {
+        let id = RunId::from_u128(u128::from_be_bytes(row.get(0)?));
+        Ok(KnownRun { id, owner: row.get(1)?, fingerprint: row.get(2)? })
+    };
+    tx.prepare_cached(sql::RUN_OF_KEY)?.query_row([tenant, workspace, key], known).optional()
 }
 
 fn add(tx: &Connection, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
@@ -224,9 +228,18 @@ pub fn view(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<RunView>
 }
 
 pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
+    let mut between = (i64::MIN, filter.before.map_or(i64::MAX, |seq| seq.0));
+    // A whole key names one run: all others are left alone.
+    if let (Some(tenant), Some(workspace), Some(key)) = (filter.reach.tenant(), &filter.workspace, &filter.run_key) {
+        let Some(known) = of_key(tx, tenant, workspace, key)? else {
+            return Ok(Page { items: Vec::new(), next: None });
+        };
+        let seq = known.id.seq().0;
+        between = (seq, between.1.min(seq + 1));
+    }
     let label = filter.label.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
     let params = params![
-        filter.before.map_or(i64::MAX, |seq| seq.0),
+        between.1,
         filter.reach.tenant(),
         filter.reach.owner(),
         filter.workspace,
@@ -236,6 +249,7 @@ pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
         filter.until.map(Timestamp::as_millis),
         filter.state.map(RunState::as_str),
         filter.limit as i64 + 1,
+        between.0,
     ];
     let mut items: Vec<Run> =
         tx.prepare_cached(sql::RUNS_LIST)?.query_map(params, rows::run)?.collect::<Result<_>>()?;

@@ -1,5 +1,7 @@
 //! Runs: written as a whole, led on by the ends of their tasks, and shown.
 
+use std::sync::Arc;
+
 use tenure_core::attempt::{Failure, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::Mode;
@@ -310,6 +312,18 @@ async fn runs_are_listed_newest_first_and_by_filter(t: &Fixture) {
     assert_eq!(list(RunFilter { label: etl, ..any() }).await, [ids[2], ids[0]]);
     assert_eq!(list(RunFilter { run_key: Some("k1".into()), ..any() }).await, [ids[1]]);
     assert_eq!(list(RunFilter { reach: Reach::Tenant("other".into()), ..any() }).await, [ids[2]]);
+    let first = t.store.run(ids[0], &Reach::All).await.unwrap().unwrap().run;
+    let of_key = |key: &str| RunFilter {
+        reach: Reach::Tenant(Arc::clone(&first.tenant)),
+        workspace: Some(first.workspace.to_string()),
+        run_key: Some(key.to_owned()),
+        ..any()
+    };
+    assert_eq!(list(of_key("k1")).await, [ids[1]]);
+    assert_eq!(list(of_key("k2")).await, [], "that of another tenant");
+    assert_eq!(list(of_key("k3")).await, []);
+    assert_eq!(list(RunFilter { state: Some(RunState::Succeeded), ..of_key("k1") }).await, []);
+    assert_eq!(list(RunFilter { before: Some(ids[1].seq()), ..of_key("k1") }).await, []);
     assert_eq!(list(RunFilter { workspace: Some("none".into()), ..any() }).await, []);
     assert_eq!(list(RunFilter { after: Some(after_start(10)), ..any() }).await, [ids[2], ids[1]]);
     assert_eq!(list(RunFilter { until: Some(after_start(10)), ..any() }).await, [ids[0]]);

@@ -1,6 +1,11 @@
 //! Pushes: what the configuration has for them, and whether the queues that push find it there.
 
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
 use tenure_config::Config;
+use tenure_engine::core::queue::Push;
+use tenure_server::PushTargets;
 
 use super::Finding;
 use super::queues::Queue;
@@ -9,6 +14,9 @@ use crate::access;
 const CHECK: &str = "push";
 /// Beyond these, queues that fail are only counted.
 const SHOWN: usize = 10;
+/// Names that are looked up at a time, and how long one may take.
+const LOOKUPS: usize = 16;
+const LOOKUP: Duration = Duration::from_secs(5);
 
 pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     let dev_mode = !config.auth.enabled;
@@ -30,20 +38,19 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
         let message = format!("callback.base_url is not set, and {count}: nothing is pushed");
         return vec![Finding::fail(CHECK, message, fix)];
     }
-    let mut findings = Vec::new();
-    for (name, push) in &pushing {
-        let problem = match targets.route(push) {
-            Err(problem) => Some(problem),
-            Ok(route) => route.client.check_address(&push.url).await.err().map(|error| error.to_string()),
-        };
-        if let Some(problem) = problem {
+    let mut findings: Vec<_> = stream::iter(&pushing)
+        .map(async |(name, push)| {
+            let problem = problem(&targets, push).await?;
             let fix = format!(
                 "correct the configuration, or the queue with `tenure queue set`; `tenure push test` tries its address, \
                  `tenure queue show {name}` shows it"
             );
-            findings.push(Finding::fail(CHECK, format!("queue {name}: {problem}"), fix));
-        }
-    }
+            Some(Finding::fail(CHECK, format!("queue {name}: {problem}"), fix))
+        })
+        .buffered(LOOKUPS)
+        .filter_map(async |finding| finding)
+        .collect()
+        .await;
     let more = findings.len().saturating_sub(SHOWN);
     findings.truncate(SHOWN);
     if more > 0 {
@@ -54,6 +61,17 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
         findings.push(Finding::ok(CHECK, format!("{}, and workers report to {to}", count(pushing.len()))));
     }
     findings
+}
+
+async fn problem(targets: &PushTargets, push: &Push) -> Option<String> {
+    let route = match targets.route(push) {
+        Ok(route) => route,
+        Err(problem) => return Some(problem),
+    };
+    match tokio::time::timeout(LOOKUP, route.client.check_address(&push.url)).await {
+        Ok(judged) => judged.err().map(|error| error.to_string()),
+        Err(_) => Some(format!("the name in its address was not resolved within {} s", LOOKUP.as_secs())),
+    }
 }
 
 fn count(queues: usize) -> String {

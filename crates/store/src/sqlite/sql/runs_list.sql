@@ -1,6 +1,6 @@
 SELECT seq, id, run_key, tenant, workspace, owner, fingerprint, labels, deadline, parent, created_at, finished_at,
     cancel_reason, open, succeeded, failed, skipped, canceled
-FROM runs WHERE seq < ?1
+FROM runs WHERE seq < ?1 AND seq >= ?11
   AND (?2 IS NULL OR tenant = ?2)
   AND (?3 IS NULL OR owner = ?3)
   AND (?4 IS NULL OR workspace = ?4)
