@@ -20,7 +20,7 @@ def write_rows(database: sqlite3.Connection, ctx: TaskContext, rows: int) -> Non
 
 def write_object(store: HttpObjectStore, ctx: TaskContext, data: bytes) -> str:
     key = fenced_key("reports", ctx, "part-0")  # nobody else writes there: let the result name it
-    fenced_put(store, "reports/latest", data, ctx)  # a fixed key, written under a condition
+    fenced_put(store, f"reports/{ctx.task_id}/latest", data, ctx)  # a fixed key of this task, under a condition
     return key
 
 

@@ -48,7 +48,7 @@ fn response() -> ExchangeResponse {
         operator: "send".to_owned(),
         deadline: None,
         traceparent: None,
-        checkpoint: None,
+        previous_progress: None,
     };
     let done = |_| ItemAnswer { ok: true, ack: Some(true), ..ItemAnswer::default() };
     ExchangeResponse {

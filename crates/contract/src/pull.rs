@@ -61,9 +61,9 @@ pub struct Job {
     pub deadline: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// What the attempt before this one had saved with its heartbeats.
+    /// What the attempt before this one had saved: its last checkpoint, or the partial progress of its report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<Json>,
+    pub previous_progress: Option<Json>,
 }
 
 /// Answer to a claim: `{"claimed":false}`, or the fields of the first job at the top level.

@@ -43,7 +43,7 @@ pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
         operator: body.operator.to_string(),
         deadline: grant.deadline.map(|at| at.to_string()),
         traceparent: body.traceparent.as_deref().map(ToOwned::to_owned),
-        checkpoint: grant.checkpoint.clone().map(Json::from_trusted),
+        previous_progress: grant.checkpoint.clone().map(Json::from_trusted),
     })
 }
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import httpx
 import pytest
 from harness import ControlPlane, ServerProcess, free_port, wait_until
 
 import tenure
-from tenure import AsyncClient, Client, NewTask, Retry, errors
+from tenure import AsyncClient, Client, NewRun, NewTask, Retry, RunTask, errors
 
 
 def test_a_task_is_submitted_and_shown(client: Client, queue: str) -> None:
@@ -178,6 +180,12 @@ def _cancels(client: Client, task_id: str) -> bool:
         return False
 
 
+def _answered(answer: Callable[[httpx.Request], httpx.Response], retries: int = 4) -> Client:
+    made = Client("http://server", retries=retries)
+    made._http = httpx.Client(transport=httpx.MockTransport(answer))
+    return made
+
+
 def test_a_call_is_repeated_only_where_that_is_safe() -> None:
     calls: list[str] = []
 
@@ -194,13 +202,11 @@ def test_a_call_is_repeated_only_where_that_is_safe() -> None:
             body = {"task_id": "t", "state": "Ready", "created": True} if status < 300 else {"error": "x"}
             return httpx.Response(status, json=body, headers={"Retry-After": "0"})
 
-        made = Client("http://server", retries=retries)
-        made._http = httpx.Client(transport=httpx.MockTransport(answer))
-        return made
+        return _answered(answer, retries)
 
     keyed, bare = NewTask("q", "o", idempotency_key="k"), NewTask("q", "o")
-    assert client([503, 429, 201]).submit(bare).task_id == "t"
-    assert client([0, 502, 504, 201]).submit(keyed).task_id == "t"
+    assert client([429, 201]).submit(bare).task_id == "t"
+    assert client([0, 502, 503, 504, 201]).submit(keyed).task_id == "t"
     assert client([1, 201]).submit(bare).task_id == "t"
     with pytest.raises(tenure.NetworkError):
         client([0, 201]).submit(bare)
@@ -216,6 +222,67 @@ def test_a_call_is_repeated_only_where_that_is_safe() -> None:
     made._http = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, text="<html>")))
     with pytest.raises(errors.DecodeError, match="no JSON"):
         made.get("t")
+
+
+RUN = [RunTask(key="a", queue="q", operator="o")]
+#: Calls that make something, without a key and with one.
+BARE: list[Callable[[Client], object]] = [
+    lambda client: client.submit(NewTask("q", "o")),
+    lambda client: client.submit_batch([NewTask("q", "o", idempotency_key="k"), NewTask("q", "o")]),
+    lambda client: client.submit_run(NewRun(RUN)),
+    lambda client: client.retry("t"),
+    lambda client: client.redrive({"queue": "q"}),
+    lambda client: client.rerun("r"),
+]
+KEYED: list[Callable[[Client], object]] = [
+    lambda client: client.submit(NewTask("q", "o", idempotency_key="k")),
+    lambda client: client.submit_batch([NewTask("q", "o", idempotency_key="k")]),
+    lambda client: client.submit_run(NewRun(RUN, run_key="k")),
+    lambda client: client.redrive({"queue": "q"}, idempotency_key="k"),
+    lambda client: client.rerun("r", run_key="k"),
+    lambda client: client.get("t"),
+    lambda client: client.cancel("t"),
+]
+
+
+def _own(word: str) -> dict[str, str]:
+    """An error as the user API says it."""
+    return {"code": "UNAVAILABLE", "error": word, "message": "try again", "request_id": "req_7"}
+
+
+@pytest.mark.parametrize(
+    ("body", "nothing_done"),
+    [
+        (_own("overloaded"), True),
+        (_own("shutting_down"), True),
+        (_own("store_unavailable"), False),
+        (_own("brand_new"), False),
+        # Of somebody on the way.
+        ({"error": "overloaded"}, False),
+        ({"error": "overloaded", "message": "no healthy upstream"}, False),
+        ("<html>", False),
+    ],
+)
+def test_what_can_not_be_done_twice_is_sent_again_after_503_only_if_the_server_says_that_nothing_was_done(
+    body: Any, nothing_done: bool
+) -> None:
+    calls: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(503, json=body, headers={"Retry-After": "0"})
+
+    with _answered(answer, retries=1) as client:
+        for call in BARE:
+            calls.clear()
+            with pytest.raises(errors.Unavailable):
+                call(client)
+            assert len(calls) == (2 if nothing_done else 1)
+        for call in KEYED:
+            calls.clear()
+            with pytest.raises(errors.Unavailable):
+                call(client)
+            assert len(calls) == 2
 
 
 def test_nobody_there_is_a_network_error() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import runpy
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -95,6 +98,32 @@ def test_a_row_that_carries_its_fence_refuses_a_stale_holder(database: sqlite3.C
     assert database.execute("SELECT rows FROM report").fetchall() == [(21,)]
 
 
+def test_a_write_of_which_nobody_knows_whether_it_was_refused_is_an_error(database: sqlite3.Connection) -> None:
+    sql = "WITH given AS (SELECT 1) UPDATE report SET rows = 9, fence = 1 WHERE task_id = ? AND fence <= 1"
+    cursor = database.execute(sql, (TASK,))
+    assert cursor.rowcount == -1
+    with pytest.raises(SetupError, match="how many rows"):
+        check_written(cursor, Holder(1))
+
+    class Silent:
+        rowcount = -1
+
+        def execute(self, sql: str, parameters: Sequence[Any], /) -> None:
+            pass
+
+    with pytest.raises(SetupError, match="how many rows"):
+        SqlFence().guard(Silent(), Holder(1))
+
+
+def test_what_is_returned_is_fetched_before_it_is_counted(database: sqlite3.Connection) -> None:
+    sql = "UPDATE report SET fence = ? WHERE task_id = ? AND fence <= ? RETURNING rows"
+    for holder, stale in [(Holder(2), False), (Holder(1), True)]:
+        cursor = database.execute(sql, (holder.fence, TASK, holder.fence))
+        cursor.fetchall()
+        with pytest.raises(StaleFence) if stale else contextlib.nullcontext():
+            check_written(cursor, holder)
+
+
 def test_names_and_styles_are_checked() -> None:
     with pytest.raises(SetupError):
         SqlFence("fences; DROP TABLE report")
@@ -177,6 +206,28 @@ def test_an_object_store_refuses_a_stale_holder(objects: ObjectServer) -> None:
         http.put(f"{objects.url}/plain", content=b"")
         with pytest.raises(ForeignObject):
             fenced_put(store, "plain", b"", new)
+        for garbled in ("", "2a", "-1", "\u0661", "1.5"):
+            metadata = {"x-amz-meta-tenure-task": TASK, "x-amz-meta-tenure-fence": garbled.encode()}
+            objects.objects.pop("/garbled", None)
+            http.put(f"{objects.url}/garbled", content=b"", headers=metadata)  # type: ignore[arg-type]
+            with pytest.raises(ForeignObject):
+                fenced_put(store, "garbled", b"", new)
+
+
+def test_an_object_names_its_task_and_its_fence_as_the_other_sdk_reads_them(objects: ObjectServer) -> None:
+    with httpx.Client(trust_env=False) as http:
+        fenced_put(HttpObjectStore(http, objects.url), "report", b"", Holder(7, "task_01HGW5N7XHJM4GX29KZRXQP6N9"))
+    assert objects.objects["/report"][1] == {"x-amz-meta-tenure-task": TASK, "x-amz-meta-tenure-fence": "7"}
+
+
+def test_the_fixed_key_of_the_example_belongs_to_one_task(objects: ObjectServer) -> None:
+    """The task of the next day writes too."""
+    write = runpy.run_path(str(Path(__file__).resolve().parents[3] / "examples" / "python" / "guarded_writes.py"))
+    with httpx.Client(trust_env=False) as http:
+        store = HttpObjectStore(http, objects.url)
+        for holder in (Holder(1), Holder(2), Holder(1, "018c385a-9fb1-9509-0e89-33fe3b7b1aaa")):
+            write["write_object"](store, holder, b"rows")
+    assert len(objects.objects) == 2
 
 
 def test_a_later_holder_between_look_and_write_is_noticed(objects: ObjectServer) -> None:

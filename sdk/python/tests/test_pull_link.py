@@ -11,12 +11,15 @@ import pytest
 from harness import (
     AT_ONCE,
     JOB,
+    NO_JOB,
     PATIENCE,
     SILENCE,
     Answer,
     ControlPlane,
     ServerProcess,
+    blocked,
     error_answer,
+    pulls,
 )
 
 import tenure
@@ -159,3 +162,25 @@ def test_asyncio_programs_run_a_worker_too(pull_worker: Worker, client: Client, 
             await running
 
     asyncio.run(main())
+
+
+def test_a_worker_that_is_cancelled_again_and_again_lets_tasks_finish(plane: ControlPlane) -> None:
+    started, release = threading.Event(), threading.Event()
+    plane.answer("claim", (200, {**JOB, "operator": "slow"}))
+    plane.always("claim", NO_JOB)
+    worker = pulls(plane)
+    worker.add_operator("slow", blocked(release, started))
+
+    async def main() -> None:
+        running = asyncio.ensure_future(worker.run_async())
+        assert await asyncio.to_thread(started.wait, PATIENCE)
+        for _ in range(10):
+            running.cancel()
+            await asyncio.sleep(0)
+        assert not running.done()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert [one.body["result"] for one in plane.of("complete")] == ["released"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from collections.abc import Callable
 import pytest
 from harness import (
     AT_ONCE,
+    JOB,
+    NO_JOB,
     PATIENCE,
     PROGRAM,
+    ControlPlane,
     ServerProcess,
     Spawn,
+    pulls,
     wait_until,
 )
 
@@ -69,6 +74,78 @@ def test_a_handler_that_ends_the_process_has_not_succeeded(
     program()
     assert client.wait(task_id, PATIENCE).result == {"attempt": 2}
     assert [attempt.state for attempt in client.attempts(task_id)] == ["Failed", "Succeeded"]
+
+
+FORKING = """
+import multiprocessing, os, signal, sys, tenure
+
+fork = multiprocessing.get_context("fork")
+worker = tenure.Worker(sys.argv[1], queues=["q"], poll_wait=0.2)
+
+def child(pipe):
+    pipe.send(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    pipe.send(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    signal.pause()
+
+@worker.operator("echo")
+def echo(ctx):
+    here, there = fork.Pipe()
+    process = fork.Process(target=child, args=[there], daemon=True)
+    process.start()
+    found = here.recv(), here.recv()
+    process.terminate()
+    process.join(20)
+    try:
+        return [*found, process.exitcode]
+    finally:
+        process.kill()
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+worker.run()
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+"""
+
+
+def test_a_process_that_a_handler_forks_is_ended_by_signals_and_the_worker_stays(
+    plane: ControlPlane, processes: Spawn
+) -> None:
+    plane.answer("claim", (200, JOB))
+    plane.always("claim", NO_JOB)
+    process = processes(sys.executable, "-c", FORKING, plane.url)
+    (done,) = plane.wait_for("complete")
+    assert done.body["result"] == [True, True, -signal.SIGTERM]
+    plane.wait_for("claim", len(plane.of("claim")) + 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_signal_that_comes_before_a_forked_process_has_its_own_back_ends_it(
+    plane: ControlPlane,
+) -> None:
+    """What the worker has set stands in for it: the signal comes again, to what was there before."""
+    plane.always("claim", NO_JOB)
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        running = pulls(plane).start()
+
+        def fork() -> None:
+            plane.wait_for("claim")
+            running._process += 1
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                wait_until(lambda: came, "the signal came again")
+            finally:
+                running._process -= 1
+                running.stop()
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        running.join_with_signals()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
 
 
 def test_sigterm_lets_tasks_finish_and_a_second_one_stops_them(

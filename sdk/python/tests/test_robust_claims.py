@@ -122,6 +122,29 @@ def test_a_job_without_sense_costs_no_other(plane: ControlPlane) -> None:
     assert done.body["job_id"] == job(4)["job_id"]
 
 
+@pytest.mark.parametrize("poll_wait", [0.0, 0.001])
+def test_claims_that_do_not_wait_are_no_hot_loop(
+    poll_wait: float, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def note(full: float) -> float:
+        pauses.append(full)
+        return 0.0
+
+    # So long that every answer comes sooner.
+    monkeypatch.setattr(_pull, "BUSY_PAUSE", PATIENCE)
+    monkeypatch.setattr(_pull, "jittered", note)
+    plane.always("claim", NO_JOB)
+    worker = Worker(plane.url, queues=["q"], poll_wait=poll_wait)
+    worker.add_operator("echo", lambda ctx: ctx.payload)
+    with worker.start():
+        claims = plane.wait_for("claim", 4)
+        assert len(pauses) >= len(claims) - 1
+    assert set(pauses) == {PATIENCE}
+    assert claims[0].body["max_wait_ms"] == int(poll_wait * 1000)
+
+
 FOREIGN: list[Answer] = [
     (404, {}),
     (403, {"error": "Forbidden", "message": "no"}),

@@ -220,6 +220,26 @@ def test_the_end_of_a_worker_waits_for_its_hooks(plane: ControlPlane) -> None:
     assert ended == [False]
 
 
+def test_a_handler_that_goes_on_after_its_lease_is_lost_does_not_hold_up_the_end(
+    plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+    plane.answer("claim", (200, {**JOB, "operator": "stuck", "heartbeat_interval_seconds": 0.05}))
+    plane.always("claim", NO_JOB)
+    plane.always("heartbeat", error_answer(409, "lease_expired"))
+    worker = pulls(plane, drain_timeout=3600, interrupt=False)
+    worker.add_operator("stuck", lambda ctx: release.wait(PATIENCE * 2))
+    running = worker.start()
+    try:
+        wait_until(lambda: "its handler goes on" in caplog.text, "its lease is lost")
+        assert running._runtime.free() == 0
+        running.stop()
+        running.join(PATIENCE)
+    finally:
+        release.set()
+    assert not plane.of("complete")
+
+
 def test_hooks_of_a_test_lease_run_at_once() -> None:
     lease, ran = TestLease("x"), list[str]()
     lease.context.on_lease_lost(lambda: ran.append(threading.current_thread().name))

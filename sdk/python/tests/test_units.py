@@ -171,6 +171,14 @@ def test_answers_keep_what_has_no_name_and_say_what_is_missing() -> None:
         models.Page.reader(tenure.Run.read)({"items": {}})
 
 
+def test_an_attempt_may_have_a_category_and_no_worker_yet() -> None:
+    data = {"attempt": 1, "attempt_id": "a", "fence": 1, "state": "Running", "granted_at": "2025-01-15T10:00:00Z"}
+    pushed = models.Attempt.read(data)
+    assert (pushed.worker_id, pushed.category) == (None, None)
+    failed = models.Attempt.read({**data, "worker_id": "w", "category": "DATA_QUALITY"})
+    assert (failed.worker_id, failed.category) == ("w", "DATA_QUALITY")
+
+
 def _beat(waited: float = 0.0) -> Beat:
     """A lease of 60 s with a heartbeat every 20 s, claimed at 0 and answered `waited` later."""
     return Beat(60, 20, 0, 0, waited)

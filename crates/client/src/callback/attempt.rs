@@ -145,7 +145,7 @@ impl Attempt {
             operator: envelope.asset_id.clone(),
             deadline: envelope.deadline.clone(),
             traceparent: envelope.traceparent.clone(),
-            checkpoint: envelope.previous_progress.clone(),
+            previous_progress: envelope.previous_progress.clone(),
         };
         let origin = Origin {
             run_id: envelope.run_id.clone(),

@@ -129,12 +129,12 @@ impl TaskContext {
 
     /// What the attempt before this one left.
     pub fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, TaskError> {
-        let Some(checkpoint) = &self.lease.job.checkpoint else { return Ok(None) };
+        let Some(checkpoint) = &self.lease.job.previous_progress else { return Ok(None) };
         checkpoint.decode().map_err(|error| TaskError::data_quality(format!("the checkpoint does not fit: {error}")))
     }
 
     pub fn raw_checkpoint(&self) -> Option<&Json> {
-        self.lease.job.checkpoint.as_ref()
+        self.lease.job.previous_progress.as_ref()
     }
 
     /// Says what the handler is at: told with the report if the task is cancelled meanwhile.

@@ -47,7 +47,7 @@ impl TestLease {
             operator: operator.into(),
             deadline: None,
             traceparent: None,
-            checkpoint: None,
+            previous_progress: None,
         })
     }
 
@@ -60,7 +60,7 @@ impl TestLease {
     /// The same task at another attempt, with what the attempt before it left.
     #[must_use]
     pub fn attempt(&self, attempt: u32, checkpoint: Option<Json>) -> Self {
-        Self::of(Job { attempt, fence: u64::from(attempt), checkpoint, ..self.lease.job.clone() })
+        Self::of(Job { attempt, fence: u64::from(attempt), previous_progress: checkpoint, ..self.lease.job.clone() })
     }
 
     /// What the handler gets.

@@ -292,7 +292,7 @@ pub fn job(id: &str, operator: &str, ttl: u64) -> Job {
         operator: operator.into(),
         deadline: None,
         traceparent: None,
-        checkpoint: None,
+        previous_progress: None,
     }
 }
 

@@ -162,7 +162,7 @@ fn judge(
     {
         return refuse(Refused::AttemptIdMismatch { expected, received });
     }
-    if command.proof.attempt != expected || Some(command.proof.attempt_id) != current {
+    if command.proof.attempt != expected || Some(command.proof.attempt_id) != current || !is_pushed(&task.place) {
         return refuse(Refused::InvalidToken);
     }
     let Place::Running(running) = &task.place else { return closed(task, command, queue, ctx) };
@@ -184,6 +184,14 @@ fn current(place: &Place) -> Option<AttemptId> {
     }
 }
 
+/// Whether that attempt is one that is pushed. No other gets a token: one that names it was made by somebody else.
+fn is_pushed(place: &Place) -> bool {
+    match place {
+        Place::Running(running) => running.carry.dispatch.is_some(),
+        place => place.last_attempt().is_some_and(|last| last.callback.is_some()),
+    }
+}
+
 /// The answer again that this very completion got. Nothing is processed, so that the attempt need not be the current one.
 fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<Decision> {
     let Call::Completed(report) = &command.call else { return None };
@@ -195,6 +203,7 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
     let of_token = |attempt: &&ClosedAttempt| {
         attempt.id == command.proof.attempt_id
             && attempt.number == command.attempt
+            && attempt.callback.is_some()
             && command.attempt_id.is_none_or(|id| id == attempt.id)
     };
     let attempt = known.into_iter().find(of_token)?;
@@ -207,7 +216,9 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
 /// A completion of an attempt that others followed is kept, never applied.
 fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &Context<'_>) -> Option<Change> {
     let Call::Completed(report) = &command.call else { return None };
-    let proves = |old: &&ClosedAttempt| old.id == command.proof.attempt_id && old.number == command.attempt;
+    let proves = |old: &&ClosedAttempt| {
+        old.id == command.proof.attempt_id && old.number == command.attempt && old.callback.is_some()
+    };
     let mut old = history.iter().find(proves)?.clone();
     old.keep_evidence(report, Some(&command.worker), ctx.now);
     Some(Change::to(task.place.clone()).with_attempt(super::AttemptChange::Put(Box::new(old))))

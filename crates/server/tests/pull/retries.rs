@@ -161,14 +161,14 @@ async fn long_texts_of_an_error_are_cut(server: Server) {
 async fn a_checkpoint_is_handed_to_the_next_attempt(server: Server) {
     server.submit(json!({"retry": {"initial_backoff_ms": 0}})).await;
     let job = server.claim("w-1").await;
-    assert!(job.get("checkpoint").is_none());
+    assert!(job.get("previous_progress").is_none());
     let beat = json!({"worker_id": "w-1", "job_id": job["job_id"], "lease_token": job["lease_token"], "checkpoint": {"row": 7}});
     server.worker("heartbeat", beat).await.ok();
     // A heartbeat without one leaves it alone.
     server.heartbeat("w-1", &job).await.ok();
     server.fail("w-1", &job, retryable()).await.ok();
     let again = server.claim("w-1").await;
-    assert_eq!((&again["attempt"], &again["checkpoint"]), (&json!(2), &json!({"row": 7})));
+    assert_eq!((&again["attempt"], &again["previous_progress"]), (&json!(2), &json!({"row": 7})));
     let big = json!({"worker_id": "w-1", "job_id": again["job_id"], "lease_token": again["lease_token"], "checkpoint": "x".repeat(65_537)});
     assert_eq!(server.worker("heartbeat", big).await.refused(422)["field"], "checkpoint");
 }

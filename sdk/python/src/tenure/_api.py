@@ -92,8 +92,7 @@ class Tries:
         """How long to wait before the call is sent again. Raises the error if it is not."""
         asked = None
         if isinstance(error, ApiError):
-            # 429 and 503 say that nothing was done; the other temporary answers leave it open.
-            again = error.status in (429, 503) or (self._call.repeatable and error.status in (502, 504))
+            again = _nothing_done(error) or (self._call.repeatable and error.status in (502, 503, 504))
             asked = error.retry_after
         elif isinstance(error, NetworkError):
             again = self._call.repeatable or _never_sent(error)
@@ -103,6 +102,19 @@ class Tries:
             raise error
         self._left -= 1
         return self._backoff.next(asked)
+
+
+def _nothing_done(error: ApiError) -> bool:
+    """Whether the answer says that nothing was done.
+
+    A 503 says so in two words of the control plane's alone. Its `store_unavailable` leaves it open: the commit may have
+    happened. So does a 503 of somebody on the way, whatever its words. The user API has no header to tell them by, but
+    its errors have a message and the id of the request.
+    """
+    if error.status == 503:
+        own = isinstance(error.body.get("message"), str) and error.request_id is not None
+        return own and error.error in ("overloaded", "shutting_down")
+    return error.status == 429
 
 
 def _never_sent(error: NetworkError) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -33,20 +34,65 @@ FEED_AGAIN = 2.0
 W = TypeVar("W", bound=Task | Run)
 
 
-class Feed:
-    """`GET /api/v1/events`, opened again where it broke off. Sets `news` when an event may concern the watcher."""
+@dataclass(frozen=True)
+class Subject:
+    """What is watched, as events name it."""
 
-    def __init__(self, http: httpx.AsyncClient, server: httpx.URL, concerns: Callable[[dict[str, Any]], bool]) -> None:
+    #: The field of an event that has the id.
+    field: str
+    #: In one spelling.
+    id: str
+
+
+def about_task(task_id: str) -> Subject:
+    return Subject("task_id", _text.canonical_id(task_id))
+
+
+def about_run(run_id: str) -> Subject:
+    return Subject("run_id", _text.canonical_id(run_id, "run_"))
+
+
+class Feed:
+    """`GET /api/v1/events`, opened again where it broke off. It tells all its listeners, and ends when it is closed.
+
+    The server sends the events of all that the caller may see, so one feed serves any number of listeners.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, url: httpx.URL) -> None:
         self._http = http
-        self._url = join(server, ("api", "v1", "events"))
-        self._concerns = concerns
+        self._url = url
         self._last_id: str | None = None
-        self.news = asyncio.Event()
+        self._listeners: dict[Subject, set[asyncio.Event]] = {}
         #: Set once the feed is open, or is known not to open now.
         self.tried = asyncio.Event()
         self.is_open = False
+        self._reading = asyncio.ensure_future(self._run())
 
-    async def run(self) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come any more: there is no feed for us."""
+        return self._reading.done()
+
+    def add(self, subject: Subject) -> asyncio.Event:
+        """What this returns is set when an event may concern the subject."""
+        news = asyncio.Event()
+        self._listeners.setdefault(subject, set()).add(news)
+        return news
+
+    def remove(self, subject: Subject, news: asyncio.Event) -> bool:
+        """Forgets a listener. False if it was the last one."""
+        others = self._listeners[subject]
+        others.remove(news)
+        if not others:
+            del self._listeners[subject]
+        return bool(self._listeners)
+
+    async def close(self) -> None:
+        while not self._reading.done():
+            self._reading.cancel()
+            await asyncio.wait([self._reading], timeout=1.0)
+
+    async def _run(self) -> None:
         while True:
             try:
                 if not await self._read():
@@ -57,7 +103,7 @@ class Feed:
             finally:
                 self.is_open = False
                 self.tried.set()
-                self.news.set()
+                self._tell_all()
             await asyncio.sleep(FEED_AGAIN)
 
     async def _read(self) -> bool:
@@ -79,12 +125,48 @@ class Feed:
         return True
 
     def _look_at(self, event: _sse.Event) -> None:
+        if event.name == "reset":
+            self._tell_all()
+            return
         try:
             data = _text.decode(event.data)
         except ValueError:
             return
-        if event.name == "reset" or (isinstance(data, dict) and self._concerns(data)):
-            self.news.set()
+        if not isinstance(data, dict):
+            return
+        for subject in (about_task(str(data.get("task_id"))), about_run(str(data.get("run_id")))):
+            for news in self._listeners.get(subject, ()):
+                news.set()
+
+    def _tell_all(self) -> None:
+        for listeners in self._listeners.values():
+            for news in listeners:
+                news.set()
+
+
+class Events:
+    """The events of one client. All its watches share one feed, which is open as long as there is a watch.
+
+    A feed keeps a connection, and of these neither the client nor the server has many.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, server: httpx.URL) -> None:
+        self._http = http
+        self._url = join(server, ("api", "v1", "events"))
+        self._feed: Feed | None = None
+
+    def listen(self, subject: Subject) -> tuple[Feed, asyncio.Event]:
+        """Joins the feed. A new one is begun if there is none, and if the last one found none for us."""
+        if self._feed is None or self._feed.is_over:
+            self._feed = Feed(self._http, self._url)
+        return self._feed, self._feed.add(subject)
+
+    async def leave(self, feed: Feed, subject: Subject, news: asyncio.Event) -> None:
+        if feed.remove(subject, news):
+            return
+        if self._feed is feed:
+            self._feed = None
+        await feed.close()
 
 
 class Watch(Generic[W]):
@@ -92,28 +174,28 @@ class Watch(Generic[W]):
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
-        server: httpx.URL,
+        events: Events,
+        subject: Subject,
         look: Callable[[], Coroutine[Any, Any, W]],
-        concerns: Callable[[dict[str, Any]], bool],
         looks_alike: Callable[[W, W], bool],
         longest_pause: float,
     ) -> None:
+        self._events = events
+        self._subject = subject
         self._look = look
         self._looks_alike = looks_alike
-        self._feed = Feed(http, server, concerns)
         self._longest_pause = longest_pause
         self.last: W | None = None
 
     async def changes(self) -> AsyncGenerator[W, None]:
         # The feed is open before the first look, so that no change can fall between the two.
-        feed = asyncio.ensure_future(self._feed.run())
+        feed, news = self._events.listen(self._subject)
         pause = POLL_FIRST
         try:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._feed.tried.wait(), CONNECT_TIMEOUT)
+                await asyncio.wait_for(feed.tried.wait(), CONNECT_TIMEOUT)
             while True:
-                self._feed.news.clear()
+                news.clear()
                 now = await self._look()
                 if self.last is None or not self._looks_alike(self.last, now):
                     self.last = now
@@ -121,14 +203,12 @@ class Watch(Generic[W]):
                     yield now
                 if now.is_final:
                     return
-                wait = self._longest_pause if self._feed.is_open else pause
+                wait = self._longest_pause if feed.is_open else pause
                 pause = min(pause * 1.5, POLL_LAST)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._feed.news.wait(), wait)
+                    await asyncio.wait_for(news.wait(), wait)
         finally:
-            feed.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feed
+            await self._events.leave(feed, self._subject, news)
 
     async def until_final(self, what: str, timeout: float | None) -> W:
         """Waits for the end. Outages shorter than `timeout` are sat out."""
@@ -159,14 +239,7 @@ class Watch(Generic[W]):
             raise StillRunning(what, state, time.monotonic() - began) from None
 
 
-def task_watch(
-    http: httpx.AsyncClient, server: httpx.URL, task_id: str, look: Callable[[], Coroutine[Any, Any, Task]]
-) -> Watch[Task]:
-    wanted = _text.canonical_id(task_id)
-
-    def concerns(data: dict[str, Any]) -> bool:
-        return _text.canonical_id(str(data.get("task_id"))) == wanted
-
+def task_watch(events: Events, task_id: str, look: Callable[[], Coroutine[Any, Any, Task]]) -> Watch[Task]:
     def news(task: Task) -> tuple[object, ...]:
         # Renewals of the lease are no news.
         return (
@@ -178,20 +251,13 @@ def task_watch(
             task.progress_message,
         )
 
-    return Watch(http, server, look, concerns, lambda a, b: news(a) == news(b), POLL_WITH_EVENTS)
+    return Watch(events, about_task(task_id), look, lambda a, b: news(a) == news(b), POLL_WITH_EVENTS)
 
 
-def run_watch(
-    http: httpx.AsyncClient, server: httpx.URL, run_id: str, look: Callable[[], Coroutine[Any, Any, Run]]
-) -> Watch[Run]:
-    wanted = _text.canonical_id(run_id, "run_")
-
-    def concerns(data: dict[str, Any]) -> bool:
-        return _text.canonical_id(str(data.get("run_id")), "run_") == wanted
-
+def run_watch(events: Events, run_id: str, look: Callable[[], Coroutine[Any, Any, Run]]) -> Watch[Run]:
     def news(run: Run) -> tuple[object, ...]:
         tasks = tuple((task.key, task.state, task.attempt) for task in run.tasks)
         return (run.state, run.cancel_requested, tuple(sorted(run.counts.items())), tasks)
 
     # Events of a run tell its begin and its end; its tasks change in between.
-    return Watch(http, server, look, concerns, lambda a, b: news(a) == news(b), POLL_LAST)
+    return Watch(events, about_run(run_id), look, lambda a, b: news(a) == news(b), POLL_LAST)

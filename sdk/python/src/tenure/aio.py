@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from . import _api
-from ._watch import Watch, run_watch, task_watch
+from ._watch import Events, Watch, run_watch, task_watch
 from .errors import TenureError
 from .models import (
     Attempt,
@@ -39,9 +39,10 @@ T = TypeVar("T")
 class AsyncClient:
     """A user of the control plane: submits tasks and runs, looks at them, steers queues and dead letters.
 
-    Calls are repeated a few times where that is safe: on 429 and 503 always, without an answer only if the call can
-    be made twice. Neither proxies nor credentials are taken from the environment. Redirects are not followed: they
-    would carry the key to another host. One client belongs to one event loop.
+    Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and
+    504, and without an answer, only if the call can be made twice. Neither proxies nor credentials are taken from the
+    environment. Redirects are not followed: they would carry the key to another host. One client belongs to one event
+    loop.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class AsyncClient:
     ) -> None:
         self._settings = _api.Settings.make(server, api_key, bearer, user_id, tenant, timeout, retries)
         self._http = httpx.AsyncClient(**self._settings.options(ca_file, proxy))
+        self._events = Events(self._http, self._settings.server)
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -247,7 +249,8 @@ class AsyncClient:
     def watch(self, task_id: str) -> AsyncGenerator[Task, None]:
         """The task as it is now, then after each change that was seen, until it has ended.
 
-        Leave it early inside `contextlib.aclosing`, so that its connection is closed at once.
+        All watches of a client share one connection for events. Leave a watch early inside `contextlib.aclosing`, so
+        that it is closed at once if no other needs it.
         """
         return self._task_watch(task_id).changes()
 
@@ -267,7 +270,7 @@ class AsyncClient:
         return await self._run_watch(run_id).until_final(f"run {run_id}", timeout)
 
     def _task_watch(self, task_id: str) -> Watch[Task]:
-        return task_watch(self._http, self._settings.server, task_id, lambda: self.get(task_id))
+        return task_watch(self._events, task_id, lambda: self.get(task_id))
 
     def _run_watch(self, run_id: str) -> Watch[Run]:
-        return run_watch(self._http, self._settings.server, run_id, lambda: self.get_run(run_id))
+        return run_watch(self._events, run_id, lambda: self.get_run(run_id))

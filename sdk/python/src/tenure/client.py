@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -41,9 +44,9 @@ T = TypeVar("T")
 class Client:
     """A user of the control plane: submits tasks and runs, looks at them, steers queues and dead letters.
 
-    Calls are repeated a few times where that is safe: on 429 and 503 always, without an answer only if the call can
-    be made twice. Neither proxies nor credentials are taken from the environment. Redirects are not followed: they
-    would carry the key to another host. Threads may share a client.
+    Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and
+    504, and without an answer, only if the call can be made twice. Neither proxies nor credentials are taken from the
+    environment. Redirects are not followed: they would carry the key to another host. Threads may share a client.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class Client:
             timeout=timeout,
             retries=retries,
         )
+        #: By process: after a fork the thread of the parent is not there, and its lock may be held for ever.
+        self._watching: dict[int, _Watching] = {}
 
     def close(self) -> None:
         """Closes the connections."""
@@ -257,7 +262,10 @@ class Client:
                 return
 
     def watch(self, task_id: str) -> Generator[Task, None, None]:
-        """The task as it is now, then after each change that was seen, until it has ended."""
+        """The task as it is now, then after each change that was seen, until it has ended.
+
+        All watches and waits of a client share one connection for events.
+        """
         return self._follow(lambda client: client.watch(task_id))
 
     def wait(self, task_id: str, timeout: float | None = None) -> Task:
@@ -275,25 +283,21 @@ class Client:
         """Waits until the run has ended and returns it, however it ended."""
         return self._await(lambda client: client.wait_run(run_id, timeout))
 
+    def _watchers(self) -> _Watching:
+        return self._watching.setdefault(os.getpid(), _Watching(self._watcher))
+
     def _await(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
-        """Runs a call of the asynchronous client on a thread of its own: the caller may be inside a loop."""
-
-        async def main() -> T:
-            async with self._watcher() as client:
-                return await work(client)
-
-        thread = LoopThread("tenure-wait")
-        future = thread.submit(main())
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-            thread.close()
+        """Runs a call of the asynchronous client on another thread: the caller may be inside a loop."""
+        with self._watchers().join() as (thread, client):
+            future = thread.submit(work(client))
+            try:
+                return future.result()
+            finally:
+                future.cancel()
 
     def _follow(self, open_feed: Callable[[AsyncClient], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-        thread = LoopThread("tenure-watch")
-        try:
-            feed = _Feed(self._watcher(), open_feed)
+        with self._watchers().join() as (thread, client):
+            feed = _Feed(open_feed(client))
             try:
                 while True:
                     try:
@@ -302,9 +306,54 @@ class Client:
                         return
                     yield change
             finally:
-                thread.submit(feed.close()).result()
+                _finish(thread, feed.close())
+
+
+class _Watching:
+    """The asynchronous client behind the watches and waits of one client, which share it, and the thread it lives on.
+
+    Both are there as long as there is a watch or a wait.
+    """
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        self._make = make
+        # A watch that was forgotten may be collected, and leave, at any moment and on any thread: also in here.
+        self._lock = threading.RLock()
+        self._users = 0
+        self._shared: tuple[LoopThread, AsyncClient] | None = None
+
+    @contextlib.contextmanager
+    def join(self) -> Iterator[tuple[LoopThread, AsyncClient]]:
+        with self._lock:
+            self._users += 1
+        try:
+            yield self._open()
         finally:
-            thread.close()
+            unused = None
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    unused, self._shared = self._shared, None
+            if unused is not None:
+                thread, client = unused
+                try:
+                    _finish(thread, client.aclose())
+                finally:
+                    thread.close()
+
+    def _open(self) -> tuple[LoopThread, AsyncClient]:
+        with self._lock:
+            if self._shared is None:
+                client = self._make()
+                self._shared = (LoopThread("tenure-watch"), client)
+            return self._shared
+
+
+def _finish(thread: LoopThread, work: Coroutine[Any, Any, None]) -> None:
+    """Does the last work on a thread, and waits for it where that is possible."""
+    future = thread.submit(work)
+    if not thread.is_current():
+        future.result()
 
 
 class _End(Exception):
@@ -314,9 +363,8 @@ class _End(Exception):
 class _Feed(Generic[T]):
     """Changes that come on the loop of another thread."""
 
-    def __init__(self, client: AsyncClient, open_feed: Callable[[AsyncClient], AsyncGenerator[T, None]]) -> None:
-        self._client = client
-        self._changes = open_feed(client)
+    def __init__(self, changes: AsyncGenerator[T, None]) -> None:
+        self._changes = changes
         self._waiting: asyncio.Task[Any] | None = None
 
     async def next(self) -> T:
@@ -329,10 +377,7 @@ class _Feed(Generic[T]):
     async def close(self) -> None:
         """Ends also what still waits for the next change, as after Ctrl-C: a generator that runs cannot be closed."""
         waiting = self._waiting
-        try:
-            while waiting is not None and not waiting.done():
-                waiting.cancel()
-                await asyncio.wait([waiting], timeout=1.0)
-            await self._changes.aclose()
-        finally:
-            await self._client.aclose()
+        while waiting is not None and not waiting.done():
+            waiting.cancel()
+            await asyncio.wait([waiting], timeout=1.0)
+        await self._changes.aclose()

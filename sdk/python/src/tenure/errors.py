@@ -346,6 +346,8 @@ class Unavailable(ApiError):
 
 
 class StoreUnavailable(Unavailable):
+    """The store could not be reached, or gave no answer in time: what was asked for may have happened."""
+
     word = "store_unavailable"
 
 

@@ -76,7 +76,16 @@ def check_written(cursor: Cursor, holder: Holder) -> None:
 
     `cursor.execute("UPDATE report SET rows = %s, fence = %s WHERE task_id = %s AND fence <= %s", ...)`, then this. The
     row must be there before.
+
+    A driver that does not know how many rows were changed says -1, as sqlite3 does after `WITH ... UPDATE`: then nobody
+    knows whether the write was refused, and this raises `SetupError`. After `RETURNING` fetch all rows before this:
+    until then sqlite3 says 0.
     """
+    if cursor.rowcount < 0:
+        raise SetupError(
+            "the driver does not say how many rows the statement changed, so a stale holder would not be noticed: "
+            "roll back, and write with a plain INSERT or UPDATE"
+        )
     if cursor.rowcount == 0:
         raise _stale(holder)
 
@@ -124,7 +133,8 @@ def fenced_put(store: ConditionalStore, key: str, data: bytes, holder: Holder, t
     """Writes a fixed key that belongs to one task, unless a later holder has written it: then `StaleFence`.
 
     Reads the fence that is there, and writes under the condition that nothing changed in between. If it did, it looks
-    again. An object of another task raises `ForeignObject`.
+    again. An object of another task raises `ForeignObject`, and so does one whose fence cannot be read. A key belongs
+    to the first task that writes it, for good: have the task in it, or what only this task does.
     """
     for _ in range(tries):
         there = store.head(key)
@@ -139,9 +149,10 @@ def fenced_put(store: ConditionalStore, key: str, data: bytes, holder: Holder, t
 
 
 class HttpObjectStore:
-    """Objects over HTTP with ETags: S3 and what speaks like it, with `auth` of the client for the signature.
+    """Objects in S3 and in what speaks like it, with `auth` of the client for the signature.
 
-    `metadata_prefix` is how the store names metadata: `x-amz-meta-`, `x-goog-meta-`, `x-ms-meta-`.
+    The store must honour `If-Match` and `If-None-Match` of a PUT. `metadata_prefix` is for one that does, and has
+    another name for metadata. Others need a `ConditionalStore` of their own.
     """
 
     def __init__(self, client: httpx.Client, base_url: str, metadata_prefix: str = "x-amz-meta-") -> None:

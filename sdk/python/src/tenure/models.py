@@ -293,6 +293,8 @@ class Attempt(Model):
     last_heartbeat_at: str | None = None
     ended_at: str | None = None
     error: JobError | None = field(default=None, metadata={"read": JobError.read})
+    #: Of a failure: USER_CODE, DATA_QUALITY, INFRASTRUCTURE, CONFIGURATION, TIMEOUT, CANCELLED.
+    category: str | None = None
     progress_pct: int | None = None
     progress_message: str | None = None
     late_report: LateReport | None = field(default=None, metadata={"read": LateReport.read})

@@ -4,8 +4,8 @@ use crate::command::cancel::{self, Cancel, Mode};
 use crate::command::claim::{self, Claimer};
 use crate::command::push::{self, PushOutcome, Pushed};
 use crate::command::testing::{
-    at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, to_finished,
-    to_running, to_waiting, whole_task, with_ctx,
+    at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, running,
+    to_finished, to_running, to_waiting, whole_task, with_ctx,
 };
 use crate::queue::Queue;
 use crate::task::{End, FailReason, Spec, State, Waiting};
@@ -124,6 +124,28 @@ fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
     assert_eq!((dispatch.next_at, running.last_heartbeat_at), (None, Some(at(2_000))));
     assert_eq!(decision.change.as_ref().unwrap().facts[0].kind, FactKind::Started);
     assert_eq!(place(&decision).phase(), Phase::Running);
+}
+
+#[test]
+fn an_attempt_that_was_claimed_has_no_token() {
+    let claimed = whole_task(Place::Running(running()), Spec::default());
+    let report = Report::Succeeded { result: Some("1".into()) };
+    let sent =
+        Reported { attempt_id: running().attempt_id, token: running().lease.token, worker: None, report: &report };
+    let ended = with_ctx(1_000, |ctx| report::decide(&claimed, &sent, &[], &push_settings(), ctx));
+    let ended = after(&ended, &claimed);
+    assert_eq!(ended.place.state(), State::Succeeded);
+    for task in [claimed, ended] {
+        for what in [started(), alive(), succeeded("1"), failed("USER_CODE")] {
+            let forged = Callback {
+                proof: Proof { attempt: 1, attempt_id: running().attempt_id },
+                worker: running().lease.holder,
+                ..callback(1, 1, what)
+            };
+            let decision = send(&task, &forged, &[], 2_000);
+            assert_eq!((refused(&decision).0, decision.change), (Refused::InvalidToken, None));
+        }
+    }
 }
 
 #[test]

@@ -16,15 +16,18 @@ Send = Callable[[Message], Awaitable[None]]
 class Host(Protocol):
     """The worker behind the app."""
 
+    async def start(self) -> None:
+        """Starts the worker, anew if it has ended. Raises why it does not run."""
+
     async def begin(self) -> PushSource:
-        """Starts the worker, if it does not run yet."""
+        """The worker, started if it never was. One that has ended is left alone, and takes nothing."""
 
     async def end(self) -> None:
         """Lets tasks finish, reports, and stops the worker."""
 
 
 class AsgiApp:
-    """Started and stopped by `lifespan`; a server without it starts the worker with the first request.
+    """Started and stopped by `lifespan`, as often as that comes. Without it the first request starts the worker.
 
     Then call `aclose` before the process ends, so that running tasks can finish and report.
     """
@@ -49,7 +52,7 @@ class AsgiApp:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
-                    await self._host.begin()
+                    await self._host.start()
                 except Exception as error:
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return

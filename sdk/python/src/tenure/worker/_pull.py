@@ -244,8 +244,8 @@ class PullSource:
                 await asyncio.sleep(backoff.next())
                 continue
             backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
-            if not jobs and time.monotonic() - sent_at < self._poll_wait / 2:
-                # A server that ends polls early is shutting down, say: do not hammer it.
+            if not jobs and time.monotonic() - sent_at < max(self._poll_wait / 2, BUSY_PAUSE):
+                # Polls that do not wait, or a server that ends them early since it is shutting down: do not hammer it.
                 await asyncio.sleep(jittered(BUSY_PAUSE))
             for job in jobs:
                 self._begin(runtime, job, sent_at)

@@ -133,6 +133,7 @@ class Runtime:
         try:
             await first([bringing, stopping])
             self.is_draining = True
+            self._stopping.set()
             if bringing.done():
                 await self._after(bringing)
             await _cancelled(bringing)
@@ -268,9 +269,13 @@ class Runtime:
             finally:
                 await _cancelled(keeper)
             if not handler_over.done() and not self.is_draining:
-                # The thread still runs: its slot is not free before it is.
+                # The thread still runs: its slot is not free before it is. A worker that ends needs none any longer.
                 log.warning("task %s lost its lease, and its handler goes on", lease.grant.task_id)
-                await first([handler_over])
+                stopping = asyncio.ensure_future(self._stopping.wait())
+                try:
+                    await first([handler_over, stopping])
+                finally:
+                    await _cancelled(stopping)
         finally:
             if not settled:
                 link.dropped()

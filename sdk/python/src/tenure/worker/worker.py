@@ -168,7 +168,10 @@ class Worker:
         self.start().join_with_signals()
 
     async def run_async(self) -> None:
-        """`run` for asyncio, without signals: cancelling it lets tasks finish and reports."""
+        """`run` for asyncio, without signals: cancelling it lets tasks finish and reports, however often it is done.
+
+        `start` gives a worker that can be told to hurry, with `stop(now=True)`.
+        """
         await self.start().wait()
 
     def start(self) -> RunningWorker:
@@ -198,17 +201,25 @@ class Worker:
         """Takes dispatches over HTTP until SIGTERM or SIGINT; then lets tasks finish, reports, and returns.
 
         `tls` with `verify_mode = ssl.CERT_REQUIRED` asks the control plane for its certificate. `on_listening` is told
-        where it listens: a port of 0 takes a free one.
+        where it listens: a port of 0 takes a free one. Its error ends the worker.
         """
         running = self.start_serving(host, port, tls=tls)
         if on_listening is not None:
-            on_listening(*running.address)
+            try:
+                on_listening(*running.address)
+            except BaseException:
+                running.stop(now=True)
+                try:
+                    running.join()
+                except Exception:
+                    log.exception("the worker did not end cleanly")
+                raise
         running.join_with_signals()
 
     async def serve_async(
         self, host: str = "127.0.0.1", port: int = 8080, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`serve` for asyncio, without signals: cancelling it lets tasks finish and reports."""
+        """`serve` for asyncio, without signals. Cancelling it does what it does to `run_async`."""
         await self.start_serving(host, port, tls=tls).wait()
 
     def start_serving(
@@ -356,6 +367,22 @@ def _push_settings(
     return PushSettings(path, secrets, known, scopes, concurrency)
 
 
+#: What SIGTERM and SIGINT did before a worker of this process took them; empty if none has.
+_before: dict[int, Any] = {}
+
+
+def _give_signals_back() -> None:
+    for number, handler in _before.items():
+        # What was not set by Python cannot be set again.
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    _before.clear()
+
+
+# A process that a handler forks is no worker: what ends it is not to be taken for what ends the worker.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_signals_back)
+
+
 class RunningWorker:
     """A worker under way. As a context manager it is stopped and awaited at the end of the block."""
 
@@ -402,7 +429,10 @@ class RunningWorker:
                 self._thread.close()
 
     def join_with_signals(self) -> None:
-        """`join`, with SIGTERM and SIGINT as `stop`. Outside of the main thread signals are left alone."""
+        """`join`, with SIGTERM and SIGINT as `stop`. Outside of the main thread signals are left alone.
+
+        Processes that are forked meanwhile have the signals as they were before.
+        """
         if threading.current_thread() is not threading.main_thread():
             self.join()
             return
@@ -410,28 +440,45 @@ class RunningWorker:
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             nonlocal signals
+            if not self.is_here:
+                # Forked a moment ago.
+                _give_signals_back()
+                os.kill(os.getpid(), number)
+                return
             signals += 1
             self.stop(now=signals > 1)
 
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        # Kept before they are taken: a handler may fork at any moment.
+        _before.update({number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)})
         try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, on_signal)
             # The system may give a signal to another thread, and that does not wake this one, where handlers run.
             while not self.future.done():
                 concurrent.futures.wait([self.future], timeout=SIGNALS_EVERY)
             self.join()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            _give_signals_back()
 
     async def wait(self) -> None:
-        """`join` for asyncio. Cancelled, it stops the worker first."""
+        """`join` for asyncio. Cancelled, it stops the worker first, and waits for the end all the same.
+
+        Cancelled again it goes on waiting, and nobody is hurried: some libraries cancel what they wait for over and
+        over until it ends.
+        """
         ended = asyncio.wrap_future(self.future)
+        cancelled: asyncio.CancelledError | None = None
         try:
-            await asyncio.shield(ended)
-        except asyncio.CancelledError:
-            self.stop()
-            await ended
-            raise
+            while not ended.done():
+                try:
+                    await asyncio.wait([ended])
+                except asyncio.CancelledError as error:
+                    if cancelled is None:
+                        self.stop()
+                    cancelled = error
+            ended.result()
+            if cancelled is not None:
+                raise cancelled
         finally:
             if self.future.done():
                 self._thread.close()
@@ -450,13 +497,33 @@ class _AsgiHost:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._running: RunningWorker | None = None
+        #: Whether the worker was told to end.
+        self._ending = False
+
+    def _begin(self) -> RunningWorker:
+        # First what a wrong set-up refuses: nothing has begun by then.
+        make = self._worker._push_source(None)
+        self._running = RunningWorker(self._worker._begin(), make)
+        self._ending = False
+        return self._running
+
+    async def start(self) -> None:
+        running = self._running
+        if running is not None and running.is_here:
+            if self._ending and not running.future.done():
+                await asyncio.wait([asyncio.wrap_future(running.future)])
+            if self._running is running and running.future.done():
+                self._begin()
+        await self.begin()
+        running = self._running
+        if running is not None and running.future.done():
+            await running.wait()
+            raise WorkerError("the worker ended before it was ready")
 
     async def begin(self) -> PushSource:
         running = self._running
         if running is None or not running.is_here:
-            # First what a wrong set-up refuses: nothing has begun by then.
-            make = self._worker._push_source(None)
-            running = self._running = RunningWorker(self._worker._begin(), make)
+            running = self._begin()
         source = running.source
         if not isinstance(source, PushSource):  # pragma: no cover (it is what was made)
             raise TypeError
@@ -469,5 +536,6 @@ class _AsgiHost:
     async def end(self) -> None:
         running = self._running
         if running is not None and running.is_here:
+            self._ending = True
             running.stop()
             await running.wait()
