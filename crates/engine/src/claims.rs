@@ -11,7 +11,7 @@ use tenure_core::command::{Answer, Command, Rejection};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::lane::Reply;
+use crate::lane::{LaneQueue, Reply};
 
 /// How long a claim waits for work.
 #[derive(Debug, Clone, Copy)]
@@ -89,11 +89,10 @@ impl Engine {
             if let Some(waiter) = &waiter {
                 waiter.about_to_ask();
             }
-            let mut claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
-                Ok(Answer::Claimed(claimed)) => claimed,
+            let claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
+                Ok(Answer::Claimed(claimed)) => self.with_messages(claimed).await,
                 _ => return Err(EngineError::Internal),
             };
-            self.name_messages(&mut claimed).await;
             let Some(waiter) = waiter.as_ref().filter(|_| claimed.grants.is_empty()) else { return Ok(claimed) };
             self.shared.waiters.was_full(&claimed.full);
             let mut until = deadline;
@@ -129,10 +128,7 @@ impl Engine {
         let mut replies = self.run(reports, bytes).await?;
         let claimed = match claims.then(|| replies.pop()).flatten() {
             None => None,
-            Some(Ok(Ok(Answer::Claimed(mut claimed)))) => {
-                self.name_messages(&mut claimed).await;
-                Some(claimed)
-            }
+            Some(Ok(Ok(Answer::Claimed(claimed)))) => Some(self.with_messages(claimed).await),
             Some(Err(error)) => return Err(error),
             Some(Ok(_)) => return Err(EngineError::Internal),
         };
@@ -141,16 +137,29 @@ impl Engine {
 
     /// Claims one task by its id. Never waits.
     pub async fn claim_task(&self, claim: ClaimTask) -> Result<Outcome, EngineError> {
-        let mut outcome = self.one(Command::ClaimTask(claim), 0).await?;
-        if let Ok(Answer::Claimed(claimed)) = &mut outcome {
-            self.name_messages(claimed).await;
+        match self.one(Command::ClaimTask(claim), 0).await? {
+            Ok(Answer::Claimed(claimed)) => Ok(Ok(Answer::Claimed(self.with_messages(claimed).await))),
+            outcome => Ok(outcome),
         }
-        Ok(outcome)
     }
 
     /// A grant carries the name of its wake-up. One that was published a moment ago may have none in the store yet.
-    async fn name_messages(&self, claimed: &mut Claimed) {
-        let nameless = claimed.grants.iter_mut().filter(|g| g.transport.is_external() && g.receipt.is_none());
-        self.shared.outbox.names(nameless).await;
+    async fn with_messages(&self, claimed: Claimed) -> Claimed {
+        let mut handed = Handed { lane: &self.shared.work, claimed };
+        let grants = handed.claimed.grants.iter_mut();
+        self.shared.outbox.names(grants.filter(|g| g.transport.is_external() && g.receipt.is_none())).await;
+        std::mem::take(&mut handed.claimed)
+    }
+}
+
+/// Grants on their way to a claimer, who may leave meanwhile.
+struct Handed<'a> {
+    lane: &'a LaneQueue,
+    claimed: Claimed,
+}
+
+impl Drop for Handed<'_> {
+    fn drop(&mut self) {
+        self.lane.take_back(self.claimed.grants.iter());
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tenure_core::batch::Outcome;
+use tenure_core::command::claim::Grant;
 use tenure_core::command::submit::Start;
 use tenure_core::command::{Answer, Command, release::Release};
 use tenure_store::{Batch, Done, Lane, StoreError};
@@ -101,14 +102,17 @@ impl LaneQueue {
         Ok(answers)
     }
 
-    /// Takes back grants whose claimer was gone when the answer was ready. With a claim id the claimer can ask again.
     fn release(&self, undelivered: &[Reply]) {
         let grants = undelivered.iter().filter_map(|reply| match reply {
             Ok(Ok(Answer::Claimed(claimed))) => Some(&claimed.grants),
             _ => None,
         });
+        self.take_back(grants.flatten());
+    }
+
+    /// Takes back grants whose claimer was gone when the answer was ready. With a claim id the claimer can ask again.
+    pub fn take_back<'a>(&self, grants: impl Iterator<Item = &'a Grant>) {
         let commands: Vec<Command> = grants
-            .flatten()
             .filter(|grant| !grant.repeatable)
             .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id }))
             .collect();
@@ -158,6 +162,8 @@ struct Awaited<'a> {
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
+        // Whoever comes later finds nobody here, and knows it.
+        self.answers.close();
         if let Ok(undelivered) = self.answers.try_recv() {
             self.lane.release(&undelivered);
         }

@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::StoreError;
 
@@ -19,11 +20,23 @@ pub struct Faults {
     /// Steps left before the fault; 0 is off.
     left: AtomicU64,
     kind: AtomicU8,
+    /// Only these steps count; all, if there is no name.
+    only: Mutex<Option<&'static str>>,
 }
 
 impl Faults {
     /// The `n`-th step from now, counted from 1, fails once.
     pub fn fail_at(&self, n: u64, fault: Fault) {
+        self.arm(None, n, fault);
+    }
+
+    /// The next step of this name fails once, whatever else the store does meanwhile.
+    pub fn fail_in(&self, operation: &'static str, fault: Fault) {
+        self.arm(Some(operation), 1, fault);
+    }
+
+    fn arm(&self, only: Option<&'static str>, n: u64, fault: Fault) {
+        *self.only.lock().unwrap_or_else(PoisonError::into_inner) = only;
         self.kind.store(fault as u8, Ordering::SeqCst);
         self.left.store(n, Ordering::SeqCst);
     }
@@ -45,6 +58,10 @@ impl Faults {
 
     fn step(&self, operation: &'static str, done: bool) -> Result<(), StoreError> {
         if self.left.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let only = *self.only.lock().unwrap_or_else(PoisonError::into_inner);
+        if only.is_some_and(|only| only != operation) {
             return Ok(());
         }
         let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));

@@ -104,7 +104,7 @@ def push_worker(plane: ControlPlane) -> Worker:
         tenant="acme",
         workspace="prod",
         concurrency=4,
-        drain_timeout=5,
+        drain_timeout=PATIENCE,
     )
     worker.add_operator("echo", lambda ctx: ctx.payload)
     return worker

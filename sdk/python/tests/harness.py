@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 import httpx
 
 from tenure import Retry, TaskContext, Worker
+from tenure.worker._beat import Beat
+from tenure.worker._lease import Lease
 
 T = TypeVar("T")
 #: For whatever must come. Long, since it is waited for only when something is wrong.
@@ -54,6 +57,20 @@ def wait_until(look: Callable[[], T | None], what: str, timeout: float = PATIENC
             return found
         assert time.monotonic() < until, f"waited for {timeout} s: {what}"
         time.sleep(0.02)
+
+
+def threads_end(prefix: str) -> None:
+    """Those whose names begin like this. Whoever ends a thread does not wait for it for ever."""
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith(prefix)], f"no {prefix}")
+
+
+def run_out(lease: Lease) -> None:
+    """As if its time were over, by the clock of its worker: it may be long, and the test need not wait for it."""
+
+    def over(beat: Beat) -> None:
+        beat._renewed_at = -math.inf
+
+    lease.beat(over)
 
 
 def blocked(release: threading.Event, started: threading.Event) -> Callable[[TaskContext], str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import ControlPlane, ServerProcess, free_port, wait_until
+from harness import ControlPlane, ServerProcess, free_port, threads_end, wait_until
 
 import tenure
 from tenure import AsyncClient, Client, NewRun, NewTask, Retry, RunTask, errors
@@ -138,7 +138,7 @@ def test_a_watch_can_be_left(client: Client, queue: str) -> None:
     watch = client.watch(task_id)
     assert next(watch).state == "Ready"
     watch.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "tenure-watch"]
+    threads_end("tenure-watch")
 
 
 def test_the_asynchronous_client_does_the_same(server: ServerProcess, queue: str) -> None:

@@ -75,7 +75,7 @@ def test_a_pushed_task_is_done(plane: ControlPlane, processes: Spawn) -> None:
     url = process.stdout.readline().split()[-1]
     headers = {"X-Tenure-Dispatch-Secret": SECRET}
     sent = envelope(plane, "extract", {"day": "2025-01-15"}, tenantId="default", workspaceId="default")
-    assert httpx.post(url, json=sent, headers=headers, trust_env=False).status_code == 202
+    assert httpx.post(url, json=sent, headers=headers, timeout=PATIENCE, trust_env=False).status_code == 202
     assert plane.wait_for("completed")[0].body["output"] == {"rows": 10000, "begun_at": 0}
 
 

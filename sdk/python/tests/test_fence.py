@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from harness import PATIENCE
 
 from tenure import SetupError, StaleFence
 from tenure.fence import (
@@ -192,7 +193,7 @@ def objects() -> Iterator[ObjectServer]:
 
 
 def test_an_object_store_refuses_a_stale_holder(objects: ObjectServer) -> None:
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         store = HttpObjectStore(http, objects.url)
         old, new = Holder(1), Holder(2)
         fenced_put(store, "report.json", b"one", old)
@@ -215,7 +216,7 @@ def test_an_object_store_refuses_a_stale_holder(objects: ObjectServer) -> None:
 
 
 def test_an_object_names_its_task_and_its_fence_as_the_other_sdk_reads_them(objects: ObjectServer) -> None:
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         fenced_put(HttpObjectStore(http, objects.url), "report", b"", Holder(7, "task_01HGW5N7XHJM4GX29KZRXQP6N9"))
     assert objects.objects["/report"][1] == {"x-amz-meta-tenure-task": TASK, "x-amz-meta-tenure-fence": "7"}
 
@@ -223,7 +224,7 @@ def test_an_object_names_its_task_and_its_fence_as_the_other_sdk_reads_them(obje
 def test_the_fixed_key_of_the_example_belongs_to_one_task(objects: ObjectServer) -> None:
     """The task of the next day writes too."""
     write = runpy.run_path(str(Path(__file__).resolve().parents[3] / "examples" / "python" / "guarded_writes.py"))
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         store = HttpObjectStore(http, objects.url)
         for holder in (Holder(1), Holder(2), Holder(1, "018c385a-9fb1-9509-0e89-33fe3b7b1aaa")):
             write["write_object"](store, holder, b"rows")
@@ -231,7 +232,10 @@ def test_the_fixed_key_of_the_example_belongs_to_one_task(objects: ObjectServer)
 
 
 def test_a_later_holder_between_look_and_write_is_noticed(objects: ObjectServer) -> None:
-    with httpx.Client(trust_env=False) as http, httpx.Client(trust_env=False) as other:
+    with (
+        httpx.Client(timeout=PATIENCE, trust_env=False) as http,
+        httpx.Client(timeout=PATIENCE, trust_env=False) as other,
+    ):
         store, later = HttpObjectStore(http, objects.url), HttpObjectStore(other, objects.url)
         fenced_put(store, "report.json", b"one", Holder(1))
         objects.before_put.append(lambda: fenced_put(later, "report.json", b"two", Holder(2)))
@@ -303,7 +307,7 @@ def test_a_service_refuses_a_stale_holder(tmp_path: Any) -> None:
 
         def call(holder: Holder, body: str) -> None:
             headers = guard_headers(holder.task_id, holder.fence)
-            response = httpx.post(service.url, json=body, headers=headers, trust_env=False)
+            response = httpx.post(service.url, json=body, headers=headers, timeout=PATIENCE, trust_env=False)
             raise_for_stale(response, holder)
             response.raise_for_status()
 
@@ -313,6 +317,7 @@ def test_a_service_refuses_a_stale_holder(tmp_path: Any) -> None:
             call(old, "stale")
         assert service.rows == ["one", "two"]
         for headers, status in [({}, 428), ({**guard_headers(TASK, 3), "Tenure-Fence": "-1"}, 400)]:
-            assert httpx.post(service.url, json="", headers=headers, trust_env=False).status_code == status
+            answer = httpx.post(service.url, json="", headers=headers, timeout=PATIENCE, trust_env=False)
+            assert answer.status_code == status
     finally:
         service.close()

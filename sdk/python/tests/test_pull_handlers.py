@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from harness import (
 
 import tenure
 from tenure import Client, NewTask, TaskContext, Worker
+from tenure.worker import _runtime
 
 
 def test_both_kinds_of_handlers_give_results(pull_worker: Worker, done: Callable[..., tenure.Task]) -> None:
@@ -138,32 +140,33 @@ def _blocked_async(release: threading.Event, started: threading.Event) -> Callab
     return handler
 
 
-@pytest.mark.parametrize("make", [blocked, _blocked_async])
-def test_a_handler_that_blocks_stops_no_heartbeat(
-    make: Callable[..., Any], pull_worker: Worker, client: Client, queue: str
-) -> None:
-    release, started = threading.Event(), threading.Event()
-    pull_worker.add_operator("blocked", make(release, started))
+def test_a_handler_that_blocks_stops_no_heartbeat(pull_worker: Worker, client: Client, queue: str) -> None:
+    release, started = threading.Event(), [threading.Event(), threading.Event()]
+    pull_worker.add_operator("plain", blocked(release, started[0]))
+    pull_worker.add_operator("async", _blocked_async(release, started[1]))
+    lease: Any = {"lease_ttl_seconds": 10, "heartbeat_interval_seconds": 1}
     with pull_worker.start():
-        task_id = client.submit(NewTask(queue, "blocked", lease_ttl_seconds=3)).task_id
-        assert started.wait(PATIENCE)
-        beats: set[Any] = set()
+        ids = [client.submit(NewTask(queue, name, **lease)).task_id for name in ("plain", "async")]
+        assert all(one.wait(PATIENCE) for one in started)
+        until = time.monotonic() + 11  # longer than a lease
+        beats: set[tuple[str, Any]] = set()
 
         def renewed() -> bool:
-            attempts = client.attempts(task_id)
-            assert [attempt.state for attempt in attempts] == ["Running"]
-            beats.add(attempts[0].last_heartbeat_at)
-            # More than one lease is over.
-            return len(beats - {None}) > 4
+            for task_id in ids:
+                (attempt,) = client.attempts(task_id)
+                assert attempt.state == "Running"
+                beats.add((task_id, attempt.last_heartbeat_at))
+            return time.monotonic() > until and all(sum(one == task_id for one, _ in beats) > 4 for task_id in ids)
 
-        wait_until(renewed, "heartbeats of a blocked handler")
+        wait_until(renewed, "heartbeats of blocked handlers")
         release.set()
-        assert client.wait(task_id, PATIENCE).result == "released"
+        assert [client.wait(task_id, PATIENCE).result for task_id in ids] == ["released"] * 2
 
 
 def test_progress_is_shown_and_the_next_attempt_goes_on_from_the_checkpoint(
-    pull_worker: Worker, client: Client, queue: str
+    pull_worker: Worker, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_runtime, "FLUSH_WAIT", PATIENCE)
     shown = threading.Event()
 
     @pull_worker.operator("steps")

@@ -20,6 +20,7 @@ from harness import (
     blocked,
     error_answer,
     pulls,
+    threads_end,
 )
 
 import tenure
@@ -146,7 +147,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
     for name, value in wrong.items():
         with pytest.raises(tenure.SetupError):
             Worker("http://127.0.0.1:1", **{name: value})  # type: ignore[arg-type]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tenure-")]
+    threads_end("tenure-")
 
 
 def test_asyncio_programs_run_a_worker_too(pull_worker: Worker, client: Client, queue: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import (
@@ -56,7 +57,8 @@ def test_the_task_of_a_killed_worker_runs_again_from_its_checkpoint(
 ) -> None:
     first = program()
     payload = {"steps": 5, "stop_at": 3, "how": "hang"}
-    task_id = client.submit(NewTask(queue, "checkpoint", payload, lease_ttl_seconds=3, retry=AT_ONCE)).task_id
+    lease: Any = {"lease_ttl_seconds": 5, "heartbeat_interval_seconds": 1}
+    task_id = client.submit(NewTask(queue, "checkpoint", payload, **lease, retry=AT_ONCE)).task_id
     _says(first, "stopped")
     wait_until(lambda: client.get(task_id).progress_message == "step 3", "the heartbeat with the checkpoint")
     first.kill()
@@ -69,7 +71,7 @@ def test_the_task_of_a_killed_worker_runs_again_from_its_checkpoint(
 def test_a_handler_that_ends_the_process_has_not_succeeded(
     program: Callable[..., subprocess.Popen[str]], client: Client, queue: str
 ) -> None:
-    task_id = client.submit(NewTask(queue, "die", lease_ttl_seconds=1, retry=AT_ONCE)).task_id
+    task_id = client.submit(NewTask(queue, "die", lease_ttl_seconds=5, retry=AT_ONCE)).task_id
     assert program().wait(PATIENCE) == 1
     program()
     assert client.wait(task_id, PATIENCE).result == {"attempt": 2}

@@ -17,6 +17,9 @@ from harness import (
 import tenure
 from tenure import Client, NewTask, TaskContext, Worker, errors
 
+#: Heartbeats come often, since they tell the handler; a lease lasts longer than the machine may stand still.
+LEASE: Any = {"lease_ttl_seconds": 30, "heartbeat_interval_seconds": 1}
+
 
 def test_a_cancel_reaches_the_handler(pull_worker: Worker, client: Client, queue: str) -> None:
     started = threading.Barrier(3)
@@ -37,7 +40,7 @@ def test_a_cancel_reaches_the_handler(pull_worker: Worker, client: Client, queue
         raise ValueError("whatever it raises now is the answer to the cancel")
 
     with pull_worker.start():
-        ids = [client.submit(NewTask(queue, name, lease_ttl_seconds=3)).task_id for name in ("plain", "async")]
+        ids = [client.submit(NewTask(queue, name, **LEASE)).task_id for name in ("plain", "async")]
         started.wait(PATIENCE)
         for task_id in ids:
             client.cancel(task_id, "enough")
@@ -69,7 +72,7 @@ def test_what_a_handler_returns_after_a_cancel_is_no_result_unless_it_is_kept(
         return "done"
 
     with pull_worker.start():
-        task_id = client.submit(NewTask(queue, "stubborn", lease_ttl_seconds=3)).task_id
+        task_id = client.submit(NewTask(queue, "stubborn", **LEASE)).task_id
         assert started.wait(PATIENCE)
         client.cancel(task_id)
         assert client.wait(task_id, PATIENCE).state == state
@@ -105,7 +108,7 @@ def test_a_lost_lease_ends_the_handler_and_nothing_is_reported(pull_worker: Work
         return "not heard"
 
     with pull_worker.start():
-        ids = [client.submit(NewTask(queue, name, lease_ttl_seconds=3)).task_id for name in ("plain", "async")]
+        ids = [client.submit(NewTask(queue, name, **LEASE)).task_id for name in ("plain", "async")]
         started.wait(PATIENCE)
         for task_id in ids:
             client.cancel(task_id, "now", immediate=True)
@@ -132,7 +135,7 @@ def test_an_outage_stops_no_handler_and_its_result_arrives_after_it(own_server: 
         return "done"
 
     with Client(own_server.url) as client, worker.start():
-        task_id = client.submit(NewTask("q", "long", lease_ttl_seconds=3)).task_id
+        task_id = client.submit(NewTask("q", "long", lease_ttl_seconds=30)).task_id
         assert started.wait(PATIENCE)
         own_server.kill()
         release.set()

@@ -119,7 +119,7 @@ def test_what_must_not_run_is_refused(
 def test_any_of_several_secrets_is_taken(plane: ControlPlane) -> None:
     worker = Worker(dispatch_secret=["new", "old"], callback_urls=[plane.url], allow_any_scope=True)
     worker.add_operator("echo", lambda ctx: None)
-    with worker.start_serving() as running, httpx.Client(trust_env=False) as http:
+    with worker.start_serving() as running, httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         url = "http://{}:{}/dispatch".format(*running.address)
         for number, (secret, status) in enumerate([("new", 202), ("old", 202), ("older", 401)]):
             sent = envelope(plane, "echo", number=number)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from harness import (
     PATIENCE,
     SILENCE,
@@ -18,6 +21,7 @@ from harness import (
 )
 
 from tenure import TaskContext, Worker
+from tenure.worker import _callback
 
 
 def test_started_and_completed_are_sent_again_with_the_same_body(plane: ControlPlane, push: Push) -> None:
@@ -39,12 +43,15 @@ def test_started_and_completed_are_sent_again_with_the_same_body(plane: ControlP
 
 
 def test_a_completion_is_given_up_when_the_token_has_run_out(
-    plane: ControlPlane, push: Push, push_worker: Worker
+    plane: ControlPlane, push: Push, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ahead = [0.0]
+    monkeypatch.setattr(_callback, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
     plane.always("completed", error_answer(503, "store_unavailable"))
-    sent = envelope(plane, "echo", taskToken=_jwt(iat=1000, exp=1001), tokenExpiresAt="2099-01-01T00:00:00Z")
+    sent = envelope(plane, "echo", taskToken=_jwt(iat=1000, exp=1060), tokenExpiresAt="2099-01-01T00:00:00Z")
     push(sent)
     plane.wait_for("completed", 2)
+    ahead[0] = 60.0
     # Not finished: a repeat is taken.
     wait_until(lambda: push(sent).status_code == 202, "the dispatch is dropped")
     plane.always("completed", None)

@@ -41,7 +41,7 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 @pytest.fixture
 def worker(server: ServerProcess) -> Worker:
-    return Worker(dispatch_secret=SECRET, callback_urls=[server.url], concurrency=4, tenant="default", drain_timeout=5)
+    return Worker(dispatch_secret=SECRET, callback_urls=[server.url], concurrency=4, tenant="default")
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def serve(client: Client, worker: Worker) -> Iterator[Callable[[], tenure.Runnin
 
 
 def point(client: Client, url: str) -> None:
-    push = {"url": url, "secret_ref": "test", "ack_timeout_ms": 2000, "start_timeout_ms": 5000}
+    push = {"url": url, "secret_ref": "test", "ack_timeout_ms": 20_000, "start_timeout_ms": 60_000}
     assert client.set_queue("push", {"push": push}).kind == "push"
 
 
 def quick(operator: str, payload: Any = None, **options: Any) -> NewTask:
-    """A task whose worker is missed after a few seconds."""
-    options = {"heartbeat_interval_ms": 300, "heartbeat_timeout_ms": 3000, "retry": AT_ONCE, **options}
+    """A task whose handler is told soon. Its worker is missed only after longer than the machine may stand still."""
+    options = {"heartbeat_interval_ms": 300, "heartbeat_timeout_ms": 15_000, "retry": AT_ONCE, **options}
     return NewTask("push", operator, payload, **options)
 
 
@@ -118,9 +118,9 @@ def test_a_handler_that_blocks_stops_no_heartbeat(
         return "released"
 
     serve()
-    task_id = client.submit(quick("blocked")).task_id
+    task_id = client.submit(quick("blocked", heartbeat_timeout_ms=8000)).task_id
     assert started.wait(PATIENCE)
-    until = time.monotonic() + 4  # longer than a worker may be silent
+    until = time.monotonic() + 9  # longer than a worker may be silent
     beats = set()
 
     def outlived() -> bool:
@@ -212,7 +212,8 @@ def test_the_task_of_a_killed_worker_runs_again_from_its_checkpoint(
 
     first = start()
     point(client, f"http://127.0.0.1:{port}/dispatch")
-    task_id = client.submit(quick("checkpoint", {"steps": 5, "stop_at": 3, "how": "hang"})).task_id
+    payload = {"steps": 5, "stop_at": 3, "how": "hang"}
+    task_id = client.submit(quick("checkpoint", payload, heartbeat_timeout_ms=5000)).task_id
     wait_until(lambda: client.get(task_id).progress_message == "step 3", "the heartbeat with the checkpoint")
     first.kill()
     first.wait()

@@ -21,6 +21,7 @@ from harness import (
     SECRET,
     ControlPlane,
     envelope,
+    threads_end,
     wait_until,
 )
 
@@ -114,7 +115,7 @@ def test_each_startup_of_the_app_has_a_worker_that_lives(plane: ControlPlane, pu
         # Each time in another loop, as test clients do.
         asyncio.run(main(number))
     assert len(set(ids)) == 3
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tenure-worker")]
+    threads_end("tenure-worker")
 
 
 def test_a_startup_waits_for_the_end_of_a_worker_that_still_drains(plane: ControlPlane, push_worker: Worker) -> None:
@@ -158,7 +159,7 @@ def test_a_startup_fails_if_the_worker_ends_before_it_is_ready(
         assert answer["message"] == (str(error) if error else "the worker ended before it was ready")
 
     asyncio.run(main())
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tenure-worker")]
+    threads_end("tenure-worker")
 
 
 @pytest.mark.parametrize("how", ["serve_async", "aclose"])
@@ -182,7 +183,7 @@ def test_a_worker_that_is_cancelled_again_and_again_lets_tasks_finish(
         if how == "serve_async":
             ending = asyncio.ensure_future(push_worker.serve_async(port=0))
             await asyncio.sleep(0)  # it listens before it waits
-            client = httpx.AsyncClient(base_url="http://{}:{}".format(*addresses[0]), trust_env=False)
+            client = httpx.AsyncClient(base_url="http://{}:{}".format(*addresses[0]), timeout=PATIENCE, trust_env=False)
         else:
             client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker")
         async with client as http:
@@ -212,7 +213,7 @@ def test_a_listener_that_fails_leaves_no_worker_behind(push_worker: Worker) -> N
 
     with pytest.raises(ZeroDivisionError):
         push_worker.serve(port=0, on_listening=on_listening)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tenure-worker")]
+    threads_end("tenure-worker")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(addresses[0])
 
@@ -224,7 +225,7 @@ def test_the_program_of_the_shared_suite_takes_dispatches(
     process = processes(sys.executable, PROGRAM, env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
     url = process.stdout.readline().split()[-1]
-    with httpx.Client(trust_env=False, headers=HEADERS) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False, headers=HEADERS) as http:
         tasks: dict[str, Any] = {"echo": {"n": 1}, "fail": {"category": "DATA_QUALITY"}, "sleep": {"ms": 1}}
         tasks["checkpoint"] = {"stop_at": 2}
         for number, (asset, payload) in enumerate(tasks.items()):
@@ -247,7 +248,7 @@ def test_sigterm_ends_the_program_in_order(
     process = processes(sys.executable, PROGRAM, env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
     url = process.stdout.readline().split()[-1]
-    with httpx.Client(trust_env=False, headers=HEADERS) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False, headers=HEADERS) as http:
         http.post(f"{url}/dispatch", json=envelope(plane, "sleep", {"ms": 300})).raise_for_status()
     plane.wait_for("started")
     process.send_signal(signal.SIGTERM)

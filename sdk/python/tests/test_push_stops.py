@@ -17,6 +17,7 @@ from harness import (
     Push,
     envelope,
     error_answer,
+    run_out,
     wait_until,
 )
 
@@ -121,13 +122,16 @@ def test_a_refused_start_runs_nothing(
 
 def test_a_lease_counts_from_its_start(plane: ControlPlane) -> None:
     """Also if `started` was not answered for longer than a worker may be silent."""
-    plane.answer("started", *[error_answer(503, "store_unavailable")] * 4)
+    plane.always("started", error_answer(503, "store_unavailable"))
     worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], allow_any_scope=True, outage_tolerance=0)
     worker.add_operator("echo", lambda ctx: "ran")
-    with worker.start_serving() as running, httpx.Client(trust_env=False) as http:
+    with worker.start_serving() as running, httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         url = "http://{}:{}/dispatch".format(*running.address)
-        sent = envelope(plane, "echo", heartbeatIntervalMs=100, heartbeatTimeoutMs=400)
-        assert http.post(url, json=sent, headers=HEADERS).status_code == 202
+        assert http.post(url, json=envelope(plane, "echo"), headers=HEADERS).status_code == 202
+        plane.wait_for("started")
+        (lease,) = list(running._runtime._leases)
+        run_out(lease)
+        plane.always("started", None)
         (completed,) = plane.wait_for("completed")
     assert completed.body["output"] == "ran"
 
@@ -159,7 +163,7 @@ def test_a_task_that_does_not_end_in_time_is_given_back(plane: ControlPlane) -> 
     release = threading.Event()
     worker.add_operator("stuck", lambda ctx: release.wait(PATIENCE))
     running = worker.start_serving()
-    with httpx.Client(trust_env=False) as http:
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
         url = "http://{}:{}/dispatch".format(*running.address)
         assert http.post(url, json=envelope(plane, "stuck"), headers=HEADERS).status_code == 202
     plane.wait_for("started")

@@ -19,6 +19,8 @@ from harness import (
     error_answer,
     job,
     pulls,
+    run_out,
+    threads_end,
     wait_until,
 )
 
@@ -193,7 +195,9 @@ def test_a_hook_that_blocks_stops_no_heartbeat(plane: ControlPlane) -> None:
     assert hooks == ["tenure-hooks", "second"]
 
 
-def test_the_end_of_a_worker_waits_for_its_hooks(plane: ControlPlane) -> None:
+def test_the_end_of_a_worker_waits_for_its_hooks(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_runtime, "LAST_HOOKS", PATIENCE)
+    monkeypatch.setattr(_runtime, "LAST_REPORTS", PATIENCE)
     started, release = threading.Event(), threading.Event()
     plane.answer("claim", (200, {**JOB, "operator": "stuck"}))
     plane.always("claim", NO_JOB)
@@ -341,18 +345,20 @@ def test_an_interrupted_watch_ends_in_the_interrupt(client: Client, queue: str) 
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert not [one for one in threading.enumerate() if one.name == "tenure-watch"]
+    threads_end("tenure-watch")
 
 
 def test_a_report_of_a_lease_that_is_over_is_given_up(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that never lets reports through must not make them pile up."""
     monkeypatch.setattr(_runtime, "REPORT_MIN", 0.2)
-    plane.answer("claim", (200, {**JOB, "lease_ttl_seconds": 1, "heartbeat_interval_seconds": 0.2}))
+    plane.answer("claim", (200, {**JOB, "heartbeat_interval_seconds": 0.2}))
     plane.always("claim", NO_JOB)
     plane.always("complete", (404, {}))
     plane.always("heartbeat", (404, {}))
     running = pulls(plane, outage_tolerance=0).start()
     plane.wait_for("complete", 2)
+    (lease,) = list(running._runtime._leases)
+    run_out(lease)
     wait_until(lambda: not running._runtime._tasks, "the report is given up")
     running.stop()
     running.join(PATIENCE)

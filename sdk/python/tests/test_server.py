@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,16 +19,29 @@ from tenure import Worker
 from tenure.worker import Limits
 
 LIMITS = Limits(
-    head_bytes=4096, body_bytes=64 << 10, head_timeout=0.3, body_timeout=0.3, idle_timeout=0.5, linger_timeout=0.3
+    head_bytes=4096,
+    body_bytes=64 << 10,
+    head_timeout=PATIENCE,
+    body_timeout=PATIENCE,
+    first_timeout=PATIENCE,
+    idle_timeout=PATIENCE,
+    linger_timeout=PATIENCE,
 )
+#: Once a request has begun, the rest of it has little time.
+HASTY = replace(LIMITS, head_timeout=0.3, body_timeout=0.3)
 HEAD = f"POST /dispatch HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nX-Tenure-Dispatch-Secret: {SECRET}\r\n"
 
 
 @pytest.fixture
-def running(plane: ControlPlane) -> Iterator[tenure.RunningWorker]:
+def limits() -> Limits:
+    return LIMITS
+
+
+@pytest.fixture
+def running(plane: ControlPlane, limits: Limits) -> Iterator[tenure.RunningWorker]:
     worker = Worker(dispatch_secret=SECRET, callback_urls=[plane.url], concurrency=8)
     worker.add_operator("echo", lambda ctx: ctx.payload)
-    with worker.start_serving(limits=LIMITS) as running:
+    with worker.start_serving(limits=limits) as running:
         yield running
 
 
@@ -103,10 +117,6 @@ def test_http_1_0_is_answered_and_closed(talk: Callable[..., str]) -> None:
         (f"{HEAD}Transfer-Encoding: chunked\r\n\r\nFFFFFF\r\n".encode(), "413"),
         (f"{HEAD}Content-Length: 99999999999\r\n\r\n".encode(), "413"),
         (_post(b"x" * (65 << 10)), "413"),
-        # Begun and never ended.
-        (b"POST /disp", "408"),
-        (f"{HEAD}Content-Length: 10\r\n\r\n{{".encode(), "408"),
-        (f"{HEAD}Transfer-Encoding: chunked\r\n\r\n5\r\nab".encode(), "408"),
     ],
 )
 def test_what_is_no_proper_request_is_refused_and_the_connection_closed(
@@ -114,6 +124,25 @@ def test_what_is_no_proper_request_is_refused_and_the_connection_closed(
 ) -> None:
     heard = talk(sent)
     assert _statuses(heard) == [status]
+    assert "Connection: close" in heard
+    # The server lives.
+    assert _statuses(talk(_post(b"{}", "Connection: close"))) == ["422"]
+
+
+@pytest.mark.parametrize("limits", [HASTY])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /disp",
+        f"{HEAD}Content-Length: 10\r\n\r\n{{".encode(),
+        f"{HEAD}Transfer-Encoding: chunked\r\n\r\n5\r\nab".encode(),
+    ],
+)
+def test_what_is_begun_and_never_ended_is_refused_and_the_connection_closed(
+    sent: bytes, talk: Callable[..., str]
+) -> None:
+    heard = talk(sent)
+    assert _statuses(heard) == ["408"]
     assert "Connection: close" in heard
     # The server lives.
     assert _statuses(talk(_post(b"{}", "Connection: close"))) == ["422"]
@@ -127,6 +156,7 @@ def test_the_body_of_a_stranger_is_not_read_and_not_taken_for_a_request(talk: Ca
     assert _statuses(talk(stranger)) == ["401"]
 
 
+@pytest.mark.parametrize("limits", [replace(LIMITS, idle_timeout=0.5)])
 def test_a_silent_connection_is_closed(talk: Callable[..., str]) -> None:
     assert talk() == ""
 
@@ -167,9 +197,12 @@ def test_tls_with_a_certificate_of_the_caller(plane: ControlPlane, tmp_path: Pat
     with worker.start_serving(tls=server) as running:
         url = f"https://127.0.0.1:{running.address[1]}/dispatch"
         headers = {"X-Tenure-Dispatch-Secret": SECRET}
-        with httpx.Client(verify=with_certificate, trust_env=False) as http:
+        with httpx.Client(verify=with_certificate, timeout=PATIENCE, trust_env=False) as http:
             assert http.post(url, json=envelope(plane, "echo"), headers=headers).status_code == 202
-        with httpx.Client(verify=without, trust_env=False) as http, pytest.raises(httpx.TransportError):
+        with (
+            httpx.Client(verify=without, timeout=PATIENCE, trust_env=False) as http,
+            pytest.raises(httpx.TransportError),
+        ):
             http.post(url, json=envelope(plane, "echo", number=2), headers=headers)
         plane.wait_for("completed")
     assert len(plane.of("completed")) == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import PATIENCE, ServerProcess, Spawn, wait_until
+from harness import PATIENCE, ServerProcess, Spawn, threads_end, wait_until
 
 from tenure import AsyncClient, Client, NewTask, Task, _watch
 
@@ -218,7 +218,7 @@ def test_threads_that_wait_with_one_client_share_a_feed(
     assert [task.state for task in ended] == ["Canceled"] * 8
     assert [task.state for task in watch] == ["Canceled"]
     assert len(feeds) == 1
-    assert not [thread for thread in threading.enumerate() if thread.name == "tenure-watch"]
+    threads_end("tenure-watch")
 
 
 FORKING = """

@@ -21,9 +21,9 @@ use crate::worker::error::{TaskError, WorkerError};
 use crate::worker::execute::{Handler, erase};
 use crate::worker::id;
 
-/// Tenant and workspace of tasks that name none.
 /// After everything was reported, how long connections may take to end.
 const LAST_CONNECTIONS: Duration = Duration::from_secs(5);
+/// Tenant and workspace of tasks that name none.
 const DEFAULT_SCOPE: &str = "default";
 
 /// A worker that tasks are pushed to: takes envelopes, runs the handlers they name, keeps the attempts alive, reports.

@@ -91,15 +91,14 @@ impl Link {
     /// Claims one job by its id. Gives the job, or whether the wake-up that named it is over.
     pub(crate) async fn claim(&self, request: &ClaimRequest) -> Result<(Option<Job>, bool), ExchangeError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Claimed {
             claimed: bool,
             #[serde(default)]
             ack: bool,
         }
-        let body = self.call(&self.claim, request, CLAIM_WAIT, Duration::ZERO).await?;
-        let answer: Answer = read(&body)?;
-        let job = if answer.claimed { Some(read(&body)?) } else { None };
-        Ok((job, answer.ack))
+        let answer = self.call(&self.claim, request, CLAIM_WAIT, Duration::ZERO).await?;
+        let Claimed { claimed, ack } = answer.read()?;
+        Ok((if claimed { Some(answer.read()?) } else { None }, ack))
     }
 
     /// Sends an exchange and waits for the answer, for `timeout` in all.
@@ -108,7 +107,7 @@ impl Link {
         request: &ExchangeRequest,
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
-        read(&self.call(&self.exchange, request, timeout, Duration::ZERO).await?)
+        self.call(&self.exchange, request, timeout, Duration::ZERO).await?.read()
     }
 
     /// The same for an answer that may be large: once it has begun it has more time, as long as it goes on.
@@ -117,10 +116,10 @@ impl Link {
         request: &ExchangeRequest,
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
-        read(&self.call(&self.exchange, request, timeout, LARGE_ANSWER).await?)
+        self.call(&self.exchange, request, timeout, LARGE_ANSWER).await?.read()
     }
 
-    /// Sends a request and gives the body of an answer that is none of refusal.
+    /// Sends a request and gives an answer that is none of refusal.
     ///
     /// A token that is refused is replaced once, if it can be: it may have been revoked, or signed with a key that was
     /// taken away.
@@ -130,7 +129,7 @@ impl Link {
         request: &impl Serialize,
         timeout: Duration,
         more: Duration,
-    ) -> Result<Vec<u8>, ExchangeError> {
+    ) -> Result<Answer, ExchangeError> {
         let until = Instant::now() + timeout;
         let token = match tokio::time::timeout_at(until, self.identity.token.header()).await {
             Ok(Ok(token)) => token,
@@ -147,7 +146,7 @@ impl Link {
         }
         if (200..300).contains(&answer.status) {
             self.admitted.store(true, Ordering::Relaxed);
-            return Ok(answer.body);
+            return Ok(answer);
         }
         Err(self.refusal(&answer))
     }
@@ -217,16 +216,21 @@ impl Link {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ExchangeError> {
-    serde_json::from_slice(body).map_err(|error| again(format!("the answer could not be read: {error}")))
-}
-
 struct Answer {
     status: u16,
     retry_after: Option<Duration>,
     /// It comes from the server and not from something in between.
     is_tenures: bool,
     body: Vec<u8>,
+}
+
+impl Answer {
+    fn read<T: DeserializeOwned>(&self) -> Result<T, ExchangeError> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let reason = format!("the answer could not be read: {error}");
+            ExchangeError::Again { reason, retry_after: None, own_fault: !self.is_tenures }
+        })
+    }
 }
 
 /// Said of a whole request or of one item, when a newer process has the worker's name.
@@ -245,6 +249,8 @@ fn too_slow() -> ExchangeError {
     ExchangeError::Again { reason: "no answer in time".to_owned(), retry_after: None, own_fault: true }
 }
 
+/// A connection that breaks off may do so for what was sent.
 pub(crate) fn unanswered(error: reqwest::Error) -> ExchangeError {
-    again(chain(&error.without_url()))
+    let own_fault = !error.is_connect();
+    ExchangeError::Again { reason: chain(&error.without_url()), retry_after: None, own_fault }
 }

@@ -1,8 +1,9 @@
 //! The claim loop.
 //!
-//! Two lanes lead to the server. The first carries a turn: all reports that are ready and a claim for all free slots,
+//! Three lanes lead to the server. The first carries a turn: all reports that are ready and a claim for all free slots,
 //! in one request. Without reports the claim waits at the server for work; reports that become ready meanwhile take
-//! the second lane, so that no outcome waits for a poll. While a turn is on its way, what ends gathers for the next: the
+//! the second lane, so that no outcome waits for a poll. The third is for outcomes that do not get through: one at a time,
+//! less and less often, and whatever becomes of them holds up nothing else. While a turn is on its way, what ends gathers for the next: the
 //! busier the worker, the fuller its requests.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +26,7 @@ use super::link::{Identity, Link, STALE_INCARNATION, is_temporary};
 use super::registry::Registry;
 use super::report::{Batch, Report};
 use super::supervisor::Supervisor;
-use super::turn::{FIRST_WAIT, LONGEST_WAIT, Response, Turn, TurnEnd};
+use super::turn::{Claim, FIRST_WAIT, LONGEST_WAIT, Response, Turn, TurnEnd};
 use super::wake::{self, WakeBy, WakeEvent, Wakes};
 use crate::http::Backoff;
 
@@ -33,6 +34,10 @@ use crate::http::Backoff;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// On shutdown, how long the last reports may take.
 const LAST_REPORTS: Duration = Duration::from_secs(10);
+/// The longest wait between two tries of an outcome that does not get through.
+const ASIDE_WAIT: Duration = Duration::from_secs(60);
+/// For how long it is tried, at least, and as long as its lease is held.
+const ASIDE_FOR: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Clone)]
 pub(crate) struct Options {
@@ -71,14 +76,33 @@ pub(crate) struct Runtime {
     refused: Option<WorkerError>,
     /// Reports that go in one request: fewer, after one was refused as a whole or did not get through.
     most: usize,
-    /// Reports that do not get through even alone, and when each is tried again. They hold up nothing else.
-    held: VecDeque<(Instant, Report)>,
+    /// Reports that do not get through even alone, or that the server cannot take though it takes others.
+    held: Vec<Held>,
+    aside: Lane,
+    /// Of the one that is under way.
+    aside_tries: Option<Tries>,
     /// A claim that was on its way with reports that did not get through: its answer may have been lost.
-    unanswered: Option<ExchangeClaim>,
-    /// The answer at hand says "not now" of some part of the request.
-    not_now: bool,
-    /// How long to wait after such answers.
+    unanswered: Option<Claim>,
+    /// How long to wait after answers that say "not now", and after none.
     busy: Backoff,
+}
+
+/// A report that waits aside.
+struct Held {
+    report: Report,
+    tries: Tries,
+    next_at: Instant,
+}
+
+struct Tries {
+    since: Instant,
+    backoff: Backoff,
+}
+
+impl Tries {
+    fn first_after(wait: Duration) -> Self {
+        Self { since: Instant::now(), backoff: Backoff::new(wait, ASIDE_WAIT) }
+    }
 }
 
 type Lane = Option<BoxFuture<'static, TurnEnd>>;
@@ -120,9 +144,10 @@ impl Runtime {
             draining: CancellationToken::new(),
             refused: None,
             most: usize::MAX,
-            held: VecDeque::new(),
+            held: Vec::new(),
+            aside: None,
+            aside_tries: None,
             unanswered: None,
-            not_now: false,
             busy: busy(),
         })
     }
@@ -130,13 +155,15 @@ impl Runtime {
     pub(crate) async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            self.start_requests();
+            let now = Instant::now();
+            self.start_requests(now);
             if self.is_done() {
                 return self.refused.take().map_or(Ok(()), Err);
             }
-            let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > Instant::now());
-            let paused = self.not_before > Instant::now();
-            let held_until = self.held.front().map(|(at, _)| *at).filter(|_| self.flush.is_none());
+            let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > now);
+            let paused = self.not_before > now;
+            let held_until =
+                self.held.iter().map(|held| held.next_at).min().filter(|_| self.aside.is_none() && !paused);
             tokio::select! {
                 biased;
                 error = self.supervisor.failed() => return Err(error),
@@ -147,6 +174,7 @@ impl Runtime {
                     self.settle(end)?;
                 }
                 end = finished(&mut self.flush) => self.settle(end)?,
+                end = finished(&mut self.aside) => self.settle_aside(end)?,
                 Some(done) = self.running.join_next() => {
                     self.collect(done.ok().flatten());
                     while let Some(done) = self.running.try_join_next() {
@@ -155,7 +183,7 @@ impl Runtime {
                 }
                 event = woken(&mut self.wakes) => self.settle_wake(event)?,
                 () = sleep_until(settle_at), if settle_at.is_some() => {}
-                () = sleep_until(held_until), if held_until.is_some() && !paused => {}
+                () = sleep_until(held_until), if held_until.is_some() => {}
                 () = sleep_until(Some(self.not_before)), if paused => {}
             }
         }
@@ -174,8 +202,8 @@ impl Runtime {
         self.ready.extend(report);
     }
 
-    fn start_requests(&mut self) {
-        if Instant::now() < self.not_before {
+    fn start_requests(&mut self, now: Instant) {
+        if now < self.not_before {
             return;
         }
         if self.turn.is_none() {
@@ -191,21 +219,50 @@ impl Runtime {
             let reports = Batch::take(&mut self.ready, self.most);
             self.flush = Some(self.send(reports, None));
         }
-        self.send_held();
+        self.send_aside(now);
         self.start_wakes();
     }
 
-    /// Tries a report that did not get through again, if its lease is still held. It goes alone, beside everything else.
-    fn send_held(&mut self) {
-        while self.flush.is_none()
-            && let Some((_, report)) = self.held.pop_front_if(|(at, _)| *at <= Instant::now())
+    /// Tries the next report that waits aside, if its time has come.
+    fn send_aside(&mut self, now: Instant) {
+        while self.aside.is_none()
+            && let Some(due) = self.held.iter().position(|held| held.next_at <= now)
         {
-            if self.registry.holds(&report.lease) {
-                self.flush = Some(self.send(Batch::take(&mut VecDeque::from([report]), 1), None));
-            } else {
+            let Held { report, tries, .. } = self.held.swap_remove(due);
+            if now.duration_since(tries.since) > ASIDE_FOR && !self.registry.holds(&report.lease) {
                 let Job { job_id, fence, .. } = &report.lease.job;
-                tracing::error!(task.id = %job_id, lease.fence = fence, "an outcome never got through; its lease is over");
+                tracing::error!(task.id = %job_id, lease.fence = fence, "an outcome never got through and is given up");
                 self.unreported -= 1;
+                continue;
+            }
+            self.aside = Some(self.send(Batch::take(&mut VecDeque::from([report]), 1), None));
+            self.aside_tries = Some(tries);
+        }
+    }
+
+    fn hold(&mut self, report: Report, mut tries: Tries) {
+        let next_at = Instant::now() + tries.backoff.next(None);
+        self.held.push(Held { report, tries, next_at });
+    }
+
+    fn settle_aside(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
+        let tries = self.aside_tries.take().unwrap_or_else(|| Tries::first_after(FIRST_WAIT));
+        let (report, answer) = match end.response {
+            Response::Answered(mut response) => match end.reports.answered(&mut response).pop() {
+                Some((report, answer)) => (report, decided(answer)),
+                None => return Ok(()),
+            },
+            Response::Stuck => match end.reports.into_reports().next() {
+                Some(report) => (report, None),
+                None => return Ok(()),
+            },
+            Response::Refused(error) => return self.settle_refusal(end.reports, end.claim, error),
+        };
+        match answer {
+            Some(answer) => self.settle_report(report, answer),
+            None => {
+                self.hold(report, tries);
+                Ok(())
             }
         }
     }
@@ -221,10 +278,12 @@ impl Runtime {
     }
 
     fn free(&self) -> usize {
-        self.options.concurrency.saturating_sub(self.running.len()).min(EXCHANGE_ITEMS)
+        // Results that pile up because they do not get through take slots in the end.
+        let piled_up = self.held.len().saturating_sub(self.options.concurrency);
+        self.options.concurrency.saturating_sub(self.running.len() + piled_up).min(EXCHANGE_ITEMS)
     }
 
-    fn next_claim(&mut self, may_wait: bool) -> Option<ExchangeClaim> {
+    fn next_claim(&mut self, may_wait: bool) -> Option<Claim> {
         let free = self.free();
         let longest = match &self.wakes {
             None => self.options.poll_wait,
@@ -235,19 +294,21 @@ impl Runtime {
         if self.stage != Stage::Working || free == 0 || !self.ready.is_empty() {
             return None;
         }
-        if let Some(claim) = self.unanswered.take() {
+        let max_jobs = i64::try_from(free).ok();
+        if let Some(claim) = self.unanswered.take().filter(|claim| claim.wanted.max_jobs <= max_jobs) {
             return Some(claim);
         }
         let wait = if may_wait { longest } else { Duration::ZERO };
-        Some(ExchangeClaim {
+        let wanted = ExchangeClaim {
             streams: self.options.queues.clone(),
-            max_jobs: i64::try_from(free).ok(),
+            max_jobs,
             max_wait_ms: i64::try_from(wait.as_millis()).ok(),
             claim_id: Some(id::claim_id()),
-        })
+        };
+        Some(Claim { wanted, sent_at: Instant::now() })
     }
 
-    fn send(&self, reports: Batch, claim: Option<ExchangeClaim>) -> BoxFuture<'static, TurnEnd> {
+    fn send(&self, reports: Batch, claim: Option<Claim>) -> BoxFuture<'static, TurnEnd> {
         Turn { link: Arc::clone(&self.link), reports, claim, draining: self.draining.clone() }.run().boxed()
     }
 
@@ -256,57 +317,76 @@ impl Runtime {
             Response::Answered(response) => response,
             Response::Stuck => {
                 self.settle_stuck_reports(end.reports);
-                self.unanswered = end.claimed.or(self.unanswered.take());
+                self.unanswered = end.claim.or(self.unanswered.take());
+                self.back_off();
                 return Ok(());
             }
-            // The reports are at fault, or else the next claim finds out.
-            Response::Refused(error @ WorkerError::Refused { .. })
-                if !end.reports.is_empty() && self.link.is_admitted() =>
-            {
-                self.settle_refused_reports(end.reports, &error);
-                return Ok(());
-            }
-            Response::Refused(error) => return self.give_up(error),
+            Response::Refused(error) => return self.settle_refusal(end.reports, end.claim, error),
         };
         let polled = end.reports.is_empty();
         if !polled {
             self.most = self.most.saturating_mul(2);
         }
-        self.not_now = false;
-        for (report, answer) in end.reports.answered(&mut response) {
-            self.settle_report(report, answer)?;
+        let reports = end.reports.answered(&mut response).into_iter().map(|(report, answer)| (report, decided(answer)));
+        let (decided, undecided): (Vec<_>, Vec<_>) = reports.partition(|(_, answer)| answer.is_some());
+        let takes_reports = !decided.is_empty();
+        let takes_claims = end.claim.is_some() && response.claim_error.is_none();
+        let not_now = !undecided.is_empty() || response.claim_error.is_some();
+        for (report, answer) in decided {
+            self.settle_report(report, answer.unwrap_or_default())?;
         }
-        self.settle_claim(response, end.claimed, end.sent_at, polled)?;
-        if self.not_now {
-            self.back_off();
-        } else {
-            self.busy = busy();
+        for (report, _) in undecided {
+            if takes_reports || takes_claims {
+                self.hold(report, Tries::first_after(FIRST_WAIT));
+            } else {
+                self.ready.push_back(report);
+            }
+        }
+        self.settle_claim(response, end.claim, polled)?;
+        match (not_now, takes_reports || takes_claims) {
+            (true, false) => self.back_off(),
+            (true, true) if !takes_claims => self.pause(),
+            _ => self.busy = busy(),
         }
         Ok(())
     }
 
     /// They go in smaller requests; one that was alone already waits aside.
     fn settle_stuck_reports(&mut self, reports: Batch) {
-        self.most = (reports.len() / 2).max(1);
         let alone = reports.len() == 1;
+        if !alone {
+            self.most = reports.len() / 2;
+        }
         let mut reports: Vec<_> = reports.into_reports().collect();
         // The oldest first again.
         reports.reverse();
         for report in reports {
             if alone {
-                self.held.push_back((Instant::now() + crate::http::jittered(LONGEST_WAIT), report));
+                self.hold(report, Tries::first_after(LONGEST_WAIT));
             } else {
                 self.ready.push_front(report);
             }
         }
     }
 
+    fn settle_refusal(&mut self, reports: Batch, claim: Option<Claim>, error: WorkerError) -> Result<(), WorkerError> {
+        // The reports are at fault, or else the next claim finds out.
+        if matches!(error, WorkerError::Refused { .. }) && !reports.is_empty() && self.link.is_admitted() {
+            self.settle_refused_reports(reports, &error);
+            self.unanswered = claim.or(self.unanswered.take());
+            return Ok(());
+        }
+        self.give_up(error)
+    }
+
     /// One report must not take others down with it: they go in smaller requests. One that is refused alone is followed by
     /// a failure that says so; if that is refused too, its lease runs out.
     fn settle_refused_reports(&mut self, reports: Batch, error: &WorkerError) {
         tracing::error!(%error, reports = reports.len(), "outcomes refused");
-        self.most = (reports.len() / 2).max(1);
         let alone = reports.len() == 1;
+        if !alone {
+            self.most = reports.len() / 2;
+        }
         let mut reports: Vec<_> = reports.into_reports().collect();
         // The oldest first again.
         reports.reverse();
@@ -318,7 +398,7 @@ impl Runtime {
             }
             self.ready.push_front(report);
         }
-        self.back_off();
+        self.pause();
     }
 
     /// The server refuses this worker's claims. Once it was let in, what runs may end and be reported before the worker
@@ -335,12 +415,7 @@ impl Runtime {
         Ok(())
     }
 
-    fn settle_report(&mut self, mut report: Report, answer: Option<ItemAnswer>) -> Result<(), WorkerError> {
-        let Some(answer) = answer.filter(|answer| answer.ok || !answer.http_status.is_some_and(is_temporary)) else {
-            self.ready.push_back(report);
-            self.not_now = true;
-            return Ok(());
-        };
+    fn settle_report(&mut self, mut report: Report, answer: ItemAnswer) -> Result<(), WorkerError> {
         if is_replaced(&mut report, &answer) {
             self.ready.push_back(report);
             return Ok(());
@@ -364,21 +439,18 @@ impl Runtime {
     fn settle_claim(
         &mut self,
         response: ExchangeResponse,
-        claimed: Option<ExchangeClaim>,
-        sent_at: Instant,
+        claim: Option<Claim>,
         polled: bool,
     ) -> Result<(), WorkerError> {
         let jobs = response.jobs.unwrap_or_default();
         if let Some(refused) = response.claim_error {
             return self.settle_refused_claim(refused);
         }
-        if let Some(claim) = claimed {
-            let wait_ms = claim.max_wait_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
-            let least = Duration::from_millis(wait_ms / 2).max(BUSY_PAUSE);
-            if polled && jobs.is_empty() && sent_at.elapsed() < least {
-                // A server that ends polls early is shutting down, say: do not hammer it.
-                self.pause();
-            }
+        let Some(Claim { wanted, sent_at }) = claim else { return Ok(()) };
+        let wait_ms = wanted.max_wait_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
+        if polled && jobs.is_empty() && sent_at.elapsed() < Duration::from_millis(wait_ms / 2).max(BUSY_PAUSE) {
+            // A server that ends polls early is shutting down, say: do not hammer it.
+            self.pause();
         }
         let tolerance = self.options.outage_tolerance;
         self.begin(jobs.into_iter().map(|job| Lease::new(job, sent_at, tolerance)));
@@ -416,7 +488,6 @@ impl Runtime {
             let message = refused.message.unwrap_or_default();
             return self.give_up(WorkerError::Refused { status, error, message });
         }
-        self.not_now = true;
         Ok(())
     }
 
@@ -480,6 +551,11 @@ impl Runtime {
         }
         Ok(())
     }
+}
+
+/// The answer to a report, unless it says "not now" or nothing.
+fn decided(answer: Option<ItemAnswer>) -> Option<ItemAnswer> {
+    answer.filter(|answer| answer.ok || !answer.http_status.is_some_and(is_temporary))
 }
 
 /// One that was refused for what it says is followed by a failure that says so, if it can be.

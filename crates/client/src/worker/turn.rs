@@ -21,16 +21,20 @@ const TRIES: usize = 2;
 pub(crate) struct Turn {
     pub(crate) link: Arc<Link>,
     pub(crate) reports: Batch,
-    pub(crate) claim: Option<ExchangeClaim>,
+    pub(crate) claim: Option<Claim>,
     pub(crate) draining: CancellationToken,
+}
+
+/// A claim, and when it was sent for the first time: the leases that it brings may have begun then.
+pub(crate) struct Claim {
+    pub(crate) wanted: ExchangeClaim,
+    pub(crate) sent_at: Instant,
 }
 
 pub(crate) struct TurnEnd {
     pub(crate) reports: Batch,
-    /// The claim that was answered.
-    pub(crate) claimed: Option<ExchangeClaim>,
-    /// When the request was sent for the first time.
-    pub(crate) sent_at: Instant,
+    /// The claim that was sent last.
+    pub(crate) claim: Option<Claim>,
     pub(crate) response: Response,
 }
 
@@ -48,7 +52,6 @@ impl Turn {
     /// got lost is then repeated by the server, and no granted job is left without a holder that knows of it. When the
     /// worker drains, the claim is taken out before the request is sent again. Reports that do not get through give way.
     pub(crate) async fn run(mut self) -> TurnEnd {
-        let sent_at = Instant::now();
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut in_vain = 0;
         let response = loop {
@@ -75,14 +78,14 @@ impl Turn {
                 }
             }
         };
-        TurnEnd { reports: self.reports, claimed: self.claim, sent_at, response }
+        TurnEnd { reports: self.reports, claim: self.claim, response }
     }
 
     async fn send(&self) -> Result<ExchangeResponse, ExchangeError> {
         let mut request = self.link.request();
         self.reports.write(&mut request);
-        request.claim = self.claim.clone();
-        let claim_wait_ms = self.claim.as_ref().and_then(|claim| claim.max_wait_ms).unwrap_or_default();
+        request.claim = self.claim.as_ref().map(|claim| claim.wanted.clone());
+        let claim_wait_ms = request.claim.as_ref().and_then(|claim| claim.max_wait_ms).unwrap_or_default();
         let claim_wait = Duration::from_millis(u64::try_from(claim_wait_ms).unwrap_or_default());
         self.link.exchange_large(&request, ANSWER_WAIT + claim_wait).await
     }

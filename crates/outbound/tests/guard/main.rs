@@ -80,8 +80,7 @@ async fn names_of_this_machine_are_resolved_and_refused() {
 
 #[tokio::test]
 async fn the_connection_goes_to_the_address_that_was_checked() {
-    let checked = Listener::start("127.0.0.2:0").await;
-    let other = Listener::start(&format!("127.0.0.1:{}", checked.port())).await;
+    let (checked, other) = Listener::pair("127.0.0.2", "127.0.0.1").await;
     // Whoever asks a second time for this connection is sent elsewhere.
     let names = Names::answering(&[&["127.0.0.2"], &["127.0.0.1"]]);
     outbound(dev(), &names).get(&checked.url("rebinding.example", "/"), SOON).await.unwrap();
@@ -118,7 +117,7 @@ async fn an_answer_is_there_with_its_head_whatever_becomes_of_the_body() {
     // More is announced than ever comes.
     listener.answer("HTTP/1.1 202 Accepted\r\ncontent-length: 10\r\n\r\n01234".to_owned());
     let url = listener.url("127.0.0.1", "/");
-    let opened = outbound.open(Request::new(Method::POST, &url, Duration::from_millis(500))).await.unwrap();
+    let opened = outbound.open(Request::new(Method::POST, &url, Duration::from_secs(3))).await.unwrap();
     assert_eq!(opened.status.as_u16(), 202);
     // It ends when the time of the request is up, and says nothing about it.
     opened.drain().await;

@@ -61,7 +61,20 @@ pub struct Listener {
 
 impl Listener {
     pub async fn start(address: &str) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
+        Self::serve(TcpListener::bind(address).await.unwrap())
+    }
+
+    /// Two that have one port, which the system gives for one address alone.
+    pub async fn pair(one: &str, other: &str) -> (Self, Self) {
+        loop {
+            let first = TcpListener::bind((one, 0)).await.unwrap();
+            if let Ok(second) = TcpListener::bind((other, first.local_addr().unwrap().port())).await {
+                return (Self::serve(first), Self::serve(second));
+            }
+        }
+    }
+
+    fn serve(listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State::new());
         let serving = Arc::clone(&state);
@@ -82,10 +95,6 @@ impl Listener {
 
     pub fn url(&self, host: &str, path: &str) -> String {
         format!("http://{host}:{}{path}", self.address.port())
-    }
-
-    pub fn port(&self) -> u16 {
-        self.address.port()
     }
 
     pub fn connections(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, later};
 use crate::on_both_stores;
 use crate::worker::{Held, Plane, at_once};
 
@@ -20,9 +20,10 @@ async fn cancel(plane: &Plane, held: &Held, reason: &str) -> Value {
 }
 
 async fn what_has_not_started_is_cancelled_at_once_and_the_reason_arrives(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let dispatched = plane.dispatched(json!({})).await;
-    let waiting = plane.dispatched(json!({})).await;
+    let waiting = plane.dispatched(json!({"retry": later()})).await;
     plane.call(&waiting, "completed", json!({"outcome": "FAILED"})).await.ok();
     let ready = plane.dispatched(at_once(3)).await;
     plane.call(&ready, "completed", json!({"outcome": "FAILED"})).await.ok();
@@ -74,6 +75,7 @@ async fn ends_within_the_grace(server: Server) {
 }
 
 async fn after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let held = plane.dispatched(json!({"cancel_grace_period_ms": 20_000})).await;
     plane.started(&held).await;
@@ -90,6 +92,7 @@ async fn after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled(server
 }
 
 async fn a_cancelled_task_of_a_dead_worker_is_never_granted_again(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let held = plane.dispatched(at_once(3)).await;
     plane.started(&held).await;

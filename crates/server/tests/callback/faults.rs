@@ -189,7 +189,7 @@ async fn what_fails_inside_is_said_in_the_envelope(server: Server) {
     let plane = Plane::new(server).await;
     let held = plane.dispatched(json!({})).await;
     for call in ["started", "heartbeat", "completed"] {
-        plane.server.engine.store().faults().fail_at(1, Fault::Panic);
+        plane.server.engine.store().faults().fail_in("load", Fault::Panic);
         let answer = plane.call(&held, call, json!({"outcome": "SUCCEEDED"})).await;
         assert!(!plane.server.engine.store().faults().clear(), "{call}: the fault was met");
         assert_eq!(word(&answer, 500), "internal");

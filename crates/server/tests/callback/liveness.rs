@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::Server;
+use crate::harness::{Server, later};
 use crate::on_both_stores;
 use crate::worker::{Plane, at_once};
 
@@ -16,8 +16,10 @@ on_both_stores!(
 );
 
 async fn a_heartbeat_after_the_end_of_the_lease_is_refused_before_any_sweep(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
-    let held = plane.dispatched(json!({"heartbeat_interval_ms": 5_000, "heartbeat_timeout_ms": 10_000})).await;
+    let times = json!({"heartbeat_interval_ms": 5_000, "heartbeat_timeout_ms": 10_000, "retry": later()});
+    let held = plane.dispatched(times).await;
     plane.started(&held).await;
     plane.server.advance(6_000);
     plane.call(&held, "heartbeat", json!({})).await.ok();
@@ -28,6 +30,7 @@ async fn a_heartbeat_after_the_end_of_the_lease_is_refused_before_any_sweep(serv
 }
 
 async fn the_second_attempt_is_not_judged_by_the_heartbeats_of_the_first(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let first = plane.dispatched(at_once(3)).await;
     plane.call(&first, "heartbeat", json!({})).await.ok();
@@ -42,6 +45,7 @@ async fn the_second_attempt_is_not_judged_by_the_heartbeats_of_the_first(server:
 }
 
 async fn an_attempt_that_nobody_starts_is_closed(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let held = plane.dispatched(at_once(2)).await;
     plane.server.advance(300_000);
@@ -53,6 +57,7 @@ async fn an_attempt_that_nobody_starts_is_closed(server: Server) {
 }
 
 async fn the_time_out_of_an_attempt_runs_from_its_start(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let held = plane.dispatched(json!({"timeout_ms": 30_000})).await;
     plane.server.advance(100_000);
@@ -79,6 +84,7 @@ async fn a_deadline_ends_the_task_and_its_retries(server: Server) {
 }
 
 async fn a_clock_that_is_off_is_counted_and_decides_nothing(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let held = plane.dispatched(json!({})).await;
     let skew = async || {

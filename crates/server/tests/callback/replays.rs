@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, later};
 use crate::on_both_stores;
 use crate::worker::{Held, Plane, at_once};
 
@@ -38,8 +38,9 @@ async fn a_replay_gets_the_first_answer_at_once_after_a_restart_and_after_a_newe
 }
 
 async fn other_content_for_a_reported_attempt_is_refused_and_kept(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
-    let held = plane.dispatched(json!({})).await;
+    let held = plane.dispatched(json!({"retry": later()})).await;
     fails(&plane, &held).await;
     let refused = plane.succeeded(&held).await.refused(409);
     assert_eq!((&refused["error"], &refused["state"]), (&json!("attempt_already_completed"), &json!("RETRY_WAIT")));
@@ -52,8 +53,11 @@ async fn other_content_for_a_reported_attempt_is_refused_and_kept(server: Server
 }
 
 async fn a_late_success_counts_until_the_next_grant(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
-    for (extra, state) in [(json!({}), "Scheduled"), (at_once(3), "Ready"), (json!({"max_attempts": 1}), "Failed")] {
+    for (extra, state) in
+        [(json!({"retry": later()}), "Scheduled"), (at_once(3), "Ready"), (json!({"max_attempts": 1}), "Failed")]
+    {
         let held = plane.dispatched(extra).await;
         plane.started(&held).await;
         plane.server.advance(90_000);
@@ -69,6 +73,7 @@ async fn a_late_success_counts_until_the_next_grant(server: Server) {
 }
 
 async fn after_the_next_grant_a_late_success_is_evidence(server: Server) {
+    server.still().await;
     let plane = Plane::new(server).await;
     let first = plane.dispatched(at_once(2)).await;
     plane.started(&first).await;

@@ -97,10 +97,10 @@ async fn room_that_comes_free_can_be_used(server: Server) {
         let answer = submitted(&server, acme.header(), "q", json!(1)).await;
         (answer.status.as_u16() == 429).then_some(answer)
     };
-    assert_limited(&wait_until("one runs", Duration::from_secs(5), full).await, "max_running");
+    assert_limited(&wait_until("one runs", Duration::from_secs(60), full).await, "max_running");
     server.complete("w-1", &job, json!(1)).await.ok();
     let free = async || (submitted(&server, acme.header(), "q", json!(1)).await.status.as_u16() == 201).then_some(());
-    wait_until("there is room again", Duration::from_secs(5), free).await;
+    wait_until("there is room again", Duration::from_secs(60), free).await;
 }
 
 async fn limits_are_set_shown_and_taken_away(server: Server) {

@@ -136,6 +136,7 @@ async fn a_worker_that_stops_ends_the_task_cancelled(server: Server) {
 }
 
 async fn the_end_of_the_grace_ends_the_attempt(server: Server) {
+    server.still().await;
     let (id, job) = running(&server, json!({"cancel_grace_period_ms": 10_000})).await;
     cancel(&server, &id, json!({"reason": "enough"})).await.ok();
     assert_eq!(server.heartbeat("w-1", &job).await.ok()["should_cancel"], true);
@@ -156,6 +157,7 @@ async fn the_end_of_the_grace_ends_the_attempt(server: Server) {
 }
 
 async fn the_grace_starts_with_the_first_signal(server: Server) {
+    server.still().await;
     // Signalled at once: the grace counts from there, not from later signals.
     let (id, job) = running(&server, json!({"cancel_grace_period_ms": 10_000})).await;
     cancel(&server, &id, json!({})).await.ok();

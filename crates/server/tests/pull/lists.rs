@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tenure_server::Transports;
 use tenure_testkit::wait_until;
 
-use crate::harness::{SOON, Server, retryable, time};
+use crate::harness::{SOON, Server, later, retryable, time};
 use crate::on_both_stores;
 
 on_both_stores!(
@@ -241,12 +241,12 @@ async fn why_tells_each_cause(server: Server) {
     };
     let codes =
         |causes: &[Value]| causes.iter().map(|cause| cause["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
-    let later = server.submit(json!({"delay_ms": 60_000})).await;
-    let (state, causes) = why(&later).await;
+    let delayed = server.submit(json!({"delay_ms": 60_000})).await;
+    let (state, causes) = why(&delayed).await;
     assert_eq!((state.as_str(), codes(&causes)), ("Scheduled", vec!["waiting_until".to_owned()]));
-    assert_eq!(causes[0]["detail"]["until"], server.task(&later).await["run_at"]);
+    assert_eq!(causes[0]["detail"]["until"], server.task(&delayed).await["run_at"]);
     // Nobody has ever asked; then somebody has.
-    let id = server.submit(json!({})).await;
+    let id = server.submit(json!({"retry": later()})).await;
     assert_eq!(codes(&why(&id).await.1), ["no_worker"]);
     let job = server.claim("w-1").await;
     let (state, causes) = why(&id).await;
@@ -292,7 +292,7 @@ async fn a_rate_limit_lets_waiting_claims_through_in_time(server: Server) {
     let started = std::time::Instant::now();
     let waiting = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 30_000});
     assert_eq!(server.worker("claim", waiting).await.ok()["claimed"], true);
-    assert!(started.elapsed().as_secs() < 5);
+    assert!(started.elapsed().as_secs() < 20);
     wait_until("the last one's token", SOON, async || {
         server.worker("claim", claim.clone()).await.ok()["claimed"] == true
     })

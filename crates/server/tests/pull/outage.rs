@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
-use crate::harness::{SOON, Server};
+use crate::harness::{SOON, Server, later};
 use crate::on_both_stores;
 
 const TEN_MINUTES: i64 = 600_000;
@@ -137,7 +137,7 @@ async fn a_deadline_does_not(server: Server) {
 }
 
 async fn a_short_pause_is_no_outage(server: Server) {
-    server.submit(json!({"lease_ttl_seconds": 1})).await;
+    server.submit(json!({"lease_ttl_seconds": 1, "retry": later()})).await;
     let job = server.claim("w-1").await;
     server.clock.advance_through_outage(2_000);
     server.until(job["job_id"].as_str().unwrap(), "Scheduled").await;

@@ -5,7 +5,7 @@ use tenure_core::TaskId;
 use tenure_testkit::wait_until;
 
 use crate::everywhere;
-use crate::harness::{SOON, Server, between};
+use crate::harness::{SOON, Server, between, later};
 
 everywhere!(
     the_job_of_a_killed_worker_is_granted_again,
@@ -16,6 +16,7 @@ everywhere!(
 );
 
 async fn the_job_of_a_killed_worker_is_granted_again(server: Server) {
+    server.still().await;
     let retry = json!({"initial_backoff_ms": 2_000, "jitter": "none"});
     let id = server.submit(json!({"lease_ttl_seconds": 5, "retry": retry})).await;
     let first = server.claim("w-1").await;
@@ -43,9 +44,10 @@ async fn the_job_of_a_killed_worker_is_granted_again(server: Server) {
 }
 
 async fn a_poisoned_row_does_not_stop_the_reaper(server: Server) {
+    server.still().await;
     let mut ids = Vec::new();
     for _ in 0..5 {
-        ids.push(server.submit(json!({"lease_ttl_seconds": 5})).await);
+        ids.push(server.submit(json!({"lease_ttl_seconds": 5, "retry": later()})).await);
     }
     for _ in 0..5 {
         assert!(!server.claim("w-1").await.is_null());
@@ -68,7 +70,7 @@ async fn a_poisoned_row_does_not_stop_the_reaper(server: Server) {
         server.until(id, "Scheduled").await;
     }
     // The reaper goes on: what expires later is handled too.
-    let later = server.submit(json!({"lease_ttl_seconds": 5, "queue": "later"})).await;
+    let later = server.submit(json!({"lease_ttl_seconds": 5, "queue": "later", "retry": later()})).await;
     let claim = json!({"worker_id": "w-1", "streams": ["later"], "max_wait_ms": 0});
     assert_eq!(server.worker("claim", claim).await.ok()["claimed"], true);
     server.advance(6_000);
@@ -117,7 +119,8 @@ async fn a_lease_that_is_renewed_does_not_expire(server: Server) {
 }
 
 async fn an_expired_lease_is_never_extended_swept_or_not(server: Server) {
-    let id = server.submit(json!({"lease_ttl_seconds": 30})).await;
+    server.still().await;
+    let id = server.submit(json!({"lease_ttl_seconds": 30, "retry": later()})).await;
     let job = server.claim("w-1").await;
     // The heartbeat races with the reaper: the answer is the same whoever is first.
     server.advance(30_000);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::everywhere;
-use crate::harness::{Server, fatal, report, retryable};
+use crate::harness::{Server, fatal, later, report, retryable};
 
 everywhere!(
     a_repeated_complete_gets_the_same_answer,
@@ -125,7 +125,8 @@ async fn a_replay_needs_the_token(server: Server) {
 }
 
 async fn a_late_report_has_a_receipt_too(server: Server) {
-    let id = server.submit(json!({"lease_ttl_seconds": 5})).await;
+    server.still().await;
+    let id = server.submit(json!({"lease_ttl_seconds": 5, "retry": later()})).await;
     let job = server.claim("w-1").await;
     server.advance(6_000);
     server.until(&id, "Scheduled").await;

@@ -61,10 +61,7 @@ async fn a_store_that_goes_away_and_comes_back_loses_nothing() {
 
     postgres.start_again().await;
     let back = Instant::now();
-    wait_until("it serves again", Duration::from_secs(5), async || {
-        server.get("/api/v1/ready").await.status.is_success()
-    })
-    .await;
+    wait_until("it serves again", SOON, async || server.get("/api/v1/ready").await.status.is_success()).await;
     // The lease has run out while nobody could renew it. It is judged by the grace: the holder keeps its job.
     assert_eq!(server.heartbeat("w-1", &job).await.ok()["ok"], true);
     assert!(server.claim("w-2").await.is_null());
@@ -77,7 +74,7 @@ async fn a_store_that_goes_away_and_comes_back_loses_nothing() {
     assert_eq!(server.queue("ready").await["counts"]["ready"], 1);
     server.post("/api/v1/tasks", json!({"queue": "ready", "operator": "op", "idempotency_key": "k"})).await.ok();
     assert_eq!(server.queue("ready").await["counts"]["ready"], 2);
-    assert!(back.elapsed() < Duration::from_secs(10), "{:?}", back.elapsed());
+    assert!(back.elapsed() < Duration::from_secs(25), "{:?}", back.elapsed());
     // A claim that waits is served as before.
     let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 30_000});
     let (claimed, id) = tokio::join!(server.worker("claim", claim), server.submit(json!({})));

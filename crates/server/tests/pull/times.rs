@@ -18,6 +18,7 @@ everywhere!(
 );
 
 async fn a_timeout_ends_a_job_whose_worker_heartbeats_on(server: Server) {
+    server.still().await;
     let retry = json!({"initial_backoff_ms": 3_000, "jitter": "none"});
     let id = server.submit(json!({"timeout_seconds": 20, "lease_ttl_seconds": 10, "retry": retry})).await;
     let job = server.claim("w-1").await;
@@ -37,6 +38,7 @@ async fn a_timeout_ends_a_job_whose_worker_heartbeats_on(server: Server) {
 }
 
 async fn no_heartbeat_extends_a_lease_past_the_timeout(server: Server) {
+    server.still().await;
     let id = server.submit(json!({"timeout_ms": 15_000, "lease_ttl_seconds": 10})).await;
     let job = server.claim("w-1").await;
     let granted = server.task(&id).await;
@@ -52,6 +54,7 @@ async fn no_heartbeat_extends_a_lease_past_the_timeout(server: Server) {
 }
 
 async fn no_lease_lasts_past_the_deadline(server: Server) {
+    server.still().await;
     let deadline = server.engine.now().await.unwrap().plus(90_000).to_string();
     let id = server.submit(json!({"deadline": deadline})).await;
     let job = server.claim("w-1").await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_testkit::wait_until;
+use tenure_testkit::{Port, wait_until};
 
 use crate::harness::{SOON, Server};
 use crate::kit::{A_WHILE, Worker, answer, push_queue};
@@ -46,10 +46,9 @@ async fn well() -> Worker {
 }
 
 async fn a_dead_target_costs_others_nothing_and_its_tasks_no_attempts(server: Server) {
-    let (dead, port) = {
-        let worker = Worker::answering(200).await;
-        (worker.url.clone(), worker.port)
-    };
+    // Kept from others until somebody listens there.
+    let port = Port::reserve();
+    let dead = format!("http://127.0.0.1:{}/dispatch", port.number());
     let sick_is_well = Arc::new(AtomicBool::new(false));
     let sick = {
         let well = Arc::clone(&sick_is_well);
@@ -86,7 +85,7 @@ async fn a_dead_target_costs_others_nothing_and_its_tasks_no_attempts(server: Se
     })
     .await;
     let told = why.to_string();
-    assert!(told.contains(&format!("http://127.0.0.1:{port}")) && !told.contains("no_worker"), "{why}");
+    assert!(told.contains(&format!("http://127.0.0.1:{}", port.number())) && !told.contains("no_worker"), "{why}");
 
     // Time passes: the circuit stays open, and nothing more is granted. Each of the few pushes is a probe.
     for queue in ["dead", "sick"] {
@@ -99,7 +98,7 @@ async fn a_dead_target_costs_others_nothing_and_its_tasks_no_attempts(server: Se
     assert!(metrics.contains("tenure_push_circuits_open"), "{metrics}");
 
     // They come back: a probe notices, and all is pushed.
-    let back = Worker::at(port, |_, pushed| async move {
+    let back = Worker::at(port.number(), |_, pushed| async move {
         pushed.succeed().await;
         answer(200)
     })
@@ -127,7 +126,7 @@ async fn a_hanging_target_holds_up_its_queue_alone(server: Server) {
     .await;
     let other = well().await;
     // More open attempts than one queue has pushes in flight.
-    push_queue(&server, "hanging", &hanging.url, json!({"concurrency": 1000})).await.ok();
+    push_queue(&server, "hanging", &hanging.url, json!({"concurrency": 1000, "ack_timeout_ms": 60_000})).await.ok();
     push_queue(&server, "well", &other.url, json!({})).await.ok();
     submit(&server, "hanging", 400).await;
     hanging.nth(100).await;

@@ -91,7 +91,7 @@ async fn many_tasks_reach_a_worker_that_behaves_badly(server: Server) {
         let memory = Arc::clone(&memory);
         Worker::start(move |number, pushed| behave(number, pushed, Arc::clone(&memory))).await
     };
-    push_to(&server, &worker.url, json!({"concurrency": 200, "ack_timeout_ms": 1000})).await.ok();
+    push_to(&server, &worker.url, json!({"concurrency": 200, "ack_timeout_ms": 5_000})).await.ok();
     let count = tasks();
     for _ in 0..count / 1_000 {
         let batch: Vec<_> = (0..1_000).map(|_| json!({"queue": "q", "operator": "op"})).collect();

@@ -61,8 +61,9 @@ async fn the_rate_holds_back_what_is_more(server: Server) {
 async fn a_task_of_a_push_queue_cannot_be_claimed(server: Server) {
     // Nothing listens there: the task stays where it is.
     push_to(&server, "http://127.0.0.1:1/dispatch", json!({})).await.ok();
-    server.submit(json!({})).await;
+    let first = server.submit(json!({})).await;
     assert!(server.claim("w").await.is_null());
+    server.until(&first, "Running").await;
     server.put("/api/v1/queues/q", json!({"push": null})).await.ok();
     let task = server.submit(json!({})).await;
     let job = server.claim("w").await;

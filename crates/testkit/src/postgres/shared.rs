@@ -167,10 +167,10 @@ mod tests {
         let programs = Programs::find().unwrap();
         let home = TempDir::new().unwrap();
         programs.hand_over(home.path()).unwrap();
-        let idle = Duration::from_secs(2);
+        let idle = Duration::from_secs(6);
         let (server, port) = start(&programs, home.path(), idle).await.unwrap();
-        // More than twice the limit, with signs of life in between.
-        for _ in 0..50 {
+        // Longer than the limit, with signs of life in between.
+        for _ in 0..80 {
             use_once(&server).unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

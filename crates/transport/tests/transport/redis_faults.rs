@@ -62,7 +62,7 @@ async fn a_wait_on_a_redis_that_stands_still_ends() {
     let consumer = transport(&stand.server.url(), "a");
     let waiting = {
         let consumer = consumer.clone();
-        tokio::spawn(async move { consumer.receive(&[queue("etl")], 1, Duration::from_secs(3)).await })
+        tokio::spawn(async move { consumer.receive(&[queue("etl")], 1, Duration::from_secs(15)).await })
     };
     tenure_testkit::wait_until("it waits", SOON, async || {
         stand.run::<String>(&["CLIENT", "LIST"]).lines().any(|client| client.contains("cmd=xread"))
