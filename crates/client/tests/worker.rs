@@ -116,7 +116,7 @@ async fn a_refused_heartbeat_ends_the_handler_and_nothing_is_reported() {
 
 #[tokio::test]
 async fn a_lease_that_no_answer_renews_ends_by_the_local_clock() {
-    let server = FakeServer::start(script([job("a", "endless", 1)])).await;
+    let server = FakeServer::start(script([job("a", "endless", 5)])).await;
     server.script(|script| script.heartbeat = Reply::Hang);
     let (worker, was_dropped) = endless(worker(&server).outage_tolerance(Duration::ZERO));
     let (stop, run) = spawn(worker);

@@ -16,7 +16,7 @@ const TERMINATE: Duration = Duration::from_secs(30);
 
 /// How long the rest of the output may take to arrive after the process has ended. Only a
 /// grandchild that still holds the pipe open makes it late.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// A running process. Killed when dropped, so a failed test leaves nothing behind.
 #[derive(Debug)]

@@ -75,9 +75,12 @@ impl Postgres {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio_postgres::NoTls;
 
     use super::*;
+    use crate::wait_until;
 
     async fn connect(database: &Database) -> tokio_postgres::Client {
         let (client, connection) = tokio_postgres::connect(database.url(), NoTls).await.unwrap();
@@ -116,7 +119,10 @@ mod tests {
         let there = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
         assert_eq!(tenure_localpg::run(server.port, &there).await.unwrap(), "1");
         drop(database);
-        assert_eq!(tenure_localpg::run(server.port, &there).await.unwrap(), "0");
+        wait_until("the database is gone", Duration::from_secs(30), async || {
+            tenure_localpg::run(server.port, &there).await.unwrap() == "0"
+        })
+        .await;
     }
 
     #[test]

@@ -213,10 +213,10 @@ async fn a_worker_gets_its_tokens_for_its_bootstrap_key() {
     assert_eq!(stranger.wait(SOON).await.code(), Some(4));
     let mut worker = start("w1");
     worker.wait_for_stderr("worker starts", SOON).await;
-    // Longer than a token lasts: the lease is kept with a later one.
-    let payload = r#"{"ms": 5000}"#;
+    // Longer than a token lasts, and than the lease: that is kept with later ones.
+    let payload = r#"{"ms": 11000}"#;
     let submit =
-        ["task", "submit", "q", "sleep", "--payload", payload, "--lease-ttl", "3s", "--max-attempts", "1", "--wait"];
+        ["task", "submit", "q", "sleep", "--payload", payload, "--lease-ttl", "9s", "--max-attempts", "1", "--wait"];
     assert_eq!(code(&site.run(&submit).await), 0);
     let said = worker.output().stderr;
     assert!(!said.contains(BOOTSTRAP) && !said.contains("-worker-v1."), "{said}");

@@ -1,7 +1,6 @@
 //! `tenure serve`: what it needs to start, what it refuses, how it ends.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 use tenure_testkit::{Child, Output, Port, RawClient, Signal, Tenure};
 
@@ -52,7 +51,7 @@ async fn a_second_signal_ends_it_at_once() {
     server.signal(Signal::SIGTERM);
     server.wait_for_stderr("stopping", SOON).await;
     server.signal(Signal::SIGTERM);
-    assert_eq!(server.wait(Duration::from_secs(5)).await.code(), Some(143));
+    assert_eq!(server.wait(SOON).await.code(), Some(143));
 }
 
 #[tokio::test]

@@ -106,9 +106,10 @@ async fn waiting_for_a_task_says_how_it_ended() {
 #[tokio::test]
 async fn a_running_task_is_watched_canceled_and_retried() {
     let site = Site::new().await;
+    site.ok(&["queue", "set", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
     let mut worker = site.worker(&["--queue", "q", "--name", "w-1"]);
     worker.wait_for_stderr("worker starts", SOON).await;
-    let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 60000}"#, "--lease-ttl", "1s"]).await;
+    let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 60000}"#]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
     watcher.wait_for_stdout("Running  attempt 1 of 3 on w-1", SOON).await;
     watcher.wait_for_stdout("%  slept", SOON).await;

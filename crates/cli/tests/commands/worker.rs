@@ -47,13 +47,17 @@ async fn operators_can_come_from_the_configuration() {
 #[tokio::test]
 async fn a_worker_drains_and_ends_with_0() {
     let site = Site::new().await;
-    let mut worker = site.worker(&["--queue", "q"]);
-    let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 1500}"#]).await;
+    let go = site.home.path().join("go");
+    let hold = format!("hold=until [ -e {} ]; do sleep 0.05; done", go.display());
+    let mut worker = site.worker(&["--queue", "q", "--operator", &hold]);
+    let id = site.submit(&["q", "hold"]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
     watcher.wait_for_stdout("Running", SOON).await;
     // It reads its files for every request anyway.
     worker.signal(Signal::SIGHUP);
     worker.signal(Signal::SIGTERM);
+    worker.wait_for_stderr("worker drains", SOON).await;
+    std::fs::write(&go, "").unwrap();
     assert_eq!(worker.wait(SOON).await.code(), Some(0));
     assert_eq!(watcher.wait(SOON).await.code(), Some(0));
 }
@@ -156,10 +160,11 @@ async fn up_is_a_server_with_a_worker() {
 #[tokio::test]
 async fn a_command_that_ends_well_after_a_cancel_has_succeeded() {
     let site = Site::new().await;
+    site.ok(&["queue", "set", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
     let ready = site.home.path().join("ready");
     let command = format!("late=trap 'echo 7; exit 0' TERM; touch {}; sleep 100 & wait", ready.display());
     let _worker = site.worker(&["--queue", "q", "--operator", &command]);
-    let id = site.submit(&["q", "late", "--lease-ttl", "2s"]).await;
+    let id = site.submit(&["q", "late"]).await;
     wait_until("the trap is set", SOON, async || ready.exists()).await;
     site.ok(&["task", "cancel", &id]).await;
     let ended = wait_until("the task has ended", SOON, async || {

@@ -88,7 +88,7 @@ async fn a_wake_up_is_extended_while_its_job_runs() {
             Ok::<_, TaskError>(Json::null())
         }
     });
-    let task = site.submit("hold", 3).await;
+    let task = site.submit("hold", 10).await;
     site.publish(&[&task]).await;
     let (_stop, _run) = spawn(worker);
     site.until(&task, "Running").await;

@@ -184,7 +184,7 @@ async fn a_revoked_api_key_is_refused_and_costs_nobody_else_a_call() {
         let said = eve.get("/api/v1/tasks").await;
         assert!(said.status == 401 || (n > 20 && said.status == 429), "{n}: {said:?}");
     }
-    assert_eq!(eve.get("/api/v1/tasks").await.status, 429);
+    wait_until("more fail than may", PATIENCE, async || eve.get("/api/v1/tasks").await.status == 429).await;
     load.settle().await;
     // Keys that come and go are no reason to forget who the others are.
     let (_, id) = made("zoe").await;

@@ -55,7 +55,7 @@ async fn submit(site: &Site, count: usize) -> (Vec<String>, Duration) {
 async fn survives(pair: &Pair, fail_over: impl AsyncFnOnce(&Pair)) -> Site {
     let site = Site::start(Some(&pair.url())).await;
     let _worker = site.worker(&["--name", "w", "--concurrency", "8"]);
-    let running = site.submit("sleep", json!({"payload": {"ms": 3_000}, "lease_ttl_seconds": 5})).await;
+    let running = site.submit("sleep", json!({"payload": {"ms": 3_000}, "lease_ttl_seconds": 15})).await;
     site.until(&running, "Running").await;
     let (mut ids, _) = submit(&site, SUBMITS).await;
     let ((more, longest), ()) = tokio::join!(submit(&site, 2 * SUBMITS), fail_over(pair));

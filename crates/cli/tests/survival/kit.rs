@@ -40,7 +40,7 @@ impl Site {
             folder,
             port,
             store: store.map(ToOwned::to_owned),
-            http: reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
+            http: reqwest::Client::builder().timeout(Duration::from_secs(60)).build().unwrap(),
         };
         site.start_again().await;
         site

@@ -169,9 +169,9 @@ impl Site {
         wait_until(&what, PATIENCE, async || self.trace(name).iter().any(|noted| noted == line)).await;
     }
 
-    /// Submits with a lease of two seconds and retries at once.
+    /// Submits with a lease that outlives a machine that stands still for a while, and retries at once.
     pub async fn submit(&self, operator: &str, payload: Value, more: Value) -> String {
-        let mut task = json!({"queue": "q", "operator": operator, "payload": payload, "lease_ttl_seconds": 2,
+        let mut task = json!({"queue": "q", "operator": operator, "payload": payload, "lease_ttl_seconds": 15,
             "retry": {"initial_backoff_ms": 0}});
         task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = self.post("/api/v1/tasks", &task).await;

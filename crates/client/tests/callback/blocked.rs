@@ -2,6 +2,22 @@
 
 use super::*;
 
+/// The lease of the tasks here. A machine that stands still for so long lets it run out.
+const LEASE_MS: u64 = 6_000;
+
+fn leased(envelope: Value) -> Value {
+    changed(envelope, json!({"heartbeatTimeoutMs": LEASE_MS, "heartbeatIntervalMs": 200}))
+}
+
+/// Whether the heartbeats of a task go on for longer than its lease could live without them.
+fn outlives(called: &[Called], task: &str) -> bool {
+    let mut beats = called.iter().filter(|call| call.call == "heartbeat" && call.task == task);
+    match (beats.next(), beats.next_back()) {
+        (Some(first), Some(last)) => last.at.duration_since(first.at) > Duration::from_millis(LEASE_MS),
+        _ => false,
+    }
+}
+
 /// With an operator that blocks its thread until it is told to go on.
 fn blocking(worker: Worker) -> (Worker, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel::<()>();
@@ -33,13 +49,10 @@ fn a_handler_that_blocks_its_whole_runtime_still_heartbeats() {
     let address = serve_on_one_thread(worker);
     let test = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     test.block_on(async {
-        let short = json!({"heartbeatTimeoutMs": 1000, "heartbeatIntervalMs": 100});
-        let envelope = changed(plane.envelope("a", "block"), short);
+        let envelope = leased(plane.envelope("a", "block"));
         // The answer cannot be waited for: the thread that would give it is blocked.
         tokio::spawn(async move { push(address, &envelope, Some(SECRET)).await });
-        // At ten a second, for longer than the lease could live without them.
-        let beats = plane.until_count("heartbeat", 20).await;
-        assert!(beats[19].at.duration_since(beats[0].at) > Duration::from_secs(1));
+        plane.until(|called| outlives(called, "a")).await;
         assert_eq!(plane.count("completed"), 0);
         release.send(()).unwrap();
         let completed = plane.until_count("completed", 1).await;
@@ -50,31 +63,26 @@ fn a_handler_that_blocks_its_whole_runtime_still_heartbeats() {
 /// One handler blocks the only thread; the others were started and have not begun.
 #[test]
 fn attempts_that_wait_behind_a_blocked_runtime_heartbeat_too() {
-    let plane = Plane::start_apart(Rules::default());
+    const TASKS: [&str; 3] = ["a", "b", "c"];
+    let plane = Plane::start_apart(Rules { started: Say::No(503, "store_unavailable"), ..Rules::default() });
     let (worker, release) = blocking(worker(&plane));
-    // All are taken in before the first handler can begin.
-    plane.rules(|rules| rules.started_first = vec![Say::No(503, "store_unavailable"); 3].into());
     let address = serve_on_one_thread(worker);
     let test = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     test.block_on(async {
-        let short = json!({"heartbeatTimeoutMs": 2000, "heartbeatIntervalMs": 200});
-        for task in ["a", "b", "c"] {
-            let envelope = changed(plane.envelope(task, "block"), short.clone());
+        for task in TASKS {
+            let envelope = leased(plane.envelope(task, "block"));
             tokio::spawn(async move { push(address, &envelope, Some(SECRET)).await });
         }
-        // For longer than a lease could live without them, each has its heartbeats.
-        plane
-            .until(|called| {
-                ["a", "b", "c"].iter().all(|task| {
-                    let of = |called: &&Called| called.call == "heartbeat" && called.task == *task;
-                    called.iter().filter(of).count() >= 15
-                })
-            })
-            .await;
-        for _ in 0..3 {
+        // All are taken in before the first handler can begin.
+        let starts =
+            |called: &[Called], task: &str| called.iter().any(|call| call.call == "started" && call.task == task);
+        plane.until(|called| TASKS.iter().all(|&task| starts(called, task))).await;
+        plane.rules(|rules| rules.started = Say::Yes);
+        plane.until(|called| TASKS.iter().all(|&task| outlives(called, task))).await;
+        for _ in TASKS {
             release.send(()).unwrap();
         }
-        plane.until_count("completed", 3).await;
+        plane.until_count("completed", TASKS.len()).await;
     });
 }
 

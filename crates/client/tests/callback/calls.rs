@@ -68,7 +68,7 @@ async fn completed_is_repeated_with_the_same_body_and_a_duplicate_is_a_success()
 async fn a_report_is_given_up_when_the_token_has_expired() {
     let plane = Plane::start(Rules { completed: Say::No(503, "store_unavailable"), ..Rules::default() }).await;
     let site = serve(worker(&plane)).await;
-    site.push(&changed(plane.envelope("a", "echo"), json!({"tokenExpiresAt": after(3)}))).await;
+    site.push(&changed(plane.envelope("a", "echo"), json!({"tokenExpiresAt": after(8)}))).await;
     let ended = site.until_ended(1).await;
     assert!(matches!(&ended[0].reported, Reported::Unanswered(why) if why.contains("expired")), "{:?}", ended[0]);
     assert!(plane.count("completed") >= 2);

@@ -115,7 +115,11 @@ async fn start(programs: &Programs, home: &Path, idle: Duration) -> Result<(Path
     let reservation = Port::try_reserve()?;
     let port = reservation.number();
     let mut supervisor = supervise(programs, &cluster, folder.path(), port, idle)?;
-    cluster.wait_until_ready(&mut supervisor, port).await?;
+    tokio::select! {
+        ready = cluster.wait_until_ready(&mut supervisor, port) => ready?,
+        // One that starts slowly is not idle.
+        () = use_on_and_on(folder.path()) => {}
+    }
     fs::write(folder.path().join("port"), port.to_string())?;
     Ok((folder.keep(), port))
 }
@@ -142,6 +146,14 @@ fn supervise(programs: &Programs, cluster: &Cluster, folder: &Path, port: u16, i
 
 fn use_once(server: &Path) -> std::io::Result<()> {
     File::create(server.join("in_use")).map(drop)
+}
+
+/// Says that the server is in use for as long as this is waited for, which never ends by itself.
+async fn use_on_and_on(server: &Path) {
+    loop {
+        let _ = use_once(server);
+        tokio::time::sleep(SIGN_OF_LIFE).await;
+    }
 }
 
 /// Says that the server is in use until this process ends.
