@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Answer, AttemptChange, Change, Context, Decision, Reach, Rejection, Task, expire};
-use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason};
+use crate::attempt::{AttemptState, Failure, Reason};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
@@ -62,22 +62,12 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
             Mode::Cooperative => request(task.id, running, reason, now),
             Mode::Immediate => revoke(task.id, running, reason, now),
         },
-        // One that its worker gave up was never asked for: this is no repeat.
-        Place::Finished(finished) if is_given_up(finished) => {
-            Decision::refuse(Rejection::AlreadyTerminal { state: State::Canceled })
-        }
         Place::Finished(Finished { end: End::Canceled, cancel_reason, .. }) => {
             let reason = cancel_reason.clone().unwrap_or_else(|| Arc::clone(reason));
             Decision::unchanged(Answer::Canceled(Canceled { state: State::Canceled, reason }))
         }
         place @ Place::Finished(_) => Decision::refuse(Rejection::AlreadyTerminal { state: place.state() }),
     }
-}
-
-/// Whoever asks for a cancel may give any reason, also this one.
-fn is_given_up(finished: &Finished) -> bool {
-    let by_worker = |last: &ClosedAttempt| last.reason == Reason::Cancelled;
-    finished.cancel_reason.as_deref() == Some(WORKER_INITIATED) && finished.carry.last.as_deref().is_some_and(by_worker)
 }
 
 /// What still waits for others ends here and now. It is never to be ready: those that it waits for may not succeed.
@@ -270,22 +260,6 @@ mod tests {
             let unswept = ask(Place::Running(running_with(one_attempt())), mode, 60_000);
             assert_eq!(unswept.answer, Err(Rejection::AlreadyTerminal { state: State::Failed }));
             assert_eq!(place(&unswept).state(), State::Failed);
-        }
-    }
-
-    #[test]
-    fn what_its_worker_gave_up_was_not_asked_for() {
-        let revoked = ask_in(Place::Running(running()), Mode::Immediate, WORKER_INITIATED, Reach::All, 1_000);
-        for mode in BOTH {
-            let repeat = ask(place(&revoked).clone(), mode, 2_000);
-            assert_eq!((repeat.change, repeat.answer), (None, answer(State::Canceled, WORKER_INITIATED)));
-        }
-        let mut given_up = to_finished(&revoked).clone();
-        given_up.carry.last.as_mut().unwrap().reason = Reason::Cancelled;
-        for mode in BOTH {
-            let decision = ask(Place::Finished(given_up.clone()), mode, 61_000);
-            let ended = Rejection::AlreadyTerminal { state: State::Canceled };
-            assert_eq!((decision.change, decision.answer), (None, Err(ended)));
         }
     }
 
