@@ -2,9 +2,8 @@
 //!
 //! Three lanes lead to the server. The first carries a turn: all reports that are ready and a claim for all free slots,
 //! in one request. Without reports the claim waits at the server for work; reports that become ready meanwhile take
-//! the second lane, so that no outcome waits for a poll. The third is for outcomes that do not get through: one at a time,
-//! less and less often, and whatever becomes of them holds up nothing else. While a turn is on its way, what ends gathers for the next: the
-//! busier the worker, the fuller its requests.
+//! the second lane, so that no outcome waits for a poll. While a turn is on its way, what ends gathers for the next: the
+//! busier the worker, the fuller its requests. The third lane is for outcomes that do not get through ([`Aside`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::EXCHANGE_ITEMS;
+use super::aside::Aside;
 use super::error::WorkerError;
 use super::execute::{Handler, execute};
 use super::id;
@@ -34,11 +34,6 @@ use crate::http::Backoff;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// On shutdown, how long the last reports may take.
 const LAST_REPORTS: Duration = Duration::from_secs(10);
-/// The longest wait between two tries of an outcome that does not get through.
-const ASIDE_WAIT: Duration = Duration::from_secs(60);
-/// For how long it is tried, at least, and as long as its lease is held.
-const ASIDE_FOR: Duration = Duration::from_secs(15 * 60);
-
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) queues: Vec<String>,
@@ -76,33 +71,12 @@ pub(crate) struct Runtime {
     refused: Option<WorkerError>,
     /// Reports that go in one request: fewer, after one was refused as a whole or did not get through.
     most: usize,
-    /// Reports that do not get through even alone, or that the server cannot take though it takes others.
-    held: Vec<Held>,
-    aside: Lane,
-    /// Of the one that is under way.
-    aside_tries: Option<Tries>,
+    aside: Aside,
+    aside_lane: Lane,
     /// A claim that was on its way with reports that did not get through: its answer may have been lost.
     unanswered: Option<Claim>,
     /// How long to wait after answers that say "not now", and after none.
     busy: Backoff,
-}
-
-/// A report that waits aside.
-struct Held {
-    report: Report,
-    tries: Tries,
-    next_at: Instant,
-}
-
-struct Tries {
-    since: Instant,
-    backoff: Backoff,
-}
-
-impl Tries {
-    fn first_after(wait: Duration) -> Self {
-        Self { since: Instant::now(), backoff: Backoff::new(wait, ASIDE_WAIT) }
-    }
 }
 
 type Lane = Option<BoxFuture<'static, TurnEnd>>;
@@ -144,9 +118,8 @@ impl Runtime {
             draining: CancellationToken::new(),
             refused: None,
             most: usize::MAX,
-            held: Vec::new(),
-            aside: None,
-            aside_tries: None,
+            aside: Aside::default(),
+            aside_lane: None,
             unanswered: None,
             busy: busy(),
         })
@@ -162,8 +135,7 @@ impl Runtime {
             }
             let settle_at = self.wakes.as_ref().and_then(Wakes::settle_at).filter(|at| *at > now);
             let paused = self.not_before > now;
-            let held_until =
-                self.held.iter().map(|held| held.next_at).min().filter(|_| self.aside.is_none() && !paused);
+            let aside_at = self.aside.next_at().filter(|_| self.aside_lane.is_none() && !paused);
             tokio::select! {
                 biased;
                 error = self.supervisor.failed() => return Err(error),
@@ -174,7 +146,7 @@ impl Runtime {
                     self.settle(end)?;
                 }
                 end = finished(&mut self.flush) => self.settle(end)?,
-                end = finished(&mut self.aside) => self.settle_aside(end)?,
+                end = finished(&mut self.aside_lane) => self.settle_aside(end)?,
                 Some(done) = self.running.join_next() => {
                     self.collect(done.ok().flatten());
                     while let Some(done) = self.running.try_join_next() {
@@ -183,7 +155,7 @@ impl Runtime {
                 }
                 event = woken(&mut self.wakes) => self.settle_wake(event)?,
                 () = sleep_until(settle_at), if settle_at.is_some() => {}
-                () = sleep_until(held_until), if held_until.is_some() => {}
+                () = sleep_until(aside_at), if aside_at.is_some() => {}
                 () = sleep_until(Some(self.not_before)), if paused => {}
             }
         }
@@ -223,48 +195,33 @@ impl Runtime {
         self.start_wakes();
     }
 
-    /// Tries the next report that waits aside, if its time has come.
     fn send_aside(&mut self, now: Instant) {
-        while self.aside.is_none()
-            && let Some(due) = self.held.iter().position(|held| held.next_at <= now)
+        while self.aside_lane.is_none()
+            && let Some(report) = self.aside.take_due(now)
         {
-            let Held { report, tries, .. } = self.held.swap_remove(due);
-            if now.duration_since(tries.since) > ASIDE_FOR && !self.registry.holds(&report.lease) {
+            if self.aside.is_hopeless(now) && !self.registry.holds(&report.lease) {
                 let Job { job_id, fence, .. } = &report.lease.job;
                 tracing::error!(task.id = %job_id, lease.fence = fence, "an outcome never got through and is given up");
                 self.unreported -= 1;
                 continue;
             }
-            self.aside = Some(self.send(Batch::take(&mut VecDeque::from([report]), 1), None));
-            self.aside_tries = Some(tries);
+            self.aside_lane = Some(self.send(Batch::take(&mut VecDeque::from([report]), 1), None));
         }
-    }
-
-    fn hold(&mut self, report: Report, mut tries: Tries) {
-        let next_at = Instant::now() + tries.backoff.next(None);
-        self.held.push(Held { report, tries, next_at });
     }
 
     fn settle_aside(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
-        let tries = self.aside_tries.take().unwrap_or_else(|| Tries::first_after(FIRST_WAIT));
-        let (report, answer) = match end.response {
-            Response::Answered(mut response) => match end.reports.answered(&mut response).pop() {
-                Some((report, answer)) => (report, decided(answer)),
-                None => return Ok(()),
-            },
-            Response::Stuck => match end.reports.into_reports().next() {
-                Some(report) => (report, None),
-                None => return Ok(()),
-            },
+        let answered = match end.response {
+            Response::Answered(mut response) => end.reports.answered(&mut response),
+            Response::Stuck => end.reports.into_reports().map(|report| (report, None)).collect(),
             Response::Refused(error) => return self.settle_refusal(end.reports, end.claim, error),
         };
-        match answer {
-            Some(answer) => self.settle_report(report, answer),
-            None => {
-                self.hold(report, tries);
-                Ok(())
+        for (report, answer) in answered {
+            match decided(answer) {
+                Some(answer) => self.settle_report(report, answer)?,
+                None => self.aside.put_back(report),
             }
         }
+        Ok(())
     }
 
     fn start_wakes(&mut self) {
@@ -279,7 +236,7 @@ impl Runtime {
 
     fn free(&self) -> usize {
         // Results that pile up because they do not get through take slots in the end.
-        let piled_up = self.held.len().saturating_sub(self.options.concurrency);
+        let piled_up = self.aside.len().saturating_sub(self.options.concurrency);
         self.options.concurrency.saturating_sub(self.running.len() + piled_up).min(EXCHANGE_ITEMS)
     }
 
@@ -337,7 +294,7 @@ impl Runtime {
         }
         for (report, _) in undecided {
             if takes_reports || takes_claims {
-                self.hold(report, Tries::first_after(FIRST_WAIT));
+                self.aside.put(report, FIRST_WAIT);
             } else {
                 self.ready.push_back(report);
             }
@@ -362,7 +319,7 @@ impl Runtime {
         reports.reverse();
         for report in reports {
             if alone {
-                self.hold(report, Tries::first_after(LONGEST_WAIT));
+                self.aside.put(report, LONGEST_WAIT);
             } else {
                 self.ready.push_front(report);
             }

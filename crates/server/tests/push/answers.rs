@@ -229,6 +229,14 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
     }
 }
 
+/// A body that says nothing and does not end. What it holds is dropped with it.
+fn without_end(held: Option<mpsc::Sender<()>>) -> Body {
+    Body::from_stream(stream::poll_fn(move |_| {
+        let _held = &held;
+        Poll::<Option<Result<Bytes, Infallible>>>::Pending
+    }))
+}
+
 async fn an_answer_that_goes_on_while_the_worker_works_is_kept_open(server: Server) {
     // Its head says that it was taken; its body takes as long as the work. What it holds is dropped with it.
     let (held, mut dropped) = mpsc::channel::<()>(1);
@@ -237,11 +245,7 @@ async fn an_answer_that_goes_on_while_the_worker_works_is_kept_open(server: Serv
         let held = held.lock().unwrap().take();
         async move {
             pushed.start().await;
-            let body = stream::poll_fn(move |_| {
-                let _held = &held;
-                Poll::<Option<Result<Bytes, Infallible>>>::Pending
-            });
-            Response::builder().status(200).body(Body::from_stream(body)).unwrap()
+            Response::builder().status(200).body(without_end(held)).unwrap()
         }
     })
     .await;
@@ -293,13 +297,7 @@ async fn an_answer_that_puts_a_push_off_is_not_kept_open(server: Server) {
     let held = Arc::new(Mutex::new(Some(held)));
     let worker = Worker::start(move |_, _| {
         let held = held.lock().unwrap().take();
-        async move {
-            let body = stream::poll_fn(move |_| {
-                let _held = &held;
-                Poll::<Option<Result<Bytes, Infallible>>>::Pending
-            });
-            Response::builder().status(503).header("Retry-After", "60").body(Body::from_stream(body)).unwrap()
-        }
+        async move { Response::builder().status(503).header("Retry-After", "60").body(without_end(held)).unwrap() }
     })
     .await;
     push_to(&server, &worker.url, json!({})).await.ok();
