@@ -5,8 +5,8 @@
 //! its own, so that a handler that blocks every thread of the caller's runtime stops neither heartbeats nor the
 //! killing of what has lost its lease.
 
-pub(crate) mod aside;
-mod beat;
+mod aside;
+pub(crate) mod beat;
 mod builder;
 mod context;
 pub(crate) mod error;
