@@ -58,7 +58,9 @@ impl Reloader {
             Ok(()) => metrics::counter!("tenure_config_reloads_total").increment(1),
             Err(error) => {
                 metrics::counter!("tenure_config_reload_failures_total").increment(1);
-                tracing::error!("the configuration could not be read again, the old values hold: {error:#}");
+                tracing::error!(
+                    "the configuration could not be reloaded, the previous values stay in effect: {error:#}"
+                );
             }
         }
     }
@@ -77,11 +79,11 @@ impl Reloader {
         match (&self.tls, access::server_tls(&config)) {
             (Some(live), Some(tls)) => {
                 if live.reload_from(tls).context("server.tls")? {
-                    tracing::info!("new connections get the new certificate");
+                    tracing::info!("new connections use the new certificate");
                 }
             }
             (None, None) => {}
-            _ => tracing::warn!("server.tls is turned on and off by a restart only"),
+            _ => tracing::warn!("turning server.tls on or off takes effect after a restart"),
         }
         if let Some((shared, keys)) = task_keys {
             shared.replace(keys).await;
@@ -91,7 +93,7 @@ impl Reloader {
         let changed = changed_keys(&self.config, &config);
         let (later, now): (Vec<_>, Vec<_>) = changed.into_iter().partition(|key| needs_restart(key));
         if !later.is_empty() {
-            tracing::warn!("changed, but only a restart makes it so: {}", later.join(", "));
+            tracing::warn!("changed, takes effect after a restart: {}", later.join(", "));
         }
         if !now.is_empty() {
             tracing::info!("changed: {}", now.join(", "));

@@ -86,17 +86,17 @@ async fn alive(shared: Arc<Shared>) {
         match shared.store.mark_alive().await {
             Ok(None) => {}
             Ok(Some(until)) => {
-                tracing::warn!(%until, "no control plane could answer for a while: no lease expires before the grace ends");
+                tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease expires before the grace ends");
             }
-            Err(error) => tracing::warn!(error = error.chain(), "cannot leave a mark of life"),
+            Err(error) => tracing::warn!(error = error.chain(), "cannot write the mark of life"),
         }
         match shared.store.check_schema().await {
             Err(error @ StoreError::NewerSchema { .. }) => {
-                tracing::error!(error = error.chain(), "this control plane must not go on");
+                tracing::error!(error = error.chain(), "this control plane must stop");
                 shared.left_behind(error);
                 return;
             }
-            Err(error) => tracing::debug!(error = error.chain(), "cannot read the version of the schema"),
+            Err(error) => tracing::debug!(error = error.chain(), "cannot read the schema version"),
             Ok(()) => {}
         }
     }
@@ -134,7 +134,7 @@ async fn reap(shared: &Shared, skipped: &mut HashMap<Seq, Instant>) -> Result<bo
             Ok(Ok(Answer::Done(true))) => ended += 1,
             Ok(_) => {}
             Err(EngineError::Internal) => {
-                tracing::error!(task.seq = row.0, "an expired lease could not be ended; it is skipped for a while");
+                tracing::error!(task.seq = row.0, "cannot end an expired lease: skipping it for a while");
                 metrics::counter!("tenure_reaper_skipped_total").increment(1);
                 skipped.insert(*row, Instant::now());
             }
@@ -174,7 +174,7 @@ async fn promote(shared: &Shared) -> Result<Duration, EngineError> {
         for reply in shared.work.send(commands, 0).await? {
             if let Err(error) = reply {
                 // Not at once again: a row that always fails would keep this turning.
-                tracing::error!(%error, "a due task could not be made ready");
+                tracing::error!(%error, "cannot make a due task ready");
                 return Ok(TIMER_AT_LEAST_EVERY);
             }
         }
@@ -221,7 +221,7 @@ async fn note_workers(shared: Arc<Shared>) {
             continue;
         }
         if let Err(error) = shared.store.saw_workers(&queues).await {
-            tracing::warn!(error = error.chain(), "cannot note which queues have workers");
+            tracing::warn!(error = error.chain(), "cannot record which queues have workers");
         }
     }
 }
@@ -246,7 +246,7 @@ async fn redriver(shared: Arc<Shared>) {
         last_step.retain(|id, _| open.iter().any(|redrive| redrive.redrive_id == *id));
         for redrive in open {
             if let Err(error) = drive(&shared, redrive, &mut last_step).await {
-                tracing::warn!(%error, "a redrive cannot go on now");
+                tracing::warn!(%error, "redrive interrupted, will continue");
             }
         }
     }
@@ -325,7 +325,7 @@ async fn identity(shared: Arc<Shared>) {
             continue;
         }
         if let Err(error) = Duties::forget_gone(&*shared.store).await {
-            tracing::warn!(error = error.chain(), "cannot forget control planes that are gone");
+            tracing::warn!(error = error.chain(), "cannot remove control planes that are gone");
         }
         loop {
             match prune_identity(&shared).await {

@@ -196,7 +196,7 @@ impl Slot {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let had = held.is_some_and(|held| Instant::now() < held.until);
         if new.is_some() && !had {
-            tracing::debug!(duty, "this control plane has the duty now");
+            tracing::debug!(duty.name = duty, "this control plane now holds the duty");
             self.gained.notify_one();
         }
         *held = new;
@@ -213,7 +213,7 @@ pub async fn keep(shared: Arc<Shared>) {
             () = duties.look.notified() => {}
         }
         if let Err(error) = duties.renew(store).await {
-            tracing::warn!(error = error.chain(), "cannot ask for the work that is done for all");
+            tracing::warn!(error = error.chain(), "cannot acquire duties");
         }
         duties.show();
     }
@@ -223,7 +223,7 @@ pub async fn keep(shared: Arc<Shared>) {
     };
     match tokio::time::timeout(RELEASE_WITHIN, release).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(error = error.chain(), "what is done for all is given up when its lease ends"),
-        Err(_) => tracing::warn!("what is done for all is given up when its lease ends: the store does not answer"),
+        Ok(Err(error)) => tracing::warn!(error = error.chain(), "cannot release duties: they end with their leases"),
+        Err(_) => tracing::warn!("cannot release duties: the store does not answer, they end with their leases"),
     }
 }

@@ -245,7 +245,7 @@ async fn execute(shared: &Arc<Shared>, lane: Lane, commands: Arc<Vec<Command>>) 
             tracing::warn!(
                 error = error.chain(),
                 commands = commands.len(),
-                "a batch failed; its commands go one by one"
+                "batch failed: running its commands one by one"
             );
             metrics::counter!("tenure_batches_split_total").increment(1);
             let mut replies = Vec::with_capacity(commands.len());

@@ -264,7 +264,7 @@ async fn publisher(shared: Arc<Shared>, transport: Transport, mut fresh: mpsc::R
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error = error.chain(), "cannot look into the outbox");
+                    tracing::warn!(error = error.chain(), "cannot read the outbox");
                     looked = Instant::now();
                 }
             }
@@ -302,7 +302,7 @@ async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items:
         }
     };
     if line.away.swap(false, Ordering::Relaxed) {
-        tracing::info!(transport = service.name(), "the transport is back: wake-ups are published again");
+        tracing::info!(transport.name = service.name(), "transport available again: publishing wake-ups");
         // It may have lost what it had.
         line.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
         shared.sweep.send_replace(());
@@ -338,7 +338,7 @@ async fn publish(shared: &Shared, line: &Line, service: &Arc<dyn Upkeep>, items:
 fn was_away(line: &Line, service: &Arc<dyn Upkeep>, error: &TransportError) {
     metrics::counter!("tenure_transport_failures_total", "transport" => service.name()).increment(1);
     if !line.away.swap(true, Ordering::Relaxed) {
-        tracing::warn!(transport = service.name(), %error, "wake-ups stay in the outbox until the transport is back");
+        tracing::warn!(transport.name = service.name(), %error, "transport unavailable: wake-ups stay in the outbox");
     }
 }
 
@@ -346,8 +346,8 @@ fn was_away(line: &Line, service: &Arc<dyn Upkeep>, error: &TransportError) {
 fn put_off(shared: &Shared, item: &OutboxItem, error: String) -> PutOff {
     let next = if item.tries + 1 >= shared.config.outbox_tries {
         tracing::error!(
-            outbox.id = item.message, queue = %item.queue, transport = item.transport.as_str(), error,
-            "a wake-up was refused for the last time: see `tenure outbox list --state failed`"
+            outbox.id = item.message, queue.name = %item.queue, transport.name = item.transport.as_str(), error,
+            "wake-up failed for good: see `tenure outbox list --state failed`"
         );
         metrics::counter!("tenure_outbox_failed_total", "transport" => item.transport.as_str()).increment(1);
         NextTry::Never
@@ -371,7 +371,7 @@ async fn withdraw(service: &Arc<dyn Upkeep>, items: &[OutboxItem], published: &[
 
 fn note(outcome: Result<(), StoreError>) {
     if let Err(error) = outcome {
-        tracing::warn!(error = error.chain(), "cannot note what became of wake-ups");
+        tracing::warn!(error = error.chain(), "cannot record the outcome of wake-ups");
     }
 }
 
@@ -399,7 +399,7 @@ async fn remove(service: &Arc<dyn Upkeep>, settled: Vec<Settled>) {
         if !names.is_empty()
             && let Err(error) = service.remove(&queue, &names).await
         {
-            tracing::debug!(transport = service.name(), %queue, %error, "wake-ups that are over stay for a sweep");
+            tracing::debug!(transport.name = service.name(), queue.name = %queue, %error, "cannot remove ended wake-ups: left for the sweep");
         }
     }
 }

@@ -98,7 +98,10 @@ pub async fn tell(shared: Arc<Shared>) {
             match shared.store.notify(shared.duties.name(), &notices).await {
                 Ok(()) => metrics::counter!("tenure_notices_sent_total").increment(1),
                 Err(error) => {
-                    tracing::debug!(error = error.chain(), "others were not told; they look by themselves");
+                    tracing::debug!(
+                        error = error.chain(),
+                        "cannot notify other control planes: they will find out by themselves"
+                    );
                 }
             }
         }

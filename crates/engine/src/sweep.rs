@@ -115,14 +115,14 @@ impl Sweeper<'_> {
             if Instant::now() >= next && last.is_none_or(|last| last.elapsed() >= AT_MOST_EVERY) {
                 sweeps = sweeps.wrapping_add(1);
                 if let Err(error) = self.sweep(close || sweeps.is_multiple_of(CLOSE_LOOK)).await {
-                    tracing::warn!(%error, transport = self.service.name(), "wake-ups could not all be swept");
+                    tracing::warn!(%error, transport.name = self.service.name(), "cannot sweep all wake-ups");
                 }
                 close = false;
                 last = Some(Instant::now());
                 next = Instant::now() + shared.config.sweep_every;
             }
             if let Err(error) = self.take_over().await {
-                tracing::debug!(%error, transport = self.service.name(), "wake-ups could not all be taken over");
+                tracing::debug!(%error, transport.name = self.service.name(), "cannot take over all wake-ups");
             }
         }
     }
@@ -136,17 +136,13 @@ impl Sweeper<'_> {
                 Ok(again) => published += again,
                 Err(Trouble::Transport(error @ TransportError::Refused { .. })) => {
                     let queue = &counts.queue.name;
-                    tracing::warn!(%queue, %error, "the wake-ups of a queue could not be swept");
+                    tracing::warn!(queue.name = %queue, %error, "cannot sweep the wake-ups of a queue");
                 }
                 Err(error) => return Err(error),
             }
         }
         if published > 0 {
-            tracing::info!(
-                wakeups = published,
-                transport = self.service.name(),
-                "wake-ups that were missing are published"
-            );
+            tracing::info!(count = published, transport.name = self.service.name(), "published missing wake-ups");
             metrics::counter!("tenure_wakeups_refed_total", "transport" => self.service.name()).increment(published);
             self.shared.outbox.look();
         }

@@ -70,7 +70,7 @@ impl Pending {
         };
         if let Err(error) = app.engine.store().audit_admin(&[row]).await {
             metrics::counter!("tenure_audit_failures_total").increment(1);
-            tracing::error!("an admin request could not be written to the audit: {}", error.chain());
+            tracing::error!(error = error.chain(), "cannot write an admin request to the audit log");
         }
     }
 }
@@ -118,7 +118,7 @@ pub async fn issued(app: &App, actor: &str, id: &RequestId, worker: &str, token_
 async fn record(app: &App, row: OperationAudit) {
     if let Err(error) = app.engine.store().audit_operations(&[row]).await {
         metrics::counter!("tenure_audit_failures_total").increment(1);
-        tracing::error!("an operation could not be written to the audit: {}", error.chain());
+        tracing::error!(error = error.chain(), "cannot write an operation to the audit log");
     }
 }
 

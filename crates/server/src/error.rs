@@ -487,7 +487,7 @@ impl Fault {
     /// What went wrong inside was logged where it happened; this line ties it to the request.
     fn log(&self, id: &RequestId) {
         if *self == Self::Internal {
-            tracing::error!(request.id = id.0, "a request failed inside");
+            tracing::error!(request.id = id.0, "request failed with an internal error");
         }
     }
 

@@ -59,11 +59,11 @@ pub async fn run(
         });
     }
     drop(listener);
-    tracing::info!("stopping: long polls end, accepted requests finish");
+    tracing::info!("stopping: ending long polls, finishing accepted requests");
     engine.begin_shutdown();
     stop.cancel();
     if tokio::time::timeout(config.drain_timeout, serving.drain()).await.is_err() {
-        tracing::warn!("some requests did not finish in time");
+        tracing::warn!("some requests did not finish before the drain time-out");
     }
     tasks.close();
     tasks.wait().await;
@@ -163,7 +163,7 @@ async fn catch_panics(Extension(id): Extension<RequestId>, request: Request, nex
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
-            tracing::error!(request.id = id.0, path = uri.path(), "a handler panicked");
+            tracing::error!(request.id = id.0, http.path = uri.path(), "handler panicked");
             say(Fault::Internal, &uri, &id)
         }
     }
@@ -207,7 +207,7 @@ fn recorder() -> PrometheusHandle {
             let recorder = PrometheusBuilder::new().build_recorder();
             let handle = recorder.handle();
             if metrics::set_global_recorder(recorder).is_err() {
-                tracing::warn!("another metrics recorder is installed; /metrics shows queue depths only");
+                tracing::warn!("another metrics recorder is installed: /metrics shows queue counts only");
             }
             handle
         })

@@ -150,7 +150,9 @@ impl Tenants {
             Ok(rows) => {
                 let limits = rows.into_iter().filter_map(|(tenant, text)| {
                     let limits = serde_json::from_str(&text);
-                    let limits = limits.inspect_err(|_| tracing::error!(tenant, "the limits of a tenant are damaged"));
+                    let limits = limits.inspect_err(|_| {
+                        tracing::error!(tenant.id = tenant, "cannot decode the stored limits of a tenant")
+                    });
                     Some((tenant, limits.ok()?))
                 });
                 let limits = Arc::new(limits.collect::<LimitsByTenant>());
@@ -188,6 +190,6 @@ pub fn unavailable(error: StoreError) -> Fault {
     if error.is_transient() {
         return Fault::StoreUnavailable { retry_after: Duration::from_secs(1) };
     }
-    tracing::error!("the store failed: {}", error.chain());
+    tracing::error!(error = error.chain(), "the store failed");
     Fault::Internal
 }

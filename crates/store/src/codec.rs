@@ -25,7 +25,7 @@ pub fn encode_unless<T: Serialize>(value: &T, usual: bool) -> Option<String> {
 pub fn decode<T: DeserializeOwned + Default>(text: Option<&str>, what: &'static str, seq: i64) -> T {
     let Some(text) = text else { return T::default() };
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::error!(task.seq = seq, what, %error, "a stored row does not decode; its default is used");
+        tracing::error!(task.seq = seq, column = what, %error, "cannot decode a stored row: using the default");
         T::default()
     })
 }

@@ -91,7 +91,7 @@ fn refuse_expired(der: &CertificateDer<'_>, file: &Path) -> Result<(), TlsError>
     }
     if validity.not_before.timestamp() > now.cast_signed() {
         // Not refused: a certificate that was issued a moment ago by a machine whose clock is ahead is like this.
-        tracing::warn!(file = %file.display(), from = %validity.not_before, "a certificate is not valid yet");
+        tracing::warn!(file.path = %file.display(), valid_from = %validity.not_before, "a certificate is not valid yet");
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ impl ControlPlane {
         let mut access = access::access(&config)?;
         check_exposure(&access, &addresses)?;
         if config.has_idle_keys() {
-            tracing::warn!("API keys are set but auth.enabled is false: calls without a key are let in");
+            tracing::warn!("API keys are set but auth.enabled is false: calls without a key are accepted");
         }
         access::check_rpc_tls(&config)?;
         let tls = access::tls(&config)?;
@@ -261,11 +261,11 @@ fn own_token(config: &Config) -> anyhow::Result<Secret> {
     let path = token::path_in(&config.data);
     let path_shown = path.display();
     if new {
-        tracing::warn!("no worker credential is configured: a token was made in {path_shown}");
+        tracing::warn!("no worker credential is configured: created a token in {path_shown}");
     } else {
         tracing::info!("workers need the token in {path_shown}");
         if token::is_exposed(&path)? {
-            tracing::warn!("others can read {path_shown}: `chmod 600` it, or remove it for a new one");
+            tracing::warn!("other users can read {path_shown}: `chmod 600` it, or remove it to get a new one");
         }
     }
     Ok(secret)

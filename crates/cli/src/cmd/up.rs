@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let told = async {
         stop.cancelled().await;
-        tracing::info!("stopping: running tasks may finish; Ctrl-C again ends at once");
+        tracing::info!("stopping: waiting for running tasks; press Ctrl-C again to stop at once");
         std::future::pending::<()>().await;
     };
     let (server, worker) = tokio::select! {

@@ -212,7 +212,7 @@ async fn a_worker_gets_its_tokens_for_its_bootstrap_key() {
     let mut stranger = start("w2");
     assert_eq!(stranger.wait(SOON).await.code(), Some(4));
     let mut worker = start("w1");
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     // Longer than a token lasts, and than the lease: that is kept with later ones.
     let payload = r#"{"ms": 11000}"#;
     let submit =

@@ -39,7 +39,7 @@ async fn dead_letters_are_listed_counted_and_released() {
     let site = Site::new().await;
     assert_eq!(site.ok(&["dead-letter", "list"]).await, "No dead letters.\n");
     let mut worker = site.worker(&["--queue", "q"]);
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     for _ in 0..2 {
         let payload = r#"{"code": "BAD_ROW", "message": "row 7", "retryable": false, "times": 1}"#;
         assert_eq!(code(&site.run(&["task", "submit", "q", "fail", "--payload", payload, "--wait"]).await), 10);

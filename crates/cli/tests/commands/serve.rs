@@ -102,7 +102,7 @@ async fn with_keys_it_takes_only_those_who_have_one() {
     assert_eq!((code(&right), right.stdout.as_str()), (0, "No tasks.\n"));
     // The worker finds its token in the same configuration.
     let mut worker = Child::spawn(home.command(&["worker", "--server", &url]));
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     let mut submit = home.command(&["task", "submit", "default", "echo", "--payload", "7", "--wait", "--server", &url]);
     submit.env("TENURE_API_KEY", "user-key");
     let done = finish(submit).await;

@@ -85,7 +85,7 @@ async fn many_tasks_come_from_a_file_and_are_listed_page_by_page() {
 async fn waiting_for_a_task_says_how_it_ended() {
     let site = Site::new().await;
     let mut worker = site.worker(&["--queue", "q", "--name", "w-1"]);
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     let wait = async |args: &[&str]| site.run(&[&["task", "submit", "q"], args, &["--wait"]].concat()).await;
 
     let good = wait(&["echo", "--payload", r#"{"a": 1}"#]).await;
@@ -108,7 +108,7 @@ async fn a_running_task_is_watched_canceled_and_retried() {
     let site = Site::new().await;
     site.ok(&["queue", "set", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
     let mut worker = site.worker(&["--queue", "q", "--name", "w-1"]);
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 60000}"#]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
     watcher.wait_for_stdout("Running  attempt 1 of 3 on w-1", SOON).await;

@@ -56,7 +56,7 @@ async fn a_worker_drains_and_ends_with_0() {
     // It reads its files for every request anyway.
     worker.signal(Signal::SIGHUP);
     worker.signal(Signal::SIGTERM);
-    worker.wait_for_stderr("worker drains", SOON).await;
+    worker.wait_for_stderr("worker draining", SOON).await;
     std::fs::write(&go, "").unwrap();
     assert_eq!(worker.wait(SOON).await.code(), Some(0));
     assert_eq!(watcher.wait(SOON).await.code(), Some(0));
@@ -97,7 +97,7 @@ async fn a_worker_without_the_right_token_is_told_where_to_find_it() {
     let mut command = stranger.command(&["worker", "--server", site.server.url()]);
     command.env("TENURE_WORKER_TOKEN", token.trim());
     let mut worker = Child::spawn(command);
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     let done = site.run(&["task", "submit", "default", "echo", "--wait"]).await;
     assert_eq!(code(&done), 0);
     assert!(!format!("{:?}", worker.output()).contains(token.trim()), "the token was printed");
@@ -107,7 +107,7 @@ async fn a_worker_without_the_right_token_is_told_where_to_find_it() {
 async fn two_workers_of_one_name_do_not_share_it() {
     let site = Site::new().await;
     let mut old = site.worker(&["--name", "w-1"]);
-    old.wait_for_stderr("worker starts", SOON).await;
+    old.wait_for_stderr("worker started", SOON).await;
     assert_eq!(code(&site.run(&["task", "submit", "default", "echo", "--wait"]).await), 0);
     // Names of processes are ordered by time; two in one millisecond would not be.
     let seen = Instant::now();
@@ -149,7 +149,7 @@ async fn up_is_a_server_with_a_worker() {
     assert_eq!(code(&done), 0, "{done:?}");
     // Others can join with the token in the data folder.
     let mut worker = Child::spawn(home.command(&["worker", "--server", url, "--queue", "other"]));
-    worker.wait_for_stderr("worker starts", SOON).await;
+    worker.wait_for_stderr("worker started", SOON).await;
     let done = home.run(&["task", "submit", "other", "echo", "--wait", "--server", url]).await;
     assert_eq!(code(&done), 0, "{done:?}");
     up.signal(Signal::SIGINT);

@@ -42,7 +42,7 @@ async fn the_address_may_be_in_a_variable_and_is_never_printed() {
     command.env("TENURE_REDIS_URL", site.redis.url().replace("redis://", "redis://:hunter2@"));
     let mut child = Child::spawn(command);
     // A Redis without a password refuses one: the worker says so, and asks the server for work.
-    child.wait_for_stderr("no wake-ups can be received", PATIENCE).await;
+    child.wait_for_stderr("cannot receive wake-ups", PATIENCE).await;
     let task = site.submit("echo", 60).await;
     site.until(&task, "Succeeded").await;
     let output = child.output();

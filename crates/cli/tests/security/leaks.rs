@@ -125,7 +125,7 @@ async fn spend(desk: &Desk, database: &str, format: &str) {
     for (place, text) in [
         ("stderr of the server", UNKNOWN_KEY),
         // At the level debug.
-        ("stderr of the server", "a worker token was refused"),
+        ("stderr of the server", "worker token refused"),
         ("stderr of the worker", "w-boot"),
         ("stdout of config show", ISSUER),
         ("/metrics", QUEUE),

@@ -264,7 +264,7 @@ async fn what_is_broken_is_not_taken_and_what_is_mended_is() {
         }
         wait_until(&format!("{said} is a failure"), PATIENCE, async || admin.counter(FAILURES).await > before.0).await;
         let line = server.wait_for_stderr(said, PATIENCE).await;
-        assert!(line.contains("ERROR") && line.contains("the old values hold"), "{line}");
+        assert!(line.contains("ERROR") && line.contains("the previous values stay in effect"), "{line}");
         assert_eq!(bare.get("/api/v1/tasks").await.status, 401, "{said}: nobody is let in without a key");
         load.settle().await;
         desk.file(name, &before.1);

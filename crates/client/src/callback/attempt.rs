@@ -67,7 +67,7 @@ impl Attempt {
                 self.work(held, sent_at).await
             }
             Err(error) => {
-                tracing::warn!(%error, "the attempt cannot be started");
+                tracing::warn!(%error, "cannot start the attempt");
                 let (start, reported) = match error {
                     CallError::Refused(refusal) => (Start::Refused(refusal.clone()), Reported::Refused(refusal)),
                     other => (Start::Unanswered, Reported::Unanswered(other.to_string())),
@@ -229,7 +229,7 @@ impl Attempt {
             Err(CallError::Refused(refusal)) if refusal.is_of_the_call() => refusal,
             decided => return reported(decided),
         };
-        tracing::error!(task.id = %self.envelope.task_id, %refusal, "the report was refused");
+        tracing::error!(task.id = %self.envelope.task_id, error = %refusal, "report refused");
         let mut instead = self.calls.completion(Outcome::Failed);
         let message = format!("the control plane did not take the report of this attempt: {refusal}");
         instead.error = Some(TaskError::permanent("USER_CODE", message).into_callback());
@@ -246,11 +246,11 @@ fn reported(answer: Result<tenure_contract::callback::CompletedResponse, CallErr
     match answer {
         Ok(answer) => Reported::Acknowledged(answer),
         Err(CallError::Refused(refusal)) => {
-            tracing::warn!(%refusal, "the report was refused and is dropped");
+            tracing::warn!(error = %refusal, "report refused, dropping it");
             Reported::Refused(refusal)
         }
         Err(error) => {
-            tracing::error!(%error, "the report could not be delivered");
+            tracing::error!(%error, "cannot deliver the report");
             Reported::Unanswered(error.to_string())
         }
     }

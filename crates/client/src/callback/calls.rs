@@ -149,7 +149,7 @@ impl Calls {
             if Instant::now() + wait >= self.token().until {
                 return Err(CallError::Expired { reason: format!("the task token has expired: {reason}") });
             }
-            tracing::warn!(task.id = %self.task_id, call, ?wait, reason, "callback not answered, trying again");
+            tracing::warn!(task.id = %self.task_id, call, wait_seconds = wait.as_secs_f64(), reason, "callback not answered, trying again");
             if stopping.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return Err(CallError::Expired { reason: "the worker is shutting down".to_owned() });
             }
@@ -196,7 +196,7 @@ impl Calls {
         {
             match Token::new(text, expires_at, server_time, sent_at) {
                 Ok(token) => *lock(&self.token) = token,
-                Err(error) => tracing::warn!(task.id = %self.task_id, error, "a renewed token cannot be used"),
+                Err(error) => tracing::warn!(task.id = %self.task_id, error, "cannot use a renewed token"),
             }
             return;
         }

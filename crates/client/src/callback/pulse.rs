@@ -117,7 +117,7 @@ async fn beat_all(registry: &Arc<Registry>, calls: &CallsOf, stop: &Cancellation
         let now = Instant::now();
         let tick = registry.tick(now);
         for lease in tick.expired {
-            tracing::warn!(task.id = %lease.job.job_id, lease.fence = lease.job.fence, "lease ran out unrenewed");
+            tracing::warn!(task.id = %lease.job.job_id, lease.fence = lease.job.fence, "lease expired without a renewal");
             lease.lose("no heartbeat was answered in its time".into());
         }
         // A request that hangs must not delay the heartbeats of other leases, so each goes its own way.
@@ -157,7 +157,7 @@ async fn beat(registry: Arc<Registry>, lease: Arc<Lease>, calls: Arc<Calls>) {
             return;
         }
         Err(CallError::Refused(refusal)) => {
-            tracing::error!(task.id = %task_id, %refusal, "heartbeat refused");
+            tracing::error!(task.id = %task_id, error = %refusal, "heartbeat refused");
             lease.beat(|beat| beat.refused(Instant::now()));
         }
         Err(CallError::Again { reason, retry_after }) => {

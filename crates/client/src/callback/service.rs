@@ -75,7 +75,7 @@ pub struct Service {
 
 impl Service {
     pub(crate) fn start(options: Options, pulse: Pulse, worker_id: String) -> Self {
-        tracing::info!(worker.id = worker_id, "worker starts");
+        tracing::info!(worker.id = worker_id, "worker started");
         let seen = Mutex::new(Seen::new(options.remember));
         let site = Site {
             options,
@@ -110,7 +110,7 @@ impl Service {
     /// Takes nothing more, lets tasks finish, reports. What does not end in time is told to stop, then given up.
     pub async fn drain(&self) -> Result<(), WorkerError> {
         let site = &self.site;
-        tracing::info!(running = site.running.len(), "worker drains");
+        tracing::info!(running = site.running.len(), "worker draining");
         site.draining.store(true, Ordering::SeqCst);
         site.running.close();
         if self.ended_within(site.options.drain_timeout).await {
@@ -175,7 +175,7 @@ async fn dispatch(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body)
     match take(site, &headers, body).await {
         Ok(status) => status.into_response(),
         Err(refused) => {
-            tracing::warn!(status = refused.status.as_u16(), error = refused.error, "dispatch not taken");
+            tracing::warn!(status = refused.status.as_u16(), error = refused.error, "dispatch refused");
             refused.into_response()
         }
     }
@@ -193,6 +193,8 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
     let span = tracing::info_span!(
         "task",
         task.id = %attempt.envelope.task_id,
+        run.id = %attempt.envelope.run_id,
+        attempt.number = attempt.envelope.attempt,
         lease.fence = attempt.envelope.fence,
         dispatch.id = %attempt.envelope.dispatch_id
     );

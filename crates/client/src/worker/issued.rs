@@ -98,7 +98,7 @@ impl Issued {
             let asked_at = Instant::now();
             let (reason, retry_after) = match self.ask(http, url, worker_id).await {
                 Ok((token, life)) => {
-                    tracing::debug!(?life, "worker token issued");
+                    tracing::debug!(valid_seconds = life.as_secs_f64(), "worker token issued");
                     backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
                     had_one = true;
                     self.held.send_replace(Held { token: Some(token), refused: false });
@@ -113,7 +113,7 @@ impl Issued {
                 Err(ExchangeError::Again { reason, retry_after, .. }) => (reason, retry_after),
             };
             let wait = backoff.next(retry_after);
-            tracing::warn!(?wait, reason, "no worker token was issued, trying again");
+            tracing::warn!(wait_seconds = wait.as_secs_f64(), reason, "cannot get a worker token, trying again");
             tokio::time::sleep(wait).await;
         }
     }

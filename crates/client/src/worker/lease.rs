@@ -183,7 +183,7 @@ impl Lease {
         drop(state);
         for (_, hook) in hooks {
             if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-                tracing::error!(task.id = %self.job.job_id, "a hook for the loss of the lease panicked");
+                tracing::error!(task.id = %self.job.job_id, "the hook for a lost lease panicked");
             }
         }
         self.cancel.cancel();

@@ -95,7 +95,7 @@ enum Stage {
 
 impl Runtime {
     pub(crate) fn start(identity: Identity, options: Options) -> Result<Self, WorkerError> {
-        tracing::info!(worker.id = identity.worker_id, queues = ?options.queues, "worker starts");
+        tracing::info!(worker.id = identity.worker_id, queue.names = options.queues.join(","), "worker started");
         let link = Arc::new(Link::new(identity.clone())?);
         let registry = Arc::<Registry>::default();
         let supervisor = Supervisor::start(identity, Arc::clone(&registry), options.wake_by.clone())?;
@@ -201,7 +201,7 @@ impl Runtime {
         {
             if self.aside.is_hopeless(now) && !self.registry.holds(&report.lease) {
                 let Job { job_id, fence, .. } = &report.lease.job;
-                tracing::error!(task.id = %job_id, lease.fence = fence, "an outcome never got through and is given up");
+                tracing::error!(task.id = %job_id, lease.fence = fence, "cannot deliver an outcome, giving it up");
                 self.unreported -= 1;
                 continue;
             }
@@ -364,7 +364,7 @@ impl Runtime {
         if !matches!(error, WorkerError::Refused { .. }) || !self.link.is_admitted() {
             return Err(error);
         }
-        tracing::error!(%error, "the server refuses this worker: it drains");
+        tracing::error!(%error, "the server refuses this worker: draining");
         self.refused.get_or_insert(error);
         if self.stage == Stage::Working {
             self.begin_drain();
@@ -468,14 +468,14 @@ impl Runtime {
                 Stage::Reporting(_) => lease.abandon(),
             }
             let handler = self.options.handlers.get(&lease.job.operator).cloned();
-            let span = tracing::info_span!("task", task.id = %lease.job.job_id, lease.fence = lease.job.fence);
+            let span = tracing::info_span!("task", task.id = %lease.job.job_id, attempt.number = lease.job.attempt, lease.fence = lease.job.fence);
             self.running.spawn(execute(lease, Arc::clone(&self.registry), handler).instrument(span));
         }
     }
 
     /// Stops claiming. A poll under way is given up; the server gives no work to a connection that is gone.
     fn begin_drain(&mut self) {
-        tracing::info!(running = self.running.len(), "worker drains");
+        tracing::info!(running = self.running.len(), "worker draining");
         self.draining.cancel();
         if self.polling {
             self.turn = None;

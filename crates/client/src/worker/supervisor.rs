@@ -78,7 +78,7 @@ fn supervise(
             let now = Instant::now();
             let tick = registry.tick(now);
             for lease in tick.expired {
-                tracing::warn!(task.id = %lease.job.job_id, lease.fence = lease.job.fence, "lease ran out unrenewed");
+                tracing::warn!(task.id = %lease.job.job_id, lease.fence = lease.job.fence, "lease expired without a renewal");
                 lease.lose("no heartbeat was answered in its time".into());
             }
             // A request that hangs must not delay the heartbeats of other leases, so each goes its own way.
@@ -181,7 +181,7 @@ async fn send(link: Arc<Link>, registry: Arc<Registry>, wake_by: WakeBy, batch: 
     if let WakeBy::Transport(transport) = wake_by {
         wake::extend_of(&*transport, &renewed).await;
         if let Err(error) = transport.settle(&over).await {
-            tracing::debug!(%error, count = over.len(), "wake-ups could not be settled");
+            tracing::debug!(%error, count = over.len(), "cannot settle wake-ups");
         }
     }
     Ok(())

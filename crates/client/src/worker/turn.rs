@@ -66,7 +66,12 @@ impl Turn {
                 Err(ExchangeError::Fatal(error)) => break Response::Refused(error),
                 Err(ExchangeError::Again { reason, retry_after, own_fault }) => {
                     let wait = backoff.next(retry_after);
-                    tracing::warn!(reports = self.reports.len(), ?wait, reason, "the server did not answer");
+                    tracing::warn!(
+                        reports = self.reports.len(),
+                        wait_seconds = wait.as_secs_f64(),
+                        reason,
+                        "the server did not answer"
+                    );
                     in_vain += usize::from(own_fault);
                     if in_vain == TRIES && !self.reports.is_empty() {
                         break Response::Stuck;

@@ -169,11 +169,13 @@ impl Wakes {
     pub(crate) fn note(&mut self, end: &mut RoundEnd) {
         let name = self.transport.name();
         match &end.received {
-            Ok(()) if self.again_at.take().is_some() => tracing::info!("wake-ups are received from {name} again"),
+            Ok(()) if self.again_at.take().is_some() => {
+                tracing::info!(transport.name = name, "receiving wake-ups again")
+            }
             Ok(()) => {}
             Err(error) => {
                 if self.again_at.is_none() {
-                    tracing::warn!(%error, "no wake-ups can be received: the server is asked for work until {name} is back");
+                    tracing::warn!(transport.name = name, %error, "cannot receive wake-ups: polling the server meanwhile");
                 }
                 self.again_at = Some(Instant::now() + RETRY);
             }
@@ -184,7 +186,7 @@ impl Wakes {
     /// Tries later again what could not be settled; not on the way out.
     pub(crate) fn note_settled(&mut self, (receipts, result): Settled, working: bool) {
         let Err(error) = result else { return };
-        tracing::debug!(%error, count = receipts.len(), "wake-ups could not be settled");
+        tracing::debug!(%error, count = receipts.len(), "cannot settle wake-ups");
         if working {
             self.settle_at = Instant::now() + RETRY;
             self.settle(receipts);
@@ -283,13 +285,13 @@ impl Round {
                 Err(ExchangeError::Fatal(error @ WorkerError::Refused { status, .. }))
                     if !matches!(status, 401 | 403) =>
                 {
-                    tracing::error!(%error, task.id = %delivery.task, "the claim of a wake-up was refused");
+                    tracing::error!(%error, task.id = %delivery.task, "claim of a wake-up refused");
                     return Claimed::Left;
                 }
                 Err(ExchangeError::Fatal(error)) => return Claimed::Fatal(error),
                 Err(ExchangeError::Again { reason, retry_after, .. }) => {
                     let wait = backoff.next(retry_after);
-                    tracing::warn!(?wait, reason, "the server did not answer");
+                    tracing::warn!(wait_seconds = wait.as_secs_f64(), reason, "the server did not answer");
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = self.draining.cancelled() => {}
@@ -324,7 +326,7 @@ async fn extend(transport: &dyn Transport, held: Vec<(Duration, Receipt)>) {
     for (time, receipts) in by_time {
         if let Err(error) = transport.extend(&receipts, time).await {
             // The lease is what counts: whoever gets the wake-up meanwhile is refused.
-            tracing::debug!(%error, count = receipts.len(), "wake-ups could not be extended");
+            tracing::debug!(%error, count = receipts.len(), "cannot extend wake-ups");
         }
     }
 }

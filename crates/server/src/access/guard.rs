@@ -45,7 +45,7 @@ pub async fn guard(
         Found::Rule(rule) => rule,
         Found::OtherMethod => return next.run(request).await,
         Found::Nothing => {
-            tracing::error!(route = route.as_str(), "nobody said who may call this route: it is refused");
+            tracing::error!(http.route = route.as_str(), "no access rule for this route: request refused");
             return say(Fault::Internal, request.uri(), &id);
         }
     };
@@ -134,7 +134,7 @@ fn worker(app: &App, access: &Access, headers: &HeaderMap, scope: Scope) -> Resu
     let is_revoked = |id: &str| revoked.contains(id);
     let worker = access.workers.authenticate(sent, unix_now(), &is_revoked).map_err(|error| {
         if let Some(reason) = access.workers.refusal(sent, unix_now(), &is_revoked) {
-            tracing::debug!(%reason, "a worker token was refused");
+            tracing::debug!(%reason, "worker token refused");
         }
         Fault::of_worker(error)
     })?;
@@ -157,7 +157,7 @@ async fn task(app: &App, request: &mut Request) -> Result<TaskBearer, Fault> {
     let token = bearer(request.headers()).ok_or(Fault::InvalidTaskToken)?.to_owned();
     let keys = app.identity.task_keys().ok_or(Fault::InvalidTaskToken)?;
     let verified = keys.verify_task(&token).await.map_err(|reason| {
-        tracing::debug!(%reason, "a task token was refused");
+        tracing::debug!(%reason, "task token refused");
         match reason {
             Unverified::Refused(_) => Fault::InvalidTaskToken,
             Unverified::KeysUnavailable => Fault::StoreUnavailable { retry_after: Duration::from_secs(1) },

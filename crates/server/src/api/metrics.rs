@@ -34,7 +34,7 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     // one tenant sees those of its own; other figures name nobody.
     match app.engine.queues(caller.queues_of(), None, limits::LIST_LIMIT_MAX).await {
         Ok(page) => queue_depths(&mut text, &page.items),
-        Err(error) => tracing::warn!(%error, "cannot read queue depths for metrics"),
+        Err(error) => tracing::warn!(%error, "cannot read the queue counts for the metrics"),
     }
     text.push_str("# HELP tenure_rate_limit_active_buckets Callers whose requests are counted.\n");
     text.push_str("# TYPE tenure_rate_limit_active_buckets gauge\n");

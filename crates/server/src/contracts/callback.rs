@@ -346,7 +346,7 @@ fn renewed_token(app: &App, bearer: &TaskBearer) -> Result<Option<(String, Strin
     let ttl = u32::try_from(life).unwrap_or(TASK_TOKEN_MAX_TTL_S).clamp(1, TASK_TOKEN_MAX_TTL_S);
     let keys = app.identity.task_keys().ok_or(Fault::Internal)?.get();
     let renewed = keys.issue_task(&token.claims, now, ttl).map_err(|error| {
-        tracing::error!(%error, "a task token could not be renewed");
+        tracing::error!(%error, "cannot renew a task token");
         Fault::Internal
     })?;
     let expires_at = Timestamp::from_millis((now + i64::from(ttl)) * 1000);

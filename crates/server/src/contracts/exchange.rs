@@ -216,7 +216,7 @@ fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
         let turn = match turn(&app, &mut exchange).await {
             Ok(turn) => turn,
             Err(fault) => {
-                tracing::warn!(request.id = id.0, ?fault, "an exchange failed");
+                tracing::warn!(request.id = id.0, ?fault, "exchange failed");
                 send(failed(fault)).await;
                 return;
             }

@@ -77,7 +77,7 @@ impl ApiKeys {
                 _ => Err(Fault::StoreUnavailable { retry_after: Duration::from_secs(1) }),
             },
             Err(error) => {
-                tracing::error!("an API key could not be looked up: {}", error.chain());
+                tracing::error!(error = error.chain(), "cannot look up an API key");
                 Err(Fault::Internal)
             }
         }

@@ -167,7 +167,7 @@ impl Provider {
             }
             Err(why) => {
                 metrics::counter!("tenure_oidc_fetch_failures_total").increment(1);
-                tracing::warn!("the keys of the identity provider could not be fetched: {why}");
+                tracing::warn!(error = why, "cannot fetch the keys of the identity provider");
                 None
             }
         }
@@ -185,6 +185,6 @@ impl Provider {
 }
 
 fn refused(error: &TokenError) -> Fault {
-    tracing::debug!(reason = %error, "a bearer token was refused");
+    tracing::debug!(reason = %error, "bearer token refused");
     Fault::InvalidBearer
 }

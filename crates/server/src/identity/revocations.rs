@@ -55,7 +55,7 @@ impl Revocations {
                     self.ids.set(ids);
                 }
             }
-            Err(error) => tracing::debug!("revocations could not be read: {}", error.chain()),
+            Err(error) => tracing::debug!(error = error.chain(), "cannot read revocations"),
         }
     }
 }

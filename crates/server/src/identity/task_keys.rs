@@ -66,7 +66,7 @@ impl SharedTaskKeys {
         let gone: Vec<&str> = before.own_kids().filter(|kid| keys.own_kids().all(|kept| kept != *kid)).collect();
         for kid in gone {
             if let Err(error) = self.engine.store().forget_task_key(kid).await {
-                tracing::error!(kid, "a task key that is gone could not be taken back: {}", error.chain());
+                tracing::error!(key.id = kid, error = error.chain(), "cannot withdraw a removed task key");
             }
         }
         self.keys.set(keys);
@@ -105,7 +105,7 @@ impl SharedTaskKeys {
         let own = self.keys.get();
         let registered = self.engine.store().register_task_key(own.kid(), &own.public_jwk()).await;
         if let Err(error) = &registered {
-            tracing::warn!("the task key could not be registered for other replicas: {}", error.chain());
+            tracing::warn!(error = error.chain(), "cannot register the task key for other replicas");
         }
         registered.is_ok()
     }
@@ -116,13 +116,14 @@ impl SharedTaskKeys {
             Ok(peers) => {
                 let peers = peers.iter().filter_map(|(kid, jwk)| {
                     let key = TaskPublicKey::from_jwk(jwk);
-                    key.inspect_err(|error| tracing::warn!(kid, %error, "a registered task key is of no use")).ok()
+                    key.inspect_err(|error| tracing::warn!(key.id = kid, %error, "a registered task key is invalid"))
+                        .ok()
                 });
                 self.keys.update(|keys| *keys = keys.with_peers(peers));
                 true
             }
             Err(error) => {
-                tracing::warn!("task keys of other replicas could not be read: {}", error.chain());
+                tracing::warn!(error = error.chain(), "cannot read the task keys of other replicas");
                 false
             }
         }

@@ -103,7 +103,7 @@ impl Circuits {
                 // What was on its way when the circuit opened says nothing new.
                 if circuit.failures >= FAILURES && circuit.open.is_none() {
                     circuit.open = Some(Open { since: now, probe_at: now + PAUSE, pause: PAUSE, probing: false });
-                    tracing::warn!(queue = %name.queue, "a push target does not answer: nothing new is granted for it");
+                    tracing::warn!(queue.name = %name.queue, "push target does not answer: granting no tasks for it");
                     metrics::counter!("tenure_push_circuits_opened_total").increment(1);
                     self.tell(&troubled);
                 }
@@ -113,7 +113,7 @@ impl Circuits {
 
     fn close(&self, troubled: &mut HashMap<Name, Circuit>, name: &Name) {
         if let Some(Circuit { open: Some(open), .. }) = troubled.remove(name) {
-            tracing::info!(queue = %name.queue, seconds = open.since.elapsed().as_secs(), "a push target answers again");
+            tracing::info!(queue.name = %name.queue, down_seconds = open.since.elapsed().as_secs(), "push target answers again");
             self.tell(troubled);
         }
     }

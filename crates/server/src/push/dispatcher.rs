@@ -100,7 +100,7 @@ impl Pusher {
         loop {
             match self.engine.store().push_queues().await {
                 Ok(queues) => self.follow(queues),
-                Err(error) => tracing::warn!(error = error.chain(), "cannot look for queues that are pushed"),
+                Err(error) => tracing::warn!(error = error.chain(), "cannot look for push queues"),
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -159,7 +159,7 @@ impl Pusher {
                 Err(why) => {
                     // Once per reason: it is tried every second.
                     if complained.as_ref() != Some(&why) {
-                        tracing::error!(queue = %queue.name, "tasks of this queue cannot be pushed: {why}");
+                        tracing::error!(queue.name = %queue.name, reason = why, "cannot push tasks of this queue");
                         complained = Some(why);
                     }
                     self.wait(&lane, &mut changes, LOOK).await;
@@ -216,7 +216,7 @@ impl Pusher {
         match self.engine.store().pushes_due(&[(queue.id, 1)]).await {
             Ok(due) => !due.rows.is_empty() || due.next_at.is_some_and(|at| at.since(due.now) <= SOON_MS),
             Err(error) => {
-                tracing::warn!(queue = %queue.name, error = error.chain(), "cannot look for open pushes");
+                tracing::warn!(queue.name = %queue.name, error = error.chain(), "cannot look for open pushes");
                 true
             }
         }
@@ -271,7 +271,7 @@ impl Pusher {
             match claimed {
                 Ok(claimed) => return claimed.grants,
                 Err(EngineError::Closed) => return Vec::new(),
-                Err(error) => tracing::warn!(queue = %queue.name, %error, "cannot grant tasks that are to be pushed"),
+                Err(error) => tracing::warn!(queue.name = %queue.name, %error, "cannot grant tasks for pushing"),
             }
             if self.stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
                 return Vec::new();
@@ -300,7 +300,7 @@ impl Pusher {
             let sleep = match self.repeat_due().await {
                 Ok(sleep) => sleep,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot look for pushes that are due");
+                    tracing::warn!(%error, "cannot look for due pushes");
                     LOOK
                 }
             };
@@ -381,7 +381,7 @@ impl Pusher {
                 }
                 Ok(_) => {}
                 // The others were taken all the same.
-                Err(error) => tracing::warn!(%error, "a push that is due could not be taken"),
+                Err(error) => tracing::warn!(%error, "cannot take a due push"),
             }
         }
         Ok(taken)

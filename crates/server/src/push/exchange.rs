@@ -100,11 +100,11 @@ impl Pusher {
         let route = match targets.route(&push) {
             Ok(route) => route,
             // The loop of the queue says it; the push is repeated when the time has come.
-            Err(why) => return tracing::debug!(queue = %queue.name, "a task cannot be pushed: {why}"),
+            Err(why) => return tracing::debug!(queue.name = %queue.name, reason = why, "cannot push a task"),
         };
         let (mark, letter) = match self.letter(&route, &queue.name, &grant, &body, &push) {
             Ok(letter) => letter,
-            Err(why) => return tracing::error!(queue = %queue.name, "an envelope could not be made: {why}"),
+            Err(why) => return tracing::error!(queue.name = %queue.name, reason = why, "cannot build an envelope"),
         };
         let origin: Arc<str> = route.target.to_string().into();
         let started = Instant::now();
@@ -143,11 +143,11 @@ impl Pusher {
         metrics::counter!("tenure_pushes_total", "outcome" => word).increment(1);
         metrics::histogram!("tenure_push_seconds").record(started.elapsed());
         let deliveries = deliveries(&grant);
-        tracing::debug!(queue = %queue.name, task = %grant.task, dispatch_id = mark.dispatch_id,
+        tracing::debug!(queue.name = %queue.name, task.id = %grant.task, dispatch.id = mark.dispatch_id,
             request.id = mark.request_id, deliveries, outcome = word, target.origin = %origin, "pushed");
         if rejected && counted {
-            tracing::warn!(queue = %queue.name, task = %grant.task, target.origin = %origin,
-                "the worker refused a task for good; the attempt has failed");
+            tracing::warn!(queue.name = %queue.name, task.id = %grant.task, target.origin = %origin,
+                "the worker rejected a task: the attempt failed");
         }
         drop(slot);
         if counted && repeats {
@@ -190,7 +190,7 @@ impl Pusher {
             Ok(_) => false,
             Err(error) => {
                 // It is repeated when the time of this push is over.
-                tracing::warn!(task = %grant.task, %error, "what came of a push could not be noted");
+                tracing::warn!(task.id = %grant.task, %error, "cannot record the outcome of a push");
                 true
             }
         }
@@ -252,12 +252,12 @@ async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration)
         Err(error) => {
             let word = match &error {
                 OutboundError::Refused(refused) => {
-                    tracing::error!(target.origin = origin, "a push was held back: {refused}");
+                    tracing::error!(target.origin = origin, reason = %refused, "push blocked by the outbound rules");
                     "refused"
                 }
                 _ => "unreachable",
             };
-            tracing::debug!(target.origin = origin, %error, "a push failed");
+            tracing::debug!(target.origin = origin, %error, "push failed");
             End::Told { outcome: PushOutcome::Again { after_ms: None }, health: Health::Down, word, rest: None }
         }
     }

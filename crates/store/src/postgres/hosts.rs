@@ -38,7 +38,7 @@ where
             let (client, connection) = connect(&config, &self.0).await?;
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection to Postgres ended");
+                    tracing::debug!(%error, "connection to Postgres ended");
                 }
             });
             Ok((client, driver))

@@ -57,7 +57,7 @@ async fn listen(address: PostgresAddress, own: String, sender: mpsc::Sender<Noti
             () = sender.closed() => return,
         };
         let Err(error) = end else { return };
-        tracing::warn!(%error, "notices of other control planes are not heard for a while");
+        tracing::warn!(%error, "cannot listen for notices of other control planes");
         if began.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }

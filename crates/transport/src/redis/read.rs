@@ -56,7 +56,7 @@ async fn read_in_order(inner: &Arc<Inner>, queues: &[Arc<str>], max: usize) -> R
     };
     let put_back = async move |unwanted: Vec<Delivery>| {
         if let Err(error) = owner.put_back(&unwanted).await {
-            warn!(%error, "wake-ups that nobody waits for any more stay in the pending list until they are taken over");
+            warn!(%error, "cannot put back unwanted wake-ups: they stay in the pending list until they are taken over");
         }
     };
     finish(work, put_back).await.unwrap_or_else(|| Err(error::unreachable("this process is ending")))
@@ -90,7 +90,7 @@ impl Inner {
             entries.iter().filter(|entry| !entry.is_wake_up()).map(|entry| entry.id.clone()).collect();
         if !bad.is_empty() {
             for message_id in &bad {
-                warn!(queue = &**queue, message_id = &**message_id, "an entry that is no wake-up was removed");
+                warn!(queue.name = &**queue, message.id = &**message_id, "removed an entry that is not a wake-up");
             }
             let bad: Vec<&str> = bad.iter().map(|id| &**id).collect();
             self.remove(queue, &bad).await?;

@@ -84,7 +84,7 @@ async fn poll(
     let put_back = async move |unwanted: Vec<Delivery>| {
         let receipts: Vec<_> = unwanted.into_iter().map(|delivery| delivery.receipt).collect();
         if let Err(error) = batch::hide(&owner, &receipts, 0).await {
-            warn!(%error, "messages that nobody waits for any more stay hidden until their visibility time is over");
+            warn!(%error, "cannot put back unwanted messages: they stay hidden until their visibility time-out");
         }
     };
     finish(work, put_back).await.unwrap_or_else(|| Err(error::unreachable("this process is ending")))
@@ -114,14 +114,14 @@ async fn ask(inner: &Inner, queue: &Arc<str>, max: usize, wait: Duration) -> Res
                 found.push(Delivery { queue: queue.clone(), task, enqueue, message_id, receipt });
             }
             None => {
-                warn!(queue = &**queue, message_id = id, "a message that is no wake-up was removed");
+                warn!(queue.name = &**queue, message.id = id, "removing a message that is not a wake-up");
                 bad.push(receipt);
             }
         }
     }
     if let Err(error) = batch::delete(inner, &bad).await {
         // It comes again.
-        warn!(queue = &**queue, %error, "a message that is no wake-up could not be removed");
+        warn!(queue.name = &**queue, %error, "cannot remove a message that is not a wake-up");
     }
     Ok(found)
 }

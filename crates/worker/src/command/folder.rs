@@ -49,7 +49,7 @@ impl Folder {
         let path = self.path().to_owned();
         let removed = tokio::task::spawn_blocking(move || self.0.close()).await;
         if let Err(error) = removed.map_err(io::Error::from).flatten() {
-            tracing::warn!(path = %path.display(), %error, "a work folder could not be removed");
+            tracing::warn!(file.path = %path.display(), %error, "cannot remove a work folder");
         }
     }
 }

@@ -66,7 +66,7 @@ impl OrphanGuard {
         let line = format!("{sign} {group}\n");
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = input.write_all(line.as_bytes()) {
-            tracing::warn!(%error, "the guard against orphans is gone");
+            tracing::warn!(%error, "the process that ends orphaned commands is gone");
         }
     }
 }
