@@ -8,7 +8,7 @@ pub mod targets {
     pub mod leak;
     pub mod oidc;
     pub mod task;
-    #[path = "../../../crates/auth/tests/tokens/vectors.rs"]
+    #[path = "../../../crates/auth/tests/it/tokens/vectors.rs"]
     pub mod vectors;
     pub mod worker;
 }

@@ -1,7 +1,0 @@
-//! Workers that receive wake-ups themselves, from a real Redis and from a server that speaks as SQS does.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod binary;
-mod control_plane;
-mod kit;
-mod sdk;

@@ -1,0 +1,18 @@
+//! The commands as people and scripts use them: the real binary, real servers, real workers.
+
+mod bench;
+mod config;
+mod demo;
+mod dev_certs;
+mod doctor;
+mod identity;
+mod kit;
+mod login;
+mod operate;
+mod outbox;
+mod push;
+mod runs;
+mod serve;
+mod tasks;
+mod worker;
+mod worker_token;

@@ -1,0 +1,69 @@
+//! `tenure queue` and `tenure dead-letter`.
+
+use serde_json::json;
+use tenure_testkit::wait_until;
+
+use crate::commands::kit::{SOON, Site, code};
+
+#[tokio::test]
+async fn a_queue_is_set_paused_and_resumed() {
+    let site = Site::new().await;
+    assert!(site.ok(&["queue", "list"]).await.starts_with("No queues."));
+    let args =
+        ["queue", "set", "etl", "--max-running", "3", "--rate", "5/10", "--fairness", "tag:team", "--lease-ttl", "30s"];
+    let set = site.json(&args).await;
+    assert_eq!(
+        set["limits"],
+        json!({"max_running": 3, "rate": {"per_second": 5.0, "burst": 10.0}, "fairness_key": "tag:team"})
+    );
+    let table = site.ok(&["queue", "list"]).await;
+    assert!(table.contains("3 running; 5/s, burst 10; fair by tag:team; lease 30s"), "{table}");
+    // The whole setting is replaced.
+    let set = site.json(&["queue", "set", "etl", "--no-dead-letter"]).await;
+    assert_eq!((&set["limits"], &set["dead_letter"]), (&json!({}), &json!(false)));
+
+    assert_eq!(site.ok(&["queue", "pause", "etl"]).await, "Queue etl is paused; running tasks go on.\n");
+    let id = site.submit(&["etl", "echo"]).await;
+    let why = site.ok(&["task", "why", &id]).await;
+    assert!(why.contains("queue_paused") && why.contains("try: tenure queue resume etl"), "{why}");
+    assert_eq!(site.json(&["queue", "resume", "etl"]).await, json!({"name": "etl", "paused": false}));
+
+    let bad = site.run(&["queue", "set", "etl", "--fairness", "moon"]).await;
+    assert_eq!(code(&bad), 2);
+    assert!(bad.stderr.contains("fairness_key"), "{}", bad.stderr);
+    assert_eq!(code(&site.run(&["queue", "set", "etl", "--rate", "fast"]).await), 2);
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_counted_and_released() {
+    let site = Site::new().await;
+    assert_eq!(site.ok(&["dead-letter", "list"]).await, "No dead letters.\n");
+    let mut worker = site.worker(&["--queue", "q"]);
+    worker.wait_for_stderr("worker started", SOON).await;
+    for _ in 0..2 {
+        let payload = r#"{"code": "BAD_ROW", "message": "row 7", "retryable": false, "times": 1}"#;
+        assert_eq!(code(&site.run(&["task", "submit", "q", "fail", "--payload", payload, "--wait"]).await), 10);
+    }
+    let table = site.ok(&["dead-letter", "list", "--queue", "q"]).await;
+    assert_eq!((table.lines().count(), table.matches("BAD_ROW: row 7").count()), (3, 2), "{table}");
+    assert_eq!(site.json(&["dead-letter", "list", "--reason", "max_attempts"]).await["items"], json!([]));
+
+    let nothing_named = site.run(&["dead-letter", "redrive", "--yes"]).await;
+    assert_eq!(code(&nothing_named), 2);
+    let nobody_asked = site.run(&["dead-letter", "redrive", "--queue", "q"]).await;
+    assert_eq!(code(&nobody_asked), 2);
+    assert!(nobody_asked.stderr.contains("--yes"), "{}", nobody_asked.stderr);
+    let counted = site.ok(&["dead-letter", "redrive", "--error-code", "BAD_ROW", "--dry-run"]).await;
+    assert_eq!(counted, "2 dead letters would be released.\n");
+    assert_eq!(site.json(&["dead-letter", "list"]).await["items"].as_array().unwrap().len(), 2);
+
+    let redrive = ["dead-letter", "redrive", "--queue", "q", "--yes", "--key", "r-1"];
+    assert_eq!(site.json(&redrive).await["matched"], 2);
+    // The same call again shows how far it is; the second attempt of each task succeeds.
+    wait_until("the redrive is done", SOON, async || site.json(&redrive).await["state"] == "done").await;
+    wait_until("the tasks succeed", SOON, async || {
+        site.json(&["task", "list", "--state", "succeeded"]).await["items"].as_array().unwrap().len() == 2
+    })
+    .await;
+    assert_eq!(site.ok(&["dead-letter", "list"]).await, "No dead letters.\n");
+}

@@ -1,0 +1,13 @@
+//! Real processes, killed and stopped: what was acknowledged stays, and what lost its lease changes nothing.
+
+#![allow(clippy::print_stderr, reason = "what was measured is shown")]
+
+mod disk;
+mod failover;
+mod kit;
+mod postgres;
+mod replicas;
+mod rolling;
+mod schema;
+mod server;
+mod worker;

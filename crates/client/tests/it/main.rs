@@ -1,0 +1,12 @@
+//! The Rust SDK against servers that each test scripts.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod callback;
+mod client;
+mod fence;
+mod runs;
+mod support;
+mod tls;
+mod token;
+mod worker;

@@ -1,0 +1,265 @@
+//! The control plane of the model: rows in memory, and the real decisions between loading and writing them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use tenure_core::attempt::ClosedAttempt;
+use tenure_core::batch::{Outcome, World, Writes, needs_history};
+use tenure_core::command::{Command, Numbers, Task};
+use tenure_core::lease::Grace;
+use tenure_core::task::{Body, Carry, Place};
+use tenure_core::{AttemptId, Seq, TaskId, Timestamp};
+
+use crate::model::mutant::Mutant;
+use crate::model::system::{Config, TICK_MS, at, worker_index};
+
+/// In place of a digest while a row is being changed.
+const OPEN: u64 = 0;
+
+/// A task in the store: the row of the place where it stands, and its rows of the attempt history.
+#[derive(Clone)]
+pub struct Row {
+    pub id: TaskId,
+    pub place: Place,
+    pub history: Vec<ClosedAttempt>,
+    /// Digest of all the above. The types of the core have no `Hash`; their `Debug` shows everything but the token, and
+    /// that is drawn together with the attempt id, which it shows.
+    digest: u64,
+}
+
+impl Row {
+    pub fn new(id: TaskId, place: Place) -> Self {
+        let mut row = Self { id, place, history: Vec::new(), digest: 0 };
+        row.seal();
+        row
+    }
+
+    /// Makes the same in all states what no decision looks at any more: times of what is over, and how often the
+    /// network repeated what was refused. Whoever wants to judge them does so before.
+    fn forget(&mut self, config: &Config) {
+        let over = |closed: &mut ClosedAttempt| {
+            (closed.granted_at, closed.ended_at) = (Timestamp::MIN, Timestamp::MIN);
+            closed.last_heartbeat_at = None;
+            if let Some(evidence) = &mut closed.evidence {
+                (evidence.received_at, evidence.more) = (Timestamp::MIN, 0);
+            }
+            if let Some(callback) = &mut closed.callback {
+                (callback.started_at, callback.deliveries) = (callback.started_at.map(|_| Timestamp::MIN), 0);
+            }
+        };
+        self.history.iter_mut().for_each(over);
+        last_attempt(&mut self.place).into_iter().for_each(over);
+        match &mut self.place {
+            Place::Finished(finished) => {
+                finished.finished_at = Timestamp::MIN;
+                finished.dead_lettered_at = finished.dead_lettered_at.map(|_| Timestamp::MIN);
+            }
+            Place::Ready(waiting) => waiting.at = Timestamp::MIN,
+            Place::Running(held) => {
+                held.last_heartbeat_at = held.last_heartbeat_at.map(|_| Timestamp::MIN);
+                if config.timeout > config.ticks {
+                    held.granted_at = Timestamp::MIN;
+                }
+                if let Some(dispatch) = &mut held.carry.dispatch {
+                    dispatch.ready_at = Timestamp::MIN;
+                    dispatch.accepted_at = dispatch.accepted_at.map(|_| Timestamp::MIN);
+                    dispatch.started_at = dispatch.started_at.map(|_| Timestamp::MIN);
+                }
+            }
+            Place::Blocked(_) | Place::Scheduled(_) => {}
+        }
+    }
+
+    fn seal(&mut self) {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?} {:?}", self.place, self.history).hash(&mut hasher);
+        self.digest = hasher.finish();
+    }
+
+    /// The record of an ended attempt: in the history, or with the task, or both.
+    pub fn records(&self, attempt: AttemptId) -> impl Iterator<Item = &ClosedAttempt> {
+        self.history.iter().chain(self.place.last_attempt()).filter(move |record| record.id == attempt)
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Hash for Row {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} after {:?}", self.place, self.history)
+    }
+}
+
+/// What the store holds.
+#[derive(Debug, Clone, PartialEq, Hash)]
+pub struct Store {
+    pub rows: Vec<Arc<Row>>,
+    /// The newest process of each worker that said hello.
+    pub boots: Vec<Option<u8>>,
+    /// When a control plane was last alive, in ticks.
+    pub alive_at: u8,
+    /// End of the outage grace, in ticks.
+    pub grace_until: u8,
+}
+
+impl Store {
+    pub fn index(&self, row: Seq) -> usize {
+        self.rows.iter().position(|other| other.id.seq() == row).expect("the row exists")
+    }
+
+    /// Loads what the command names, decides, writes: one transaction.
+    pub fn execute(&mut self, command: &Command, now: u8, config: &Config) -> Outcome {
+        let command = &config.mutant.tamper_command(command, self);
+        let mut world = self.load(command, now, config);
+        let outcome = world.decide(std::slice::from_ref(command)).remove(0);
+        let mut writes = world.writes();
+        if config.mutant.tamper_writes(command, &mut writes) {
+            if config.mutant == Mutant::None {
+                self.check_leaves(&writes);
+            }
+            self.commit(writes);
+        }
+        config.mutant.tamper_outcome(command, outcome)
+    }
+
+    fn load(&self, command: &Command, now: u8, config: &Config) -> World {
+        let silent_for_ms = at(now).since(at(self.alive_at));
+        let grace = Grace::from_marks(at(now), silent_for_ms, at(self.grace_until));
+        let numbers = Numbers::new(1_000, 1_000 + command.numbers() as i64);
+        let mut world = World::new(at(now), config.mutant.tamper_grace(grace), numbers);
+        let open = self.rows.iter().filter(|row| matches!(row.place, Place::Running(_))).count();
+        world.add_queue(config.queue(), config.mutant.tamper_open(open) as u32);
+        for (index, row) in self.rows.iter().enumerate() {
+            self.load_row(&mut world, row, &config.bodies[index], command, config);
+        }
+        if let Command::Hello(hello) = command
+            && let Some(boot) = self.boots[worker_index(&hello.worker)]
+        {
+            world.incarnations.insert(Arc::clone(&hello.worker), boot_name(boot));
+        }
+        world
+    }
+
+    /// As a store does: only the rows that the command can touch, and the history only where it is needed.
+    fn load_row(&self, world: &mut World, row: &Row, body: &Arc<Body>, command: &Command, config: &Config) {
+        let seq = row.id.seq();
+        let mut place = row.place.clone();
+        let mut history = row.history.clone();
+        config.mutant.tamper_row(command, &mut place, &mut history);
+        match command {
+            Command::Claim(claim) => match &place {
+                Place::Ready(waiting) => world.candidates.entry(waiting.queue).or_default().push_back(seq),
+                Place::Running(held)
+                    if held.lease.holder == claim.claimer.worker && held.claim_id == claim.claimer.claim_id =>
+                {
+                    world.repeats.entry(0).or_default().push(seq);
+                }
+                _ => return,
+            },
+            Command::Hello(hello) => match &place {
+                Place::Running(held) if held.lease.holder == hello.worker => {
+                    world.held.entry(Arc::clone(&hello.worker)).or_default().push(seq);
+                }
+                _ => return,
+            },
+            _ if command.task() == Some(row.id) || command.rows().contains(&seq) => {}
+            _ => return,
+        }
+        if needs_history(command, &place) {
+            world.history.insert(seq, history);
+        }
+        let body = command.needs_body().then(|| Arc::clone(body));
+        world.add_task(Task { id: row.id, place, body });
+    }
+
+    /// A row is deleted where it stands, and nowhere else.
+    fn check_leaves(&self, writes: &Writes) {
+        let stands = |row: &Seq, expected: fn(&Place) -> bool| assert!(expected(&self.rows[self.index(*row)].place));
+        writes.unschedule.iter().for_each(|row| stands(row, |place| matches!(place, Place::Scheduled(_))));
+        writes.unready.iter().for_each(|row| stands(row, |place| matches!(place, Place::Ready(_))));
+        writes.unrun.iter().for_each(|row| stands(row, |place| matches!(place, Place::Running(_))));
+        writes.unfinish.iter().for_each(|row| stands(row, |place| matches!(place, Place::Finished(_))));
+        writes.renew.iter().for_each(|(row, _)| stands(row, |place| matches!(place, Place::Running(_))));
+    }
+
+    /// Writes the rows as a store does, and insists that what leaves a place enters one.
+    fn commit(&mut self, writes: Writes) {
+        let left = [writes.unschedule, writes.unready, writes.unrun, writes.unfinish].concat();
+        let schedule = writes.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
+        let ready = writes.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
+        let run = writes.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
+        let finish = writes.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
+        let mut entered = Vec::new();
+        for (id, place) in schedule.chain(ready).chain(run).chain(finish) {
+            entered.push(id.seq());
+            self.row_mut(id.seq()).place = place;
+        }
+        assert_eq!(sorted(left), sorted(entered));
+        for (row, running) in writes.renew {
+            self.row_mut(row).place = Place::Running(running);
+        }
+        for (row, closed) in writes.attempts {
+            let history = &mut self.row_mut(row).history;
+            history.retain(|old| old.number != closed.number);
+            history.push(closed);
+            history.sort_by_key(|old| old.number);
+        }
+        for (row, number) in writes.drop_attempts {
+            self.row_mut(row).history.retain(|old| old.number != number);
+        }
+        for hello in writes.hellos {
+            self.boots[worker_index(&hello.worker)] = Some(hello.incarnation.parse().expect("processes are numbered"));
+        }
+    }
+
+    /// Ends the changes of a command, once they were looked at.
+    pub fn seal(&mut self, config: &Config) {
+        for row in self.rows.iter_mut().filter(|row| row.digest == OPEN) {
+            let row = Arc::make_mut(row);
+            row.forget(config);
+            row.seal();
+        }
+    }
+
+    /// For a change: [`Store::seal`] comes last.
+    fn row_mut(&mut self, row: Seq) -> &mut Row {
+        let index = self.index(row);
+        let row = Arc::make_mut(&mut self.rows[index]);
+        row.digest = OPEN;
+        row
+    }
+}
+
+fn sorted(mut rows: Vec<Seq>) -> Vec<Seq> {
+    rows.sort_unstable();
+    rows
+}
+
+/// The record of the last attempt, in the row of the task's place.
+pub fn last_attempt(place: &mut Place) -> Option<&mut ClosedAttempt> {
+    let carry: &mut Carry = match place {
+        Place::Scheduled(waiting) | Place::Ready(waiting) => &mut waiting.carry,
+        Place::Blocked(_) | Place::Running(_) => return None,
+        Place::Finished(finished) => &mut finished.carry,
+    };
+    carry.last.as_deref_mut()
+}
+
+pub fn boot_name(boot: u8) -> Arc<str> {
+    boot.to_string().into()
+}
+
+/// A time of the core in ticks of the model.
+pub fn ticks(time: Timestamp) -> u8 {
+    u8::try_from(time.as_millis() / TICK_MS).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,11 @@
+//! The server over HTTP: the contracts, the user API, who may call what.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod callback;
+mod harness;
+mod identity;
+mod pull;
+mod push;
+mod runs;
+mod user;

@@ -1,0 +1,10 @@
+//! Tasks that are pushed to a worker over HTTP, on SQLite and on Postgres.
+
+mod answers;
+mod circuits;
+mod crashes;
+mod guard;
+mod kit;
+mod many;
+mod queues;
+mod slots;

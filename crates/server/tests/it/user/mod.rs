@@ -1,0 +1,8 @@
+//! The user API over HTTP: submitting, listing, watching and redriving tasks.
+
+mod events;
+mod health;
+mod lists;
+mod redrive;
+mod submits;
+mod tenants;

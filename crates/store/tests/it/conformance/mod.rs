@@ -1,0 +1,25 @@
+//! One suite for both stores: every case runs on a SQLite file and on a real Postgres database.
+
+mod audit;
+mod callback;
+mod cancel;
+mod concurrency;
+mod damage;
+mod dead;
+mod events;
+mod expiry;
+mod identity;
+mod keys;
+mod leases;
+mod lifecycle;
+mod limits;
+mod lists;
+mod opening;
+mod order;
+mod outbox;
+mod owners;
+mod plans;
+mod retention;
+mod retrying;
+mod runs;
+mod tenancy;
