@@ -8,7 +8,6 @@
 //!
 //! Unix only.
 
-pub mod chaos;
 mod child;
 mod moto;
 mod ports;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
+use tenure_testkit::{Database, Port, Postgres, PrivatePostgres, Redis};
 use tokio::time::sleep;
 
 use super::history::now;
@@ -16,9 +17,6 @@ use super::http::{Http, Reply};
 use super::plan::Link;
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
-use crate::ports::Port;
-use crate::postgres::{Database, Postgres, PrivatePostgres};
-use crate::redis::Redis;
 
 /// Queues of the run, in the order in which they are listed.
 pub const QUEUES: [&str; 3] = ["chaos-a", "chaos-b", "chaos-c"];
@@ -90,7 +88,7 @@ impl System {
         let mut links = BTreeMap::new();
         let mut servers = Vec::new();
         for index in 0..shape.servers {
-            let port = Port::try_reserve()?;
+            let port = Port::reserve();
             let mut upstreams = vec![(Link::ToServer(index), port.number())];
             upstreams.extend(postgres.as_ref().map(|postgres| (Link::ToPostgres(index), postgres.port())));
             upstreams.extend(redis_port.map(|port| (Link::ToRedis(index), port)));

@@ -3,7 +3,7 @@
 //! This is written from the contract and on purpose shares nothing with `tenure-core`.
 
 use super::events::{AttemptInfo, Event, Facts, Outcome, What};
-use crate::chaos::history::ReportKind;
+use crate::history::ReportKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Held, Worker, job};
-use crate::chaos::http::Reply;
+use crate::http::Reply;
 
 /// The consumer group of the contract.
 const GROUP: &str = "tenure";

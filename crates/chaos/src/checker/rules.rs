@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::events::{Grant, Sorted, TaskHistory, unanswered};
 use super::{Ended, FinalTask, Rule, Violation};
-use crate::chaos::history::{Answer, Call, History, Op, ReportKind};
-use crate::chaos::ledger::Effects;
+use crate::history::{Answer, Call, History, Op, ReportKind};
+use crate::ledger::Effects;
 
 struct Findings<'a> {
     sorted: &'a Sorted<'a>,
@@ -101,7 +101,7 @@ impl Findings<'_> {
     fn reports(&mut self, task: &TaskHistory<'_>) {
         let mut completions: BTreeMap<(&str, &str), &Op> = BTreeMap::new();
         let mut answers: Vec<(&Op, &Op)> = Vec::new();
-        let mut first: HashMap<(&str, &crate::chaos::history::Report), &Op> = HashMap::new();
+        let mut first: HashMap<(&str, &crate::history::Report), &Op> = HashMap::new();
         for op in &task.ops {
             let (Call::Report { attempt_id, report, .. }, Answer::Reported { body }) = (&op.call, &op.answer) else {
                 continue;
@@ -240,12 +240,7 @@ impl Findings<'_> {
 }
 
 /// Whether this report may have been accepted before that later grant, and now only got its receipt again.
-fn is_replay(
-    task: &TaskHistory<'_>,
-    op: &Op,
-    report: Option<&crate::chaos::history::Report>,
-    later: &Grant<'_>,
-) -> bool {
+fn is_replay(task: &TaskHistory<'_>, op: &Op, report: Option<&crate::history::Report>, later: &Grant<'_>) -> bool {
     let Some(report) = report else { return false };
     task.ops.iter().any(|other| {
         let accepted = matches!(other.answer, Answer::Unknown { .. } | Answer::Reported { .. });

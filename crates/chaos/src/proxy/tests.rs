@@ -70,10 +70,10 @@ async fn a_cut_ends_what_is_open_and_refuses_what_is_new_until_it_heals() {
     proxy.set(Mode::Cut);
     assert_eq!(end(&mut open).await, Some(ErrorKind::ConnectionReset));
     let refused = async || TcpStream::connect(("127.0.0.1", proxy.port())).await.is_err();
-    crate::wait_until("connections are refused", SOON, refused).await;
+    tenure_testkit::wait_until("connections are refused", SOON, refused).await;
     proxy.set(Mode::Pass);
     let healed = async || TcpStream::connect(("127.0.0.1", proxy.port())).await.ok();
-    let mut again = crate::wait_until("the link heals", SOON, healed).await;
+    let mut again = tenure_testkit::wait_until("the link heals", SOON, healed).await;
     talk(&mut again).await.unwrap();
 }
 

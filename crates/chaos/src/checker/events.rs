@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::model::Receipt;
 use super::{Ended, FinalTask};
-use crate::chaos::history::{Answer, Call, Granted, History, Op, ReportKind, Submission};
+use crate::history::{Answer, Call, Granted, History, Op, ReportKind, Submission};
 
 /// By how much clocks and rounding may shorten a time: leases are kept in whole milliseconds.
 const TOLERANCE_NS: u64 = 20_000_000;

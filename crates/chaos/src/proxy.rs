@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use tenure_testkit::Port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +16,6 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::rng::Rng;
-use crate::ports::Port;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a port of its own and passes everything on to `upstream`.
     pub async fn start(upstream: SocketAddr, seed: u64) -> Result<Self> {
-        let port = Port::try_reserve()?;
+        let port = Port::reserve();
         let (mode, watched) = watch::channel(Mode::Pass);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await?;
         let acceptor = tokio::spawn(accept(listener, port.number(), upstream, watched, seed));

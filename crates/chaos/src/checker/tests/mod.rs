@@ -6,8 +6,8 @@ mod good;
 use serde_json::json;
 
 use super::*;
-use crate::chaos::history::{Accepted, Answer, Call, Granted, Op, Report, ReportKind, Submission};
-use crate::chaos::ledger::Write;
+use crate::history::{Accepted, Answer, Call, Granted, Op, Report, ReportKind, Submission};
+use crate::ledger::Write;
 
 const MS: u64 = 1_000_000;
 const TTL_MS: u64 = 1_000;

@@ -8,9 +8,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Held, Worker};
-use crate::chaos::history::{Answer, Call, Report, ReportKind};
-use crate::chaos::http::Reply;
-use crate::chaos::rng::Rng;
+use crate::history::{Answer, Call, Report, ReportKind};
+use crate::http::Reply;
+use crate::rng::Rng;
 
 /// How often a report without an answer is sent again.
 const TRIES: usize = 8;

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tenure_testkit::chaos::plan::Class;
-use tenure_testkit::chaos::{Settings, WorkerArgs, run, run_worker};
+use tenure_chaos::plan::Class;
+use tenure_chaos::{Settings, WorkerArgs, run, run_worker};
 
 /// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
 ///
