@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, MatchedPath, Request};
-use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::Response;
 use axum::{Router, middleware};
 use futures_util::FutureExt;
@@ -20,10 +20,11 @@ use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::connection::Serving;
+use crate::contracts::Contract;
 use crate::error::Fault;
 use crate::request::{RequestId, with_request_id};
 use crate::state::{App, ServerConfig};
-use crate::{access, api, contracts, limits, push};
+use crate::{access, contracts, limits, push};
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
@@ -107,15 +108,13 @@ async fn accept(
 
 fn router(app: App) -> Router {
     Router::new()
-        .merge(contracts::pull::router())
-        .merge(contracts::callback::router())
-        .merge(api::router())
+        .merge(contracts::router())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), access::guard::guard))
         .layer(cors(app.clone()))
         .layer(middleware::from_fn(catch_panics))
-        .layer(middleware::from_fn(contracts::name_contract))
+        .layer(middleware::from_fn(contracts::choose))
         .layer(middleware::from_fn(security_headers))
         .layer(middleware::from_fn(measure))
         .layer(middleware::from_fn(with_request_id))
@@ -138,33 +137,27 @@ fn cors(app: App) -> CorsLayer {
         .expose_headers(["x-request-id", "x-ratelimit-limit", "x-ratelimit-remaining"].map(HeaderName::from_static))
 }
 
-async fn unknown_path(Extension(id): Extension<RequestId>, uri: Uri) -> Response {
-    say(Fault::NotFound { what: "not_found" }, &uri, &id)
+async fn unknown_path(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
+    contract.refuse(Fault::NotFound { what: "not_found" }, &id)
 }
 
-async fn wrong_method(Extension(id): Extension<RequestId>, uri: Uri) -> Response {
-    say(Fault::MethodNotAllowed, &uri, &id)
+async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
+    contract.refuse(Fault::MethodNotAllowed, &id)
 }
 
-/// In the words of the contract that the path belongs to.
-pub fn say(fault: Fault, uri: &Uri, id: &RequestId) -> Response {
-    if contracts::pull::owns(uri.path()) {
-        fault.for_worker(id)
-    } else if contracts::callback::owns(uri.path()) {
-        fault.for_callback(id)
-    } else {
-        fault.for_user(id)
-    }
-}
-
-/// A panic costs its own request and no other.
-async fn catch_panics(Extension(id): Extension<RequestId>, request: Request, next: middleware::Next) -> Response {
-    let uri = request.uri().clone();
+/// A panic fails its own request and no other.
+async fn catch_panics(
+    Extension(contract): Extension<Contract>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+    next: middleware::Next,
+) -> Response {
+    let path = request.uri().path().to_owned();
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
-            tracing::error!(request.id = id.0, http.path = uri.path(), "handler panicked");
-            say(Fault::Internal, &uri, &id)
+            tracing::error!(request.id = id.0, http.path = path, "handler panicked");
+            contract.refuse(Fault::Internal, &id)
         }
     }
 }

@@ -5,7 +5,8 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{dead_letters, events, health, metrics, queues, runs, tasks, whoami};
-use crate::contracts::{callback, exchange, pull};
+use crate::contracts::callback;
+use crate::contracts::pull::{self, exchange};
 
 #[derive(OpenApi)]
 #[openapi(

@@ -20,8 +20,8 @@ use super::limiter::{Allowance, Verdict};
 use super::rules::{self, Found, Rule};
 use super::{Access, KeyBy, RateLimit};
 use crate::audit;
+use crate::contracts::Contract;
 use crate::error::Fault;
-use crate::http::say;
 use crate::identity::Effort;
 use crate::identity::task_keys::Unverified;
 use crate::request::RequestId;
@@ -35,6 +35,7 @@ const BOOTSTRAP_KEY: &str = "x-worker-bootstrap-key";
 /// [`tenure_auth::Worker`] for workers.
 pub async fn guard(
     State(app): State<App>,
+    Extension(contract): Extension<Contract>,
     Extension(id): Extension<RequestId>,
     mut request: Request,
     next: Next,
@@ -46,14 +47,14 @@ pub async fn guard(
         Found::OtherMethod => return next.run(request).await,
         Found::Nothing => {
             tracing::error!(http.route = route.as_str(), "no access rule for this route: request refused");
-            return say(Fault::Internal, request.uri(), &id);
+            return contract.refuse(Fault::Internal, &id);
         }
     };
     let access = app.access.get();
     let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
     let from = address::caller(peer, request.headers(), &access.trusted_proxies);
     let audited = audit::Pending::of(route.as_str(), &request, from, &id);
-    let (uri, detached) = (request.uri().clone(), audit::leaves_a_row(request.method(), route.as_str()));
+    let detached = audit::leaves_a_row(request.method(), route.as_str());
     let judged = id.clone();
     let work = async move {
         let admitted = admit(&app, &access, rule, &mut request, from).await;
@@ -64,7 +65,7 @@ pub async fn guard(
                 verdict.inspect(|(limit, verdict)| show_limit(response.headers_mut(), *limit, *verdict));
                 response
             }
-            Err(fault) => say(fault, request.uri(), &judged),
+            Err(fault) => contract.refuse(fault, &judged),
         };
         if let Some(audited) = audited {
             audited.record(&app, actor.as_ref(), response.status()).await;
@@ -75,7 +76,7 @@ pub async fn guard(
         return work.await;
     }
     // Hanging up must not be a way to do something and leave no trace: it goes on without its caller.
-    tokio::spawn(work).await.unwrap_or_else(|_| say(Fault::Internal, &uri, &id))
+    tokio::spawn(work).await.unwrap_or_else(|_| contract.refuse(Fault::Internal, &id))
 }
 
 /// The rate limit that was applied, and what it said.

@@ -1,30 +1,123 @@
-//! The worker contracts, one file each.
+//! The contracts that this server speaks, one folder each: routes, words, and how a fault is answered.
+//!
+//! A new contract is a folder with its [`Dialect`], a variant of [`Contract`] and its lines in `access/rules.rs`.
 
 pub mod callback;
-pub mod exchange;
 pub mod pull;
+pub mod user;
 
+use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use tenure_contract::{CALLBACK_CONTRACT, CONTRACT_HEADER, PULL_CONTRACT};
+use tenure_contract::CONTRACT_HEADER;
 
-/// The contract that a path belongs to, if any.
-fn contract_of(path: &str) -> Option<&'static str> {
-    if pull::owns(path) {
-        Some(PULL_CONTRACT)
-    } else if callback::owns(path) {
-        Some(CALLBACK_CONTRACT)
-    } else {
-        None
+use crate::error::Fault;
+use crate::request::RequestId;
+use crate::state::App;
+
+/// The contract that a request speaks. Chosen once, from its path, and kept in the request's extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contract {
+    Pull,
+    Callback,
+    User,
+}
+
+/// What tells one contract from another.
+#[derive(Debug)]
+pub struct Dialect {
+    /// What answers name in `X-Tenure-Contract`; the user API names nothing.
+    pub name: Option<&'static str>,
+    /// Whether a path belongs to the contract, with a route or without.
+    pub owns: fn(&str) -> bool,
+    pub router: fn() -> Router<App>,
+    pub refuse: fn(Fault, &RequestId) -> Response,
+}
+
+impl Contract {
+    /// The user API is last: it owns what no other contract claims.
+    const ALL: [Self; 3] = [Self::Pull, Self::Callback, Self::User];
+
+    const fn dialect(self) -> &'static Dialect {
+        match self {
+            Self::Pull => &pull::DIALECT,
+            Self::Callback => &callback::DIALECT,
+            Self::User => &user::DIALECT,
+        }
+    }
+
+    pub fn of(path: &str) -> Self {
+        Self::ALL.into_iter().find(|contract| (contract.dialect().owns)(path)).unwrap_or(Self::User)
+    }
+
+    /// The answer to a request that failed, in the words of this contract.
+    pub fn refuse(self, fault: Fault, id: &RequestId) -> Response {
+        (self.dialect().refuse)(fault, id)
     }
 }
 
-/// Every answer of a worker contract says which one it speaks.
-pub async fn name_contract(request: Request, next: Next) -> Response {
-    let Some(contract) = contract_of(request.uri().path()) else { return next.run(request).await };
+/// The routes of all contracts.
+pub fn router() -> Router<App> {
+    Contract::ALL.into_iter().fold(Router::new(), |router, contract| router.merge((contract.dialect().router)()))
+}
+
+/// Chooses the contract of a request and names it in the answer.
+pub async fn choose(mut request: Request, next: Next) -> Response {
+    let contract = Contract::of(request.uri().path());
+    request.extensions_mut().insert(contract);
     let mut response = next.run(request).await;
-    response.headers_mut().insert(HeaderName::from_static(CONTRACT_HEADER), HeaderValue::from_static(contract));
+    if let Some(name) = contract.dialect().name {
+        response.headers_mut().insert(HeaderName::from_static(CONTRACT_HEADER), HeaderValue::from_static(name));
+    }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Contract::{Callback, Pull, User};
+
+    #[test]
+    fn a_path_belongs_to_one_contract() {
+        for (path, contract) in [
+            ("/internal/worker/claim", Pull),
+            ("/internal/worker/unknown", Pull),
+            ("/internal/worker", User),
+            ("/internal/jwks/task", User),
+            ("/v1/tasks/x/started", Callback),
+            ("/v1/tasks/x/unknown", Callback),
+            ("/v1/tasks/", Callback),
+            ("/api/v1/tasks/x/completed", Callback),
+            ("/api/v1/tasks/x/cancel", User),
+            ("/api/v1/tasks/x/completed/more", User),
+            ("/api/v1/tasks/started", User),
+            ("/api/v1/tasks", User),
+            ("/", User),
+            ("", User),
+        ] {
+            assert_eq!(Contract::of(path), contract, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_of_other_contracts_are_left_to_them() {
+        // Of the dispatch contract and of the worker RPC contract, next to paths of contracts that are served.
+        for path in [
+            "/v1/task/heartbeat",
+            "/v1/task/complete",
+            "/v1/task-claim",
+            "/internal/task-claim",
+            "/internal/task-fetch",
+            "/internal/heartbeat",
+            "/internal/task-complete",
+            "/internal/events",
+            "/api/v1/sandboxes",
+            "/api/v1/sandboxes/sb-0a1b2c3d/exec",
+            "/api/v1/worker/w-1/heartbeat",
+        ] {
+            assert_eq!(Contract::of(path), User, "{path}");
+        }
+    }
 }

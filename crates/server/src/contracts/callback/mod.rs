@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use tenure_auth::TASK_TOKEN_MAX_TTL_S;
+use tenure_contract::CALLBACK_CONTRACT;
 use tenure_contract::callback::{
     CallbackError, CompletedRequest, CompletedResponse, Disposition, HeartbeatRequest, HeartbeatResponse, Outcome,
     StartedRequest, StartedResponse, TaskError,
@@ -21,6 +22,7 @@ use tenure_core::command::callback::{self, Call, Callback, Called, Told};
 use tenure_core::command::{Answer, Command};
 use tenure_core::{AttemptId, Timestamp, limits};
 
+use super::Dialect;
 use super::pull::{first, without_nul};
 use crate::access::guard::{AsTask, TaskBearer, unix_now};
 use crate::error::Fault;
@@ -33,7 +35,10 @@ const BODY_BYTES: usize = 4 << 20;
 /// A clock that is further off than this is counted.
 const SKEW_MS: i64 = 5 * 60_000;
 
-pub fn router() -> Router<App> {
+pub const DIALECT: Dialect =
+    Dialect { name: Some(CALLBACK_CONTRACT), owns, router, refuse: |fault, id| fault.for_callback(id) };
+
+fn router() -> Router<App> {
     Router::new()
         .route("/v1/tasks/{id}/started", post(started))
         .route("/v1/tasks/{id}/heartbeat", post(heartbeat))
@@ -44,7 +49,7 @@ pub fn router() -> Router<App> {
 }
 
 /// Whether a path belongs to this contract. Below the alias other paths belong to the user API.
-pub fn owns(path: &str) -> bool {
+fn owns(path: &str) -> bool {
     if path.starts_with("/v1/tasks/") {
         return true;
     }
@@ -357,26 +362,5 @@ fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Res
     match answer {
         Ok(body) => Json(body).into_response(),
         Err(fault) => fault.for_callback(id),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_alias_takes_its_three_calls_and_leaves_the_rest_to_the_user_api() {
-        for (path, owned) in [
-            ("/v1/tasks/x/started", true),
-            ("/v1/tasks/x/unknown", true),
-            ("/v1/tasks/", true),
-            ("/v1/task", false),
-            ("/api/v1/tasks/x/completed", true),
-            ("/api/v1/tasks/x/cancel", false),
-            ("/api/v1/tasks/x/completed/more", false),
-            ("/api/v1/tasks/started", false),
-        ] {
-            assert_eq!(owns(path), owned, "{path}");
-        }
     }
 }

@@ -14,8 +14,8 @@ use tenure_core::limits;
 use tenure_engine::{ClaimWait, Reply};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::pull;
 use crate::access::guard::AsWorker;
+use crate::contracts::pull;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;

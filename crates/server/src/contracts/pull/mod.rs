@@ -1,4 +1,6 @@
-//! The pull contract: long-poll claim, heartbeat, complete, fail.
+//! The pull contract: long-poll claim, heartbeat, complete, fail, exchange.
+
+pub mod exchange;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use tenure_auth::Worker;
+use tenure_contract::PULL_CONTRACT;
 use tenure_contract::pull::{
     ClaimRequest, ClaimResponse, CompleteItem, CompleteRequest, CompleteResponse, FailItem, FailRequest, FailResponse,
     HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
@@ -26,24 +29,27 @@ use tenure_core::limits;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
 use tenure_engine::{ClaimWait, random_seed};
 
+use super::Dialect;
 use crate::access::guard::AsWorker;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::{render, validate};
 
-pub fn router() -> Router<App> {
+pub const DIALECT: Dialect = Dialect {
+    name: Some(PULL_CONTRACT),
+    owns: |path| path.starts_with("/internal/worker/"),
+    router,
+    refuse: |fault, id| fault.for_worker(id),
+};
+
+fn router() -> Router<App> {
     Router::new()
         .route("/internal/worker/claim", post(claim))
         .route("/internal/worker/heartbeat", post(heartbeat))
         .route("/internal/worker/complete", post(complete))
         .route("/internal/worker/fail", post(fail))
-        .route("/internal/worker/exchange", post(super::exchange::exchange))
-}
-
-/// Whether a path belongs to this contract.
-pub fn owns(path: &str) -> bool {
-    path.starts_with("/internal/worker/")
+        .route("/internal/worker/exchange", post(exchange::exchange))
 }
 
 /// Checks the id in the body against who was let in.
