@@ -56,7 +56,7 @@ fn ready(count: usize) -> World {
 }
 
 fn claim(count: usize) -> Vec<Command> {
-    let claimer = Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: Seed([7; 32]) };
+    let claimer = Claimer::worker("w".into(), Seed([7; 32]));
     vec![Command::Claim(Claim { claimer, queues: vec!["q".into()], max_jobs: count })]
 }
 

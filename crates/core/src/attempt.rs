@@ -38,7 +38,8 @@ pub enum Reason {
     /// The holder reported a failure.
     Failed,
     /// The holder stopped because it was asked to, or of its own accord.
-    Cancelled,
+    #[serde(rename = "CANCELLED")]
+    Canceled,
     /// The lease ran out without a heartbeat.
     HeartbeatTimeout,
     /// It ran longer than one attempt may.
@@ -74,7 +75,7 @@ impl Reason {
             | Self::Undelivered => Some("INFRASTRUCTURE"),
             Self::Timeout | Self::DeadlineExceeded => Some("TIMEOUT"),
             Self::DispatchRejected => Some("CONFIGURATION"),
-            Self::CancelTimeout | Self::Revoked | Self::Cancelled => Some("CANCELLED"),
+            Self::CancelTimeout | Self::Revoked | Self::Canceled => Some("CANCELLED"),
             Self::Completed | Self::Failed => None,
         }
     }
@@ -82,7 +83,7 @@ impl Reason {
     pub const ALL: [Self; 13] = [
         Self::Completed,
         Self::Failed,
-        Self::Cancelled,
+        Self::Canceled,
         Self::HeartbeatTimeout,
         Self::Timeout,
         Self::DeadlineExceeded,
@@ -99,7 +100,7 @@ impl Reason {
         match self {
             Self::Completed => "COMPLETED",
             Self::Failed => "FAILED",
-            Self::Cancelled => "CANCELLED",
+            Self::Canceled => "CANCELLED",
             Self::HeartbeatTimeout => "HEARTBEAT_TIMEOUT",
             Self::Timeout => "TIMEOUT",
             Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
@@ -158,7 +159,7 @@ impl Failure {
     }
 
     /// The holder says that it stopped on purpose.
-    pub fn is_cancelled(&self) -> bool {
+    pub fn is_canceled(&self) -> bool {
         &*self.code == "CANCELLED" && self.retryable != Some(true)
     }
 
@@ -183,7 +184,7 @@ impl Report {
     pub fn state(&self) -> AttemptState {
         match self {
             Self::Succeeded { .. } => AttemptState::Succeeded,
-            Self::Failed(failure) if failure.is_cancelled() => AttemptState::Canceled,
+            Self::Failed(failure) if failure.is_canceled() => AttemptState::Canceled,
             Self::Failed(_) => AttemptState::Failed,
             Self::Completed(completion) => completion.outcome,
         }
@@ -318,7 +319,7 @@ impl Evidence {
     pub fn outcome(&self) -> &'static str {
         let state = self.state.unwrap_or(match &self.failure {
             None => AttemptState::Succeeded,
-            Some(failure) if failure.is_cancelled() => AttemptState::Canceled,
+            Some(failure) if failure.is_canceled() => AttemptState::Canceled,
             Some(_) => AttemptState::Failed,
         });
         match state {
@@ -345,7 +346,9 @@ pub struct ClosedAttempt {
     pub id: AttemptId,
     pub token: LeaseToken,
     pub fence: Fence,
-    pub worker: WorkerId,
+    /// `None` for a pushed attempt that no worker started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
     pub granted_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_at: Option<Timestamp>,
@@ -402,8 +405,8 @@ impl ClosedAttempt {
         self.state = report.state();
         self.failure = report.failure();
         self.ended_at = now;
-        if let Some(worker) = worker {
-            self.worker = Arc::clone(worker);
+        if worker.is_some() {
+            self.worker = worker.cloned();
         }
         if let Report::Completed(sent) = report {
             let mut stored = sent.clone();

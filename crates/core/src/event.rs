@@ -59,10 +59,10 @@ impl FactKind {
     pub const fn run_state(self) -> Option<RunState> {
         match self {
             Self::RunCreated => Some(RunState::Running),
-            Self::RunCancelRequested => Some(RunState::Cancelling),
+            Self::RunCancelRequested => Some(RunState::Canceling),
             Self::RunSucceeded => Some(RunState::Succeeded),
             Self::RunFailed => Some(RunState::Failed),
-            Self::RunCanceled => Some(RunState::Cancelled),
+            Self::RunCanceled => Some(RunState::Canceled),
             _ => None,
         }
     }

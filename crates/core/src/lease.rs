@@ -18,9 +18,10 @@
 use crate::id::{Fence, LeaseToken, WorkerId};
 use crate::time::{DurationMs, Timestamp};
 
+/// `H` names the holder: a worker, or whatever the resource is leased to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
-    pub holder: WorkerId,
+pub struct Lease<H = WorkerId> {
+    pub holder: H,
     pub token: LeaseToken,
     pub generation: Fence,
     pub expires_at: Timestamp,
@@ -57,19 +58,19 @@ pub enum LeaseError {
 }
 
 /// Grants a lease of the next generation.
-pub fn acquire(last: Fence, holder: WorkerId, token: LeaseToken, ttl_ms: DurationMs, now: Timestamp) -> Lease {
+pub fn acquire<H>(last: Fence, holder: H, token: LeaseToken, ttl_ms: DurationMs, now: Timestamp) -> Lease<H> {
     Lease { holder, token, generation: last.next(), expires_at: now.plus(ttl_ms) }
 }
 
 /// Sets the end to now + `ttl_ms`, not beyond `not_after`.
-pub fn renew(
-    lease: &Lease,
+pub fn renew<H: Clone>(
+    lease: &Lease<H>,
     token: LeaseToken,
     ttl_ms: DurationMs,
     not_after: Timestamp,
     now: Timestamp,
     grace: Grace,
-) -> Result<Lease, LeaseError> {
+) -> Result<Lease<H>, LeaseError> {
     if lease.token != token {
         return Err(LeaseError::WrongToken);
     }
@@ -80,16 +81,16 @@ pub fn renew(
 }
 
 /// Ends a lease for its holder and gives the generation that the next grant must exceed.
-pub fn release(lease: &Lease, token: LeaseToken) -> Result<Fence, LeaseError> {
+pub fn release<H>(lease: &Lease<H>, token: LeaseToken) -> Result<Fence, LeaseError> {
     if lease.token == token { Ok(lease.generation) } else { Err(LeaseError::WrongToken) }
 }
 
 /// Ends a lease whose time has come and gives the generation that the next grant must exceed; `None` while it lives.
-pub fn expire(lease: &Lease, now: Timestamp, grace: Grace) -> Option<Fence> {
+pub fn expire<H>(lease: &Lease<H>, now: Timestamp, grace: Grace) -> Option<Fence> {
     is_expired(lease, now, grace).then_some(lease.generation)
 }
 
-pub fn is_expired(lease: &Lease, now: Timestamp, grace: Grace) -> bool {
+pub fn is_expired<H>(lease: &Lease<H>, now: Timestamp, grace: Grace) -> bool {
     now >= lease.expires_at.max(grace.0)
 }
 
@@ -112,9 +113,9 @@ mod tests {
     fn every_grant_has_a_higher_generation() {
         let first = lease();
         assert_eq!((first.generation, first.expires_at), (Fence(7), at(160)));
-        let after_release = acquire(release(&first, TOKEN).unwrap(), "w".into(), OTHER, 60, at(100));
+        let after_release = acquire(release(&first, TOKEN).unwrap(), "w", OTHER, 60, at(100));
         assert_eq!(after_release.generation, Fence(8));
-        let after_expiry = acquire(expire(&first, at(160), Grace::NONE).unwrap(), "w".into(), OTHER, 60, at(160));
+        let after_expiry = acquire(expire(&first, at(160), Grace::NONE).unwrap(), "w", OTHER, 60, at(160));
         assert_eq!(after_expiry.generation, Fence(8));
     }
 

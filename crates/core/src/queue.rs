@@ -187,7 +187,7 @@ impl Queue {
 
     /// Whether this claimer may be granted its tasks: what is pushed is not claimed.
     pub fn serves(&self, claimer: &Claimer) -> bool {
-        self.settings.push.is_some() == claimer.is_dispatcher()
+        self.settings.push.is_some() == claimer.is_delivery()
     }
 
     /// Whether tasks of this tenant may stand in it.
@@ -337,12 +337,12 @@ mod tests {
     #[test]
     fn a_queue_that_pushes_serves_its_dispatcher_alone_and_others_everybody_else() {
         let seed = crate::command::claim::Seed([1; 32]);
-        let worker = Claimer { worker: "w".into(), ..Claimer::dispatcher(seed) };
+        let worker = Claimer::worker("w".into(), seed);
         let push = Push { concurrency: 2, rate_per_second: Some(0.5), ..Push::to("https://w.example".into()) };
         let settings = QueueSettings { push: Some(Arc::new(push)), ..Default::default() };
         let (pushed, pulled) = (queue(settings.clone()), queue(QueueSettings::default()));
-        assert!(pushed.serves(&Claimer::dispatcher(seed)) && !pushed.serves(&worker));
-        assert!(!pulled.serves(&Claimer::dispatcher(seed)) && pulled.serves(&worker));
+        assert!(pushed.serves(&Claimer::delivery(seed)) && !pushed.serves(&worker));
+        assert!(!pulled.serves(&Claimer::delivery(seed)) && pulled.serves(&worker));
         // The tighter limit of queue and push holds.
         assert_eq!((settings.slots(), settings.pace()), (Some(2), Some(Rate { per_second: 0.5, burst: 1.0 })));
         let own = QueueSettings { max_running: Some(1), rate: Some(Rate { per_second: 0.1, burst: 3.0 }), ..settings };

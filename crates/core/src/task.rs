@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{ClosedAttempt, Failure, Progress};
-use crate::id::{AttemptId, Fence, RunId, Seq, TaskId};
+use crate::id::{AttemptId, Fence, RunId, Seq, TaskId, WorkerId};
 use crate::lease::Lease;
 use crate::limits;
 use crate::queue::{Push, QueueId, QueueSettings};
@@ -146,7 +146,7 @@ impl Spec {
         own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, most)
     }
 
-    /// How long the tokens of one attempt have to live at the least, if it is granted at `now`: through its dispatch, its
+    /// How long the tokens of one attempt have to live at the least, if it is granted at `now`: through its delivery, its
     /// longest run and the grace of a cancel.
     pub fn token_need_ms(&self, push: &Push, now: Timestamp) -> DurationMs {
         let left = self.deadline.map_or(DurationMs::MAX, |deadline| deadline.since(now).max(0));
@@ -180,12 +180,13 @@ pub struct Carry {
     pub run: Option<Box<Member>>,
     /// How the attempt in flight reaches its worker, if it is pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dispatch: Option<Box<Dispatch>>,
+    pub delivery: Option<Box<Delivery>>,
 }
 
-/// How a pushed attempt fares. The row that holds the lease holds this too: grant and intent to push are one.
+/// How far a pushed attempt has come on its way to a worker. It is part of the row that holds the lease, so that the
+/// grant and the intent to push commit together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dispatch {
+pub struct Delivery {
     /// Since when the task was ready.
     pub ready_at: Timestamp,
     /// How often it was pushed, or was about to be.
@@ -226,7 +227,7 @@ impl Carry {
     }
 }
 
-impl Dispatch {
+impl Delivery {
     pub fn granted(ready_at: Timestamp, push: &Push, now: Timestamp) -> Self {
         Self {
             ready_at,
@@ -310,7 +311,7 @@ impl Place {
             Self::Finished(finished) => match finished.end {
                 End::Succeeded => Phase::Succeeded,
                 End::Failed => Phase::Failed,
-                End::Canceled => Phase::Cancelled,
+                End::Canceled => Phase::Canceled,
                 End::Skipped => Phase::Skipped,
             },
         }
@@ -435,7 +436,7 @@ pub enum Phase {
     Succeeded,
     Failed,
     Skipped,
-    Cancelled,
+    Canceled,
 }
 
 impl Phase {
@@ -449,7 +450,7 @@ impl Phase {
             Self::Succeeded => "SUCCEEDED",
             Self::Failed => "FAILED",
             Self::Skipped => "SKIPPED",
-            Self::Cancelled => "CANCELLED",
+            Self::Canceled => "CANCELLED",
         }
     }
 }
@@ -478,7 +479,8 @@ pub struct Running {
     pub priority: u8,
     pub fair: Option<Arc<str>>,
     pub message: i64,
-    pub lease: Lease,
+    /// A pushed attempt has no holder until a worker starts it.
+    pub lease: Lease<Option<WorkerId>>,
     pub attempt: u32,
     pub attempt_id: AttemptId,
     pub claim_id: Option<Arc<str>>,
@@ -495,7 +497,7 @@ pub struct Running {
 impl Running {
     /// When its worker took it up. A claim takes a task up as it is granted; a push has to arrive first.
     pub fn started_at(&self) -> Option<Timestamp> {
-        self.carry.dispatch.as_ref().map_or(Some(self.granted_at), |dispatch| dispatch.started_at)
+        self.carry.delivery.as_ref().map_or(Some(self.granted_at), |delivery| delivery.started_at)
     }
 
     /// When one attempt has run for too long; never before it has started.
@@ -571,7 +573,7 @@ pub struct Finished {
     pub reason: Option<FailReason>,
     pub dead_lettered_at: Option<Timestamp>,
     pub cancel_reason: Option<Arc<str>>,
-    /// Set while the live wake-up of a task that ended without a grant may still be around.
+    /// The last granted attempt, 0 if there was none.
     pub attempt: u32,
     pub fence: Fence,
     pub carry: Carry,

@@ -444,7 +444,7 @@ mod tests {
             repeatable: false,
             granted_at: Timestamp::MIN,
             expires_at: Timestamp::MIN,
-            dispatch: None,
+            delivery: None,
             body: None,
         }
     }

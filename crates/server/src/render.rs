@@ -52,11 +52,6 @@ fn whole_seconds(ms: i64) -> u64 {
     (ms / 1000).max(1).unsigned_abs()
 }
 
-/// The worker that has the attempt; a pushed one has none before it starts.
-fn holder(worker: &str) -> Option<String> {
-    (!worker.is_empty()).then(|| worker.to_owned())
-}
-
 pub fn time(at: Timestamp) -> String {
     at.to_string()
 }
@@ -98,7 +93,7 @@ pub fn task(view: &TaskView) -> user::Task {
         reason: None,
         dead_lettered_at: None,
         cancel_reason: None,
-        worker_id: place.last_attempt().and_then(|last| holder(&last.worker)),
+        worker_id: place.last_attempt().and_then(|last| last.worker.as_deref()).map(ToOwned::to_owned),
         lease_expires_at: None,
         progress_pct: place.last_attempt().and_then(|last| last.progress.pct),
         progress_message: place.last_attempt().and_then(|last| last.progress.message.as_deref().map(ToOwned::to_owned)),
@@ -112,7 +107,7 @@ pub fn task(view: &TaskView) -> user::Task {
         Place::Scheduled(waiting) | Place::Ready(waiting) => task.run_at = time(waiting.at),
         Place::Running(running) => {
             task.started_at = running.started_at().map(time);
-            task.worker_id = holder(&running.lease.holder);
+            task.worker_id = running.lease.holder.as_deref().map(ToOwned::to_owned);
             task.lease_expires_at = Some(time(running.lease.expires_at));
             task.cancel_requested = running.cancel.is_some();
             task.cancel_reason = running.cancel.as_ref().map(|cancel| cancel.reason.to_string());
@@ -139,7 +134,7 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             attempt: running.attempt,
             attempt_id: running.attempt_id.to_string(),
             fence: running.lease.generation.0,
-            worker_id: running.lease.holder.to_string(),
+            worker_id: running.lease.holder.as_deref().unwrap_or_default().to_owned(),
             state: State::Running.as_str().to_owned(),
             reason: None,
             granted_at: time(running.granted_at),
@@ -151,10 +146,10 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             progress_pct: running.progress.pct,
             progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
             late_report: None,
-            callback: running.carry.dispatch.as_deref().map(|dispatch| CallbackAttempt {
-                deliveries: dispatch.deliveries,
-                worker_started_at: dispatch.told_started_at.or(dispatch.started_at).map(time),
-                worker_heartbeat_at: dispatch.told_heartbeat_at.or(running.last_heartbeat_at).map(time),
+            callback: running.carry.delivery.as_deref().map(|delivery| CallbackAttempt {
+                deliveries: delivery.deliveries,
+                worker_started_at: delivery.told_started_at.or(delivery.started_at).map(time),
+                worker_heartbeat_at: delivery.told_heartbeat_at.or(running.last_heartbeat_at).map(time),
                 worker_completed_at: None,
                 cancel_reason: running.cancel.as_ref().map(|cancel| cancel.reason.to_string()),
                 cancelled_during_phase: None,
@@ -170,7 +165,7 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         attempt: closed.number,
         attempt_id: closed.id.to_string(),
         fence: closed.fence.0,
-        worker_id: closed.worker.to_string(),
+        worker_id: closed.worker.as_deref().unwrap_or_default().to_owned(),
         state: closed.state.as_str().to_owned(),
         reason: Some(closed.reason.as_str().to_owned()),
         granted_at: time(closed.granted_at),
@@ -181,7 +176,10 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         category: closed.category().map(ToOwned::to_owned),
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
-        late_report: closed.evidence.as_ref().map(|evidence| late_report(evidence, &closed.worker)),
+        late_report: closed
+            .evidence
+            .as_ref()
+            .map(|evidence| late_report(evidence, closed.worker.as_deref().unwrap_or_default())),
         callback: closed.callback.as_deref().map(|part| callback_attempt(part, closed)),
     }
 }

@@ -291,7 +291,7 @@ pub fn rerun(
 }
 
 pub fn is_rerunnable(run: &Run) -> bool {
-    matches!(run.state(), RunState::Failed | RunState::Cancelled)
+    matches!(run.state(), RunState::Failed | RunState::Canceled)
 }
 
 fn carried(place: &Place) -> Option<Carried> {

@@ -64,7 +64,7 @@ pub fn decode_spec(text: Option<&str>, seq: i64) -> (Spec, Option<Arc<EnvelopeSp
 
 /// When an attempt is to be pushed again.
 pub fn push_at(running: &Running) -> Option<Timestamp> {
-    running.carry.dispatch.as_ref().and_then(|dispatch| dispatch.next_at)
+    running.carry.delivery.as_ref().and_then(|delivery| delivery.next_at)
 }
 
 pub fn encode_push(queue: &Queue) -> Option<String> {
@@ -167,12 +167,21 @@ pub struct FinishedMore {
     callback: Option<Box<CallbackPart>>,
 }
 
+/// The column `worker_id`: empty for a pushed attempt that no worker has started.
+pub fn worker_id(worker: Option<&WorkerId>) -> &str {
+    worker.map_or("", |worker| worker)
+}
+
+pub fn worker_from(column: WorkerId) -> Option<WorkerId> {
+    Some(column).filter(|worker| !worker.is_empty())
+}
+
 /// The columns of the final attempt inside a finished row. Its number and fence are those of the row.
 #[derive(Debug)]
 pub struct FinalAttempt {
     pub id: AttemptId,
     pub token: LeaseToken,
-    pub worker: WorkerId,
+    pub worker: Option<WorkerId>,
     pub granted_at: Timestamp,
     pub last_heartbeat_at: Option<Timestamp>,
     pub ended_at: Timestamp,
@@ -194,7 +203,7 @@ pub fn split_finished(finished: &Finished) -> (Option<FinalAttempt>, Option<Stri
     let attempt = last.map(|last| FinalAttempt {
         id: last.id,
         token: last.token,
-        worker: Arc::clone(&last.worker),
+        worker: last.worker.clone(),
         granted_at: last.granted_at,
         last_heartbeat_at: last.last_heartbeat_at,
         ended_at: last.ended_at,

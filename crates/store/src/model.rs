@@ -58,11 +58,11 @@ pub struct RunTaskView {
 
 impl RunTaskView {
     /// A pushed attempt that nobody has taken up is on its way, whatever its row says.
-    pub(crate) fn with_dispatch(mut self, carry: &Carry) -> Self {
-        if let Some(dispatch) = &carry.dispatch
+    pub(crate) fn with_delivery(mut self, carry: &Carry) -> Self {
+        if let Some(delivery) = &carry.delivery
             && self.state == State::Running
         {
-            self.started_at = dispatch.started_at;
+            self.started_at = delivery.started_at;
         }
         self
     }
@@ -79,7 +79,7 @@ impl RunTaskView {
             State::Succeeded => Phase::Succeeded,
             State::Failed => Phase::Failed,
             State::Skipped => Phase::Skipped,
-            State::Canceled => Phase::Cancelled,
+            State::Canceled => Phase::Canceled,
         }
     }
 }

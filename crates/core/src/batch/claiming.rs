@@ -24,11 +24,11 @@ impl World {
                 self.claim_from(queue, command, &mut claimed);
             }
         }
-        if let Some(claim_id) = &command.claimer.claim_id
+        if let Some((worker, claim_id)) = command.claimer.name()
             && !claimed.grants.is_empty()
         {
             let rows = claimed.grants.iter().map(Grant::seq).collect();
-            self.made.claims.insert((Arc::clone(&command.claimer.worker), Arc::clone(claim_id)), rows);
+            self.made.claims.insert((Arc::clone(worker), Arc::clone(claim_id)), rows);
         }
         claimed
     }
@@ -37,8 +37,8 @@ impl World {
     fn repeated(&mut self, index: usize, command: &Claim) -> Vec<Grant> {
         let claimer = &command.claimer;
         let mut rows = self.repeats.get(&index).cloned().unwrap_or_default();
-        if let Some(claim_id) = &claimer.claim_id {
-            let key = (Arc::clone(&claimer.worker), Arc::clone(claim_id));
+        if let Some((worker, claim_id)) = claimer.name() {
+            let key = (Arc::clone(worker), Arc::clone(claim_id));
             rows.extend(self.made.claims.get(&key).into_iter().flatten());
         }
         let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };

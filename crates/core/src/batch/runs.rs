@@ -267,7 +267,7 @@ impl World {
         let Some(cell) = found else { return Err(Rejection::RunNotFound) };
         let state = cell.run.state();
         if let Some(reason) = &cell.run.cancel_reason
-            && matches!(state, RunState::Cancelling | RunState::Cancelled)
+            && matches!(state, RunState::Canceling | RunState::Canceled)
         {
             return Ok(Answer::RunCanceled(RunCanceled { reason: Arc::clone(reason) }));
         }
@@ -275,7 +275,7 @@ impl World {
             return Err(Rejection::RunAlreadyTerminal { state });
         }
         cell.run.cancel_reason = Some(Arc::clone(&command.reason));
-        self.record_run(command.run, RunState::Cancelling);
+        self.record_run(command.run, RunState::Canceling);
         let made = self.made.runs.tasks.iter().filter(|task| task.run == row).map(|task| task.task);
         let mut members: Vec<Seq> = self.members.get(&row).into_iter().flatten().copied().chain(made).collect();
         members.sort_unstable();

@@ -166,7 +166,7 @@ fn judge(
         return refuse(Refused::InvalidToken);
     }
     let Place::Running(running) = &task.place else { return closed(task, command, queue, ctx) };
-    if running.started_at().is_some() && running.lease.holder != command.worker {
+    if running.started_at().is_some() && running.lease.holder.as_ref() != Some(&command.worker) {
         return refuse(Refused::AlreadyStarted);
     }
     open(task.id, running, command, queue, ctx)
@@ -187,7 +187,7 @@ fn current(place: &Place) -> Option<AttemptId> {
 /// Whether that attempt is one that is pushed. No other gets a token: one that names it was made by somebody else.
 fn is_pushed(place: &Place) -> bool {
     match place {
-        Place::Running(running) => running.carry.dispatch.is_some(),
+        Place::Running(running) => running.carry.delivery.is_some(),
         place => place.last_attempt().is_some_and(|last| last.callback.is_some()),
     }
 }
@@ -231,8 +231,8 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
         Call::Started { .. } => Decision { change: start, answer: Ok(Answer::Called(Called::Started { at: ctx.now })) },
         Call::Heartbeat { told_at, progress, checkpoint } => {
             let mut bound = bound;
-            if let Some(dispatch) = bound.carry.dispatch.as_deref_mut() {
-                dispatch.told_heartbeat_at = *told_at;
+            if let Some(delivery) = bound.carry.delivery.as_deref_mut() {
+                delivery.told_heartbeat_at = *told_at;
             }
             let beat = Heartbeat {
                 task: id,
@@ -261,13 +261,13 @@ fn bind(id: TaskId, running: &Running, command: &Callback, now: Timestamp) -> (R
         return (running.clone(), None);
     }
     let mut bound = running.clone();
-    bound.lease.holder = Arc::clone(&command.worker);
+    bound.lease.holder = Some(Arc::clone(&command.worker));
     bound.last_heartbeat_at = Some(now);
-    if let Some(dispatch) = bound.carry.dispatch.as_deref_mut() {
-        dispatch.started_at = Some(now);
-        dispatch.next_at = None;
+    if let Some(delivery) = bound.carry.delivery.as_deref_mut() {
+        delivery.started_at = Some(now);
+        delivery.next_at = None;
         if let Call::Started { told_at } = command.call {
-            dispatch.told_started_at = told_at;
+            delivery.told_started_at = told_at;
         }
     }
     bound.lease.expires_at = now.plus(bound.lease_ttl_ms).min(bound.not_after());
@@ -285,7 +285,7 @@ fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Cont
     let Call::Completed(report) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
     let decision = reported(task, command, report, Disposition::Late, queue, ctx);
     // Whoever had it may still report; nobody else.
-    let had = |last: &ClosedAttempt| last.worker.is_empty() || last.worker == command.worker;
+    let had = |last: &ClosedAttempt| last.worker.as_ref().is_none_or(|worker| *worker == command.worker);
     match decision.answer {
         Ok(_) if !task.place.last_attempt().is_none_or(had) => {
             Decision::refuse(refusal(&task.place, Refused::AlreadyStarted))

@@ -133,7 +133,7 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
         cancel_reason: Some(Arc::clone(reason)),
         attempt: running.attempt,
         fence: running.lease.generation,
-        carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },
+        carry: Carry { last: Some(Box::new(closed)), delivery: None, ..running.carry.clone() },
     };
     let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, Some(Reason::Revoked));
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))

@@ -9,33 +9,49 @@ use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
 use crate::queue::{Queue, QueueId, Transport};
-use crate::task::{Body, Carry, Dispatch, End, Place, Running, Waiting};
+use crate::task::{Body, Carry, Delivery, End, Place, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
 /// Who asks, and the randomness for what it may be granted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claimer {
-    pub worker: WorkerId,
-    pub incarnation: Option<Arc<str>>,
-    /// The same claim sent again while its leases live gets the same jobs.
-    pub claim_id: Option<Arc<str>>,
+    /// `None` is the control plane, which pushes what it is granted: a worker is known only when one starts the attempt.
+    pub worker: Option<Claimant>,
     pub seed: Seed,
 }
 
+/// A worker that asks for work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimant {
+    pub id: WorkerId,
+    pub incarnation: Option<Arc<str>>,
+    /// The same claim sent again while its leases are live returns the same jobs.
+    pub claim_id: Option<Arc<str>>,
+}
+
 impl Claimer {
-    /// Who grants tasks to be pushed: which worker will have them shows when one starts.
-    pub fn dispatcher(seed: Seed) -> Self {
-        Self { worker: "".into(), incarnation: None, claim_id: None, seed }
+    pub const fn worker(id: WorkerId, seed: Seed) -> Self {
+        Self { worker: Some(Claimant { id, incarnation: None, claim_id: None }), seed }
     }
 
-    pub fn is_dispatcher(&self) -> bool {
-        self.worker.is_empty()
+    /// Claims tasks that the control plane pushes.
+    pub const fn delivery(seed: Seed) -> Self {
+        Self { worker: None, seed }
+    }
+
+    pub const fn is_delivery(&self) -> bool {
+        self.worker.is_none()
+    }
+
+    /// The name of this claim: worker and claim id, if the worker gave it one.
+    pub fn name(&self) -> Option<(&WorkerId, &Arc<str>)> {
+        self.worker.as_ref().and_then(|worker| Some((&worker.id, worker.claim_id.as_ref()?)))
     }
 
     /// Whether this lease was granted to this very claim, sent or decided before, for up to `max_jobs` jobs.
     pub fn was_granted(&self, running: &Running, max_jobs: usize) -> bool {
-        let same_claim = self.claim_id.is_some() && self.claim_id == running.claim_id;
-        (same_claim && self.worker == running.lease.holder)
+        let held = running.lease.holder.as_ref().zip(running.claim_id.as_ref());
+        (held.is_some() && held == self.name())
             || (0..max_jobs).any(|index| self.seed.draw(index).0 == running.attempt_id)
     }
 }
@@ -110,7 +126,7 @@ pub struct Grant {
     pub granted_at: Timestamp,
     pub expires_at: Timestamp,
     /// Set for a task that is to be pushed.
-    pub dispatch: Option<Box<Dispatch>>,
+    pub delivery: Option<Box<Delivery>>,
     /// Filled in by the store, which reads it only for what was granted.
     pub body: Option<Arc<Body>>,
 }
@@ -134,7 +150,7 @@ impl Grant {
             repeatable: running.claim_id.is_some(),
             granted_at: running.granted_at,
             expires_at: running.lease.expires_at,
-            dispatch: running.carry.dispatch.clone(),
+            delivery: running.carry.delivery.clone(),
             body: None,
         }
     }
@@ -171,7 +187,7 @@ impl NotGranted {
 pub enum NotGrantedReason {
     AlreadyRunning,
     Completed,
-    Cancelled,
+    Canceled,
     NotDue,
     NotFound,
 }
@@ -181,7 +197,7 @@ impl NotGrantedReason {
         match self {
             Self::AlreadyRunning => "already_running",
             Self::Completed => "completed",
-            Self::Cancelled => "cancelled",
+            Self::Canceled => "cancelled",
             Self::NotDue => "not_due",
             Self::NotFound => "not_found",
         }
@@ -200,27 +216,29 @@ pub fn grant(
     let (attempt_id, token) = claimer.seed.draw(index);
     let spec = &waiting.carry.spec;
     let lease_ttl_ms = spec.lease_ttl_ms(&queue.settings);
-    let push = queue.settings.push.as_ref().filter(|_| claimer.is_dispatcher());
+    let push = queue.settings.push.as_ref().filter(|_| claimer.is_delivery());
     // Until a worker starts it, the lease covers the way to one.
     let first_ms = push.map_or(lease_ttl_ms, |push| push.dispatch_timeout_ms);
-    let dispatch = push.map(|push| Box::new(Dispatch::granted(waiting.at, push, ctx.now)));
+    let delivery = push.map(|push| Box::new(Delivery::granted(waiting.at, push, ctx.now)));
+    let worker = claimer.worker.as_ref();
+    let holder = worker.map(|worker| Arc::clone(&worker.id));
     let mut running = Running {
         queue: waiting.queue,
         priority: waiting.priority,
         fair: waiting.fair.clone(),
         message: waiting.message,
-        lease: lease::acquire(waiting.fence, Arc::clone(&claimer.worker), token, first_ms, ctx.now),
+        lease: lease::acquire(waiting.fence, holder, token, first_ms, ctx.now),
         attempt: waiting.attempt.saturating_add(1),
         attempt_id,
-        claim_id: claimer.claim_id.clone(),
-        incarnation: claimer.incarnation.clone(),
+        claim_id: worker.and_then(|worker| worker.claim_id.clone()),
+        incarnation: worker.and_then(|worker| worker.incarnation.clone()),
         granted_at: ctx.now,
         last_heartbeat_at: None,
         progress: Default::default(),
         lease_ttl_ms,
         heartbeat_ms: spec.heartbeat_ms(&queue.settings),
         cancel: None,
-        carry: Carry { last: None, dispatch, ..waiting.carry.clone() },
+        carry: Carry { last: None, delivery, ..waiting.carry.clone() },
     };
     running.lease.expires_at = running.lease.expires_at.min(running.not_after());
     let grant = Grant::of(task, &running);
@@ -256,7 +274,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             refuse(NotGrantedReason::AlreadyRunning, Some((held.queue, held.message)))
         }
         Place::Finished(finished) => match finished.end {
-            End::Canceled | End::Skipped => refuse(NotGrantedReason::Cancelled, None),
+            End::Canceled | End::Skipped => refuse(NotGrantedReason::Canceled, None),
             End::Succeeded | End::Failed => refuse(NotGrantedReason::Completed, None),
         },
     }
@@ -379,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_task_that_cannot_be_granted_says_why_and_whether_its_message_may_go() {
-        use NotGrantedReason::{AlreadyRunning, Cancelled, Completed, NotDue};
+        use NotGrantedReason::{AlreadyRunning, Canceled, Completed, NotDue};
         let paused = Queue { paused: true, ..queue() };
         let full = Queue { settings: QueueSettings { max_running: Some(0), ..settings() }, ..queue() };
         let canceled = {
@@ -406,7 +424,7 @@ mod tests {
                 NotDue,
                 true,
             ),
-            ("canceled", canceled, queue(), live, Cancelled, true),
+            ("canceled", canceled, queue(), live, Canceled, true),
             ("dead", dead, queue(), live, Completed, true),
             ("past its deadline", missed, queue(), live, Completed, true),
         ] {
@@ -417,22 +435,19 @@ mod tests {
 
     #[test]
     fn the_same_claim_sent_again_gets_the_same_grant_while_its_lease_lives() {
-        let named = |worker: &str, claim_id: &str, seed| Claimer {
-            worker: worker.into(),
-            claim_id: Some(claim_id.into()),
-            ..claimer(seed)
+        let named = |worker: &str, claim_id: &str, seed| {
+            let claimant = Claimant { id: worker.into(), incarnation: None, claim_id: Some(claim_id.into()) };
+            Claimer { worker: Some(claimant), ..claimer(seed) }
         };
         let held = place(&claim_at(Place::Ready(ready()), named("w", "c1", 1), None, &queue(), 1_000)).clone();
-        for (what, again) in
-            [("by its claim id", named("w", "c1", 2)), ("by its seed", Claimer { claim_id: None, ..claimer(1) })]
-        {
+        for (what, again) in [("by its claim id", named("w", "c1", 2)), ("by its seed", claimer(1))] {
             let decision = claim_at(held.clone(), again, None, &queue(), 2_000);
             assert_eq!((grants(&decision)[0].token, &decision.change), (token(1), &None), "{what}");
         }
         for (what, other) in [
             ("another claim", named("w", "c2", 2)),
             ("another worker", named("v", "c1", 2)),
-            ("no claim id", Claimer { claim_id: None, ..claimer(2) }),
+            ("no claim id", claimer(2)),
         ] {
             let decision = claim_at(held.clone(), other, None, &queue(), 2_000);
             assert_eq!(not_granted(&decision).0, NotGrantedReason::AlreadyRunning, "{what}");

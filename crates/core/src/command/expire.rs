@@ -56,9 +56,9 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
     } else if over(running.times_out_at()) {
         Some(Reason::Timeout)
     } else if lease::expire(&running.lease, ctx.now, ctx.grace).is_some() {
-        Some(match &running.carry.dispatch {
-            Some(dispatch) if dispatch.started_at.is_some() => Reason::HeartbeatTimeout,
-            Some(dispatch) if dispatch.accepted_at.is_some() => Reason::StartTimeout,
+        Some(match &running.carry.delivery {
+            Some(delivery) if delivery.started_at.is_some() => Reason::HeartbeatTimeout,
+            Some(delivery) if delivery.accepted_at.is_some() => Reason::StartTimeout,
             Some(_) => Reason::DispatchFailed,
             None => Reason::HeartbeatTimeout,
         })
@@ -108,7 +108,7 @@ pub fn close(
         id: running.attempt_id,
         token: running.lease.token,
         fence: running.lease.generation,
-        worker: Arc::clone(&running.lease.holder),
+        worker: running.lease.holder.clone(),
         granted_at: running.granted_at,
         last_heartbeat_at: running.last_heartbeat_at,
         ended_at: now,
@@ -118,12 +118,12 @@ pub fn close(
         progress: running.progress.clone(),
         receipt: None,
         evidence: None,
-        callback: running.carry.dispatch.as_deref().map(|dispatch| {
+        callback: running.carry.delivery.as_deref().map(|delivery| {
             Box::new(CallbackPart {
-                started_at: dispatch.started_at,
-                told_started_at: dispatch.told_started_at,
-                told_heartbeat_at: dispatch.told_heartbeat_at,
-                deliveries: dispatch.deliveries,
+                started_at: delivery.started_at,
+                told_started_at: delivery.told_started_at,
+                told_heartbeat_at: delivery.told_heartbeat_at,
+                deliveries: delivery.deliveries,
                 cancel_reason: running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason)),
                 completion: None,
             })
@@ -175,7 +175,7 @@ pub fn after_failure(
                 message,
                 attempt: running.attempt,
                 fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed.clone())), dispatch: None, ..running.carry.clone() },
+                carry: Carry { last: Some(Box::new(closed.clone())), delivery: None, ..running.carry.clone() },
             };
             let place = if due <= ctx.now { Place::Ready(waiting) } else { Place::Scheduled(waiting) };
             Change::to(place)
@@ -197,7 +197,7 @@ pub fn after_failure(
                 cancel_reason: if canceled { cancel_reason.or_else(|| Some(WORKER_INITIATED.into())) } else { None },
                 attempt: running.attempt,
                 fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed)), dispatch: None, ..running.carry.clone() },
+                carry: Carry { last: Some(Box::new(closed)), delivery: None, ..running.carry.clone() },
             };
             let kind = if canceled { FactKind::Canceled } else { FactKind::Failed };
             let change = Change::to(Place::Finished(finished)).with_fact(id, kind, reason);

@@ -27,7 +27,7 @@ pub fn decide(known: Option<&str>, command: &Hello) -> Result<bool, Rejection> {
 
 /// Whether a lease belongs to an older process of the same worker.
 pub fn voids(command: &Hello, running: &Running) -> bool {
-    running.lease.holder == command.worker
+    running.lease.holder.as_ref() == Some(&command.worker)
         && running.incarnation.as_ref().is_some_and(|incarnation| **incarnation < *command.incarnation)
 }
 
@@ -49,7 +49,7 @@ mod tests {
         let hello = Hello { worker: "w".into(), incarnation: "B".into() };
         let held = |worker: &str, incarnation: Option<&str>| {
             let mut running = crate::command::testing::running();
-            running.lease.holder = worker.into();
+            running.lease.holder = Some(worker.into());
             running.incarnation = incarnation.map(Into::into);
             running
         };

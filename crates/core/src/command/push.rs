@@ -9,7 +9,7 @@ use crate::attempt::{AttemptState, Failure, Reason};
 use crate::id::{AttemptId, Seq};
 use crate::limits;
 use crate::queue::QueueSettings;
-use crate::task::{Dispatch, Place, Running};
+use crate::task::{Delivery, Place, Running};
 use crate::time::DurationMs;
 
 /// Takes a push that is due.
@@ -38,7 +38,7 @@ pub enum PushOutcome {
     Rejected { message: String },
 }
 
-impl Dispatch {
+impl Delivery {
     /// How long to wait after the last push before the next one.
     fn backoff_ms(&self) -> DurationMs {
         let doublings = self.deliveries.saturating_sub(1).min(16);
@@ -49,13 +49,13 @@ impl Dispatch {
 pub fn take(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, queue, ctx);
     let nothing = Decision::unchanged(Answer::Claimed(Claimed::default()));
-    let due = |dispatch: &Dispatch| dispatch.next_at.is_some_and(|at| at <= ctx.now);
+    let due = |delivery: &Delivery| delivery.next_at.is_some_and(|at| at <= ctx.now);
     let decision = match (&settled.place, &queue.push) {
-        (Place::Running(running), Some(push)) if running.carry.dispatch.as_deref().is_some_and(due) => {
+        (Place::Running(running), Some(push)) if running.carry.delivery.as_deref().is_some_and(due) => {
             let wait = push.ack_timeout_ms + limits::PUSH_SLACK_MS;
-            let running = with(running, |dispatch| {
-                dispatch.deliveries = dispatch.deliveries.saturating_add(1);
-                dispatch.next_at = Some(ctx.now.plus(wait));
+            let running = with(running, |delivery| {
+                delivery.deliveries = delivery.deliveries.saturating_add(1);
+                delivery.next_at = Some(ctx.now.plus(wait));
             });
             let claimed = Claimed { grants: vec![Grant::of(task.id, &running)], ..Claimed::default() };
             Decision::accept(Change::to(Place::Running(running)), Answer::Claimed(claimed))
@@ -77,18 +77,18 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
         return Decision::unchanged(Answer::Done(false));
     }
     // Its time was over, and another push is on its way: what comes of that one counts.
-    if running.carry.dispatch.as_ref().is_some_and(|dispatch| dispatch.deliveries != command.delivery) {
+    if running.carry.delivery.as_ref().is_some_and(|delivery| delivery.deliveries != command.delivery) {
         return Decision::unchanged(Answer::Done(false));
     }
     let start_ms = queue.push.as_ref().map_or(limits::PUSH_START_MS_DEFAULT, |push| push.start_timeout_ms);
     let change = match &command.outcome {
-        PushOutcome::Accepted => Change::to(Place::Running(with(running, |dispatch| {
-            dispatch.accepted_at.get_or_insert(ctx.now);
-            dispatch.next_at = Some(ctx.now.plus(start_ms));
+        PushOutcome::Accepted => Change::to(Place::Running(with(running, |delivery| {
+            delivery.accepted_at.get_or_insert(ctx.now);
+            delivery.next_at = Some(ctx.now.plus(start_ms));
         }))),
-        PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |dispatch| {
-            let wait = after_ms.unwrap_or_else(|| dispatch.backoff_ms());
-            dispatch.next_at = Some(ctx.now.plus(wait));
+        PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |delivery| {
+            let wait = after_ms.unwrap_or_else(|| delivery.backoff_ms());
+            delivery.next_at = Some(ctx.now.plus(wait));
         }))),
         PushOutcome::Rejected { message } => {
             let failure = Failure::new(Reason::DispatchRejected.as_str(), message, None, Some(false));
@@ -99,10 +99,10 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
     Decision::accept(change, Answer::Done(true))
 }
 
-fn with(running: &Running, change: impl FnOnce(&mut Dispatch)) -> Running {
+fn with(running: &Running, change: impl FnOnce(&mut Delivery)) -> Running {
     let mut running = running.clone();
-    if let Some(dispatch) = running.carry.dispatch.as_deref_mut() {
-        change(dispatch);
+    if let Some(delivery) = running.carry.delivery.as_deref_mut() {
+        change(delivery);
     }
     running
 }
@@ -123,7 +123,7 @@ mod tests {
 
     fn tell(task: &Task, seed: u8, outcome: PushOutcome, now: i64) -> Decision {
         let delivery = match &task.place {
-            Place::Running(running) => running.carry.dispatch.as_ref().unwrap().deliveries,
+            Place::Running(running) => running.carry.delivery.as_ref().unwrap().deliveries,
             _ => 1,
         };
         tell_of(task, seed, delivery, outcome, now)
@@ -134,8 +134,8 @@ mod tests {
         with_ctx(now, |ctx| pushed(task, &command, &push_settings(), ctx))
     }
 
-    fn dispatch(decision: &Decision) -> Dispatch {
-        (**to_running(decision).carry.dispatch.as_ref().unwrap()).clone()
+    fn delivery(decision: &Decision) -> Delivery {
+        (**to_running(decision).carry.delivery.as_ref().unwrap()).clone()
     }
 
     fn taken(decision: &Decision) -> Vec<Grant> {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn next(decision: &Decision) -> Option<Timestamp> {
-        dispatch(decision).next_at
+        delivery(decision).next_at
     }
 
     fn again() -> PushOutcome {
@@ -159,7 +159,7 @@ mod tests {
         assert!(taken(&take_at(&held, 14_999)).is_empty(), "its sender may still be at it");
         let decision = take_at(&held, 15_000);
         let [grant] = &taken(&decision)[..] else { panic!("{decision:?}") };
-        assert_eq!((grant.attempt_id, grant.dispatch.as_ref().unwrap().deliveries), (attempt_id(1), 2));
+        assert_eq!((grant.attempt_id, grant.delivery.as_ref().unwrap().deliveries), (attempt_id(1), 2));
         assert_eq!(next(&decision), Some(at(30_000)));
         let second = take_at(&task(place(&decision).clone()), 15_000);
         assert!(taken(&second).is_empty() && second.change.is_none(), "another came first");
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_is_over_or_started_is_not_pushed() {
         let mut started = dispatched(Spec::default());
-        let inner: &mut Dispatch = started.carry.dispatch.as_mut().unwrap();
+        let inner: &mut Delivery = started.carry.delivery.as_mut().unwrap();
         (inner.started_at, inner.next_at) = (Some(at(1)), None);
         assert!(taken(&take_at(&task(Place::Running(started)), 20_000)).is_empty());
         assert!(taken(&take_at(&task(Place::Ready(ready())), 20_000)).is_empty());
@@ -181,7 +181,7 @@ mod tests {
     fn an_accepted_push_waits_for_its_start_and_then_goes_again() {
         let held = task(Place::Running(dispatched(Spec::default())));
         let decision = tell(&held, 1, PushOutcome::Accepted, 200);
-        assert_eq!((dispatch(&decision).accepted_at, next(&decision)), (Some(at(200)), Some(at(60_200))));
+        assert_eq!((delivery(&decision).accepted_at, next(&decision)), (Some(at(200)), Some(at(60_200))));
         let over = take_at(&task(place(&decision).clone()), 300_000);
         assert_eq!(to_waiting(&over).carry.last.as_ref().unwrap().reason, Reason::StartTimeout);
     }
@@ -190,7 +190,7 @@ mod tests {
     fn the_next_push_waits_longer_each_time_or_as_long_as_the_worker_says() {
         let mut held = dispatched(Spec::default());
         for (deliveries, wait) in [(1, 1_000), (2, 2_000), (3, 4_000), (5, 16_000), (6, 30_000), (60, 30_000)] {
-            held.carry.dispatch.as_mut().unwrap().deliveries = deliveries;
+            held.carry.delivery.as_mut().unwrap().deliveries = deliveries;
             let decision = tell(&task(Place::Running(held.clone())), 1, again(), 500);
             assert_eq!(next(&decision), Some(at(500 + wait)), "after {deliveries}");
         }
@@ -207,7 +207,7 @@ mod tests {
         let last = finished.carry.last.as_ref().unwrap();
         assert_eq!((last.reason, last.callback.as_ref().unwrap().deliveries), (Reason::DispatchRejected, 1));
         assert_eq!(&*finished.failure.as_ref().unwrap().message, "the worker answered 404");
-        assert_eq!(finished.carry.dispatch, None);
+        assert_eq!(finished.carry.delivery, None);
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_came_of_a_push_means_nothing_once_a_worker_has_started() {
         let mut started = dispatched(Spec::default());
-        let inner: &mut Dispatch = started.carry.dispatch.as_mut().unwrap();
+        let inner: &mut Delivery = started.carry.delivery.as_mut().unwrap();
         (inner.started_at, inner.next_at) = (Some(at(1)), None);
         let held = task(Place::Running(started));
         for outcome in [PushOutcome::Accepted, again(), PushOutcome::Rejected { message: "404".into() }] {

@@ -31,7 +31,7 @@ pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision
         carry: Carry {
             last: Some(Box::new(closed.clone())),
             extra_attempts: running.carry.extra_attempts.saturating_add(1),
-            dispatch: None,
+            delivery: None,
             ..running.carry.clone()
         },
     };

@@ -66,13 +66,13 @@ fn accept(
     let reason = match report.state() {
         AttemptState::Succeeded => Reason::Completed,
         AttemptState::Failed => Reason::Failed,
-        AttemptState::Canceled => Reason::Cancelled,
+        AttemptState::Canceled => Reason::Canceled,
     };
     let mut closed = expire::close(running, report.state(), reason, None, ctx.now);
     closed.take(report, sent.worker, ctx.now);
     if report.state() == AttemptState::Succeeded {
         closed.receipt = Some(Receipt::Completed);
-        let carry = Carry { last: Some(Box::new(closed)), checkpoint: None, dispatch: None, ..running.carry.clone() };
+        let carry = Carry { last: Some(Box::new(closed)), checkpoint: None, delivery: None, ..running.carry.clone() };
         let finished = Finished {
             queue: running.queue,
             end: End::Succeeded,

@@ -118,7 +118,7 @@ pub fn dispatched(spec: Spec) -> Running {
     let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers, sealed: false };
     let queue = Queue { settings: push_settings(), ..queue() };
     let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
-    let dispatcher = claim::Claimer::dispatcher(claimer(1).seed);
+    let dispatcher = claim::Claimer::delivery(claimer(1).seed);
     match claim::grant(id(), &waiting, &dispatcher, 0, &queue, &ctx).0.place {
         Place::Running(running) => running,
         other => panic!("granted means running: {other:?}"),
@@ -142,7 +142,7 @@ pub fn regranted() -> (Task, Vec<ClosedAttempt>) {
 }
 
 pub fn claimer(seed: u8) -> claim::Claimer {
-    claim::Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: claim::Seed([seed; 32]) }
+    claim::Claimer::worker("w".into(), claim::Seed([seed; 32]))
 }
 
 pub fn token(seed: u8) -> LeaseToken {

@@ -125,22 +125,22 @@ impl RunCounts {
 pub enum RunState {
     Running,
     /// It was asked to stop, and some of its tasks have not.
-    Cancelling,
+    Canceling,
     Succeeded,
     Failed,
-    Cancelled,
+    Canceled,
 }
 
 impl RunState {
-    pub const ALL: [Self; 5] = [Self::Running, Self::Cancelling, Self::Succeeded, Self::Failed, Self::Cancelled];
+    pub const ALL: [Self; 5] = [Self::Running, Self::Canceling, Self::Succeeded, Self::Failed, Self::Canceled];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
-            Self::Cancelling => "CANCELLING",
+            Self::Canceling => "CANCELLING",
             Self::Succeeded => "SUCCEEDED",
             Self::Failed => "FAILED",
-            Self::Cancelled => "CANCELLED",
+            Self::Canceled => "CANCELLED",
         }
     }
 
@@ -149,17 +149,17 @@ impl RunState {
     }
 
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+        matches!(self, Self::Succeeded | Self::Failed | Self::Canceled)
     }
 
     /// What is recorded when a run comes to this end, and the word for it that facts have.
     pub(crate) const fn fact(self) -> (FactKind, State) {
         match self {
             Self::Running => (FactKind::RunCreated, State::Running),
-            Self::Cancelling => (FactKind::RunCancelRequested, State::Running),
+            Self::Canceling => (FactKind::RunCancelRequested, State::Running),
             Self::Succeeded => (FactKind::RunSucceeded, State::Succeeded),
             Self::Failed => (FactKind::RunFailed, State::Failed),
-            Self::Cancelled => (FactKind::RunCanceled, State::Canceled),
+            Self::Canceled => (FactKind::RunCanceled, State::Canceled),
         }
     }
 }
@@ -168,9 +168,9 @@ impl Run {
     pub fn state(&self) -> RunState {
         let counts = &self.counts;
         if counts.open > 0 {
-            if self.cancel_reason.is_some() { RunState::Cancelling } else { RunState::Running }
+            if self.cancel_reason.is_some() { RunState::Canceling } else { RunState::Running }
         } else if counts.canceled > 0 {
-            RunState::Cancelled
+            RunState::Canceled
         } else if counts.failed > 0 {
             RunState::Failed
         } else {
@@ -208,12 +208,12 @@ mod tests {
             (RunCounts { open: 1, ..none }, None, RunState::Running),
             (RunCounts { open: 1, failed: 1, ..none }, None, RunState::Running),
             (RunCounts { open: 1, canceled: 1, ..none }, None, RunState::Running),
-            (RunCounts { open: 1, ..none }, Some("stop"), RunState::Cancelling),
+            (RunCounts { open: 1, ..none }, Some("stop"), RunState::Canceling),
             (RunCounts { succeeded: 2, ..none }, None, RunState::Succeeded),
             // It was asked to stop, and all that was left of it finished its work.
             (RunCounts { succeeded: 2, ..none }, Some("stop"), RunState::Succeeded),
             (RunCounts { succeeded: 1, failed: 1, skipped: 3, ..none }, None, RunState::Failed),
-            (RunCounts { succeeded: 1, failed: 1, canceled: 1, ..none }, None, RunState::Cancelled),
+            (RunCounts { succeeded: 1, failed: 1, canceled: 1, ..none }, None, RunState::Canceled),
         ] {
             assert_eq!(run(counts, cancel).state(), state, "{counts:?} {cancel:?}");
         }

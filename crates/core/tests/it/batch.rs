@@ -116,7 +116,7 @@ impl Row {
 }
 
 fn claimer(seed: u8) -> Claimer {
-    Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: Seed([seed; 32]) }
+    Claimer::worker("w".into(), Seed([seed; 32]))
 }
 
 /// No two claims draw the same secrets: the first draws those of seed 1, and so on.

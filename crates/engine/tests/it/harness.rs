@@ -147,7 +147,7 @@ pub async fn submit(engine: &Engine, count: usize) {
 }
 
 pub fn claim(worker: &str, max_jobs: usize) -> Claim {
-    let claimer = Claimer { worker: worker.into(), incarnation: None, claim_id: None, seed: random_seed() };
+    let claimer = Claimer::worker(worker.into(), random_seed());
     Claim { claimer, queues: vec!["q".into()], max_jobs }
 }
 

@@ -264,7 +264,7 @@ impl Pusher {
         wait: ClaimWait,
         enough: impl Future<Output = ()>,
     ) -> Vec<Grant> {
-        let claimer = Claimer::dispatcher(random_seed());
+        let claimer = Claimer::delivery(random_seed());
         let claim = Claim { claimer, queues: vec![Arc::clone(&queue.name)], max_jobs };
         let mut claimed = self.engine.claim_unless(claim.clone(), wait, enough).await;
         loop {
@@ -277,7 +277,7 @@ impl Pusher {
                 return Vec::new();
             }
             // What the first one may have been granted is found by the time at which it is due. A seed is drawn from once.
-            let claim = Claim { claimer: Claimer::dispatcher(random_seed()), ..claim.clone() };
+            let claim = Claim { claimer: Claimer::delivery(random_seed()), ..claim.clone() };
             claimed = self.engine.claim(claim, ClaimWait::NONE).await;
         }
     }

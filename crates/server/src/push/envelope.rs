@@ -60,7 +60,7 @@ pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope
     let run = body.run_id();
     let asked = body.envelope.as_deref();
     let usual = Resources::default();
-    let ready_at = grant.dispatch.as_ref().map_or(grant.granted_at, |dispatch| dispatch.ready_at);
+    let ready_at = grant.delivery.as_ref().map_or(grant.granted_at, |delivery| delivery.ready_at);
     TaskEnvelope {
         task_id: grant.task.to_ulid_text(),
         run_id: run.to_string(),
@@ -106,7 +106,7 @@ pub mod tests {
     use tenure_core::id::{AttemptId, Fence, LeaseToken, RunId, TaskId, ulid};
     use tenure_core::queue::{QueueId, Transport};
     use tenure_core::run::InRun;
-    use tenure_core::task::{Dispatch, EnvelopeSpec, Spec};
+    use tenure_core::task::{Delivery, EnvelopeSpec, Spec};
 
     use super::*;
 
@@ -157,7 +157,7 @@ pub mod tests {
             repeatable: false,
             granted_at: at(0),
             expires_at: at(300_000),
-            dispatch: Some(Box::new(Dispatch::granted(at(-1_500), &push(), at(0)))),
+            delivery: Some(Box::new(Delivery::granted(at(-1_500), &push(), at(0)))),
             body: None,
         }
     }

@@ -206,7 +206,7 @@ impl Pusher {
         let attempts = self.engine.attempts(grant.task, &Reach::All).await;
         attempts.ok().flatten().unwrap_or_default().iter().any(|attempt| match attempt {
             AttemptView::Open(running) => running.attempt_id == grant.attempt_id && running.started_at().is_some(),
-            AttemptView::Closed(closed) => closed.id == grant.attempt_id && !closed.worker.is_empty(),
+            AttemptView::Closed(closed) => closed.id == grant.attempt_id && closed.worker.is_some(),
         })
     }
 
@@ -229,7 +229,7 @@ impl Pusher {
 
 /// Which push of its attempt this is.
 fn deliveries(grant: &Grant) -> u32 {
-    grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries)
+    grant.delivery.as_ref().map_or(1, |delivery| delivery.deliveries)
 }
 
 /// Posts the letter. `longest` is the time of the longest exchange: a worker may execute inside of it.

@@ -168,7 +168,7 @@ impl PushTest<'_> {
             repeatable: false,
             granted_at: now,
             expires_at: now.plus(push.dispatch_timeout_ms),
-            dispatch: None,
+            delivery: None,
             body: None,
         };
         (grant, body, push)

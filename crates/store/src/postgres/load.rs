@@ -355,8 +355,8 @@ fn taken(world: &World, wanted: impl Fn(&Running) -> bool) -> Vec<(TaskId, Runni
 async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for (index, claim) in &needs.claims {
         let claimer = &claim.claimer;
-        let found = if let Some(claim_id) = &claimer.claim_id {
-            query(conn, sql::RUNNING_OF_CLAIMS, &[&&*claimer.worker, &&**claim_id]).await?
+        let found = if let Some((worker, claim_id)) = claimer.name() {
+            query(conn, sql::RUNNING_OF_CLAIMS, &[&&**worker, &&**claim_id]).await?
         } else if batch.retrying {
             let ids: Vec<Uuid> =
                 (0..claim.max_jobs).map(|grant| Uuid::from_u128(claimer.seed.draw(grant).0.as_u128())).collect();
@@ -394,7 +394,7 @@ async fn hellos(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()>
         let mut found = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
         found.extend(taken(world, |running| {
             let older = running.incarnation.as_ref().is_some_and(|incarnation| *incarnation < hello.incarnation);
-            running.lease.holder == hello.worker && older
+            running.lease.holder.as_ref() == Some(&hello.worker) && older
         }));
         found.sort_by_key(|(id, _)| id.seq());
         let held = add_running(world, &found);

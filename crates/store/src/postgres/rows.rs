@@ -125,7 +125,7 @@ pub fn running(row: &Row) -> Result<(TaskId, Running)> {
         fair: text_if(row, 4)?,
         message: row.try_get(5)?,
         lease: Lease {
-            holder: text(row, 6)?,
+            holder: codec::worker_from(text(row, 6)?),
             token: LeaseToken::from_u128(bits(row, 7)?),
             generation: fence(row, 8)?,
             expires_at: time(row, 9)?,
@@ -166,7 +166,7 @@ pub fn finished(row: &Row) -> Result<(TaskId, Finished)> {
         Some(id) => Some(FinalAttempt {
             id: AttemptId::from_u128(id.as_u128()),
             token: LeaseToken::from_u128(bits(row, 13)?),
-            worker: text(row, 14)?,
+            worker: codec::worker_from(text(row, 14)?),
             granted_at: time(row, 15)?,
             last_heartbeat_at: time_if(row, 16)?,
             ended_at: time_if(row, 17)?.unwrap_or(finished.finished_at),
@@ -186,7 +186,7 @@ pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {
         id: AttemptId::from_u128(bits(row, 2)?),
         token: LeaseToken::from_u128(bits(row, 3)?),
         fence: fence(row, 4)?,
-        worker: text(row, 5)?,
+        worker: codec::worker_from(text(row, 5)?),
         granted_at: time(row, 6)?,
         last_heartbeat_at: time_if(row, 7)?,
         ended_at: time(row, 8)?,

@@ -323,7 +323,7 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
         cancel_reason: rows::text_if(row, 13)?,
         due_at: rows::time_if(row, 14)?,
     };
-    Ok(task.with_dispatch(&codec::decode(row.try_get(15)?, "carry", seq)))
+    Ok(task.with_delivery(&codec::decode(row.try_get(15)?, "carry", seq)))
 }
 
 pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {

@@ -178,13 +178,14 @@ fn repeats(tx: &Connection, batch: &Batch, needs: &Needs<'_>, world: &mut World)
     for (index, claim) in &needs.claims {
         let claimer = &claim.claimer;
         let mut found = Vec::new();
-        if let Some(claim_id) = &claimer.claim_id {
+        if let Some((worker, claim_id)) = claimer.name() {
             let mut statement = tx.prepare_cached(sql::RUNNING_OF_CLAIM)?;
-            let held = statement.query_map([&claimer.worker, claim_id], rows::running)?;
+            let held = statement.query_map([worker, claim_id], rows::running)?;
             found.extend(held.collect::<Result<Vec<_>>>()?);
         } else if batch.retrying {
             let mut statement = tx.prepare_cached(sql::RUNNING_OF_HOLDER)?;
-            let held = statement.query_map([&claimer.worker], rows::running)?.collect::<Result<Vec<_>>>()?;
+            let worker = codec::worker_id(claimer.worker.as_ref().map(|worker| &worker.id));
+            let held = statement.query_map([worker], rows::running)?.collect::<Result<Vec<_>>>()?;
             found.extend(held.into_iter().filter(|(_, running)| claimer.was_granted(running, claim.max_jobs)));
         }
         let found = in_grant_order(claim, found);

@@ -209,7 +209,7 @@ pub fn run_task(row: &Row<'_>) -> Result<(RunTaskView, Vec<Seq>)> {
         due_at: cells.time_if()?,
     };
     let carry = cells.decoded("carry", seq)?;
-    Ok((task.with_dispatch(&carry), waits))
+    Ok((task.with_delivery(&carry), waits))
 }
 
 pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
@@ -222,7 +222,7 @@ pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
         fair: cells.get()?,
         message: cells.get()?,
         lease: Lease {
-            holder: cells.get()?,
+            holder: codec::worker_from(cells.get()?),
             token: LeaseToken::from_u128(cells.bits()?),
             generation: cells.fence()?,
             expires_at: cells.time()?,
@@ -255,7 +255,7 @@ pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Runni
         &running.priority,
         &running.fair,
         &running.message,
-        &running.lease.holder,
+        &codec::worker_id(running.lease.holder.as_ref()),
         &running.lease.token.reveal().to_be_bytes(),
         &running.lease.generation.0.cast_signed(),
         &running.lease.expires_at.as_millis(),
@@ -291,7 +291,7 @@ pub fn renew_running(statement: &mut Statement<'_>, seq: i64, running: &Running)
         cancel.map(|cancel| cancel.requested_at.as_millis()),
         cancel.and_then(|cancel| cancel.signaled_at).map(Timestamp::as_millis),
         codec::encode_carry(&running.carry),
-        running.lease.holder,
+        codec::worker_id(running.lease.holder.as_ref()),
         codec::push_at(running).map(Timestamp::as_millis),
     ])?;
     Ok(())
@@ -325,7 +325,7 @@ pub fn finished(row: &Row<'_>) -> Result<(TaskId, Finished)> {
         (Some(id), Some(token), Some(worker), Some(granted_at), Some(state), Some(reason)) => Some(FinalAttempt {
             id: AttemptId::from_u128(id),
             token: LeaseToken::from_u128(token),
-            worker,
+            worker: codec::worker_from(worker),
             granted_at,
             last_heartbeat_at,
             ended_at: ended_at.unwrap_or(finished.finished_at),
@@ -359,7 +359,7 @@ pub fn insert_finished(statement: &mut Statement<'_>, id: TaskId, finished: &Fin
         &finished.fence.0.cast_signed(),
         &attempt.map(|a| a.id.as_u128().to_be_bytes()),
         &attempt.map(|a| a.token.reveal().to_be_bytes()),
-        &attempt.map(|a| &a.worker),
+        &attempt.map(|a| codec::worker_id(a.worker.as_ref())),
         &attempt.map(|a| a.granted_at.as_millis()),
         &attempt.and_then(|a| a.last_heartbeat_at).map(Timestamp::as_millis),
         &attempt.filter(|a| a.ended_at != finished.finished_at).map(|a| a.ended_at.as_millis()),
@@ -380,7 +380,7 @@ pub fn attempt(row: &Row<'_>) -> Result<ClosedAttempt> {
         id: AttemptId::from_u128(cells.bits()?),
         token: LeaseToken::from_u128(cells.bits()?),
         fence: cells.fence()?,
-        worker: cells.get()?,
+        worker: codec::worker_from(cells.get()?),
         granted_at: cells.time()?,
         last_heartbeat_at: cells.time_if()?,
         ended_at: cells.time()?,
@@ -401,7 +401,7 @@ pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAtte
         &attempt.id.as_u128().to_be_bytes(),
         &attempt.token.reveal().to_be_bytes(),
         &attempt.fence.0.cast_signed(),
-        &attempt.worker,
+        &codec::worker_id(attempt.worker.as_ref()),
         &attempt.granted_at.as_millis(),
         &attempt.last_heartbeat_at.map(Timestamp::as_millis),
         &attempt.ended_at.as_millis(),

@@ -1,7 +1,10 @@
 use super::*;
 
 fn named(worker: &str, claim_id: &str, seed: u8) -> Command {
-    let claimer = Claimer { worker: worker.into(), claim_id: Some(claim_id.into()), ..claimer(seed) };
+    let claimer = Claimer {
+        worker: Some(Claimant { id: worker.into(), incarnation: None, claim_id: Some(claim_id.into()) }),
+        ..claimer(seed)
+    };
     Command::Claim(Claim { claimer, queues: vec!["q".into()], max_jobs: 1 })
 }
 
@@ -47,7 +50,7 @@ fn a_claim_sent_again_after_its_lease_expired_gets_nothing_of_it() {
 
 #[test]
 fn a_claim_sent_again_never_gets_the_lease_of_another_holder() {
-    let other = Claimer { worker: "v".into(), ..claimer(2) };
+    let other = Claimer::worker("v".into(), claimer(2).seed);
     let taken = Command::ClaimTask(ClaimTask { claimer: other, task: id(), message: None });
     let commands = [fail(1), taken, named("w", "c1", 3)];
     let outcomes = repeat(held_by_claim(no_backoff()), 1_000, &commands, 2);

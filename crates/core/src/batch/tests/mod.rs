@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::attempt::{AttemptState, Receipt};
-use crate::command::claim::{Claim, ClaimTask, Claimer, Grant, NotGrantedReason, Seed};
+use crate::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, NotGrantedReason, Seed};
 use crate::command::testing::{
     at, attempt_id, body, claimer, failed, id, no_backoff, one_attempt, queue, ready, running, running_with,
     scheduled_retry, settings, succeeded, swept, token,

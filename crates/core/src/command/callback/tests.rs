@@ -105,7 +105,7 @@ fn regranted(ms: i64) -> (Task, Vec<ClosedAttempt>) {
 
 fn grant_again(waiting: &Waiting, ms: i64) -> Running {
     let queue = Queue { settings: push_settings(), ..queue() };
-    let dispatcher = Claimer::dispatcher(claimer(2).seed);
+    let dispatcher = Claimer::delivery(claimer(2).seed);
     let (change, _) = with_ctx(ms, |ctx| claim::grant(id(), waiting, &dispatcher, 0, &queue, ctx));
     match change.place {
         Place::Running(running) => running,
@@ -118,10 +118,10 @@ fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
     let decision = call(&on_its_way(Spec::default()), started(), 2_000);
     assert_eq!(decision.answer, Ok(Answer::Called(Called::Started { at: at(2_000) })));
     let running = to_running(&decision);
-    assert_eq!((&*running.lease.holder, running.lease.expires_at), ("w-1", at(92_000)));
-    let dispatch = running.carry.dispatch.as_ref().unwrap();
-    assert_eq!((dispatch.started_at, dispatch.told_started_at), (Some(at(2_000)), Some(at(7))));
-    assert_eq!((dispatch.next_at, running.last_heartbeat_at), (None, Some(at(2_000))));
+    assert_eq!((running.lease.holder.as_deref(), running.lease.expires_at), (Some("w-1"), at(92_000)));
+    let delivery = running.carry.delivery.as_ref().unwrap();
+    assert_eq!((delivery.started_at, delivery.told_started_at), (Some(at(2_000)), Some(at(7))));
+    assert_eq!((delivery.next_at, running.last_heartbeat_at), (None, Some(at(2_000))));
     assert_eq!(decision.change.as_ref().unwrap().facts[0].kind, FactKind::Started);
     assert_eq!(place(&decision).phase(), Phase::Running);
 }
@@ -139,7 +139,7 @@ fn an_attempt_that_was_claimed_has_no_token() {
         for what in [started(), alive(), succeeded("1"), failed("USER_CODE")] {
             let forged = Callback {
                 proof: Proof { attempt: 1, attempt_id: running().attempt_id },
-                worker: running().lease.holder,
+                worker: running().lease.holder.unwrap(),
                 ..callback(1, 1, what)
             };
             let decision = send(&task, &forged, &[], 2_000);
@@ -166,10 +166,10 @@ fn a_heartbeat_or_an_end_without_a_start_counts_as_one() {
     let task = on_its_way(Spec::default());
     let beat = call(&task, alive(), 2_000);
     let running = to_running(&beat);
-    assert_eq!((&*running.lease.holder, running.started_at()), ("w-1", Some(at(2_000))));
+    assert_eq!((running.lease.holder.as_deref(), running.started_at()), (Some("w-1"), Some(at(2_000))));
     let end = call(&task, succeeded("1"), 3_000);
     assert_eq!(told(&end), (AttemptState::Succeeded, at(3_000), Disposition::Recorded));
-    assert_eq!((&*last(&end).worker, last(&end).callback.unwrap().started_at), ("w-1", Some(at(3_000))));
+    assert_eq!((last(&end).worker.as_deref(), last(&end).callback.unwrap().started_at), (Some("w-1"), Some(at(3_000))));
     assert_eq!(to_finished(&end).result.as_deref(), Some("1"));
 }
 
@@ -312,7 +312,7 @@ fn a_late_end_of_an_attempt_that_nobody_was_seen_to_start_counts_too() {
         let (over, _) = with_ctx(300_000, |ctx| expire::settle(before, &push_settings(), ctx));
         assert_eq!(over.place.last_attempt().unwrap().reason, reason);
         let late = call(&over, succeeded("1"), 300_001);
-        assert_eq!((told(&late).2, &*last(&late).worker), (Disposition::Late, "w-1"));
+        assert_eq!((told(&late).2, last(&late).worker.as_deref()), (Disposition::Late, Some("w-1")));
     }
 }
 
@@ -370,9 +370,9 @@ fn a_cancel_before_the_start_ends_the_task_and_the_start_is_told_why() {
     let command =
         Cancel { task: id(), reason: "changed_my_mind".into(), mode: Mode::Cooperative, reach: Default::default() };
     let canceled = after(&with_ctx(500, |ctx| cancel::decide(&task, &command, &push_settings(), ctx)), &task);
-    assert_eq!(canceled.place.phase(), Phase::Cancelled);
+    assert_eq!(canceled.place.phase(), Phase::Canceled);
     let expected = Refused::TaskTerminal { cancel_reason: Some("changed_my_mind".into()) };
-    assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), Phase::Cancelled));
+    assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), Phase::Canceled));
     let late = call(&canceled, succeeded("1"), 600);
     assert_eq!(refused(&late).0, expected);
     assert!(last(&late).evidence.is_some());

@@ -71,7 +71,7 @@ fn a_completion_ends_the_task_with_its_result() {
 
 #[test]
 fn a_failure_leads_where_its_kind_says() {
-    let cancelled_again = Report::Failed(Failure::new("CANCELLED", "", None, Some(true)));
+    let canceled_again = Report::Failed(Failure::new("CANCELLED", "", None, Some(true)));
     for (what, spec, report, answer, state, attempt) in [
         ("retryable", Spec::default(), failed("X"), REQUEUED, State::Scheduled, AttemptState::Failed),
         ("retryable at once", no_backoff(), failed("X"), REQUEUED, State::Ready, AttemptState::Failed),
@@ -79,7 +79,7 @@ fn a_failure_leads_where_its_kind_says() {
         ("not retryable", Spec::default(), fatal(), DEAD, State::Failed, AttemptState::Failed),
         ("by its code", Spec::default(), failed("DATA_QUALITY"), DEAD, State::Failed, AttemptState::Failed),
         ("stopped, unasked", Spec::default(), failed("CANCELLED"), ENDED, State::Canceled, AttemptState::Canceled),
-        ("to be run again", Spec::default(), cancelled_again, REQUEUED, State::Scheduled, AttemptState::Failed),
+        ("to be run again", Spec::default(), canceled_again, REQUEUED, State::Scheduled, AttemptState::Failed),
     ] {
         let decision = send_running(spec, &report, 1_000);
         assert_eq!((receipt(&decision), place(&decision).state()), (answer, state), "{what}");
@@ -93,7 +93,7 @@ fn stopping_though_nobody_asked_cancels_the_task() {
     let decision = send_running(Spec::default(), &failed("CANCELLED"), 1_000);
     let finished = to_finished(&decision);
     assert_eq!((finished.end, finished.cancel_reason.as_deref()), (End::Canceled, Some("worker_initiated")));
-    assert_eq!(last(&decision).reason, Reason::Cancelled);
+    assert_eq!(last(&decision).reason, Reason::Canceled);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn small() -> Config {
 }
 
 const ANY_FAILURE: &[Failing] = &[Failing::Retryable, Failing::Fatal];
-const STOPPING: &[Failing] = &[Failing::Retryable, Failing::Cancelled];
+const STOPPING: &[Failing] = &[Failing::Retryable, Failing::Canceled];
 
 /// Visits every state, finds every rule kept and every example, and more states than `at_least`.
 #[expect(clippy::print_stdout, reason = "the size of a model is of interest to whoever changes it")]

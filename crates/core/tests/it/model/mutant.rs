@@ -98,13 +98,13 @@ impl Mutant {
             (Self::NumberReused, Place::Ready(waiting)) if claims => waiting.attempt = 0,
             (Self::CancelForgotten, Place::Running(held)) => held.cancel = None,
             (Self::PushNotDue, Place::Running(held)) if matches!(command, Command::TakePush(_)) => {
-                if let Some(dispatch) = &mut held.carry.dispatch {
-                    dispatch.next_at = dispatch.next_at.map(|_| Timestamp::MIN);
+                if let Some(delivery) = &mut held.carry.delivery {
+                    delivery.next_at = delivery.next_at.map(|_| Timestamp::MIN);
                 }
             }
             (Self::StartForgotten, Place::Running(held)) if matches!(command, Command::Callback(_)) => {
-                if let Some(dispatch) = &mut held.carry.dispatch {
-                    dispatch.started_at = None;
+                if let Some(delivery) = &mut held.carry.delivery {
+                    delivery.started_at = None;
                 }
             }
             (Self::ReceiptForgotten, _) if reports => {
@@ -160,13 +160,13 @@ impl Mutant {
         }
         if let Command::Pushed(pushed) = &mut command
             && let Place::Running(held) = &store.rows[store.index(pushed.row)].place
-            && let Some(dispatch) = &held.carry.dispatch
+            && let Some(delivery) = &held.carry.delivery
         {
             if self == Self::PushOfAnyAttempt {
                 pushed.attempt_id = held.attempt_id;
             }
             if self == Self::DeliveryIgnored || self == Self::PushOfAnyAttempt {
-                pushed.delivery = dispatch.deliveries;
+                pushed.delivery = delivery.deliveries;
             }
         }
         command
@@ -186,8 +186,8 @@ impl Mutant {
         }
         if self == Self::StartKeepsPushing {
             for (_, held) in &mut writes.renew {
-                if let Some(dispatch) = held.carry.dispatch.as_mut().filter(|dispatch| dispatch.next_at.is_none()) {
-                    dispatch.next_at = Some(Timestamp::MIN);
+                if let Some(delivery) = held.carry.delivery.as_mut().filter(|delivery| delivery.next_at.is_none()) {
+                    delivery.next_at = Some(Timestamp::MIN);
                 }
             }
         }

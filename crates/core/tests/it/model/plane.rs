@@ -60,10 +60,10 @@ impl Row {
                 if config.timeout > config.ticks {
                     held.granted_at = Timestamp::MIN;
                 }
-                if let Some(dispatch) = &mut held.carry.dispatch {
-                    dispatch.ready_at = Timestamp::MIN;
-                    dispatch.accepted_at = dispatch.accepted_at.map(|_| Timestamp::MIN);
-                    dispatch.started_at = dispatch.started_at.map(|_| Timestamp::MIN);
+                if let Some(delivery) = &mut held.carry.delivery {
+                    delivery.ready_at = Timestamp::MIN;
+                    delivery.accepted_at = delivery.accepted_at.map(|_| Timestamp::MIN);
+                    delivery.started_at = delivery.started_at.map(|_| Timestamp::MIN);
                 }
             }
             Place::Blocked(_) | Place::Scheduled(_) => {}
@@ -160,14 +160,14 @@ impl Store {
             Command::Claim(claim) => match &place {
                 Place::Ready(waiting) => world.candidates.entry(waiting.queue).or_default().push_back(seq),
                 Place::Running(held)
-                    if held.lease.holder == claim.claimer.worker && held.claim_id == claim.claimer.claim_id =>
+                    if held.lease.holder.as_ref().zip(held.claim_id.as_ref()) == claim.claimer.name() =>
                 {
                     world.repeats.entry(0).or_default().push(seq);
                 }
                 _ => return,
             },
             Command::Hello(hello) => match &place {
-                Place::Running(held) if held.lease.holder == hello.worker => {
+                Place::Running(held) if held.lease.holder.as_ref() == Some(&hello.worker) => {
                     world.held.entry(Arc::clone(&hello.worker)).or_default().push(seq);
                 }
                 _ => return,

@@ -111,7 +111,7 @@ pub const VOIDED: Example =
     ("a new process voids the lease of the one before", |_, state| ended_by(state, Reason::WorkerLost));
 pub const RELEASED: Example =
     ("a grant that reached nobody is taken back", |_, state| ended_by(state, Reason::Undelivered));
-pub const STOPPED: Example = ("a holder stops when it is told to", |_, state| ended_by(state, Reason::Cancelled));
+pub const STOPPED: Example = ("a holder stops when it is told to", |_, state| ended_by(state, Reason::Canceled));
 pub const NOT_STOPPED: Example =
     ("a holder does not stop within its grace", |_, state| ended_by(state, Reason::CancelTimeout));
 

@@ -114,7 +114,7 @@ struct State {
 enum Action {
     Tick,
     /// A control plane grants an attempt and posts it.
-    Dispatch(u8),
+    Deliver(u8),
     /// A control plane repeats a push that is due.
     Take(u8, u8),
     Tell(u8, Told),
@@ -178,7 +178,7 @@ impl Model for Pushing {
             match state.sending[usize::from(sender)] {
                 Some(_) => actions.extend(told.iter().map(|told| Action::Tell(sender, *told))),
                 None if first => {
-                    actions.push(Action::Dispatch(sender));
+                    actions.push(Action::Deliver(sender));
                     let last = (0..config.tasks).filter_map(|task| state.last_of(task));
                     let open = last.map(|last| state.attempts[usize::from(last)]);
                     let open = open.filter(|attempt| (1..*pushes).contains(&attempt.pushes));
@@ -217,8 +217,8 @@ impl Model for Pushing {
                 state.now += 1;
                 state.store.alive_at = state.now;
             }
-            Action::Dispatch(sender) => {
-                let claimer = Claimer::dispatcher(seed(state.attempts.len() as u8));
+            Action::Deliver(sender) => {
+                let claimer = Claimer::delivery(seed(state.attempts.len() as u8));
                 let command = Command::Claim(Claim { claimer, queues: vec!["q".into()], max_jobs: 1 });
                 let outcome = state.execute(&command, config);
                 state.observe_grant(sender, &outcome);

@@ -16,7 +16,7 @@ use stateright::{Model, Property};
 use tenure_core::attempt::{Failure, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::{Cancel, Mode};
-use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Seed};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Seed};
 use tenure_core::command::{Answer, Command, Reach, complete, expire, fail, heartbeat, hello, promote, release};
 use tenure_core::id::Fence;
 use tenure_core::queue::{Queue, QueueId, QueueSettings};
@@ -61,7 +61,7 @@ pub enum Failing {
     Retryable,
     Fatal,
     /// Only after the worker was told to stop.
-    Cancelled,
+    Canceled,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -442,7 +442,7 @@ impl State {
                 deliver(Msg::Complete { grant, content });
             }
             for failing in config.failing {
-                if granted.told || *failing != Failing::Cancelled {
+                if granted.told || *failing != Failing::Canceled {
                     deliver(Msg::Fail { grant, failing: *failing });
                 }
             }
@@ -510,12 +510,12 @@ impl State {
         let name = |grant: u8| task_id(self.audit.grants[usize::from(grant)].task);
         match msg {
             Msg::Claim { worker, boot, claim } => {
-                let claimer = Claimer {
-                    worker: worker_name(worker),
+                let claimant = Claimant {
+                    id: worker_name(worker),
                     incarnation: config.hello.then(|| boot_name(boot)),
                     claim_id: Some(format!("c{claim}").into()),
-                    seed: seed(self.audit.grants.len() as u8),
                 };
+                let claimer = Claimer { worker: Some(claimant), seed: seed(self.audit.grants.len() as u8) };
                 if config.named {
                     Command::ClaimTask(ClaimTask { claimer, task: task_id(0), message: None })
                 } else {
@@ -541,7 +541,7 @@ impl State {
                 let failure = match failing {
                     Failing::Retryable => Failure::new("BUSY", "", None, None),
                     Failing::Fatal => Failure::new("DATA_QUALITY", "", None, None),
-                    Failing::Cancelled => Failure::new("CANCELLED", "", None, None),
+                    Failing::Canceled => Failure::new("CANCELLED", "", None, None),
                 };
                 Command::Fail(fail::Fail { task: name(grant), attempt_id, token, report: Report::Failed(failure) })
             }

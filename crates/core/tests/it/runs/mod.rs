@@ -99,7 +99,7 @@ fn a_canceled_run_ends_what_waits_and_asks_what_runs() {
     let answer = plane.one(cancel_run(Mode::Cooperative), 2).unwrap();
     assert!(matches!(answer, Answer::RunCanceled(canceled) if &*canceled.reason == "enough"));
     assert_eq!(plane.states(), [Running, Canceled, Canceled, Canceled]);
-    assert_eq!(plane.run_state(), RunState::Cancelling);
+    assert_eq!(plane.run_state(), RunState::Canceling);
     let Place::Running(held) = &plane.tasks[&id(0).seq()].place else { panic!("it is held") };
     assert_eq!(held.cancel.as_ref().map(|cancel| &*cancel.reason), Some("enough"));
     plane.check();
@@ -117,7 +117,7 @@ fn a_canceled_run_ends_what_waits_and_asks_what_runs() {
     );
 
     plane.one(complete(0, "1"), 4).unwrap();
-    assert_eq!((plane.state(0), plane.run_state()), (Succeeded, RunState::Cancelled));
+    assert_eq!((plane.state(0), plane.run_state()), (Succeeded, RunState::Canceled));
     assert!(plane.one(repeat, 5).is_ok(), "a repeat is not an error");
     plane.check();
 }
@@ -301,7 +301,7 @@ fn in_a_run_that_was_asked_to_stop_nothing_starts_again() {
     plane.claim_all(1);
     plane.one(fail(0, "X"), 2).unwrap();
     plane.one(cancel_run(Mode::Cooperative), 3).unwrap();
-    assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Cancelling));
+    assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Canceling));
     assert!(matches!(plane.one(retry_of(0), 4), Err(Rejection::NotRetryable { sealed: true, .. })));
     assert_eq!(plane.one(redrive_of(0), 4), Ok(Answer::Redriven { released: 0 }));
     plane.check();

@@ -104,7 +104,7 @@ fn seed(task: usize) -> Seed {
 }
 
 pub fn claim(task: usize) -> Command {
-    let claimer = Claimer { worker: "w".into(), incarnation: None, claim_id: None, seed: seed(task) };
+    let claimer = Claimer::worker("w".into(), seed(task));
     Command::ClaimTask(ClaimTask { claimer, task: id(task), message: None })
 }
 

@@ -73,9 +73,9 @@ impl Reference {
     fn run_state(&self, asked: bool) -> RunState {
         let any = |state| self.states.contains(&state);
         if (0..self.states.len()).any(|task| self.is_open(task)) {
-            if asked { RunState::Cancelling } else { RunState::Running }
+            if asked { RunState::Canceling } else { RunState::Running }
         } else if any(State::Canceled) {
-            RunState::Cancelled
+            RunState::Canceled
         } else if any(State::Failed) {
             RunState::Failed
         } else {

@@ -19,7 +19,7 @@ use tenure_contract::pull::{
 };
 use tenure_core::attempt::{Failure, Progress, Receipt, Report};
 use tenure_core::batch::Outcome;
-use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Claimer};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimed, Claimer};
 use tenure_core::command::complete::Complete;
 use tenure_core::command::fail::Fail;
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
@@ -118,7 +118,8 @@ pub fn claimer(
     let claim_id = claim_id.map(|text| validate::text_of(text, "claim_id", limits::CLAIM_ID_BYTES)).transpose()?;
     let incarnation =
         incarnation.map(|text| validate::text_of(text, "incarnation", limits::INCARNATION_BYTES)).transpose()?;
-    Ok(Claimer { worker: speaks_as(app, worker, worker_id)?, incarnation, claim_id, seed: random_seed() })
+    let claimant = Claimant { id: speaks_as(app, worker, worker_id)?, incarnation, claim_id };
+    Ok(Claimer { worker: Some(claimant), seed: random_seed() })
 }
 
 pub fn wait(max_wait_ms: Option<i64>) -> Result<ClaimWait, Fault> {
@@ -143,8 +144,8 @@ pub fn streams(streams: &[String], field: &str) -> Result<Vec<Arc<str>>, Fault> 
 
 /// A worker process that names its incarnation is let in under it first.
 pub async fn hello(app: &App, claimer: &Claimer) -> Result<(), Fault> {
-    if let Some(incarnation) = &claimer.incarnation {
-        let hello = Hello { worker: Arc::clone(&claimer.worker), incarnation: Arc::clone(incarnation) };
+    if let Some(Claimant { id, incarnation: Some(incarnation), .. }) = &claimer.worker {
+        let hello = Hello { worker: Arc::clone(id), incarnation: Arc::clone(incarnation) };
         app.engine.hello(hello).await??;
     }
     Ok(())

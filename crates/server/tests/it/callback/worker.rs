@@ -54,7 +54,7 @@ impl Plane {
     }
 
     pub async fn try_dispatch(&self) -> Option<Held> {
-        let claimer = Claimer::dispatcher(random_seed());
+        let claimer = Claimer::delivery(random_seed());
         let claim = Claim { claimer, queues: vec!["q".into()], max_jobs: 1 };
         let mut claimed = self.server.engine.claim(claim, ClaimWait::NONE).await.unwrap();
         claimed.grants.pop().map(|grant| Held { token: self.token(&grant, 3600), grant, worker: "w-1".to_owned() })

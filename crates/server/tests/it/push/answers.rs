@@ -105,7 +105,7 @@ async fn a_duplicate_counts_as_accepted(server: Server) {
     let pushed = worker.nth(1).await;
     let left = next_push_in_ms(&server, &task).await;
     assert!((50_000..=60_000).contains(&left), "{left}");
-    assert!(running(&server, &task).await.unwrap().carry.dispatch.unwrap().accepted_at.is_some());
+    assert!(running(&server, &task).await.unwrap().carry.delivery.unwrap().accepted_at.is_some());
     pushed.succeed().await;
     server.until(&task, "Succeeded").await;
 }
@@ -216,7 +216,7 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
             running(&server, &task).await.filter(|running| running.started_at().is_some())
         })
         .await;
-        assert_eq!(running(&server, &task).await.unwrap().carry.dispatch.unwrap().next_at, None);
+        assert_eq!(running(&server, &task).await.unwrap().carry.delivery.unwrap().next_at, None);
         if status == 0 {
             // Longer than the answer may take: nothing is repeated, and the exchange is kept.
             tokio::time::timeout(Duration::from_millis(3_500), worker.nth(2)).await.unwrap_err();

@@ -27,7 +27,7 @@ async fn a_crash_between_grant_and_push_repeats_the_push(mut server: Server) {
     // It grants as the dispatcher does, and goes no further.
     let mut server = on(Arc::clone(&home), Arc::clone(&clock), None, keys()).await;
     let task = server.submit(json!({})).await;
-    let claimer = Claimer::dispatcher(random_seed());
+    let claimer = Claimer::delivery(random_seed());
     let claim = Claim { claimer, queues: vec!["q".into()], max_jobs: 9 };
     let granted = server.engine.claim(claim, ClaimWait::NONE).await.unwrap().grants;
     assert_eq!(granted.len(), 1);
@@ -128,7 +128,7 @@ async fn what_a_dead_control_plane_left_is_pushed_by_the_other() {
     let task = alive.submit(json!({})).await;
     let claimed = wait_until("the grant", SOON, async || {
         alive.post("/api/v1/queues/q/resume", json!({})).await.ok();
-        let claimer = Claimer::dispatcher(random_seed());
+        let claimer = Claimer::delivery(random_seed());
         let claim = Claim { claimer, queues: vec!["q".into()], max_jobs: 1 };
         let grants = mute.engine.claim(claim, ClaimWait::NONE).await.unwrap().grants;
         // Either of the two may have it; it matters only who is to push.

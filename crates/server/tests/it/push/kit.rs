@@ -246,9 +246,9 @@ pub async fn running(server: &Server, task: &str) -> Option<Running> {
 pub async fn next_push_in_ms(server: &Server, task: &str) -> i64 {
     let known = async || {
         let running = running(server, task).await?;
-        let dispatch = running.carry.dispatch.as_ref()?;
+        let delivery = running.carry.delivery.as_ref()?;
         let now: Timestamp = server.engine.now().await.unwrap();
-        let left = dispatch.next_at?.since(now);
+        let left = delivery.next_at?.since(now);
         // While the push is on its way it is the time for an answer and some seconds more.
         (!(10_001..=15_000).contains(&left)).then_some(left)
     };
@@ -256,7 +256,7 @@ pub async fn next_push_in_ms(server: &Server, task: &str) -> i64 {
 }
 
 pub async fn deliveries(server: &Server, task: &str) -> u32 {
-    running(server, task).await.and_then(|running| running.carry.dispatch).map_or(0, |dispatch| dispatch.deliveries)
+    running(server, task).await.and_then(|running| running.carry.delivery).map_or(0, |delivery| delivery.deliveries)
 }
 
 pub const A_WHILE: Duration = Duration::from_secs(30);

@@ -69,7 +69,7 @@ pub fn seed() -> Seed {
 }
 
 pub fn claimer(worker: &str) -> Claimer {
-    Claimer { worker: worker.into(), incarnation: None, claim_id: None, seed: seed() }
+    Claimer::worker(worker.into(), seed())
 }
 
 pub fn claim(worker: &str, queues: &[&str], max_jobs: usize) -> Claim {

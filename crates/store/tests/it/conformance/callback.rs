@@ -30,7 +30,7 @@ fn push(concurrency: u32) -> QueueSettings {
 }
 
 async fn dispatch(t: &Fixture, max_jobs: usize) -> Vec<Grant> {
-    let claim = Claim { claimer: Claimer::dispatcher(make::seed()), queues: vec!["q".into()], max_jobs };
+    let claim = Claim { claimer: Claimer::delivery(make::seed()), queues: vec!["q".into()], max_jobs };
     t.claimed(claim).await.grants
 }
 
@@ -80,7 +80,7 @@ async fn a_push_queue_grants_to_its_dispatcher_and_to_nobody_else(t: &Fixture) {
     assert_eq!(t.claim_ids(&["q", "pulled"], 1).await, [elsewhere], "it does not stand in the way of the next queue");
     let first = dispatch(t, 9).await;
     assert_eq!(first.len(), 2, "as many as the worker takes at once");
-    assert!(first.iter().all(|grant| grant.dispatch.is_some() && grant.body.is_some()));
+    assert!(first.iter().all(|grant| grant.delivery.is_some() && grant.body.is_some()));
     assert_eq!(first[0].expires_at, after_start(300_000));
     assert!(dispatch(t, 9).await.is_empty());
     t.set_queue("q", QueueSettings::default()).await;
@@ -96,7 +96,7 @@ async fn a_push_is_due_until_something_comes_of_it(t: &Fixture) {
     assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().rows, [(grant.queue, grant.seq())]);
     let taken = t.run(Command::TakePush(TakePush { row: grant.seq() })).await;
     let Ok(Answer::Claimed(taken)) = taken else { panic!("{taken:?}") };
-    assert_eq!(taken.grants[0].dispatch.as_ref().unwrap().deliveries, 2);
+    assert_eq!(taken.grants[0].delivery.as_ref().unwrap().deliveries, 2);
     assert!(taken.grants[0].body.is_some());
     let (row, attempt_id) = (grant.seq(), grant.attempt_id);
     let pushed_as = |delivery, outcome| Command::Pushed(Pushed { row, attempt_id, delivery, outcome });
@@ -131,8 +131,8 @@ async fn a_start_binds_its_worker_and_ends_the_pushing(t: &Fixture) {
     t.clock.advance(1_000);
     t.run(callback(&grant, Call::Started { told_at: Some(after_start(7)) })).await.unwrap();
     let Place::Running(running) = t.view(grant.task).await.place else { panic!("it runs") };
-    assert_eq!((&*running.lease.holder, running.lease.expires_at), ("w-1", after_start(91_000)));
-    assert_eq!(running.carry.dispatch.as_ref().unwrap().told_started_at, Some(after_start(7)));
+    assert_eq!((running.lease.holder.as_deref(), running.lease.expires_at), (Some("w-1"), after_start(91_000)));
+    assert_eq!(running.carry.delivery.as_ref().unwrap().told_started_at, Some(after_start(7)));
     let mut other = callback(&grant, Call::Started { told_at: None });
     if let Command::Callback(callback) = &mut other {
         callback.worker = "w-2".into();
@@ -158,7 +158,10 @@ async fn what_a_callback_worker_tells_comes_back(t: &Fixture) {
     let attempts = t.attempts(first.task).await;
     let [AttemptView::Closed(one), AttemptView::Closed(two)] = &attempts[..] else { panic!("{attempts:?}") };
     let part = one.callback.as_ref().unwrap();
-    assert_eq!((&*one.worker, one.progress.pct, part.told_heartbeat_at), ("w-1", Some(40), Some(after_start(3))));
+    assert_eq!(
+        (one.worker.as_deref(), one.progress.pct, part.told_heartbeat_at),
+        (Some("w-1"), Some(40), Some(after_start(3)))
+    );
     assert_eq!(part.completion.as_deref(), Some(&completion(AttemptState::Failed)));
     let part = two.callback.as_ref().unwrap();
     let without_output = Completion { output: None, ..completion(AttemptState::Succeeded) };
@@ -193,6 +196,6 @@ async fn the_settings_of_a_push_come_back(t: &Fixture) {
     assert_eq!(t.reap().await, 1);
     let attempts = t.attempts(grant.task).await;
     let AttemptView::Closed(one) = &attempts[0] else { panic!("{attempts:?}") };
-    assert_eq!((one.reason, &*one.worker), (Reason::DispatchFailed, ""));
+    assert_eq!((one.reason, one.worker.as_deref()), (Reason::DispatchFailed, None));
     assert_eq!(t.store.pushes_due(&[(grant.queue, 10)]).await.unwrap().next_at, None);
 }

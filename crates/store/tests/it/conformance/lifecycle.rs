@@ -41,7 +41,7 @@ async fn a_task_runs_and_succeeds(t: &Fixture) {
     let grant = t.claim_one("q").await;
     assert_eq!((grant.task, grant.attempt, grant.fence), (id, 1, Fence(1)));
     let Place::Running(running) = t.view(id).await.place else { panic!("it runs") };
-    assert_eq!((&*running.lease.holder, running.lease.expires_at), ("w", after_start(60_000)));
+    assert_eq!((running.lease.holder.as_deref(), running.lease.expires_at), (Some("w"), after_start(60_000)));
     assert_eq!(t.claim(&["q"], 1).await, []);
 
     let done = t.execute(t.batch(vec![make::complete(&grant, r#"{"rows":10}"#)]).await).await;
@@ -51,7 +51,10 @@ async fn a_task_runs_and_succeeds(t: &Fixture) {
     assert_eq!(finished.result.as_deref(), Some(r#"{"rows":10}"#));
     assert_eq!((finished.attempt, finished.fence, finished.finished_at), (1, Fence(1), START));
     let [AttemptView::Closed(only)] = &t.attempts(id).await[..] else { panic!("one attempt") };
-    assert_eq!((only.state, only.reason, &*only.worker), (AttemptState::Succeeded, Reason::Completed, "w"));
+    assert_eq!(
+        (only.state, only.reason, only.worker.as_deref()),
+        (AttemptState::Succeeded, Reason::Completed, Some("w"))
+    );
 }
 
 async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
@@ -222,7 +225,7 @@ async fn a_new_process_of_a_worker_voids_what_the_old_one_held(t: &Fixture) {
     assert_eq!(t.run(make::hello("w", "01-old")).await, Ok(Answer::Done(true)));
     let claim = |worker: &str, incarnation: Option<&str>| {
         let mut claim = make::claim(worker, &["q"], 1);
-        claim.claimer.incarnation = incarnation.map(Into::into);
+        claim.claimer.worker.as_mut().unwrap().incarnation = incarnation.map(Into::into);
         claim
     };
     t.claimed(claim("w", Some("01-old"))).await;
@@ -243,7 +246,7 @@ async fn the_settings_of_its_queue_hold_for_what_a_new_process_voids(t: &Fixture
     t.set_queue("q", QueueSettings { no_dead_letter: true, ..QueueSettings::default() }).await;
     let id = t.put(NewTask { spec: make::attempts(1), ..t.task("q").await }).await;
     let mut claim = make::claim("w", &["q"], 1);
-    claim.claimer.incarnation = Some("01-old".into());
+    claim.claimer.worker.as_mut().unwrap().incarnation = Some("01-old".into());
     t.claimed(claim).await;
     let done = t.execute(t.batch(vec![make::hello("w", "02-new")]).await).await;
     assert_eq!((done.outcomes, done.freed), (vec![Ok(Answer::Done(true))], vec!["q".into()]));

@@ -116,7 +116,7 @@ async fn a_task_that_an_earlier_command_took_does_not_hide_those_behind_it(t: &F
 
 fn named(worker: &str, claim_id: &str, max_jobs: usize) -> Claim {
     let mut claim = make::claim(worker, &["high", "q"], max_jobs);
-    claim.claimer.claim_id = Some(claim_id.into());
+    claim.claimer.worker.as_mut().unwrap().claim_id = Some(claim_id.into());
     claim
 }
 

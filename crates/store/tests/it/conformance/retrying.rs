@@ -104,7 +104,7 @@ async fn claim_with_an_id_in_the_order_of_the_grants(t: &Fixture) {
         t.put(NewTask { priority, ..t.task("q").await }).await;
     }
     let mut claim = make::claim("w", &["q"], 5);
-    claim.claimer.claim_id = Some("c-1".into());
+    claim.claimer.worker.as_mut().unwrap().claim_id = Some("c-1".into());
     let outcomes = same_twice(t, vec![Command::Claim(claim)]).await;
     let order: Vec<_> = grants(&outcomes[0]).iter().map(|grant| grant.body.as_ref().unwrap().priority).collect();
     assert_eq!(order, [1, 3, 5]);

@@ -160,7 +160,7 @@ async fn a_canceled_task_cancels_all_behind_it(t: &Fixture) {
     for grant in claim_all(t).await {
         t.complete(&grant).await.unwrap();
     }
-    assert_eq!(shown(t, id).await.run.state(), RunState::Cancelled);
+    assert_eq!(shown(t, id).await.run.state(), RunState::Canceled);
 }
 
 async fn a_canceled_run_ends_as_a_whole(t: &Fixture) {
@@ -170,9 +170,9 @@ async fn a_canceled_run_ends_as_a_whole(t: &Fixture) {
     assert!(matches!(answer, Answer::RunCanceled(canceled) if &*canceled.reason == "enough"));
     assert_eq!(states(t, id).await, [Running, Canceled, Canceled, Canceled]);
     let view = shown(t, id).await;
-    assert_eq!((view.run.state(), view.run.cancel_reason.as_deref()), (RunState::Cancelling, Some("enough")));
+    assert_eq!((view.run.state(), view.run.cancel_reason.as_deref()), (RunState::Canceling, Some("enough")));
     t.run(make::fail(&grant, "CANCELLED", None)).await.unwrap();
-    assert_eq!(shown(t, id).await.run.state(), RunState::Cancelled);
+    assert_eq!(shown(t, id).await.run.state(), RunState::Canceled);
     t.run(cancel(id)).await.unwrap();
     let unknown = RunId::from_u128(t.mint().await.as_u128());
     assert_eq!(t.run(cancel(unknown)).await, Err(Rejection::RunNotFound));
@@ -190,7 +190,7 @@ async fn a_cancel_and_a_report_of_its_run_meet_in_one_batch(t: &Fixture) {
         assert!(done.outcomes.iter().all(Result::is_ok), "{:?}", done.outcomes);
         assert_eq!(states(t, id).await, [Succeeded, Canceled, Running]);
         t.complete(&grants[1]).await.unwrap();
-        assert_eq!(shown(t, id).await.run.state(), RunState::Cancelled);
+        assert_eq!(shown(t, id).await.run.state(), RunState::Canceled);
     }
 }
 
@@ -416,7 +416,7 @@ async fn a_cancel_meets_the_ends_of_its_run(t: &Fixture) {
         sent.join_all().await;
         // Whatever was released before the cancel came is canceled too; nothing is left waiting.
         let view = shown(t, id).await;
-        assert_eq!(view.run.state(), RunState::Cancelled, "{:?}", view.run);
+        assert_eq!(view.run.state(), RunState::Canceled, "{:?}", view.run);
     }
 }
 

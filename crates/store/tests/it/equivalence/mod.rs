@@ -176,7 +176,7 @@ impl Three {
                 found.into_iter().map(|(view, waits)| (view.body, view.place, view.queue, waits)).collect();
             same("the tasks to repeat", store.kind(), &tasks, &found)?;
         }
-        match run.filter(|run| matches!(run.state(), RunState::Failed | RunState::Cancelled)) {
+        match run.filter(|run| matches!(run.state(), RunState::Failed | RunState::Canceled)) {
             Some(run) => {
                 let again = self.known.rerun(&run, &tasks, key, owner);
                 self.batch(vec![Command::SubmitRun(again)]).await

@@ -9,7 +9,7 @@ use proptest::sample::{Index, select};
 use tenure_core::attempt::{AttemptState, Completion, Failure, Progress, Report};
 use tenure_core::command::callback::{Call, Callback, Proof};
 use tenure_core::command::cancel::{Cancel, Mode};
-use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, Seed};
 use tenure_core::command::complete::Complete;
 use tenure_core::command::expire::Expire;
 use tenure_core::command::fail::Fail;
@@ -84,7 +84,7 @@ pub enum Op {
     Hello { worker: u8, incarnation: u8 },
     SetQueue { queue: usize, settings: QueueSettings, reach: Reach },
     Pause { queue: usize, paused: bool, reach: Reach },
-    Dispatch { queues: Vec<&'static str>, max_jobs: usize },
+    Deliver { queues: Vec<&'static str>, max_jobs: usize },
     TakePush { task: Index },
     Pushed { grant: Index, outcome: PushOutcome },
     Call { grant: Index, worker: u8, call: Call, off: Off },
@@ -324,7 +324,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..QUEUES.len(), any::<bool>(), reach())
             .prop_map(|(queue, paused, reach)| Op::Pause { queue, paused, reach }),
         4 => (select(vec![vec!["high"], vec!["normal"], vec![LATE, "own"]]), 1..4_usize)
-            .prop_map(|(queues, max_jobs)| Op::Dispatch { queues, max_jobs }),
+            .prop_map(|(queues, max_jobs)| Op::Deliver { queues, max_jobs }),
         1 => any::<Index>().prop_map(|task| Op::TakePush { task }),
         1 => (any::<Index>(), pushed()).prop_map(|(grant, outcome)| Op::Pushed { grant, outcome }),
         6 => (any::<Index>(), 0..2_u8, call(), off())
@@ -419,12 +419,12 @@ impl Known {
         self.drawn += 1;
         let mut seed = [7; 32];
         seed[..8].copy_from_slice(&self.drawn.to_be_bytes());
-        Claimer {
-            worker: format!("w{worker}").into(),
+        let claimant = Claimant {
+            id: format!("w{worker}").into(),
             incarnation: incarnation.map(|incarnation| format!("0{incarnation}").into()),
             claim_id: claim_id.map(|id| format!("c{id}").into()),
-            seed: Seed(seed),
-        }
+        };
+        Claimer { worker: Some(claimant), seed: Seed(seed) }
     }
 
     fn new_task(&mut self, op: &TaskOp, now: Timestamp) -> NewTask {
@@ -566,8 +566,8 @@ impl Known {
                 reach: reach.clone(),
             }),
             Op::Retry { task, reach } => Command::Retry(Retry { task: self.task(*task)?, reach: reach.clone() }),
-            Op::Dispatch { queues, max_jobs } => Command::Claim(Claim {
-                claimer: Claimer::dispatcher(self.claimer(0, None, None).seed),
+            Op::Deliver { queues, max_jobs } => Command::Claim(Claim {
+                claimer: Claimer::delivery(self.claimer(0, None, None).seed),
                 queues: queues.iter().map(|name| (*name).into()).collect(),
                 max_jobs: *max_jobs,
             }),
@@ -575,7 +575,7 @@ impl Known {
             Op::Pushed { grant, outcome } => {
                 let grant = self.grant(*grant)?;
                 let (row, attempt_id) = (grant.seq(), grant.attempt_id);
-                let delivery = grant.dispatch.as_ref().map_or(1, |dispatch| dispatch.deliveries);
+                let delivery = grant.delivery.as_ref().map_or(1, |delivery| delivery.deliveries);
                 Command::Pushed(Pushed { row, attempt_id, delivery, outcome: outcome.clone() })
             }
             Op::Call { grant, worker, call, off } => {

@@ -241,7 +241,7 @@ impl Reference {
                 Command::Hello(hello) => {
                     let held = self.running().filter(|(_, running)| {
                         let older = running.incarnation.as_ref().is_some_and(|known| **known < *hello.incarnation);
-                        running.lease.holder == hello.worker && older
+                        running.lease.holder.as_ref() == Some(&hello.worker) && older
                     });
                     world.held.entry(Arc::clone(&hello.worker)).or_default().extend(held.map(|(seq, _)| seq));
                 }
@@ -286,8 +286,8 @@ impl Reference {
     /// What this claim was granted before: by its name, or by what it would draw.
     fn repeats(&self, claim: &Claim, retrying: bool) -> Vec<Seq> {
         let claimer = &claim.claimer;
-        let is_mine = |running: &Running| match &claimer.claim_id {
-            Some(claim_id) => running.lease.holder == claimer.worker && running.claim_id.as_ref() == Some(claim_id),
+        let is_mine = |running: &Running| match claimer.name() {
+            Some(name) => running.lease.holder.as_ref().zip(running.claim_id.as_ref()) == Some(name),
             None => retrying && claimer.was_granted(running, claim.max_jobs),
         };
         let drawn = |running: &Running| {

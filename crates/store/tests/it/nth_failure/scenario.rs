@@ -115,7 +115,7 @@ impl Scenario {
             Self::Hello => {
                 let id = t.put(task).await;
                 let mut claim = make::claim(&queue, &[&queue], 1);
-                claim.claimer.incarnation = Some("1".into());
+                claim.claimer.worker.as_mut().unwrap().incarnation = Some("1".into());
                 t.claimed(claim).await;
                 (vec![make::hello(&queue, "2")], vec![id])
             }
