@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenure_core::attempt::{AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
 use tenure_core::batch::Counts;
 use tenure_core::event::{FACT_BYTES, Fact};
-use tenure_core::queue::{Push, Queue, QueueId, Transport};
+use tenure_core::queue::{FairnessKey, Push, Queue, QueueId, Transport};
 use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
@@ -28,6 +28,16 @@ pub fn decode<T: DeserializeOwned + Default>(text: Option<&str>, what: &'static 
         tracing::error!(task.seq = seq, column = what, %error, "cannot decode a stored row: using the default");
         T::default()
     })
+}
+
+/// What the statements `*_refair` take: the kind of key, and the tag that it names.
+pub fn fairness_key(key: Option<&FairnessKey>) -> (Option<&'static str>, Option<&str>) {
+    match key {
+        None => (None, None),
+        Some(FairnessKey::Tenant) => (Some("tenant"), None),
+        Some(FairnessKey::Workspace) => (Some("workspace"), None),
+        Some(FairnessKey::Tag(tag)) => (Some("tag"), Some(tag)),
+    }
 }
 
 pub fn encode_carry(carry: &Carry) -> Option<String> {

@@ -15,6 +15,7 @@ mod needs;
 mod notices;
 mod outbox;
 pub mod postgres;
+mod sql;
 pub mod sqlite;
 mod store;
 

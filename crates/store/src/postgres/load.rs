@@ -156,7 +156,7 @@ async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<
     let named = numbers(needs.rows.difference(&needs.reported));
     let guessed = store.unlimited_heads(needs);
     let statements = (
-        conn.prepare_cached(sql::MARKS).await?,
+        conn.prepare_cached(sql::META_GET).await?,
         conn.prepare_cached(sql::RUNNING_LOCK).await?,
         conn.prepare_cached(sql::QUEUES_OF_NAMES).await?,
         conn.prepare_cached(sql::READY_CANDIDATES).await?,
@@ -356,7 +356,7 @@ async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut Worl
     for (index, claim) in &needs.claims {
         let claimer = &claim.claimer;
         let found = if let Some((worker, claim_id)) = claimer.name() {
-            query(conn, sql::RUNNING_OF_CLAIMS, &[&&**worker, &&**claim_id]).await?
+            query(conn, sql::RUNNING_OF_CLAIM, &[&&**worker, &&**claim_id]).await?
         } else if batch.retrying {
             let ids: Vec<Uuid> =
                 (0..claim.max_jobs).map(|grant| Uuid::from_u128(claimer.seed.draw(grant).0.as_u128())).collect();
@@ -444,7 +444,7 @@ async fn queues(
     if !locked.is_empty() {
         let fresh = all(query(conn, sql::QUEUES_LOCK, &[&locked]).await?, rows::queue)?;
         found.extend(fresh.into_iter().map(|queue| (queue.id, queue)));
-        for row in query(conn, sql::RUNNING_COUNTS, &[&locked]).await? {
+        for row in query(conn, sql::COUNTS_RUNNING, &[&locked]).await? {
             let count: i64 = row.try_get(1)?;
             running.insert(QueueId(row.try_get(0)?), u32::try_from(count).unwrap_or(u32::MAX));
         }

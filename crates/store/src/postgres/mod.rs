@@ -17,7 +17,7 @@ mod read;
 mod rows;
 mod runs;
 mod save;
-mod sql;
+pub(crate) mod sql;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -331,13 +331,13 @@ impl Store for Postgres {
         let conn = Conn::get(&self.work).await?;
         let mark = async {
             conn.batch_execute("BEGIN").await?;
-            let marks = query(&conn, sql::MARKS_LOCK, &[]).await?;
+            let marks = query(&conn, sql::META_LOCK, &[]).await?;
             let reading = self.clock.read_from(rows::time(&marks[0], 0)?);
             let (alive_at, mut grace_until) = (rows::time(&marks[0], 1)?, rows::time(&marks[0], 2)?);
             // The very first start follows no outage.
             let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
             if silent {
-                let longest: i64 = query(&conn, sql::LONGEST_LEASE, &[]).await?[0].try_get(0)?;
+                let longest: i64 = query(&conn, sql::RUNNING_LONGEST_LEASE, &[]).await?[0].try_get(0)?;
                 grace_until = grace_until.max(reading.now.plus(longest));
             }
             // Another control plane's mark may be a little ahead of the reading that waited for its lock.
@@ -370,7 +370,7 @@ impl Store for Postgres {
         let conn = Conn::get(&self.read).await?;
         let now = self.reading(&conn).await?;
         let fail = |error| failed("find expired leases", error);
-        let found = query(&conn, sql::EXPIRED, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        let found = query(&conn, sql::TASKS_EXPIRED, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
         conn.give_back();
         found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)
     }
@@ -379,8 +379,8 @@ impl Store for Postgres {
         let conn = Conn::get(&self.read).await?;
         let now = self.reading(&conn).await?;
         let fail = |error| failed("find due tasks", error);
-        let found = query(&conn, sql::DUE, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
-        let next = query(&conn, sql::DUE_NEXT, &[&Time(now)]).await.map_err(fail)?;
+        let found = query(&conn, sql::SCHEDULED_DUE, &[&Time(now), &(limit as i64)]).await.map_err(fail)?;
+        let next = query(&conn, sql::SCHEDULED_NEXT, &[&Time(now)]).await.map_err(fail)?;
         conn.give_back();
         let rows: Vec<Seq> = found.iter().map(rows::seq).collect::<rows::Result<_>>().map_err(fail)?;
         let next_at = if rows.len() == limit { Some(now) } else { rows::time_if(&next[0], 0).map_err(fail)? };
@@ -401,8 +401,8 @@ impl Store for Postgres {
         let fail = |error| failed("find due pushes", error);
         let ids: Vec<i32> = queues.iter().map(|(queue, _)| queue.0).collect();
         let rooms: Vec<i64> = queues.iter().map(|(_, room)| i64::try_from(*room).unwrap_or(i64::MAX)).collect();
-        let found = query(&conn, sql::PUSHES_DUE, &[&Time(now), &ids, &rooms]).await.map_err(fail)?;
-        let next = query(&conn, sql::PUSHES_NEXT, &[&Time(now), &ids]).await.map_err(fail)?;
+        let found = query(&conn, sql::RUNNING_PUSHES_DUE, &[&Time(now), &ids, &rooms]).await.map_err(fail)?;
+        let next = query(&conn, sql::RUNNING_PUSHES_NEXT, &[&Time(now), &ids]).await.map_err(fail)?;
         conn.give_back();
         let row = |row: &tokio_postgres::Row| Ok((QueueId(row.try_get(0)?), Seq(row.try_get(1)?)));
         let rows = found.iter().map(row).collect::<rows::Result<_>>().map_err(fail)?;

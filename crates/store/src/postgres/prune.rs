@@ -21,7 +21,7 @@ pub async fn step(conn: &Conn, retention: &Retention, after: Seq, limit: usize, 
     query(conn, sql::REDRIVES_PRUNE, &[&Time(now.plus(-retention.dead_letter_ms))]).await?;
     let finished: i64 = query(conn, sql::COUNTS_FINISHED, &[]).await?[0].try_get(0)?;
     let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
-    let stretch = query(conn, sql::PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
+    let stretch = query(conn, sql::FINISHED_PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
     let stretch = stretch.iter().map(read::prunable).collect::<Result<Vec<_>>>()?;
     let mut pruning = Pruning::of(&stretch, retention, now, excess);
     let of_runs = runs::prune(conn, retention, now, excess > 0, limit, &mut pruning).await?;

@@ -148,12 +148,12 @@ pub async fn dead_letter_rows(
     after: Seq,
     limit: usize,
 ) -> Result<Vec<Seq>> {
-    let found = with_filter(conn, sql::DEAD_LETTERS_LIST, filter, reach, after, Some(limit as i64)).await?;
+    let found = with_filter(conn, sql::FINISHED_DEAD_LIST, filter, reach, after, Some(limit as i64)).await?;
     found.iter().map(rows::seq).collect()
 }
 
 pub async fn count_dead_letters(conn: &Conn, filter: &RedriveFilter) -> Result<u64> {
-    let found = with_filter(conn, sql::DEAD_LETTERS_COUNT, filter, &Reach::All, Seq(0), None).await?;
+    let found = with_filter(conn, sql::FINISHED_DEAD_COUNT, filter, &Reach::All, Seq(0), None).await?;
     let count: Option<i64> = found.first().map(|row| row.try_get(0)).transpose()?;
     Ok(count.unwrap_or(0).unsigned_abs())
 }

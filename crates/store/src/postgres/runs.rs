@@ -150,7 +150,7 @@ pub async fn consequences(store: &Postgres, conn: &Conn, world: &mut World) -> R
         let ask = async |statement, about: &Vec<i64>| {
             if about.is_empty() { Ok(Vec::new()) } else { query(conn, statement, &[about]).await }
         };
-        let (direct, all) = try_join(ask(sql::EDGES_GET, &satisfied), ask(sql::EDGES_BEHIND, &broken)).await?;
+        let (direct, all) = try_join(ask(sql::EDGES_GET, &satisfied), ask(sql::EDGES_REACHED, &broken)).await?;
         let edges = direct.iter().chain(&all).map(edge).collect::<Result<Vec<_>>>()?;
         let behind = needs::behind(world, &edges);
         if !behind.is_empty() {
@@ -176,7 +176,7 @@ async fn fill(conn: &Conn, world: &mut World) -> Result<()> {
     let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
     let mut bytes = HashMap::new();
     if !named.is_empty() {
-        for row in query(conn, sql::RESULTS_SIZES, &[&numbers(&named)]).await? {
+        for row in query(conn, sql::FINISHED_RESULT_SIZES, &[&numbers(&named)]).await? {
             bytes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
         }
     }
@@ -188,7 +188,7 @@ async fn fill(conn: &Conn, world: &mut World) -> Result<()> {
         let bodies = load::bodies(conn, &wanted).await?;
         let mut outputs = HashMap::new();
         if !named.is_empty() {
-            for row in query(conn, sql::RESULTS_GET, &[&numbers(&named)]).await? {
+            for row in query(conn, sql::FINISHED_RESULTS, &[&numbers(&named)]).await? {
                 outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
             }
         }

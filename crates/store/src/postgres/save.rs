@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use tenure_core::batch::Writes;
-use tenure_core::queue::{FairnessKey, Queue};
+use tenure_core::queue::Queue;
 use tenure_core::task::Body;
 use tenure_core::{Seq, Timestamp};
 use tokio_postgres::Statement;
@@ -152,7 +152,7 @@ async fn steps<'a>(
     } else {
         rows("insert finished", sql::FINISHED_INSERT, true, &|| columns::finished(finish));
     }
-    rows("drop attempts", sql::ATTEMPTS_DROP, !w.drop_attempts.is_empty(), &|| {
+    rows("drop attempts", sql::ATTEMPTS_DELETE_NAMED, !w.drop_attempts.is_empty(), &|| {
         vec![
             Box::new(w.drop_attempts.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
             Box::new(w.drop_attempts.iter().map(|(_, number)| number.cast_signed()).collect::<Vec<_>>()),
@@ -191,24 +191,16 @@ async fn steps<'a>(
         steps.push(Step { name, statement: conn.prepare_cached(sql).await?, columns });
     }
     for queue in w.queues.iter().filter(|queue| w.refair.contains(&queue.id)) {
-        for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING, sql::REFAIR_BLOCKED] {
-            let (value, tag) = refair(queue.settings.fairness_key.as_ref());
-            let statement = conn.prepare_cached(&statement.replace("{value}", value)).await?;
-            let columns: Columns<'a> = vec![Box::new(queue.id.0), Box::new(tag.map(ToOwned::to_owned))];
+        // Rows carry the value that grants rotate over, so a new key means new values. Running tasks may return to the
+        // queue.
+        for statement in [sql::READY_REFAIR, sql::SCHEDULED_REFAIR, sql::RUNNING_REFAIR, sql::BLOCKED_REFAIR] {
+            let (kind, tag) = codec::fairness_key(queue.settings.fairness_key.as_ref());
+            let statement = conn.prepare_cached(statement).await?;
+            let columns: Columns<'a> = vec![Box::new(queue.id.0), Box::new(kind), Box::new(tag.map(ToOwned::to_owned))];
             steps.push(Step { name: "rewrite fairness", statement, columns });
         }
     }
     Ok(steps)
-}
-
-/// Rows carry the value that grants rotate over; a new key means new values. What runs may come back to wait.
-fn refair(key: Option<&FairnessKey>) -> (&'static str, Option<&str>) {
-    match key {
-        None => ("NULL", None),
-        Some(FairnessKey::Tenant) => ("b.tenant", None),
-        Some(FairnessKey::Workspace) => ("b.workspace", None),
-        Some(FairnessKey::Tag(tag)) => ("coalesce(b.tags::jsonb ->> $2, '')", Some(tag)),
-    }
 }
 
 fn counts(w: &Writes) -> Columns<'static> {

@@ -49,7 +49,7 @@ impl LeaseStore for Sqlite {
             let mut held = Vec::new();
             for resource in &resources {
                 let Some(new) = asked(resource, get(tx, resource)?, &holder, ttl_ms, now) else { continue };
-                tx.prepare_cached(sql::LEASE_PUT)?.execute(params![
+                tx.prepare_cached(sql::LEASES_PUT)?.execute(params![
                     new.resource,
                     new.lease.holder,
                     new.lease.token.reveal().to_be_bytes(),

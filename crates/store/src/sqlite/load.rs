@@ -31,7 +31,7 @@ pub fn world(tx: &Connection, cache: &mut Cache, batch: &Batch, needs: &Needs<'_
         }
     }
     runs::named(tx, &mut finder, batch, needs, &mut world)?;
-    for (row, body) in bodies_by(tx, sql::BODY_LIGHT, &needs.bodies)? {
+    for (row, body) in bodies_by(tx, sql::BODIES_LIGHT, &needs.bodies)? {
         if let Some(cell) = world.tasks.get_mut(&row) {
             cell.task.body = Some(body);
         }
@@ -95,13 +95,13 @@ impl<'c> Finder<'c> {
 }
 
 pub fn body(tx: &Connection, seq: Seq) -> Result<Option<Body>> {
-    tx.prepare_cached(sql::BODY_GET)?.query_row([seq.0], rows::body).optional()
+    tx.prepare_cached(sql::BODIES_GET)?.query_row([seq.0], rows::body).optional()
 }
 
 fn queues(tx: &Connection, cache: &mut Cache, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for (name, maker) in &needs.make_queues {
         if cache.by_name(tx, name)?.is_none() {
-            tx.prepare_cached(sql::QUEUE_MAKE)?.execute(params![
+            tx.prepare_cached(sql::QUEUES_MAKE)?.execute(params![
                 name,
                 maker,
                 codec::transport(cache.transport.get())
@@ -123,7 +123,7 @@ fn add_queue(tx: &Connection, queue: Queue, changed: bool, world: &mut World) ->
         return Ok(());
     }
     let running = if changed || queue.settings.slots().is_some() {
-        tx.prepare_cached(sql::RUNNING_COUNT)?.query_row([queue.id.0], |row| row.get(0))?
+        tx.prepare_cached(sql::COUNTS_RUNNING)?.query_row([queue.id.0], |row| row.get(0))?
     } else {
         0
     };
@@ -149,7 +149,7 @@ fn histories(tx: &Connection, batch: &Batch, needs: &Needs<'_>, world: &mut Worl
     }
     for (seq, attempt) in named {
         let found =
-            tx.prepare_cached(sql::ATTEMPT_NAMED)?.query_row(params![seq.0, attempt], rows::attempt).optional()?;
+            tx.prepare_cached(sql::ATTEMPTS_NAMED)?.query_row(params![seq.0, attempt], rows::attempt).optional()?;
         world.history.entry(seq).or_default().extend(found);
     }
     Ok(())
@@ -162,7 +162,8 @@ pub fn attempts(tx: &Connection, seq: Seq) -> Result<Vec<tenure_core::attempt::C
 fn keys(tx: &Connection, finder: &mut Finder<'_>, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for scope in &needs.keys {
         let (tenant, workspace, key) = scope;
-        let owner = tx.prepare_cached(sql::BODY_OF_KEY)?.query_row([tenant, workspace, key], rows::body).optional()?;
+        let owner =
+            tx.prepare_cached(sql::BODIES_OF_KEYS)?.query_row([tenant, workspace, key], rows::body).optional()?;
         let Some(body) = owner else { continue };
         let Some(idempotency) = &body.idempotency else { continue };
         let fingerprint = idempotency.fingerprint;
@@ -204,7 +205,7 @@ fn repeats(tx: &Connection, batch: &Batch, needs: &Needs<'_>, world: &mut World)
 fn hellos(tx: &Connection, needs: &Needs<'_>, world: &mut World) -> Result<()> {
     for hello in &needs.hellos {
         let known: Option<Arc<str>> =
-            tx.prepare_cached(sql::WORKER_INCARNATION)?.query_row([&hello.worker], |row| row.get(0)).optional()?;
+            tx.prepare_cached(sql::WORKERS_GET)?.query_row([&hello.worker], |row| row.get(0)).optional()?;
         // A process that is known has voided what there was.
         let is_known = known.as_ref() == Some(&hello.incarnation);
         if let Some(known) = known {
@@ -261,7 +262,7 @@ fn fair_candidates(
     limit: usize,
 ) -> Result<Vec<(tenure_core::TaskId, tenure_core::task::Waiting)>> {
     let mut values: Vec<Arc<str>> = Vec::new();
-    let mut behind = tx.prepare_cached(sql::READY_VALUE_BEHIND)?;
+    let mut behind = tx.prepare_cached(sql::READY_VALUE_AFTER)?;
     let mut first = tx.prepare_cached(sql::READY_VALUE_FIRST)?;
     let mut last: Option<Arc<str>> = queue.fair_cursor.clone();
     // Once around the ring, starting behind the value that was served last.
@@ -279,7 +280,7 @@ fn fair_candidates(
         last = Some(next);
     }
     let mut each = limit.div_ceil(values.len().max(1));
-    let mut statement = tx.prepare_cached(sql::READY_CANDIDATES_OF_VALUE)?;
+    let mut statement = tx.prepare_cached(sql::READY_CANDIDATES_OF_VALUES)?;
     let mut found = loop {
         let mut found = Vec::new();
         let mut more = false;
@@ -309,7 +310,7 @@ fn fair_candidates(
 
 /// Bodies of what was granted.
 pub fn bodies(tx: &Connection, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
-    bodies_by(tx, sql::BODY_GET, seqs)
+    bodies_by(tx, sql::BODIES_GET, seqs)
 }
 
 fn bodies_by(tx: &Connection, statement: &str, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {

@@ -11,7 +11,7 @@ mod read;
 mod rows;
 mod runs;
 mod save;
-mod sql;
+pub(crate) mod sql;
 mod writer;
 
 use std::collections::HashMap;
@@ -333,7 +333,7 @@ impl Store for Sqlite {
             // The very first start follows no outage.
             let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
             if silent {
-                let longest: i64 = tx.prepare_cached(sql::LONGEST_LEASE)?.query_row([], |row| row.get(0))?;
+                let longest: i64 = tx.prepare_cached(sql::RUNNING_LONGEST_LEASE)?.query_row([], |row| row.get(0))?;
                 grace_until = grace_until.max(reading.now.plus(longest));
             }
             tx.prepare_cached(sql::META_ALIVE)?.execute([reading.alive.as_millis(), grace_until.as_millis()])?;
@@ -351,7 +351,7 @@ impl Store for Sqlite {
     async fn expired(&self, limit: usize) -> Result<Vec<Seq>, StoreError> {
         let now = self.clock.read_process().now.as_millis();
         self.read("find expired leases", move |tx| {
-            tx.prepare_cached(sql::EXPIRED)?.query_map([now, limit as i64], |row| row.get(0).map(Seq))?.collect()
+            tx.prepare_cached(sql::TASKS_EXPIRED)?.query_map([now, limit as i64], |row| row.get(0).map(Seq))?.collect()
         })
         .await
     }
@@ -360,10 +360,11 @@ impl Store for Sqlite {
         let now = self.clock.read_process().now;
         self.read("find due tasks", move |tx| {
             let rows: Vec<Seq> = tx
-                .prepare_cached(sql::DUE)?
+                .prepare_cached(sql::SCHEDULED_DUE)?
                 .query_map([now.as_millis(), limit as i64], |row| row.get(0).map(Seq))?
                 .collect::<Result<_, _>>()?;
-            let next: Option<i64> = tx.prepare_cached(sql::DUE_NEXT)?.query_row([now.as_millis()], |row| row.get(0))?;
+            let next: Option<i64> =
+                tx.prepare_cached(sql::SCHEDULED_NEXT)?.query_row([now.as_millis()], |row| row.get(0))?;
             let next_at = if rows.len() == limit { Some(now) } else { next.map(Timestamp::from_millis) };
             Ok(Due { rows, next_at, now })
         })
@@ -384,12 +385,12 @@ impl Store for Sqlite {
             let (mut due, mut next) = (PushesDue { now, ..PushesDue::default() }, None);
             for (queue, room) in queues {
                 let room = i64::try_from(room).unwrap_or(i64::MAX);
-                let mut found = tx.prepare_cached(sql::PUSHES_DUE)?;
+                let mut found = tx.prepare_cached(sql::RUNNING_PUSHES_DUE)?;
                 for row in found.query_map(params![queue.0, now.as_millis(), room], |row| row.get(0))? {
                     due.rows.push((queue, Seq(row?)));
                 }
                 let later: Option<i64> = tx
-                    .prepare_cached(sql::PUSHES_NEXT)?
+                    .prepare_cached(sql::RUNNING_PUSHES_NEXT)?
                     .query_row(params![queue.0, now.as_millis()], |row| row.get(0))?;
                 next = next.into_iter().chain(later).min();
             }
@@ -412,7 +413,7 @@ impl Store for Sqlite {
         self.read("find ready tasks", move |tx| {
             let mut found = Vec::new();
             for name in queues {
-                let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([&name], rows::queue).optional()?;
+                let queue = tx.prepare_cached(sql::QUEUES_OF_NAMES)?.query_row([&name], rows::queue).optional()?;
                 let Some(queue) = queue.filter(|queue| !queue.paused) else { continue };
                 let count: i64 = tx
                     .prepare_cached(sql::READY_EXISTS)?
@@ -437,7 +438,7 @@ impl Store for Sqlite {
         let now = self.clock.read_process().now.as_millis();
         self.write("note workers", move |tx| {
             for name in queues {
-                let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([&name], rows::queue).optional()?;
+                let queue = tx.prepare_cached(sql::QUEUES_OF_NAMES)?.query_row([&name], rows::queue).optional()?;
                 if let Some(queue) = queue {
                     tx.prepare_cached(sql::QUEUE_SEEN_PUT)?.execute(params![queue.id.0, now])?;
                 }
@@ -480,7 +481,7 @@ impl Store for Sqlite {
     async fn whose(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError> {
         let seqs = seqs.to_vec();
         self.read("read whose tasks these are", move |tx| {
-            let mut statement = tx.prepare_cached(sql::BODY_WHOSE)?;
+            let mut statement = tx.prepare_cached(sql::BODIES_WHOSE)?;
             let mut found = HashMap::new();
             for seq in seqs {
                 let whose = |row: &rusqlite::Row<'_>| Ok(Whose { tenant: row.get(0)?, owner: row.get(1)? });
@@ -570,13 +571,13 @@ fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: 
     let finished: i64 = tx.prepare_cached(sql::COUNTS_FINISHED)?.query_row([], |row| row.get(0))?;
     let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
     let stretch: Vec<Prunable> = tx
-        .prepare_cached(sql::PRUNE_CANDIDATES)?
+        .prepare_cached(sql::FINISHED_PRUNE_CANDIDATES)?
         .query_map([after.0, limit as i64], rows::prunable)?
         .collect::<rusqlite::Result<_>>()?;
     let mut pruning = Pruning::of(&stretch, retention, now, excess);
     let of_runs = runs::prune(tx, retention, now, excess > 0, limit, &mut pruning)?;
     for seq in &pruning.gone {
-        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
+        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
             tx.prepare_cached(statement)?.execute([seq])?;
         }
     }

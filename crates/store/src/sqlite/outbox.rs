@@ -43,7 +43,7 @@ pub fn settle(tx: &Connection, messages: &[i64]) -> rusqlite::Result<Vec<Gone>> 
 }
 
 pub fn receipts(tx: &Connection, messages: &[i64]) -> rusqlite::Result<HashMap<i64, Arc<str>>> {
-    let mut statement = tx.prepare_cached(sql::OUTBOX_RECEIPT)?;
+    let mut statement = tx.prepare_cached(sql::OUTBOX_RECEIPTS)?;
     let receipts = messages.iter().filter_map(|message| {
         let found = statement.query_row([message], |row| row.get(0)).optional();
         found.map(|receipt| receipt.map(|receipt| (*message, receipt))).transpose()

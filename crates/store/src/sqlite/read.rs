@@ -21,7 +21,7 @@ type Result<T> = rusqlite::Result<T>;
 
 pub fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
     let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx)?.task(seq)?) else { return Ok(None) };
-    let queue = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([body.queue.0], rows::queue)?;
+    let queue = tx.prepare_cached(sql::QUEUES_OF_IDS)?.query_row([body.queue.0], rows::queue)?;
     Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue: queue.name }))
 }
 
@@ -32,7 +32,7 @@ pub fn task(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<TaskVie
 
 fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
     let Some(name) = name else { return Ok(None) };
-    let queue = tx.prepare_cached(sql::QUEUE_OF_NAME)?.query_row([name], rows::queue).optional()?;
+    let queue = tx.prepare_cached(sql::QUEUES_OF_NAMES)?.query_row([name], rows::queue).optional()?;
     // A queue that does not exist has no tasks; no queue has this number.
     Ok(Some(queue.map_or(-1, |queue| queue.id.0)))
 }
@@ -128,10 +128,10 @@ fn oldest_ready(tx: &Connection, queue: QueueId) -> Result<Option<Timestamp>> {
 }
 
 pub fn queue(tx: &Connection, id: QueueId, now: Timestamp) -> Result<Option<QueueView>> {
-    let Some(queue) = tx.prepare_cached(sql::QUEUE_OF_ID)?.query_row([id.0], rows::queue).optional()? else {
+    let Some(queue) = tx.prepare_cached(sql::QUEUES_OF_IDS)?.query_row([id.0], rows::queue).optional()? else {
         return Ok(None);
     };
-    let running = tx.prepare_cached(sql::RUNNING_COUNT)?.query_row([id.0], |row| row.get(0))?;
+    let running = tx.prepare_cached(sql::COUNTS_RUNNING)?.query_row([id.0], |row| row.get(0))?;
     let seen: Option<i64> = tx.prepare_cached(sql::QUEUE_SEEN_GET)?.query_row([id.0], |row| row.get(0)).optional()?;
     Ok(Some(QueueView { queue, running, worker_seen_at: seen.map(Timestamp::from_millis), now }))
 }
@@ -152,12 +152,12 @@ pub fn dead_letter_rows(
     after: Seq,
     limit: usize,
 ) -> Result<Vec<Seq>> {
-    with_filter(tx, sql::DEAD_LETTERS_LIST, filter, reach, after, Some(limit as i64), |row| row.get(0).map(Seq))
+    with_filter(tx, sql::FINISHED_DEAD_LIST, filter, reach, after, Some(limit as i64), |row| row.get(0).map(Seq))
 }
 
 pub fn count_dead_letters(tx: &Connection, filter: &RedriveFilter) -> Result<u64> {
     let counts =
-        with_filter(tx, sql::DEAD_LETTERS_COUNT, filter, &Reach::All, Seq(0), None, |row| row.get::<_, i64>(0))?;
+        with_filter(tx, sql::FINISHED_DEAD_COUNT, filter, &Reach::All, Seq(0), None, |row| row.get::<_, i64>(0))?;
     Ok(counts.first().map_or(0, |count| count.unsigned_abs()))
 }
 

@@ -55,12 +55,12 @@ fn of_key(tx: &Connection, tenant: &str, workspace: &str, key: &str) -> Result<O
         let id = RunId::from_u128(u128::from_be_bytes(row.get(0)?));
         Ok(KnownRun { id, owner: row.get(1)?, fingerprint: row.get(2)? })
     };
-    tx.prepare_cached(sql::RUN_OF_KEY)?.query_row([tenant, workspace, key], known).optional()
+    tx.prepare_cached(sql::RUNS_OF_KEYS)?.query_row([tenant, workspace, key], known).optional()
 }
 
 fn add(tx: &Connection, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
     for row in wanted {
-        if let Some(run) = tx.prepare_cached(sql::RUN_GET)?.query_row([row.0], rows::run).optional()? {
+        if let Some(run) = tx.prepare_cached(sql::RUNS_GET)?.query_row([row.0], rows::run).optional()? {
             world.add_run(run);
         }
     }
@@ -91,7 +91,7 @@ fn fill(tx: &Connection, world: &mut World) -> Result<()> {
     let referring = world.referring();
     let mut bytes = HashMap::new();
     for row in referring.iter().flat_map(|one| &one.outputs).copied().collect::<BTreeSet<Seq>>() {
-        let size = tx.prepare_cached(sql::RESULT_SIZE)?.query_row([row.0], |row| row.get(0)).optional()?;
+        let size = tx.prepare_cached(sql::FINISHED_RESULT_SIZES)?.query_row([row.0], |row| row.get(0)).optional()?;
         bytes.extend(size.map(|size: i64| (row, usize::try_from(size).unwrap_or(0))));
     }
     let mut rest = &referring[..];
@@ -103,7 +103,7 @@ fn fill(tx: &Connection, world: &mut World) -> Result<()> {
         let mut outputs = HashMap::new();
         for row in named {
             let result: Option<Option<Arc<str>>> =
-                tx.prepare_cached(sql::RESULT_GET)?.query_row([row.0], |row| row.get(0)).optional()?;
+                tx.prepare_cached(sql::FINISHED_RESULTS)?.query_row([row.0], |row| row.get(0)).optional()?;
             outputs.extend(result.map(|result| (row, result)));
         }
         world.fill_these(&wanted, &bodies, &outputs);
@@ -139,11 +139,11 @@ pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
         let mut statement = tx.prepare_cached(sql::RUN_INSERT)?;
         rows::insert_run(&mut statement, run)?;
     }
-    let mut task = tx.prepare_cached(sql::RUN_TASK_INSERT)?;
+    let mut task = tx.prepare_cached(sql::RUN_TASKS_INSERT)?;
     for row in &writes.run_tasks {
         task.execute(params![row.task.0, row.run.0, codec::encode_rows(&row.depends_on)])?;
     }
-    let mut edge = tx.prepare_cached(sql::EDGE_INSERT)?;
+    let mut edge = tx.prepare_cached(sql::EDGES_INSERT)?;
     for row in &writes.edges {
         edge.execute([row.upstream.0, row.downstream.0])?;
     }
@@ -164,7 +164,7 @@ pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
             counts.canceled,
         ])?;
     }
-    let mut fill = tx.prepare_cached(sql::BODY_FILL)?;
+    let mut fill = tx.prepare_cached(sql::BODIES_FILL)?;
     for (row, payload) in &writes.payloads {
         fill.execute(params![row.0, payload])?;
     }
@@ -193,7 +193,7 @@ pub fn prune(
             .collect::<Result<_>>()?;
         for (seq, queue, dead_lettered) in &gone {
             pruning.count_gone(QueueId(*queue), *dead_lettered);
-            for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODY_DELETE] {
+            for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
                 tx.prepare_cached(statement)?.execute([seq])?;
             }
         }
@@ -205,13 +205,13 @@ pub fn prune(
             break;
         }
         tx.prepare_cached(sql::RUN_TASKS_DELETE)?.execute([run])?;
-        tx.prepare_cached(sql::RUN_DELETE)?.execute([run])?;
+        tx.prepare_cached(sql::RUNS_DELETE)?.execute([run])?;
     }
     Ok(removed)
 }
 
 fn found(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<Run>> {
-    let found = tx.prepare_cached(sql::RUN_GET)?.query_row([id.seq().0], rows::run).optional()?;
+    let found = tx.prepare_cached(sql::RUNS_GET)?.query_row([id.seq().0], rows::run).optional()?;
     Ok(found.filter(|run| run.id == id && reach.covers(&run.tenant, run.owner.as_deref())))
 }
 

@@ -28,7 +28,7 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         delete(tx, sql::FINISHED_DELETE, &writes.unfinish)
     })?;
     step("insert bodies", &|| {
-        let mut statement = tx.prepare_cached(sql::BODY_INSERT)?;
+        let mut statement = tx.prepare_cached(sql::BODIES_INSERT)?;
         writes.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
     })?;
     step("insert waiting", &|| {
@@ -54,11 +54,11 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
         writes.finish.iter().try_for_each(|(id, finished)| rows::insert_finished(&mut statement, *id, finished))
     })?;
     step("write attempts", &|| {
-        let mut drop = tx.prepare_cached(sql::ATTEMPT_DELETE)?;
+        let mut drop = tx.prepare_cached(sql::ATTEMPTS_DELETE_NAMED)?;
         for (seq, number) in &writes.drop_attempts {
             drop.execute(params![seq.0, number])?;
         }
-        let mut put = tx.prepare_cached(sql::ATTEMPT_PUT)?;
+        let mut put = tx.prepare_cached(sql::ATTEMPTS_PUT)?;
         writes.attempts.iter().try_for_each(|(seq, attempt)| rows::put_attempt(&mut put, seq.0, attempt))
     })?;
     step("write queues", &|| {
@@ -105,7 +105,7 @@ fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()
         ])?;
     }
     for hello in &writes.hellos {
-        tx.prepare_cached(sql::WORKER_PUT)?.execute(params![hello.worker, hello.incarnation, now.as_millis()])?;
+        tx.prepare_cached(sql::WORKERS_PUT)?.execute(params![hello.worker, hello.incarnation, now.as_millis()])?;
     }
     for redrive in &writes.redrives {
         tx.prepare_cached(sql::REDRIVE_STEP)?.execute(params![
@@ -122,23 +122,11 @@ fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Rows carry the value that grants rotate over; a new key means new values. What runs may come back to wait.
+/// Rows carry the value that grants rotate over, so a new key means new values. Running tasks may return to the queue.
 fn refair(tx: &Connection, queue: i32, key: Option<&FairnessKey>) -> rusqlite::Result<()> {
-    let (value, tag) = match key {
-        None => ("NULL", ""),
-        Some(FairnessKey::Tenant) => ("b.tenant", ""),
-        Some(FairnessKey::Workspace) => ("b.workspace", ""),
-        Some(FairnessKey::Tag(tag)) => {
-            ("coalesce((SELECT tag.value FROM json_each(b.tags) tag WHERE tag.key = ?2), '')", tag.as_str())
-        }
-    };
-    for statement in [sql::REFAIR_READY, sql::REFAIR_SCHEDULED, sql::REFAIR_RUNNING, sql::REFAIR_BLOCKED] {
-        let statement = statement.replace("{value}", value);
-        if tag.is_empty() {
-            tx.execute(&statement, [queue])?;
-        } else {
-            tx.execute(&statement, params![queue, tag])?;
-        }
+    let (kind, tag) = codec::fairness_key(key);
+    for statement in [sql::READY_REFAIR, sql::SCHEDULED_REFAIR, sql::RUNNING_REFAIR, sql::BLOCKED_REFAIR] {
+        tx.execute(statement, params![queue, kind, tag])?;
     }
     Ok(())
 }

@@ -1,151 +1,85 @@
-//! One statement per file, named for what it does.
+//! The statements in `sql/`, by table.
 
-pub const ADMIN_AUDIT_INSERT: &str = include_str!("sql/admin_audit_insert.sql");
-pub const ADMIN_AUDIT_LIST: &str = include_str!("sql/admin_audit_list.sql");
-pub const ADMIN_AUDIT_PRUNE: &str = include_str!("sql/admin_audit_prune.sql");
-pub const API_KEY_INSERT: &str = include_str!("sql/api_key_insert.sql");
-pub const API_KEY_GET: &str = include_str!("sql/api_key_get.sql");
-pub const API_KEY_OF_HASH: &str = include_str!("sql/api_key_of_hash.sql");
-pub const API_KEY_REVOKE: &str = include_str!("sql/api_key_revoke.sql");
-pub const API_KEYS_LIST: &str = include_str!("sql/api_keys_list.sql");
-pub const ATTEMPT_DELETE: &str = include_str!("sql/attempt_delete.sql");
-pub const ATTEMPT_PUT: &str = include_str!("sql/attempt_put.sql");
-pub const ATTEMPTS_DELETE: &str = include_str!("sql/attempts_delete.sql");
-pub const ATTEMPT_NAMED: &str = include_str!("sql/attempt_named.sql");
-pub const ATTEMPTS_GET: &str = include_str!("sql/attempts_get.sql");
-pub const BODY_DELETE: &str = include_str!("sql/body_delete.sql");
-pub const BODY_GET: &str = include_str!("sql/body_get.sql");
-pub const BODY_LIGHT: &str = include_str!("sql/body_light.sql");
-pub const BODY_INSERT: &str = include_str!("sql/body_insert.sql");
-pub const BODY_OF_KEY: &str = include_str!("sql/body_of_key.sql");
-pub const BODY_WHOSE: &str = include_str!("sql/body_whose.sql");
-pub const COUNTS_ADD: &str = include_str!("sql/counts_add.sql");
-pub const COUNTS_FINISHED: &str = include_str!("sql/counts_finished.sql");
-pub const COUNTS_GET: &str = include_str!("sql/counts_get.sql");
-pub const DEAD_LETTERS_COUNT: &str = include_str!("sql/dead_letters_count.sql");
-pub const DEAD_LETTERS_LIST: &str = include_str!("sql/dead_letters_list.sql");
-pub const DUE: &str = include_str!("sql/due.sql");
-pub const DUE_NEXT: &str = include_str!("sql/due_next.sql");
-pub const EVENT_BOUNDS: &str = include_str!("sql/event_bounds.sql");
-pub const EVENT_INSERT: &str = include_str!("sql/event_insert.sql");
-pub const EVENTS_AFTER: &str = include_str!("sql/events_after.sql");
-pub const EVENTS_PRUNE: &str = include_str!("sql/events_prune.sql");
-pub const EXPIRED: &str = include_str!("sql/expired.sql");
-pub const FINISHED_DELETE: &str = include_str!("sql/finished_delete.sql");
-pub const FINISHED_GET: &str = include_str!("sql/finished_get.sql");
-pub const FINISHED_INSERT: &str = include_str!("sql/finished_insert.sql");
-pub const LEASE_END: &str = include_str!("sql/lease_end.sql");
-pub const LEASE_GET: &str = include_str!("sql/lease_get.sql");
-pub const LEASE_PUT: &str = include_str!("sql/lease_put.sql");
-pub const LEASES_END: &str = include_str!("sql/leases_end.sql");
-pub const LEASES_LIST: &str = include_str!("sql/leases_list.sql");
-pub const LEASES_PRUNE: &str = include_str!("sql/leases_prune.sql");
-pub const LONGEST_LEASE: &str = include_str!("sql/longest_lease.sql");
-pub const META_ALIVE: &str = include_str!("sql/meta_alive.sql");
-pub const META_GET: &str = include_str!("sql/meta_get.sql");
-pub const META_RESERVE: &str = include_str!("sql/meta_reserve.sql");
-pub const OPERATION_AUDIT_INSERT: &str = include_str!("sql/operation_audit_insert.sql");
-pub const OPERATION_AUDIT_LIST: &str = include_str!("sql/operation_audit_list.sql");
-pub const OPERATION_AUDIT_PRUNE: &str = include_str!("sql/operation_audit_prune.sql");
-pub const PRUNE_CANDIDATES: &str = include_str!("sql/prune_candidates.sql");
-pub const QUEUE_MAKE: &str = include_str!("sql/queue_make.sql");
-pub const QUEUE_OF_ID: &str = include_str!("sql/queue_of_id.sql");
-pub const QUEUE_OF_NAME: &str = include_str!("sql/queue_of_name.sql");
-pub const QUEUE_SAVE: &str = include_str!("sql/queue_save.sql");
-pub const QUEUE_SEEN_GET: &str = include_str!("sql/queue_seen_get.sql");
-pub const QUEUE_SEEN_PUT: &str = include_str!("sql/queue_seen_put.sql");
-pub const QUEUES_ALL: &str = include_str!("sql/queues_all.sql");
-pub const QUEUES_LIST: &str = include_str!("sql/queues_list.sql");
-pub const READY_CANDIDATES: &str = include_str!("sql/ready_candidates.sql");
-pub const READY_CANDIDATES_OF_VALUE: &str = include_str!("sql/ready_candidates_of_value.sql");
-pub const READY_CANDIDATES_WITHOUT_VALUE: &str = include_str!("sql/ready_candidates_without_value.sql");
-pub const READY_DELETE: &str = include_str!("sql/ready_delete.sql");
-pub const READY_EXISTS: &str = include_str!("sql/ready_exists.sql");
-pub const READY_GET: &str = include_str!("sql/ready_get.sql");
-pub const READY_INSERT: &str = include_str!("sql/ready_insert.sql");
-pub const READY_OLDEST: &str = include_str!("sql/ready_oldest.sql");
-pub const READY_VALUE_BEHIND: &str = include_str!("sql/ready_value_behind.sql");
-pub const READY_VALUE_FIRST: &str = include_str!("sql/ready_value_first.sql");
-pub const REDRIVE_INSERT: &str = include_str!("sql/redrive_insert.sql");
-pub const REDRIVE_KNOWN: &str = include_str!("sql/redrive_known.sql");
-pub const REDRIVE_STEP: &str = include_str!("sql/redrive_step.sql");
-pub const REDRIVES_OPEN: &str = include_str!("sql/redrives_open.sql");
-pub const REDRIVES_PRUNE: &str = include_str!("sql/redrives_prune.sql");
-pub const REFAIR_READY: &str = include_str!("sql/refair_ready.sql");
-pub const REFAIR_RUNNING: &str = include_str!("sql/refair_running.sql");
-pub const REFAIR_SCHEDULED: &str = include_str!("sql/refair_scheduled.sql");
-pub const RUNNING_COUNT: &str = include_str!("sql/running_count.sql");
-pub const RUNNING_DELETE: &str = include_str!("sql/running_delete.sql");
-pub const RUNNING_GET: &str = include_str!("sql/running_get.sql");
-pub const RUNNING_INSERT: &str = include_str!("sql/running_insert.sql");
-pub const RUNNING_OF_CLAIM: &str = include_str!("sql/running_of_claim.sql");
-pub const RUNNING_OF_HOLDER: &str = include_str!("sql/running_of_holder.sql");
-pub const RUNNING_OF_WORKER: &str = include_str!("sql/running_of_worker.sql");
-pub const QUEUES_OF_PUSH: &str = include_str!("sql/queues_of_push.sql");
-pub const PUSHES_DUE: &str = include_str!("sql/pushes_due.sql");
-pub const PUSHES_NEXT: &str = include_str!("sql/pushes_next.sql");
-pub const RUNNING_RENEW: &str = include_str!("sql/running_renew.sql");
-pub const SCHEDULED_DELETE: &str = include_str!("sql/scheduled_delete.sql");
-pub const SCHEDULED_GET: &str = include_str!("sql/scheduled_get.sql");
-pub const SCHEDULED_INSERT: &str = include_str!("sql/scheduled_insert.sql");
-pub const TASK_KEY_DELETE: &str = include_str!("sql/task_key_delete.sql");
-pub const TASK_KEY_PUT: &str = include_str!("sql/task_key_put.sql");
-pub const TASK_KEYS_LIVE: &str = include_str!("sql/task_keys_live.sql");
-pub const TASK_KEYS_PRUNE: &str = include_str!("sql/task_keys_prune.sql");
-pub const TASKS_LIST: &str = include_str!("sql/tasks_list.sql");
-pub const TENANT_LIMITS_ALL: &str = include_str!("sql/tenant_limits_all.sql");
-pub const TENANT_LIMITS_DELETE: &str = include_str!("sql/tenant_limits_delete.sql");
-pub const TENANT_LIMITS_PUT: &str = include_str!("sql/tenant_limits_put.sql");
-pub const TENANT_USAGE: &str = include_str!("sql/tenant_usage.sql");
-pub const WORKER_INCARNATION: &str = include_str!("sql/worker_incarnation.sql");
-pub const WORKER_PUT: &str = include_str!("sql/worker_put.sql");
-pub const WORKER_REVOCATION_PUT: &str = include_str!("sql/worker_revocation_put.sql");
-pub const WORKER_REVOCATIONS_LIVE: &str = include_str!("sql/worker_revocations_live.sql");
-pub const WORKER_REVOCATIONS_PRUNE: &str = include_str!("sql/worker_revocations_prune.sql");
-pub const WORKERS_PRUNE: &str = include_str!("sql/workers_prune.sql");
-pub const OUTBOX_DUE: &str = include_str!("sql/outbox_due.sql");
-pub const OUTBOX_CHECK: &str = include_str!("sql/outbox_check.sql");
-pub const OUTBOX_COUNTS: &str = include_str!("sql/outbox_counts.sql");
-pub const OUTBOX_FEED: &str = include_str!("sql/outbox_feed.sql");
-pub const OUTBOX_HOLD: &str = include_str!("sql/outbox_hold.sql");
-pub const OUTBOX_INSERT: &str = include_str!("sql/outbox_insert.sql");
-pub const OUTBOX_LAG: &str = include_str!("sql/outbox_lag.sql");
-pub const OUTBOX_LIST: &str = include_str!("sql/outbox_list.sql");
-pub const OUTBOX_LIVE: &str = include_str!("sql/outbox_live.sql");
-pub const OUTBOX_PUBLISHED: &str = include_str!("sql/outbox_published.sql");
-pub const OUTBOX_PUT_OFF: &str = include_str!("sql/outbox_put_off.sql");
-pub const OUTBOX_QUEUES: &str = include_str!("sql/outbox_queues.sql");
-pub const OUTBOX_RECEIPT: &str = include_str!("sql/outbox_receipt.sql");
-pub const OUTBOX_REPUBLISH: &str = include_str!("sql/outbox_republish.sql");
-pub const OUTBOX_RETRY: &str = include_str!("sql/outbox_retry.sql");
-pub const OUTBOX_SETTLE: &str = include_str!("sql/outbox_settle.sql");
-pub const OUTBOX_UNFED: &str = include_str!("sql/outbox_unfed.sql");
-pub const OUTBOX_WALK: &str = include_str!("sql/outbox_walk.sql");
-pub const BLOCKED_COUNT_DOWN: &str = include_str!("sql/blocked_count_down.sql");
-pub const BLOCKED_DELETE: &str = include_str!("sql/blocked_delete.sql");
-pub const BLOCKED_GET: &str = include_str!("sql/blocked_get.sql");
-pub const BLOCKED_INSERT: &str = include_str!("sql/blocked_insert.sql");
-pub const BODY_FILL: &str = include_str!("sql/body_fill.sql");
-pub const EDGE_INSERT: &str = include_str!("sql/edge_insert.sql");
-pub const EDGES_DELETE: &str = include_str!("sql/edges_delete.sql");
-pub const EDGES_GET: &str = include_str!("sql/edges_get.sql");
-pub const REFAIR_BLOCKED: &str = include_str!("sql/refair_blocked.sql");
-pub const RESULT_SIZE: &str = include_str!("sql/result_size.sql");
-pub const RESULT_GET: &str = include_str!("sql/result_get.sql");
-pub const RUN_DELETE: &str = include_str!("sql/run_delete.sql");
-pub const RUN_GET: &str = include_str!("sql/run_get.sql");
-pub const RUN_INSERT: &str = include_str!("sql/run_insert.sql");
-pub const RUN_OF_KEY: &str = include_str!("sql/run_of_key.sql");
-pub const RUN_SAVE: &str = include_str!("sql/run_save.sql");
-pub const RUN_SHOW: &str = include_str!("sql/run_show.sql");
-pub const RUN_DOOM: &str = include_str!("sql/run_doom.sql");
-pub const RUN_TASK_STATES: &str = include_str!("sql/run_task_states.sql");
-pub const RUN_TASK_GET: &str = include_str!("sql/run_task_get.sql");
-pub const RUN_TASK_INSERT: &str = include_str!("sql/run_task_insert.sql");
-pub const RUN_TASKS_DELETE: &str = include_str!("sql/run_tasks_delete.sql");
-pub const RUN_TASKS_FINISHED: &str = include_str!("sql/run_tasks_finished.sql");
-pub const RUN_TASKS_GET: &str = include_str!("sql/run_tasks_get.sql");
-pub const RUN_TASKS_OPEN: &str = include_str!("sql/run_tasks_open.sql");
-pub const RUN_WEIGHT: &str = include_str!("sql/run_weight.sql");
-pub const RUNS_LIST: &str = include_str!("sql/runs_list.sql");
-pub const RUNS_PRUNE: &str = include_str!("sql/runs_prune.sql");
+crate::sql::statements! {
+    admin_audit {
+        ADMIN_AUDIT_INSERT ADMIN_AUDIT_LIST ADMIN_AUDIT_PRUNE
+    }
+    api_keys {
+        API_KEY_GET API_KEY_INSERT API_KEY_OF_HASH API_KEY_REVOKE API_KEYS_LIST
+    }
+    attempts {
+        ATTEMPTS_DELETE ATTEMPTS_DELETE_NAMED ATTEMPTS_GET ATTEMPTS_NAMED ATTEMPTS_PUT
+    }
+    blocked {
+        BLOCKED_COUNT_DOWN BLOCKED_DELETE BLOCKED_GET BLOCKED_INSERT BLOCKED_REFAIR
+    }
+    bodies {
+        BODIES_DELETE BODIES_FILL BODIES_GET BODIES_INSERT BODIES_LIGHT BODIES_OF_KEYS BODIES_WHOSE
+    }
+    events {
+        EVENT_BOUNDS EVENT_INSERT EVENTS_AFTER EVENTS_PRUNE
+    }
+    finished {
+        FINISHED_DEAD_COUNT FINISHED_DEAD_LIST FINISHED_DELETE FINISHED_GET FINISHED_INSERT FINISHED_PRUNE_CANDIDATES
+        FINISHED_RESULT_SIZES FINISHED_RESULTS
+    }
+    leases {
+        LEASE_END LEASE_GET LEASES_END LEASES_LIST LEASES_PRUNE LEASES_PUT
+    }
+    meta {
+        META_ALIVE META_GET META_RESERVE
+    }
+    operation_audit {
+        OPERATION_AUDIT_INSERT OPERATION_AUDIT_LIST OPERATION_AUDIT_PRUNE
+    }
+    outbox {
+        OUTBOX_CHECK OUTBOX_COUNTS OUTBOX_DUE OUTBOX_FEED OUTBOX_HOLD OUTBOX_INSERT OUTBOX_LAG OUTBOX_LIST OUTBOX_LIVE
+        OUTBOX_PUBLISHED OUTBOX_PUT_OFF OUTBOX_QUEUES OUTBOX_RECEIPTS OUTBOX_REPUBLISH OUTBOX_RETRY OUTBOX_SETTLE
+        OUTBOX_UNFED OUTBOX_WALK
+    }
+    queue_counts {
+        COUNTS_ADD COUNTS_FINISHED COUNTS_GET COUNTS_RUNNING
+    }
+    queues {
+        QUEUE_SAVE QUEUE_SEEN_GET QUEUE_SEEN_PUT QUEUES_ALL QUEUES_LIST QUEUES_MAKE QUEUES_OF_IDS QUEUES_OF_NAMES
+        QUEUES_OF_PUSH
+    }
+    ready {
+        READY_CANDIDATES READY_CANDIDATES_OF_VALUES READY_CANDIDATES_WITHOUT_VALUE READY_DELETE READY_EXISTS READY_GET
+        READY_INSERT READY_OLDEST READY_REFAIR READY_VALUE_AFTER READY_VALUE_FIRST
+    }
+    redrives {
+        REDRIVE_INSERT REDRIVE_KNOWN REDRIVE_STEP REDRIVES_OPEN REDRIVES_PRUNE
+    }
+    run_edges {
+        EDGES_DELETE EDGES_GET EDGES_INSERT
+    }
+    run_tasks {
+        RUN_TASK_GET RUN_TASK_STATES RUN_TASKS_DELETE RUN_TASKS_FINISHED RUN_TASKS_GET RUN_TASKS_INSERT RUN_TASKS_OPEN
+    }
+    running {
+        RUNNING_DELETE RUNNING_GET RUNNING_INSERT RUNNING_LONGEST_LEASE RUNNING_OF_CLAIM RUNNING_OF_HOLDER
+        RUNNING_OF_WORKER RUNNING_PUSHES_DUE RUNNING_PUSHES_NEXT RUNNING_REFAIR RUNNING_RENEW
+    }
+    runs {
+        RUN_DOOM RUN_INSERT RUN_SAVE RUN_SHOW RUN_WEIGHT RUNS_DELETE RUNS_GET RUNS_LIST RUNS_OF_KEYS RUNS_PRUNE
+    }
+    scheduled {
+        SCHEDULED_DELETE SCHEDULED_DUE SCHEDULED_GET SCHEDULED_INSERT SCHEDULED_NEXT SCHEDULED_REFAIR
+    }
+    task_keys {
+        TASK_KEY_DELETE TASK_KEY_PUT TASK_KEYS_LIVE TASK_KEYS_PRUNE
+    }
+    tasks {
+        TASKS_EXPIRED TASKS_LIST TENANT_USAGE
+    }
+    tenant_limits {
+        TENANT_LIMITS_ALL TENANT_LIMITS_DELETE TENANT_LIMITS_PUT
+    }
+    worker_revocations {
+        WORKER_REVOCATION_PUT WORKER_REVOCATIONS_LIVE WORKER_REVOCATIONS_PRUNE
+    }
+    workers {
+        WORKERS_GET WORKERS_PRUNE WORKERS_PUT
+    }
+}

@@ -3,50 +3,49 @@
 
 use crate::common::{Fixture, Kind};
 
-/// What a connection for batches runs when it is made.
-const SESSION: [&str; 2] = [
-    include_str!("../../../src/postgres/sql/session.sql"),
-    include_str!("../../../src/postgres/sql/session_batches.sql"),
-];
+const BLOCKED: &str = include_str!("../../../src/postgres/sql/blocked.sql");
+const BODIES: &str = include_str!("../../../src/postgres/sql/bodies.sql");
+const CONNECTION: &str = include_str!("../../../src/postgres/sql/connection.sql");
+const OUTBOX: &str = include_str!("../../../src/postgres/sql/outbox.sql");
+const READY: &str = include_str!("../../../src/postgres/sql/ready.sql");
+const RUNNING: &str = include_str!("../../../src/postgres/sql/running.sql");
+const RUN_EDGES: &str = include_str!("../../../src/postgres/sql/run_edges.sql");
+const RUN_TASKS: &str = include_str!("../../../src/postgres/sql/run_tasks.sql");
+const RUNS: &str = include_str!("../../../src/postgres/sql/runs.sql");
 
-/// Name, statement, arguments.
+/// What a connection for batches runs when it is made.
+const SESSION: [&str; 2] = ["session", "session_batches"];
+
+/// Name, file, arguments.
 const HOT: [(&str, &str, &str); 24] = [
-    (
-        "ready_candidates",
-        include_str!("../../../src/postgres/sql/ready_candidates.sql"),
-        "1, 100, 0::smallint, now(), 0",
-    ),
-    (
-        "ready_candidates_of_values",
-        include_str!("../../../src/postgres/sql/ready_candidates_of_values.sql"),
-        "1, '{acme,other}', 50",
-    ),
-    ("ready_lock", include_str!("../../../src/postgres/sql/ready_lock.sql"), "'{7,8,9}', '{8}'"),
-    ("ready_delete", include_str!("../../../src/postgres/sql/ready_delete.sql"), "'{7,8,9}'"),
-    ("running_lock", include_str!("../../../src/postgres/sql/running_lock.sql"), "'{7,8,9}'"),
-    ("running_get", include_str!("../../../src/postgres/sql/running_get.sql"), "'{7,8,9}'"),
-    ("running_take", include_str!("../../../src/postgres/sql/running_take.sql"), "'{7,8,9}'"),
-    ("running_delete", include_str!("../../../src/postgres/sql/running_delete.sql"), "'{7,8,9}'"),
+    ("ready_candidates", READY, "1, 100, 0::smallint, now(), 0"),
+    ("ready_candidates_of_values", READY, "1, '{acme,other}', 50"),
+    ("ready_lock", READY, "'{7,8,9}', '{8}'"),
+    ("ready_delete", READY, "'{7,8,9}'"),
+    ("running_lock", RUNNING, "'{7,8,9}'"),
+    ("running_get", RUNNING, "'{7,8,9}'"),
+    ("running_take", RUNNING, "'{7,8,9}'"),
+    ("running_delete", RUNNING, "'{7,8,9}'"),
     (
         "running_renew",
-        include_str!("../../../src/postgres/sql/running_renew.sql"),
+        RUNNING,
         "'{7}', ARRAY[now()], ARRAY[now()], '{1}', '{a}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{w}', '{NULL}'",
     ),
-    ("outbox_settle", include_str!("../../../src/postgres/sql/outbox_settle.sql"), "'{7,8,9}'"),
-    ("outbox_receipts", include_str!("../../../src/postgres/sql/outbox_receipts.sql"), "'{7,8,9}'"),
-    ("outbox_published", include_str!("../../../src/postgres/sql/outbox_published.sql"), "'{7,8}', '{a,b}', now()"),
-    ("outbox_take", include_str!("../../../src/postgres/sql/outbox_take.sql"), "now(), 'redis', 100, now()"),
-    ("outbox_republish", include_str!("../../../src/postgres/sql/outbox_republish.sql"), "'{7,8}', now()"),
-    ("edges_get", include_str!("../../../src/postgres/sql/edges_get.sql"), "'{7,8,9}'"),
-    ("edges_behind", include_str!("../../../src/postgres/sql/edges_behind.sql"), "'{7,8,9}'"),
-    ("edges_delete", include_str!("../../../src/postgres/sql/edges_delete.sql"), "'{7,8,9}'"),
-    ("blocked_lock", include_str!("../../../src/postgres/sql/blocked_lock.sql"), "'{7,8,9}'"),
-    ("blocked_delete", include_str!("../../../src/postgres/sql/blocked_delete.sql"), "'{7,8,9}'"),
-    ("blocked_count_down", include_str!("../../../src/postgres/sql/blocked_count_down.sql"), "'{7,8}', '{1,2}'"),
-    ("runs_lock", include_str!("../../../src/postgres/sql/runs_lock.sql"), "'{7,8,9}'"),
-    ("run_tasks_open", include_str!("../../../src/postgres/sql/run_tasks_open.sql"), "'{7}'"),
-    ("bodies_fill", include_str!("../../../src/postgres/sql/bodies_fill.sql"), "'{7,8}', '{a,b}'"),
-    ("running_of_claims", include_str!("../../../src/postgres/sql/running_of_claims.sql"), "'w', 'c'"),
+    ("outbox_settle", OUTBOX, "'{7,8,9}'"),
+    ("outbox_receipts", OUTBOX, "'{7,8,9}'"),
+    ("outbox_published", OUTBOX, "'{7,8}', '{a,b}', now()"),
+    ("outbox_take", OUTBOX, "now(), 'redis', 100, now()"),
+    ("outbox_republish", OUTBOX, "'{7,8}', now()"),
+    ("edges_get", RUN_EDGES, "'{7,8,9}'"),
+    ("edges_reached", RUN_EDGES, "'{7,8,9}'"),
+    ("edges_delete", RUN_EDGES, "'{7,8,9}'"),
+    ("blocked_lock", BLOCKED, "'{7,8,9}'"),
+    ("blocked_delete", BLOCKED, "'{7,8,9}'"),
+    ("blocked_count_down", BLOCKED, "'{7,8}', '{1,2}'"),
+    ("runs_lock", RUNS, "'{7,8,9}'"),
+    ("run_tasks_open", RUN_TASKS, "'{7}'"),
+    ("bodies_fill", BODIES, "'{7,8}', '{a,b}'"),
+    ("running_of_claim", RUNNING, "'w', 'c'"),
 ];
 
 const FILL: &str = "
@@ -63,11 +62,16 @@ const FILL: &str = "
     INSERT INTO blocked (seq, id, queue_id, priority, waiting_on, at)
     SELECT n, gen_random_uuid(), 1, 5, 1, now() FROM generate_series(1, 20000) n";
 
+/// The statement that a file has under this name.
+fn statement(file: &'static str, name: &str) -> &'static str {
+    file.split("-- name: ").find_map(|text| text.strip_prefix(name)?.strip_prefix('\n')).unwrap()
+}
+
 /// Prepares on empty tables, fills them, and shows what the kept plans do.
 async fn plans(vacuumed: bool) -> Vec<(&'static str, String)> {
     let t = Fixture::new(Kind::Postgres).await;
     for settings in SESSION {
-        t.raw.execute(settings).await;
+        t.raw.execute(statement(CONNECTION, settings)).await;
     }
     // The server makes a plan for all arguments after a few executions; here from the first.
     t.raw.execute("SET plan_cache_mode = force_generic_plan").await;
@@ -79,8 +83,8 @@ async fn plans(vacuumed: bool) -> Vec<(&'static str, String)> {
         t.raw.execute("VACUUM ANALYZE run_tasks").await;
         t.raw.execute("VACUUM ANALYZE blocked").await;
     }
-    for (name, sql, arguments) in HOT {
-        t.raw.execute(&format!("PREPARE {name} AS {sql}")).await;
+    for (name, file, arguments) in HOT {
+        t.raw.execute(&format!("PREPARE {name} AS {}", statement(file, name))).await;
         t.raw.execute(&format!("EXECUTE {name} ({arguments})")).await;
     }
     t.raw.execute(FILL).await;

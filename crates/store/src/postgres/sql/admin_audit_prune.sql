@@ -1,2 +1,0 @@
--- Rows are numbered in about the order of their times: only the oldest are looked at.
-DELETE FROM admin_audit WHERE at < $1 AND id IN (SELECT id FROM admin_audit ORDER BY id LIMIT $2) RETURNING 1

@@ -1,2 +1,0 @@
-SELECT key_id, name, role, tenant, owner, created_at, created_by, expires_at, revoked_at
-FROM api_keys WHERE hash = $1

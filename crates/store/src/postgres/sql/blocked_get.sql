@@ -1,2 +1,0 @@
-SELECT seq, id, queue_id, priority, waiting_on, at, fair, deadline, carry
-FROM blocked WHERE seq = ANY($1)

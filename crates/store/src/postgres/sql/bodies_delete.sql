@@ -1,1 +1,0 @@
-DELETE FROM bodies WHERE seq = ANY($1)

@@ -1,1 +1,0 @@
-SELECT coalesce(sum(finished), 0)::bigint FROM queue_counts

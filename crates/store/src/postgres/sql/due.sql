@@ -1,1 +1,0 @@
-SELECT seq FROM scheduled WHERE at <= $1 ORDER BY at LIMIT $2

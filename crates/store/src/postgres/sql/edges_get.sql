@@ -1,1 +1,0 @@
-SELECT upstream, downstream FROM run_edges WHERE upstream = ANY($1)

@@ -1,1 +1,0 @@
-SELECT coalesce(min(batch), 0), coalesce(max(batch), 0) FROM events

@@ -1,1 +1,0 @@
-DELETE FROM finished WHERE seq = ANY($1)

@@ -1,1 +1,0 @@
-SELECT resource, holder, token, generation, acquired_at, expires_at FROM leases ORDER BY resource

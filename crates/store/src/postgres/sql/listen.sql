@@ -1,2 +1,0 @@
-LISTEN tenure;
-SHOW transaction_read_only

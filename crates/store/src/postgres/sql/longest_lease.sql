@@ -1,1 +1,0 @@
-SELECT coalesce(max(lease_ttl_ms), 0) FROM running

@@ -1,1 +1,0 @@
-SELECT clock_timestamp(), alive_at, grace_until FROM meta

@@ -1,1 +1,0 @@
-UPDATE meta SET alive_at = $1, grace_until = $2

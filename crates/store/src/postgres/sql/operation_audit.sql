@@ -1,0 +1,18 @@
+-- name: operation_audit_insert
+INSERT INTO operation_audit (at, actor, action, resource, status, detail, tenant, request_id)
+SELECT $1::timestamptz, unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
+    unnest($6::text[]),
+    unnest($7::text[]), unnest($8::text[])
+
+-- name: operation_audit_list
+SELECT id, at, actor, action, resource, status, detail, tenant, request_id
+FROM operation_audit
+WHERE id < $1
+  AND ($2::text IS NULL OR action = $2)
+  AND ($3::text IS NULL OR actor = $3)
+  AND ($4::text IS NULL OR tenant = $4)
+ORDER BY id DESC LIMIT $5
+
+-- name: operation_audit_prune
+-- Rows are numbered roughly in order of time, so only the oldest are examined.
+DELETE FROM operation_audit WHERE at < $1 AND id IN (SELECT id FROM operation_audit ORDER BY id LIMIT $2) RETURNING 1

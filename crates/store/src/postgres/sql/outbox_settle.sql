@@ -1,1 +1,0 @@
-DELETE FROM outbox WHERE message = ANY($1) RETURNING message, queue_id, transport, receipt

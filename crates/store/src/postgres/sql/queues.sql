@@ -1,0 +1,54 @@
+-- name: queue_save
+UPDATE queues
+SET paused = $2, max_running = $3, rate = $4, burst = $5, fairness_key = $6, lease_ttl_ms = $7, heartbeat_ms = $8,
+    no_dead_letter = $9, bucket_tokens = $10, bucket_at = $11, fair_cursor = $12, transport = $13, push = $14
+WHERE queue_id = $1
+
+-- name: queue_seen_put
+INSERT INTO queue_seen (queue_id, seen_at)
+SELECT queue_id, $2 FROM queues WHERE name = ANY($1) ORDER BY queue_id
+ON CONFLICT (queue_id) DO UPDATE SET seen_at = greatest(queue_seen.seen_at, excluded.seen_at)
+
+-- name: queue_stats
+SELECT q.queue_id, coalesce(sum(c.scheduled), 0)::bigint, coalesce(sum(c.ready), 0)::bigint,
+       coalesce(sum(c.running), 0)::bigint, coalesce(sum(c.finished), 0)::bigint,
+       coalesce(sum(c.dead_lettered), 0)::bigint,
+       (SELECT min(o.at) FROM generate_series(0, 9) p
+        CROSS JOIN LATERAL (SELECT at FROM ready r WHERE r.queue_id = q.queue_id AND r.priority = p::smallint
+                            ORDER BY at LIMIT 1) o)
+FROM queues q LEFT JOIN queue_counts c ON c.queue_id = q.queue_id
+WHERE q.queue_id = ANY($1) GROUP BY q.queue_id
+
+-- name: queue_view
+SELECT q.queue_id, q.name, q.paused, q.max_running, q.rate, q.burst, q.fairness_key, q.lease_ttl_ms, q.heartbeat_ms,
+    q.no_dead_letter, q.bucket_tokens, q.bucket_at, q.fair_cursor, q.tenant, q.transport, q.push,
+       (SELECT coalesce(sum(c.running), 0)::bigint FROM queue_counts c WHERE c.queue_id = q.queue_id), s.seen_at
+FROM queues q LEFT JOIN queue_seen s ON s.queue_id = q.queue_id WHERE q.queue_id = $1
+
+-- name: queues_list
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE name > $1 AND ($2::text IS NULL OR tenant IS NULL OR tenant = $2) ORDER BY name LIMIT $3
+
+-- name: queues_lock
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE queue_id = ANY($1) ORDER BY queue_id FOR UPDATE
+
+-- name: queues_make
+INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($2::text[]), $3 ON CONFLICT DO NOTHING
+
+-- name: queues_of_ids
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE queue_id = ANY($1)
+
+-- name: queues_of_names
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE name = ANY($1)
+
+-- name: queues_of_push
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE push IS NOT NULL

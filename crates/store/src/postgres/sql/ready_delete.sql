@@ -1,1 +1,0 @@
-DELETE FROM ready WHERE seq = ANY($1)

@@ -1,1 +1,0 @@
-SELECT cursor FROM redrives WHERE redrive_id = $1 FOR UPDATE

@@ -1,1 +1,0 @@
-SELECT seq, result FROM finished WHERE seq = ANY($1)

@@ -1,1 +1,0 @@
-INSERT INTO run_tasks (task, run, depends_on) SELECT unnest($1::bigint[]), unnest($2::bigint[]), unnest($3::text[])

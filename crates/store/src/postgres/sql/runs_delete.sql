@@ -1,1 +1,0 @@
-DELETE FROM runs WHERE seq = ANY($1)

@@ -1,1 +1,0 @@
-DELETE FROM scheduled WHERE seq = ANY($1)

@@ -1,2 +1,0 @@
--- A notice is a hint: nobody waits for it to be on disk.
-SET synchronous_commit = off

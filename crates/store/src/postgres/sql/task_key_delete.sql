@@ -1,1 +1,0 @@
-DELETE FROM task_keys WHERE kid = $1 RETURNING 1

@@ -1,1 +1,0 @@
-SELECT tenant, limits FROM tenant_limits ORDER BY tenant

@@ -1,2 +1,0 @@
-SELECT seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, failure, progress_pct, progress_message, receipt, evidence, callback
-FROM attempts WHERE seq = ? ORDER BY attempt

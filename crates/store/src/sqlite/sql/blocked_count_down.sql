@@ -1,1 +1,0 @@
-UPDATE blocked SET waiting_on = ?2 WHERE seq = ?1

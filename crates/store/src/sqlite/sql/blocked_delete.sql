@@ -1,1 +1,0 @@
-DELETE FROM blocked WHERE seq = ?

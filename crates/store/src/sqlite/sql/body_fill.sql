@@ -1,1 +1,0 @@
-UPDATE bodies SET payload = ?2 WHERE seq = ?1

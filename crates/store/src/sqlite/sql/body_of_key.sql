@@ -1,2 +1,0 @@
-SELECT seq, id, queue_id, operator, tenant, workspace, priority, payload, spec, tags, idempotency_key, fingerprint, traceparent, created_at, run_at, owner, run_id, task_key
-FROM bodies WHERE tenant = ? AND workspace = ? AND idempotency_key = ?

@@ -1,1 +1,0 @@
-SELECT coalesce(sum(finished), 0) FROM queue_counts

@@ -1,1 +1,0 @@
-SELECT seq, at FROM scheduled WHERE at <= ? ORDER BY at LIMIT ?

@@ -1,1 +1,0 @@
-INSERT INTO run_edges (upstream, downstream) VALUES (?, ?)

@@ -1,1 +1,0 @@
-SELECT downstream FROM run_edges WHERE upstream = ?

@@ -1,1 +1,0 @@
-INSERT INTO events (at, facts) VALUES (?, ?)

@@ -1,1 +1,0 @@
-SELECT batch, at, facts FROM events WHERE batch > ? ORDER BY batch LIMIT ?

@@ -1,1 +1,0 @@
-UPDATE leases SET expires_at = 0

@@ -1,0 +1,8 @@
+-- name: meta_alive
+UPDATE meta SET alive_at = ?, grace_until = ?
+
+-- name: meta_get
+SELECT alive_at, grace_until FROM meta
+
+-- name: meta_reserve
+UPDATE meta SET next_number = next_number + ? RETURNING next_number

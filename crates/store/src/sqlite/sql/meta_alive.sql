@@ -1,1 +1,0 @@
-UPDATE meta SET alive_at = ?, grace_until = ?

@@ -1,1 +1,0 @@
-SELECT alive_at, grace_until FROM meta

@@ -1,0 +1,16 @@
+-- name: operation_audit_insert
+INSERT INTO operation_audit (at, actor, action, resource, status, detail, tenant, request_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: operation_audit_list
+SELECT id, at, actor, action, resource, status, detail, tenant, request_id
+FROM operation_audit
+WHERE id < ?1
+  AND (?2 IS NULL OR action = ?2)
+  AND (?3 IS NULL OR actor = ?3)
+  AND (?4 IS NULL OR tenant = ?4)
+ORDER BY id DESC LIMIT ?5
+
+-- name: operation_audit_prune
+-- Rows are numbered roughly in order of time, so only the oldest are examined.
+DELETE FROM operation_audit WHERE at < ?1 AND id IN (SELECT id FROM operation_audit ORDER BY id LIMIT ?2)

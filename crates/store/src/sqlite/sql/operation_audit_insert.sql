@@ -1,2 +1,0 @@
-INSERT INTO operation_audit (at, actor, action, resource, status, detail, tenant, request_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-UPDATE outbox SET due_at = ?2 WHERE message = ?1

@@ -1,1 +1,0 @@
-INSERT INTO outbox (message, transport, queue_id, seq, id, created_at, due_at) VALUES (?, ?, ?, ?, ?, ?, ?)

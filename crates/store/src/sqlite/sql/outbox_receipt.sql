@@ -1,1 +1,0 @@
-SELECT receipt FROM outbox WHERE message = ? AND receipt IS NOT NULL

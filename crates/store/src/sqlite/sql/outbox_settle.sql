@@ -1,1 +1,0 @@
-DELETE FROM outbox WHERE message = ? RETURNING message, queue_id, transport, receipt

@@ -1,1 +1,0 @@
-INSERT INTO queues (name, tenant, transport) VALUES (?, ?, ?) ON CONFLICT DO NOTHING

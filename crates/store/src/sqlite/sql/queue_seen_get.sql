@@ -1,1 +1,0 @@
-SELECT seen_at FROM queue_seen WHERE queue_id = ?

@@ -1,1 +1,0 @@
-SELECT min(at) FROM ready WHERE queue_id = ? AND priority = ?

@@ -1,1 +1,0 @@
-SELECT min(fair) FROM ready WHERE queue_id = ? AND fair > ?

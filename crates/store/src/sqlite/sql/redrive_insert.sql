@@ -1,2 +1,0 @@
-INSERT INTO redrives (redrive_id, key, filter, rate, matched, started_at, finished)
-VALUES (?, ?, ?, ?, ?, ?, ?)

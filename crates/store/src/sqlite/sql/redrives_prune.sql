@@ -1,1 +1,0 @@
-DELETE FROM redrives WHERE finished AND started_at < ?

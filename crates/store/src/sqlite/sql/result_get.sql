@@ -1,1 +1,0 @@
-SELECT result FROM finished WHERE seq = ?

@@ -1,1 +1,0 @@
-SELECT task, depends_on FROM run_tasks WHERE task = ?

@@ -1,1 +1,0 @@
-INSERT INTO run_tasks (task, run, depends_on) VALUES (?, ?, ?)

@@ -1,1 +1,0 @@
-DELETE FROM run_tasks WHERE run = ?

@@ -1,1 +1,0 @@
-SELECT coalesce(sum(running), 0) FROM queue_counts WHERE queue_id = ?

@@ -1,2 +1,0 @@
-SELECT seq, id, queue_id, priority, fair, message, worker_id, token, fence, expires_at, attempt, attempt_id, claim_id, incarnation, granted_at, last_heartbeat_at, progress_pct, progress_message, lease_ttl_ms, heartbeat_ms, cancel_reason, cancel_requested_at, cancel_signaled_at, carry
-FROM running WHERE worker_id = ? AND incarnation < ? ORDER BY seq LIMIT ?

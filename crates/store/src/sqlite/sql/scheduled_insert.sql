@@ -1,2 +1,0 @@
-INSERT INTO scheduled (seq, id, queue_id, priority, at, fair, message, attempt, fence, deadline, carry)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,0 +1,28 @@
+-- name: tasks_expired
+-- Deadlines come first: expired leases may be held back during an outage and would fill the page.
+SELECT seq FROM ready WHERE deadline <= ?1
+UNION ALL
+SELECT seq FROM scheduled WHERE deadline <= ?1
+UNION ALL
+SELECT seq FROM blocked WHERE deadline <= ?1
+UNION ALL
+SELECT seq FROM running WHERE expires_at <= ?1
+LIMIT ?2
+
+-- name: tasks_list
+SELECT b.seq FROM {source}
+WHERE b.seq < ?1
+  AND (?2 IS NULL OR b.queue_id = ?2)
+  AND (?3 IS NULL OR b.operator = ?3)
+  AND (?4 IS NULL OR b.tenant = ?4)
+  AND (?5 IS NULL OR b.workspace = ?5)
+  AND (?6 IS NULL OR instr(',' || substr(b.tags, 2), ?6) > 0)
+  AND (?8 IS NULL OR b.owner = ?8)
+ORDER BY b.seq DESC LIMIT ?7
+
+-- name: tenant_usage
+SELECT count(*) FILTER (WHERE p.place = 1), count(*) FILTER (WHERE p.place = 2), count(*) FILTER (WHERE p.place = 3),
+       coalesce(sum(octet_length(b.payload)), 0)
+FROM (SELECT seq, 1 AS place FROM ready UNION ALL SELECT seq, 2 FROM scheduled UNION ALL SELECT seq, 3 FROM running
+      UNION ALL SELECT seq, 2 FROM blocked) p
+JOIN bodies b ON b.seq = p.seq WHERE b.tenant = ?

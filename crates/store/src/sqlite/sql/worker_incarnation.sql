@@ -1,1 +1,0 @@
-SELECT incarnation FROM workers WHERE worker_id = ?

@@ -1,1 +1,0 @@
-INSERT OR REPLACE INTO workers (worker_id, incarnation, seen_at) VALUES (?, ?, ?)

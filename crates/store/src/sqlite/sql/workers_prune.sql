@@ -1,1 +1,0 @@
-DELETE FROM workers WHERE worker_id IN (SELECT worker_id FROM workers WHERE seen_at < ? LIMIT ?)
