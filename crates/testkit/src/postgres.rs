@@ -67,6 +67,16 @@ impl Postgres {
         Database::create(self.port).await
     }
 
+    /// Makes a new database that is as `prepare` leaves an empty one; it gets the URL. That is done once by each test
+    /// binary, and copied from then on.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not make it.
+    pub async fn prepared_database(&self, prepare: impl AsyncFnOnce(&str)) -> Database {
+        Database::create_prepared(self.port, prepare).await
+    }
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -98,6 +108,25 @@ mod tests {
         assert_eq!(row.get::<_, i32>(0), 42);
         let elsewhere = connect(&other).await;
         assert!(elsewhere.query("SELECT n FROM t", &[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_prepared_database_is_prepared_once_and_then_copied() {
+        let server = Postgres::start().await;
+        let prepare = async |url: &str| {
+            let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (42)").await.unwrap();
+        };
+        // Both may find no template, and only one of theirs becomes it.
+        let (one, other) = tokio::join!(server.prepared_database(prepare), server.prepared_database(prepare));
+        let third = server.prepared_database(async |_: &str| panic!("it is there")).await;
+        let client = connect(&one).await;
+        client.batch_execute("UPDATE t SET n = 1").await.unwrap();
+        for database in [&other, &third] {
+            let row = connect(database).await.query_one("SELECT n FROM t", &[]).await.unwrap();
+            assert_eq!(row.get::<_, i32>(0), 42);
+        }
     }
 
     #[tokio::test]

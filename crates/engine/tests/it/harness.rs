@@ -9,7 +9,7 @@ use tenure_engine::core::command::complete::Complete;
 use tenure_engine::core::command::heartbeat::Heartbeat;
 use tenure_engine::core::command::submit::{NewTask, Start, Submit};
 use tenure_engine::core::command::{Answer, Command};
-use tenure_engine::{Engine, random_seed};
+use tenure_engine::{Engine, random_seed, store};
 use tenure_testkit::{Database, Postgres, wait_until};
 
 pub const SOON: Duration = Duration::from_secs(15);
@@ -44,7 +44,8 @@ impl Home {
     }
 
     pub async fn postgres() -> Self {
-        Self::Postgres(Postgres::shared().await.database().await)
+        let prepare = async |url: &str| drop(store::postgres::Postgres::open(url, Arc::default()).await.unwrap());
+        Self::Postgres(Postgres::shared().await.prepared_database(prepare).await)
     }
 
     pub fn url(&self) -> String {

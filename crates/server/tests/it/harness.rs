@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_auth::{Secret, WorkerAuth};
 use tenure_core::queue::Transport;
 use tenure_core::time::Timestamp;
-use tenure_engine::store::{Clock, Retention};
+use tenure_engine::store::{self, Clock, Retention};
 use tenure_engine::{Engine, EngineConfig, Transports};
 use tenure_server::{Access, Live, ServerConfig};
 use tenure_testkit::{Database, Moto, Postgres, Redis, wait_until};
@@ -54,6 +54,12 @@ macro_rules! everywhere {
             })+
         }
     };
+}
+
+/// A database that has the tables of the store. They are copied, which takes less time than making them.
+pub async fn database() -> Database {
+    let prepare = async |url: &str| drop(store::postgres::Postgres::open(url, Arc::default()).await.unwrap());
+    Postgres::shared().await.prepared_database(prepare).await
 }
 
 /// Where the tasks are; kept as long as the test.
@@ -170,18 +176,18 @@ impl Server {
     }
 
     pub async fn postgres() -> Self {
-        Self::on(Home::Postgres(Postgres::shared().await.database().await)).await
+        Self::on(Home::Postgres(database().await)).await
     }
 
     /// Postgres, and wake-ups over Redis.
     pub async fn redis() -> Self {
-        let (database, redis) = (Postgres::shared().await.database().await, Redis::start().await);
+        let (database, redis) = (database().await, Redis::start().await);
         Self::on(Home::Redis(database, tokio::sync::Mutex::new(redis))).await
     }
 
     /// Postgres, and wake-ups over SQS.
     pub async fn sqs() -> Self {
-        let (database, moto) = (Postgres::shared().await.database().await, Moto::start().await);
+        let (database, moto) = (database().await, Moto::start().await);
         Self::on(Home::Sqs(database, tokio::sync::Mutex::new(moto))).await
     }
 

@@ -1,15 +1,18 @@
 //! A database for one test.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenure_localpg::USER;
 use tokio::runtime;
 use tokio::time::timeout;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 
 /// How long deleting a database may hold up the end of a test.
 const DROP: Duration = Duration::from_secs(20);
 
-/// A new, empty database. Deleted when dropped, with whatever connections it still has.
+/// A new database. Deleted when dropped, with whatever connections it still has.
 #[derive(Debug)]
 pub struct Database {
     port: u16,
@@ -19,13 +22,45 @@ pub struct Database {
 
 impl Database {
     pub(super) async fn create(port: u16) -> Self {
-        let name = unique_name();
         // Nobody can connect to template0, and so nobody is in the way of copying it.
-        tenure_localpg::run(port, &format!("CREATE DATABASE {name} TEMPLATE template0"))
+        Self::copy(port, "template0").await.unwrap_or_else(|error| panic!("cannot make a database: {error:?}"))
+    }
+
+    /// A copy of the template that this test binary has made with `prepare`. The first test that asks makes it.
+    pub(super) async fn create_prepared(port: u16, prepare: impl AsyncFnOnce(&str)) -> Self {
+        let template = template_name();
+        match Self::copy(port, &template).await {
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_DATABASE) => {}
+            made => return made.unwrap_or_else(|error| panic!("cannot copy the database {template}: {error:?}")),
+        }
+        let draft = Self::create(port).await;
+        prepare(draft.url()).await;
+        draft.turn_into(&template).await;
+        Self::copy(port, &template)
             .await
-            .unwrap_or_else(|error| panic!("cannot make the database {name}: {error:?}"));
+            .unwrap_or_else(|error| panic!("cannot copy the database {template}: {error:?}"))
+    }
+
+    async fn copy(port: u16, template: &str) -> Result<Self, Error> {
+        let name = unique_name();
+        tenure_localpg::run(port, &format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
         let url = format!("postgres://{USER}@127.0.0.1:{port}/{name}");
-        Self { port, name, url }
+        Ok(Self { port, name, url })
+    }
+
+    /// Several tests may do this at the same time: the first to rename its database wins, and the others drop theirs.
+    async fn turn_into(self, template: &str) {
+        let name = &self.name;
+        let steps = [
+            format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"),
+            // A database with connections cannot be renamed. Those of `prepare` may still be closing.
+            format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"),
+            format!("ALTER DATABASE {name} RENAME TO {template}"),
+        ];
+        for step in steps {
+            // What remains is for the copy that follows to find out.
+            let _ = tenure_localpg::run(self.port, &step).await;
+        }
     }
 
     /// How to connect to it: `postgres://postgres@127.0.0.1:PORT/NAME`.
@@ -54,6 +89,15 @@ impl Drop for Database {
         });
         let _ = thread.join();
     }
+}
+
+/// One for each build of a test binary: another build may make another schema.
+fn template_name() -> String {
+    let binary = std::env::current_exe().expect("a test knows its own path");
+    let built = binary.metadata().and_then(|metadata| metadata.modified()).ok();
+    let mut hasher = DefaultHasher::new();
+    (binary, built).hash(&mut hasher);
+    format!("template_{:016x}", hasher.finish())
 }
 
 /// Unique over all test processes that use the server: no two have the same id at the same time,

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_engine::Duty;
 use tenure_engine::store::{MAKERS_OWN_MS, OutboxFilter};
-use tenure_testkit::{Postgres, Redis, wait_until};
+use tenure_testkit::{Redis, wait_until};
 use tenure_transport::redis::{RedisConfig, RedisTransport};
 use tenure_transport::{Delivery, Transport};
 
-use crate::harness::{Home, SOON, Server, later, report, retryable};
+use crate::harness::{Home, SOON, Server, database, later, report, retryable};
 
 /// Long enough for tens of thousands of messages on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -380,7 +380,7 @@ async fn a_change_of_transport_on_a_live_queue_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_leaves_a_redis_that_is_down_leaves_nothing_behind() {
     let keeps = |_: &Path, _: u16| ["--appendonly", "yes", "--appendfsync", "always"].map(ToOwned::to_owned).to_vec();
-    let database = Postgres::shared().await.database().await;
+    let database = database().await;
     let server = Server::on(Home::Redis(database, Redis::start_with(keeps).await.into())).await;
     let Home::Redis(_, redis) = &*server.home else { panic!("no Redis") };
     for _ in 0..5 {

@@ -18,11 +18,11 @@ use tenure_core::time::Timestamp;
 use tenure_engine::store::{Clock, Retention};
 use tenure_outbound::{Outbound, Policy, Trust};
 use tenure_server::{Access, Live, PushTargets, ServerConfig, SharedTaskKeys, Transports};
-use tenure_testkit::{Postgres, wait_until};
+use tenure_testkit::wait_until;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Answer, Home, SOON, Server, TOKEN, merge};
+use crate::harness::{Answer, Home, SOON, Server, TOKEN, database, merge};
 
 pub const SECRET: &str = "dispatch-secret-of-the-tests";
 
@@ -50,7 +50,7 @@ pub async fn sqlite() -> Server {
 }
 
 pub async fn postgres() -> Server {
-    let home = Home::Postgres(Postgres::shared().await.database().await);
+    let home = Home::Postgres(database().await);
     on(Arc::new(home), Arc::default(), Some(dev_targets()), keys()).await
 }
 

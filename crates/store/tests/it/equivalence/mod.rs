@@ -397,7 +397,7 @@ async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
 fn tell(cases: u32, per_batch: usize, runs: u32) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (postgres, raw) = runtime.block_on(async {
-        let home = Home::new(Kind::Postgres).await;
+        let home = Home::prepared(Kind::Postgres).await;
         let clock = Arc::new(Clock::default());
         home.open(&clock).await.unwrap();
         let raw = home.raw().await;
@@ -434,7 +434,7 @@ fn runs_and_what_their_ends_lead_to() {
 fn a_story_starts_empty() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let home = Home::new(Kind::Postgres).await;
+        let home = Home::prepared(Kind::Postgres).await;
         let client = Client { store: home.open(&Arc::new(Clock::default())).await.unwrap() };
         client.put_in("high").await;
         let _: Grant = client.claim_one("high").await;
