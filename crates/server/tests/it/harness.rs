@@ -23,35 +23,40 @@ pub const SOON: Duration = Duration::from_secs(15);
 
 pub const TOKEN: &str = "worker-token-of-the-tests";
 
-/// Runs a case on both stores.
+/// Makes a test of each case for each store that it runs on, with the server that a function `sqlite`, `postgres` or
+/// `redis` of the kit starts.
+///
+/// A rule of the wire is the same on every store, so its cases run `on_sqlite`. What depends on the store runs
+/// `on_both_stores`. A few cases of each kind run `everywhere`, which adds wake-ups over Redis.
 #[macro_export]
-macro_rules! on_both_stores {
-    ($($case:ident),+ $(,)?) => {
+macro_rules! cases {
+    (
+        $kit:ident,
+        $(on_sqlite: [$($sqlite:ident),+ $(,)?],)?
+        $(on_both_stores: [$($both:ident),+ $(,)?],)?
+        $(everywhere: [$($all:ident),+ $(,)?],)?
+    ) => {
         mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case($crate::harness::Server::sqlite().await).await;
-            })+
+            $($($crate::case!($kit::sqlite, $sqlite);)+)?
+            $($($crate::case!($kit::sqlite, $both);)+)?
+            $($($crate::case!($kit::sqlite, $all);)+)?
         }
         mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case($crate::harness::Server::postgres().await).await;
-            })+
+            $($($crate::case!($kit::postgres, $both);)+)?
+            $($($crate::case!($kit::postgres, $all);)+)?
+        }
+        mod redis {
+            $($($crate::case!($kit::redis, $all);)+)?
         }
     };
 }
 
-/// Runs a case on SQLite, on Postgres, and on Postgres with wake-ups over Redis.
 #[macro_export]
-macro_rules! everywhere {
-    ($($case:ident),+ $(,)?) => {
-        $crate::on_both_stores!($($case),+);
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case($crate::harness::Server::redis().await).await;
-            })+
+macro_rules! case {
+    ($kit:ident::$home:ident, $case:ident) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            super::$case(super::$kit::$home().await).await;
         }
     };
 }

@@ -4,17 +4,19 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::callback::worker::{Plane, at_once};
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 
-on_both_stores!(
-    an_attempt_runs_from_start_to_end,
-    both_prefixes_and_three_spellings_of_the_id_lead_to_one_task,
-    bodies_in_either_spelling_are_taken,
-    of_two_workers_that_start_one_attempt_one_gets_it,
-    an_end_without_a_start_counts_as_both,
-    what_a_worker_saved_is_handed_to_the_next_attempt,
-    what_a_worker_measured_is_shown,
+cases!(
+    Server,
+    on_sqlite: [
+        both_prefixes_and_three_spellings_of_the_id_lead_to_one_task,
+        bodies_in_either_spelling_are_taken,
+        an_end_without_a_start_counts_as_both,
+        what_a_worker_saved_is_handed_to_the_next_attempt,
+        what_a_worker_measured_is_shown,
+    ],
+    on_both_stores: [an_attempt_runs_from_start_to_end, of_two_workers_that_start_one_attempt_one_gets_it],
 );
 
 async fn an_attempt_runs_from_start_to_end(server: Server) {

@@ -3,15 +3,18 @@
 use serde_json::{Value, json};
 
 use crate::callback::worker::{Held, Plane, at_once};
+use crate::cases;
 use crate::harness::{Server, later};
-use crate::on_both_stores;
 
-on_both_stores!(
-    what_has_not_started_is_cancelled_at_once_and_the_reason_arrives,
-    a_running_task_learns_by_heartbeat_and_may_stop_in_peace,
-    ends_within_the_grace,
-    after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled,
-    a_cancelled_task_of_a_dead_worker_is_never_granted_again,
+cases!(
+    Server,
+    on_sqlite: [
+        what_has_not_started_is_cancelled_at_once_and_the_reason_arrives,
+        ends_within_the_grace,
+        after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled,
+        a_cancelled_task_of_a_dead_worker_is_never_granted_again,
+    ],
+    on_both_stores: [a_running_task_learns_by_heartbeat_and_may_stop_in_peace],
 );
 
 async fn cancel(plane: &Plane, held: &Held, reason: &str) -> Value {

@@ -7,17 +7,19 @@ use tenure_engine::store::Fault;
 use tenure_testkit::RawClient;
 
 use crate::callback::worker::{Held, Plane, at_once};
+use crate::cases;
 use crate::harness::{Answer, SOON, Server, merge};
-use crate::on_both_stores;
 
-on_both_stores!(
-    every_refusal_has_the_one_envelope,
-    the_order_of_the_checks,
-    sizes_are_refused_or_cut,
-    a_store_that_is_away_is_said_in_the_envelope,
-    what_fails_inside_is_said_in_the_envelope,
-    too_many_bad_tokens_are_slowed_down_in_the_envelope,
-    what_workers_send_in_their_own_way_is_taken,
+cases!(
+    Server,
+    on_sqlite: [
+        every_refusal_has_the_one_envelope,
+        the_order_of_the_checks,
+        what_fails_inside_is_said_in_the_envelope,
+        too_many_bad_tokens_are_slowed_down_in_the_envelope,
+        what_workers_send_in_their_own_way_is_taken,
+    ],
+    on_both_stores: [sizes_are_refused_or_cut, a_store_that_is_away_is_said_in_the_envelope],
 );
 
 /// Checks the envelope and gives its word.

@@ -3,16 +3,19 @@
 use serde_json::json;
 
 use crate::callback::worker::{Plane, at_once};
+use crate::cases;
 use crate::harness::{Server, later};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_heartbeat_after_the_end_of_the_lease_is_refused_before_any_sweep,
-    the_second_attempt_is_not_judged_by_the_heartbeats_of_the_first,
-    an_attempt_that_nobody_starts_is_closed,
-    the_time_out_of_an_attempt_runs_from_its_start,
-    a_deadline_ends_the_task_and_its_retries,
-    a_clock_that_is_off_is_counted_and_decides_nothing,
+cases!(
+    Server,
+    on_sqlite: [
+        the_second_attempt_is_not_judged_by_the_heartbeats_of_the_first,
+        an_attempt_that_nobody_starts_is_closed,
+        the_time_out_of_an_attempt_runs_from_its_start,
+        a_deadline_ends_the_task_and_its_retries,
+        a_clock_that_is_off_is_counted_and_decides_nothing,
+    ],
+    on_both_stores: [a_heartbeat_after_the_end_of_the_lease_is_refused_before_any_sweep],
 );
 
 async fn a_heartbeat_after_the_end_of_the_lease_is_refused_before_any_sweep(server: Server) {

@@ -3,15 +3,18 @@
 use serde_json::{Value, json};
 
 use crate::callback::worker::{Held, Plane, at_once};
+use crate::cases;
 use crate::harness::{Server, later};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_replay_gets_the_first_answer_at_once_after_a_restart_and_after_a_newer_grant,
-    other_content_for_a_reported_attempt_is_refused_and_kept,
-    a_late_success_counts_until_the_next_grant,
-    after_the_next_grant_a_late_success_is_evidence,
-    a_late_report_of_a_cancelled_or_overdue_task_is_evidence,
+cases!(
+    Server,
+    on_sqlite: [
+        other_content_for_a_reported_attempt_is_refused_and_kept,
+        a_late_success_counts_until_the_next_grant,
+        after_the_next_grant_a_late_success_is_evidence,
+        a_late_report_of_a_cancelled_or_overdue_task_is_evidence,
+    ],
+    on_both_stores: [a_replay_gets_the_first_answer_at_once_after_a_restart_and_after_a_newer_grant],
 );
 
 async fn fails(plane: &Plane, held: &Held) -> Value {

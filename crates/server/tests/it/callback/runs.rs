@@ -3,13 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::callback::worker::{Held, Plane};
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_run_is_led_on_once_however_often_a_report_comes,
-    in_whatever_order_callbacks_come_a_run_ends_alike,
-    a_task_starts_when_its_worker_says_so,
+cases!(
+    Server,
+    on_sqlite: [a_task_starts_when_its_worker_says_so],
+    on_both_stores: [
+        a_run_is_led_on_once_however_often_a_report_comes,
+        in_whatever_order_callbacks_come_a_run_ends_alike,
+    ],
 );
 
 /// Submits a chain of these tasks and gives the run's id.

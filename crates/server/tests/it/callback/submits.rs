@@ -4,14 +4,17 @@ use serde_json::{Value, json};
 use tenure_core::queue::Push;
 
 use crate::callback::worker::Plane;
+use crate::cases;
 use crate::harness::{Server, merge};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_time_out_below_twice_the_interval_is_refused,
-    tokens_that_cannot_cover_their_attempt_are_refused,
-    what_the_envelope_says_is_kept,
-    a_queue_that_pushes_is_not_claimed_from,
+cases!(
+    Server,
+    on_sqlite: [
+        a_time_out_below_twice_the_interval_is_refused,
+        tokens_that_cannot_cover_their_attempt_are_refused,
+        a_queue_that_pushes_is_not_claimed_from,
+    ],
+    on_both_stores: [what_the_envelope_says_is_kept],
 );
 
 async fn submit(plane: &Plane, extra: Value) -> crate::harness::Answer {

@@ -6,14 +6,17 @@ use tenure_auth::{CapabilityClaims, DEFAULT_ISSUER, S3Grant, Secret, TaskKeys};
 use tenure_core::Timestamp;
 
 use crate::callback::worker::{Plane, claims, now};
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 
-on_both_stores!(
-    what_is_no_token_of_this_attempt_is_refused,
-    a_token_is_renewed_by_the_heartbeat_and_the_old_one_stays_good,
-    the_leeway_is_two_seconds,
-    with_a_shared_secret_older_tokens_are_taken_too,
+cases!(
+    Server,
+    on_sqlite: [
+        what_is_no_token_of_this_attempt_is_refused,
+        a_token_is_renewed_by_the_heartbeat_and_the_old_one_stays_good,
+        the_leeway_is_two_seconds,
+        with_a_shared_secret_older_tokens_are_taken_too,
+    ],
 );
 
 fn b64(bytes: impl AsRef<[u8]>) -> String {

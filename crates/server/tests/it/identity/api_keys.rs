@@ -7,20 +7,25 @@ use serde_json::{Value, json};
 use tenure_auth::Role;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::Server;
 use crate::identity::people::{ADMIN, Header, USER, column, delete, get, key, made, post, said, set, with_users};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_key_is_shown_once_and_then_never,
-    a_key_does_what_its_role_may,
-    who_makes_a_key_hands_out_no_more_than_it_has,
-    bad_keys_are_not_made,
-    a_key_ends_by_itself,
-    a_revoked_key_is_refused_at_once_and_soon_everywhere,
-    a_key_revoked_under_load_is_refused_at_once,
-    only_an_admin_key_goes_into_the_admin_header,
-    without_authentication_everybody_is_an_admin,
+cases!(
+    Server,
+    on_sqlite: [
+        a_key_does_what_its_role_may,
+        who_makes_a_key_hands_out_no_more_than_it_has,
+        bad_keys_are_not_made,
+        a_key_ends_by_itself,
+        only_an_admin_key_goes_into_the_admin_header,
+        without_authentication_everybody_is_an_admin,
+    ],
+    on_both_stores: [
+        a_key_is_shown_once_and_then_never,
+        a_revoked_key_is_refused_at_once_and_soon_everywhere,
+        a_key_revoked_under_load_is_refused_at_once,
+    ],
 );
 
 const KEYS: &str = "/api/v1/admin/api-keys";

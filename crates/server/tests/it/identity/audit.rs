@@ -4,21 +4,22 @@ use serde_json::{Value, json};
 use tenure_engine::store::AuditCut;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, fatal, retryable};
 use crate::identity::people::{
     ADMIN, Header, USER, column, delete, get, made, post, put, said, set, submit, with_users,
 };
-use crate::on_both_stores;
 
-on_both_stores!(
-    every_request_of_an_admin_leaves_a_row,
-    rows_are_filtered_and_come_in_pages,
-    a_spreadsheet_gets_quoted_cells_and_no_formula,
-    what_users_change_leaves_a_row,
-    nobody_sees_the_rows_of_another_tenant,
-    no_row_holds_a_secret,
-    old_rows_go,
-    who_hangs_up_leaves_a_row_all_the_same,
+cases!(
+    Server,
+    on_sqlite: [
+        a_spreadsheet_gets_quoted_cells_and_no_formula,
+        what_users_change_leaves_a_row,
+        nobody_sees_the_rows_of_another_tenant,
+        no_row_holds_a_secret,
+        who_hangs_up_leaves_a_row_all_the_same,
+    ],
+    on_both_stores: [every_request_of_an_admin_leaves_a_row, rows_are_filtered_and_come_in_pages, old_rows_go],
 );
 
 const AUDIT: &str = "/api/v1/admin/audit";

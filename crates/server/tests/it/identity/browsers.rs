@@ -3,14 +3,17 @@
 use reqwest::Method;
 use serde_json::json;
 
+use crate::cases;
 use crate::harness::{Answer, Server, TOKEN};
 use crate::identity::people::{USER, set, with_users};
-use crate::on_both_stores;
 
-on_both_stores!(
-    no_origin_is_allowed_by_default,
-    an_origin_that_is_named_may_call_and_no_other,
-    every_answer_has_the_headers_of_a_careful_server,
+cases!(
+    Server,
+    on_sqlite: [
+        no_origin_is_allowed_by_default,
+        an_origin_that_is_named_may_call_and_no_other,
+        every_answer_has_the_headers_of_a_careful_server,
+    ],
 );
 
 const TASKS: &str = "/api/v1/tasks";

@@ -5,12 +5,15 @@ use serde_json::{Value, json};
 use tenure_auth::WorkerKeys;
 use tenure_auth::worker::ClaimSet;
 
+use crate::cases;
 use crate::harness::{Server, TOKEN};
 use crate::identity::people::{ADMIN, Header, USER, get, post, said, set};
 use crate::identity::worker_tokens::{by_token, claim, with_workers};
-use crate::on_both_stores;
 
-on_both_stores!(admins_issue_tokens, a_worker_gets_its_own_token_for_its_bootstrap_key);
+cases!(
+    Server,
+    on_sqlite: [admins_issue_tokens, a_worker_gets_its_own_token_for_its_bootstrap_key],
+);
 
 async fn admins_issue_tokens(server: Server) {
     with_workers(&server);

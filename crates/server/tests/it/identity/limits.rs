@@ -8,18 +8,21 @@ use tenure_auth::worker::BootstrapKey;
 use tenure_server::{KeyBy, RateLimit};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN};
 use crate::identity::people::{ADMIN, Header, USER, delete, get, made, post, restarted, said, set, submit, with_users};
-use crate::on_both_stores;
 
-on_both_stores!(
-    who_calls_too_often_is_told_when_to_come_back,
-    calls_are_counted_by_owner_by_key_or_by_address,
-    refusals_count_and_workers_do_not,
-    a_limit_changes_without_a_restart,
-    callers_that_are_gone_are_forgotten,
-    who_fails_too_often_is_held_off_and_good_keys_still_pass,
-    every_kind_of_failure_counts_and_only_for_its_own_address,
+cases!(
+    Server,
+    on_sqlite: [
+        who_calls_too_often_is_told_when_to_come_back,
+        calls_are_counted_by_owner_by_key_or_by_address,
+        refusals_count_and_workers_do_not,
+        a_limit_changes_without_a_restart,
+        callers_that_are_gone_are_forgotten,
+        who_fails_too_often_is_held_off_and_good_keys_still_pass,
+        every_kind_of_failure_counts_and_only_for_its_own_address,
+    ],
 );
 
 fn limit(requests_per_minute: u32, burst: u32, key_by: KeyBy) -> RateLimit {

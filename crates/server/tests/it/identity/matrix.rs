@@ -11,14 +11,17 @@ use tenure_auth::{
 };
 use tenure_server::{KeySource, SharedTaskKeys};
 
+use crate::cases;
 use crate::harness::{Server, TOKEN, fatal};
 use crate::identity::people::{
     ADMIN, Header, Key, get, key, made, post, put, restarted, said, set, submit, with_users,
 };
 use crate::identity::provider::{Signer, now, oidc};
-use crate::on_both_stores;
 
-on_both_stores!(everybody_at_every_operation, headers_that_name_another_tenant_or_owner_are_refused_everywhere);
+cases!(
+    Server,
+    on_sqlite: [everybody_at_every_operation, headers_that_name_another_tenant_or_owner_are_refused_everywhere],
+);
 
 /// What the document says that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

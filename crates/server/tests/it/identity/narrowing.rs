@@ -2,15 +2,18 @@
 
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::Server;
 use crate::identity::api_keys::whoami;
 use crate::identity::people::{ADMIN, USER, column, get, made, post, said, submit, with_users};
-use crate::on_both_stores;
 
-on_both_stores!(
-    the_user_header_narrows_and_never_widens,
-    the_tenant_header_narrows_and_never_widens,
-    an_owner_stays_with_what_it_made,
+cases!(
+    Server,
+    on_sqlite: [
+        the_user_header_narrows_and_never_widens,
+        the_tenant_header_narrows_and_never_widens,
+        an_owner_stays_with_what_it_made,
+    ],
 );
 
 async fn the_user_header_narrows_and_never_widens(server: Server) {

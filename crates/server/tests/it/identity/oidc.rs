@@ -7,17 +7,20 @@ use tenure_auth::StaticKey;
 use tenure_server::KeySource;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN, merge};
 use crate::identity::people::{ADMIN, Header, USER, column, get, post, restarted, said, set, submit, with_users};
 use crate::identity::provider::{Published, Serves, Signer, b64, claims, now, oidc, outbound};
-use crate::on_both_stores;
 
-on_both_stores!(
-    each_algorithm_lets_a_user_in,
-    tokens_that_are_refused,
-    groups_lead_to_roles,
-    a_user_owns_what_it_makes_within_its_tenant,
-    keys_and_tokens_beside_each_other,
+cases!(
+    Server,
+    on_sqlite: [
+        each_algorithm_lets_a_user_in,
+        tokens_that_are_refused,
+        groups_lead_to_roles,
+        a_user_owns_what_it_makes_within_its_tenant,
+        keys_and_tokens_beside_each_other,
+    ],
 );
 
 const TASKS: &str = "/api/v1/tasks";

@@ -9,17 +9,19 @@ use tenure_engine::store::Retention;
 use tenure_server::{Live, ServerConfig, SharedTaskKeys, Unverified};
 use tenure_testkit::{Postgres, wait_until};
 
+use crate::cases;
 use crate::harness::{Home, SOON, Server};
 use crate::identity::people::{delete, get, post, with_users};
 use crate::identity::provider::now;
-use crate::on_both_stores;
 
-on_both_stores!(
-    the_keys_are_published_without_their_private_half,
-    a_token_of_one_replica_is_good_at_another,
-    a_new_key_signs_at_once_and_the_former_one_goes_on_verifying,
-    a_key_that_was_taken_back_is_refused,
-    what_is_no_task_token_is_refused,
+cases!(
+    Server,
+    on_sqlite: [
+        the_keys_are_published_without_their_private_half,
+        a_new_key_signs_at_once_and_the_former_one_goes_on_verifying,
+        what_is_no_task_token_is_refused,
+    ],
+    on_both_stores: [a_token_of_one_replica_is_good_at_another, a_key_that_was_taken_back_is_refused],
 );
 
 fn keys(pem: &Secret) -> TaskKeys {

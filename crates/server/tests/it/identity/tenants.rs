@@ -6,20 +6,22 @@ use serde_json::{Value, json};
 use tenure_contract::admin::TenantLimits;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{Answer, Server};
 use crate::identity::people::{
     ADMIN, Header, Key, column, delete, get, made, post, put, said, set, submit, with_users,
 };
-use crate::on_both_stores;
 
-on_both_stores!(
-    each_limit_refuses_with_a_clear_word_and_touches_nobody_else,
-    room_that_comes_free_can_be_used,
-    limits_are_set_shown_and_taken_away,
-    limits_of_the_configuration_hold_where_a_tenant_has_none_of_its_own,
-    a_limit_holds_on_every_replica,
-    a_queue_belongs_to_the_tenant_that_made_it,
-    a_shared_queue_is_for_all_and_set_by_admins,
+cases!(
+    Server,
+    on_sqlite: [
+        room_that_comes_free_can_be_used,
+        limits_are_set_shown_and_taken_away,
+        limits_of_the_configuration_hold_where_a_tenant_has_none_of_its_own,
+        a_queue_belongs_to_the_tenant_that_made_it,
+        a_shared_queue_is_for_all_and_set_by_admins,
+    ],
+    on_both_stores: [each_limit_refuses_with_a_clear_word_and_touches_nobody_else, a_limit_holds_on_every_replica],
 );
 
 const TASKS: &str = "/api/v1/tasks";

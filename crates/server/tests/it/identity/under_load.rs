@@ -12,12 +12,15 @@ use tenure_auth::worker::{Audience, MintRequest, SigningKey};
 use tenure_testkit::wait_until;
 use tenure_tls::{ServerTls, dev_certs};
 
+use crate::cases;
 use crate::harness::{SOON, Server};
 use crate::identity::people::{ADMIN, USER, delete, get, made, post, restarted, set, with_users};
 use crate::identity::provider::now;
-use crate::on_both_stores;
 
-on_both_stores!(keys_rotate_and_others_are_revoked_while_everybody_works);
+cases!(
+    Server,
+    on_both_stores: [keys_rotate_and_others_are_revoked_while_everybody_works],
+);
 
 fn key(n: usize) -> SigningKey {
     SigningKey::new(&format!("signing-key-number-{n}-with-at-least-32-bytes")).unwrap()

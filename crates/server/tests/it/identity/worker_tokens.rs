@@ -12,17 +12,15 @@ use tenure_auth::{Secret, WorkerAuth, WorkerKeys};
 use tenure_core::time::Timestamp;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{Answer, Server, TOKEN, merge};
 use crate::identity::people::{ADMIN, Header, USER, get, post, said, set, with_users};
 use crate::identity::provider::{b64, now};
-use crate::on_both_stores;
 
-on_both_stores!(
-    tokens_that_are_accepted,
-    tokens_that_are_refused,
-    a_revoked_token_is_refused_at_once_and_stays_revoked,
-    many_revocations_at_once_all_hold,
-    keys_change_without_a_restart,
+cases!(
+    Server,
+    on_sqlite: [tokens_that_are_accepted, tokens_that_are_refused, keys_change_without_a_restart],
+    on_both_stores: [a_revoked_token_is_refused_at_once_and_stays_revoked, many_revocations_at_once_all_hold],
 );
 
 const ACTIVE: &str = "the-active-signing-key-with-32-bytes-";

@@ -6,17 +6,20 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::{Secret, UserAuth, WorkerAuth};
 
+use crate::cases;
 use crate::harness::{Server, TOKEN};
-use crate::on_both_stores;
 
-on_both_stores!(
-    each_way_to_be_a_worker,
-    anonymous_workers_need_no_token,
-    without_a_worker_credential_nobody_claims,
-    each_way_to_be_a_user,
-    worker_tokens_do_not_open_the_user_api,
-    api_keys_do_not_open_the_worker_api,
-    probes_need_no_key,
+cases!(
+    Server,
+    on_sqlite: [
+        each_way_to_be_a_worker,
+        anonymous_workers_need_no_token,
+        without_a_worker_credential_nobody_claims,
+        each_way_to_be_a_user,
+        worker_tokens_do_not_open_the_user_api,
+        api_keys_do_not_open_the_worker_api,
+        probes_need_no_key,
+    ],
 );
 
 async fn with_tokens(server: Server) -> Server {

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::Server;
 
-everywhere!(a_long_backlog_runs_to_its_last_task, a_mixed_backlog_keeps_the_order_of_streams);
+cases!(
+    Server,
+    everywhere: [a_long_backlog_runs_to_its_last_task, a_mixed_backlog_keeps_the_order_of_streams],
+);
 
 const CLAIMERS: usize = 64;
 const MAX_JOBS: usize = 50;

@@ -2,25 +2,30 @@
 
 use serde_json::{Value, json};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Answer, Server, between, fatal, retryable};
 
-everywhere!(
-    a_task_that_waits_ends_at_once,
-    a_running_task_learns_by_heartbeat,
-    a_repeat_keeps_the_first_reason,
-    a_report_of_success_within_the_grace_counts,
-    a_report_of_failure_within_the_grace_ends_the_task_cancelled,
-    a_worker_that_stops_ends_the_task_cancelled,
-    the_end_of_the_grace_ends_the_attempt,
-    the_grace_starts_with_the_first_signal,
-    a_cancelled_task_of_a_dead_worker_is_never_granted_again,
-    an_immediate_cancel_revokes_the_lease,
-    an_immediate_cancel_follows_a_cooperative_one,
-    a_worker_may_cancel_of_its_own_accord,
-    ended_and_unknown_tasks_are_not_cancelled,
-    a_cancelled_task_can_be_retried,
-    bad_requests_to_cancel_are_refused,
+cases!(
+    Server,
+    on_sqlite: [
+        a_task_that_waits_ends_at_once,
+        a_repeat_keeps_the_first_reason,
+        a_report_of_success_within_the_grace_counts,
+        a_report_of_failure_within_the_grace_ends_the_task_cancelled,
+        a_worker_that_stops_ends_the_task_cancelled,
+        the_end_of_the_grace_ends_the_attempt,
+        the_grace_starts_with_the_first_signal,
+        an_immediate_cancel_follows_a_cooperative_one,
+        a_worker_may_cancel_of_its_own_accord,
+        ended_and_unknown_tasks_are_not_cancelled,
+        a_cancelled_task_can_be_retried,
+        bad_requests_to_cancel_are_refused,
+    ],
+    everywhere: [
+        a_running_task_learns_by_heartbeat,
+        a_cancelled_task_of_a_dead_worker_is_never_granted_again,
+        an_immediate_cancel_revokes_the_lease,
+    ],
 );
 
 async fn cancel(server: &Server, id: &str, body: Value) -> Answer {

@@ -6,21 +6,26 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::{RawClient, wait_until};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN, fatal};
 
-everywhere!(
-    each_job_of_a_batch_has_its_own_lease,
-    a_claim_never_waits_to_fill_its_batch,
-    a_claim_has_the_fields_of_the_contract,
-    a_job_is_claimed_by_its_id,
-    a_job_that_cannot_be_granted_says_why,
-    the_message_decides_whether_it_may_go,
-    the_same_claim_sent_again_gets_the_same_jobs,
-    a_claim_id_is_its_workers_own_and_ends_with_the_leases,
-    concurrent_claims_never_share_a_job,
-    a_worker_that_disconnects_takes_no_job,
-    a_claim_waits_for_as_long_as_it_was_told,
+cases!(
+    Server,
+    on_sqlite: [
+        each_job_of_a_batch_has_its_own_lease,
+        a_claim_never_waits_to_fill_its_batch,
+        a_claim_has_the_fields_of_the_contract,
+        a_job_that_cannot_be_granted_says_why,
+        a_claim_id_is_its_workers_own_and_ends_with_the_leases,
+        a_claim_waits_for_as_long_as_it_was_told,
+    ],
+    everywhere: [
+        a_job_is_claimed_by_its_id,
+        the_message_decides_whether_it_may_go,
+        the_same_claim_sent_again_gets_the_same_jobs,
+        concurrent_claims_never_share_a_job,
+        a_worker_that_disconnects_takes_no_job,
+    ],
 );
 
 async fn a_claim_has_the_fields_of_the_contract(server: Server) {

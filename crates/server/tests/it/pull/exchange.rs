@@ -5,22 +5,27 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
-    every_part_is_answered_in_order,
-    a_refused_item_refuses_nothing_else,
-    a_claim_does_not_wait_when_reports_were_sent,
-    a_claim_alone_waits,
-    a_split_answer_sends_the_reports_before_the_claim,
-    a_split_answer_without_a_claim_ends,
-    a_worker_that_leaves_a_split_exchange_takes_no_job,
-    too_many_items_are_refused_as_a_whole,
-    a_bad_claim_refuses_the_whole_and_reports_nothing,
-    a_new_incarnation_voids_what_the_old_process_held,
-    an_older_incarnation_is_turned_away,
-    workers_without_incarnations_keep_what_they_hold,
+cases!(
+    Server,
+    on_sqlite: [
+        a_refused_item_refuses_nothing_else,
+        a_claim_does_not_wait_when_reports_were_sent,
+        a_claim_alone_waits,
+        a_split_answer_sends_the_reports_before_the_claim,
+        a_split_answer_without_a_claim_ends,
+        too_many_items_are_refused_as_a_whole,
+        a_bad_claim_refuses_the_whole_and_reports_nothing,
+        an_older_incarnation_is_turned_away,
+        workers_without_incarnations_keep_what_they_hold,
+    ],
+    on_both_stores: [
+        every_part_is_answered_in_order,
+        a_worker_that_leaves_a_split_exchange_takes_no_job,
+        a_new_incarnation_voids_what_the_old_process_held,
+    ],
 );
 
 async fn claim_many(server: &Server, n: usize) -> Vec<Value> {

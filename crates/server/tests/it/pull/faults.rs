@@ -3,19 +3,22 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{Answer, Server, TOKEN, fatal, report};
-use crate::on_both_stores;
 
-on_both_stores!(
-    errors_of_the_user_api_have_their_shape,
-    errors_of_the_worker_api_have_their_shape,
-    each_row_of_the_error_table,
-    checks_run_in_their_order,
-    unknown_paths_and_methods_answer_in_the_style_of_their_api,
-    bodies_that_are_no_json_are_malformed,
-    bodies_of_another_type_are_unsupported,
-    ranges_of_a_claim_are_checked,
-    wrong_types_name_their_field,
+cases!(
+    Server,
+    on_sqlite: [
+        errors_of_the_user_api_have_their_shape,
+        errors_of_the_worker_api_have_their_shape,
+        each_row_of_the_error_table,
+        checks_run_in_their_order,
+        unknown_paths_and_methods_answer_in_the_style_of_their_api,
+        bodies_that_are_no_json_are_malformed,
+        bodies_of_another_type_are_unsupported,
+        ranges_of_a_claim_are_checked,
+        wrong_types_name_their_field,
+    ],
 );
 
 const UNKNOWN: &str = "018c385a-9fb1-9509-0e89-33fe3b7b1aa9";

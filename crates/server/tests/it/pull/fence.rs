@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Server, fatal, retryable};
 
-everywhere!(
-    the_fence_grows_over_expiry_retry_and_redrive,
-    a_guarded_write_of_the_old_holder_fails,
-    tokens_and_attempt_ids_are_fresh_with_every_grant,
+cases!(
+    Server,
+    on_sqlite: [a_guarded_write_of_the_old_holder_fails, tokens_and_attempt_ids_are_fresh_with_every_grant],
+    everywhere: [the_fence_grows_over_expiry_retry_and_redrive],
 );
 
 /// One task through every way of coming back, with the grant of each round.

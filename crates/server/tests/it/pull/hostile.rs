@@ -9,17 +9,19 @@ use tenure_core::command::Command;
 use tenure_core::command::submit::{NewTask, Start, Submit};
 use tenure_testkit::{RawClient, wait_until};
 
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN};
-use crate::on_both_stores;
 
-on_both_stores!(
-    idle_and_slow_connections_block_nobody,
-    requests_that_are_no_http_are_refused,
-    too_many_headers_are_refused,
-    nul_bytes_in_texts_break_nothing,
-    what_is_too_much_is_turned_away,
-    a_drain_ends_long_polls_and_finishes_what_was_accepted,
-    connections_beyond_the_cap_wait_for_their_turn,
+cases!(
+    Server,
+    on_sqlite: [
+        idle_and_slow_connections_block_nobody,
+        requests_that_are_no_http_are_refused,
+        too_many_headers_are_refused,
+        what_is_too_much_is_turned_away,
+        connections_beyond_the_cap_wait_for_their_turn,
+    ],
+    on_both_stores: [nul_bytes_in_texts_break_nothing, a_drain_ends_long_polls_and_finishes_what_was_accepted],
 );
 
 async fn idle_and_slow_connections_block_nobody(server: Server) {

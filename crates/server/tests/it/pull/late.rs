@@ -2,20 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Server, fatal, retryable};
 
-everywhere!(
-    a_late_completion_is_accepted_before_another_claim,
-    a_late_completion_takes_the_task_off_the_dead_letters,
-    a_late_retryable_fail_leaves_the_retry_alone,
-    a_late_final_fail_withdraws_the_retry,
-    after_another_claim_a_report_is_evidence_only,
-    more_late_reports_are_counted,
-    a_late_report_of_a_cancelled_task_is_refused,
-    a_late_report_after_the_deadline_is_refused,
-    each_status_is_told_in_the_words_of_the_contract,
-    an_unswept_lease_is_judged_as_expired,
+cases!(
+    Server,
+    on_sqlite: [
+        a_late_completion_takes_the_task_off_the_dead_letters,
+        a_late_retryable_fail_leaves_the_retry_alone,
+        a_late_final_fail_withdraws_the_retry,
+        more_late_reports_are_counted,
+        a_late_report_of_a_cancelled_task_is_refused,
+        a_late_report_after_the_deadline_is_refused,
+        each_status_is_told_in_the_words_of_the_contract,
+        an_unswept_lease_is_judged_as_expired,
+    ],
+    everywhere: [a_late_completion_is_accepted_before_another_claim, after_another_claim_a_report_is_evidence_only],
 );
 
 async fn expired(server: &Server, extra: Value) -> (String, Value) {

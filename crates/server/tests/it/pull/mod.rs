@@ -1,4 +1,4 @@
-//! The pull contract over HTTP, on SQLite and on Postgres.
+//! The pull contract over HTTP.
 
 mod auth;
 mod backlog;

@@ -3,19 +3,24 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, later};
-use crate::on_both_stores;
 
 const TEN_MINUTES: i64 = 600_000;
 
-on_both_stores!(
-    an_outage_expires_no_lease_before_the_grace_ends,
-    an_outage_of_the_store_alone_is_one_too,
-    a_holder_that_comes_back_within_the_grace_keeps_its_job,
-    what_nobody_renews_expires_when_the_grace_ends,
-    a_timeout_and_a_cancel_wait_for_the_grace_too,
-    a_deadline_does_not,
-    a_short_pause_is_no_outage,
+cases!(
+    Server,
+    on_sqlite: [
+        a_holder_that_comes_back_within_the_grace_keeps_its_job,
+        what_nobody_renews_expires_when_the_grace_ends,
+        a_timeout_and_a_cancel_wait_for_the_grace_too,
+        a_deadline_does_not,
+    ],
+    on_both_stores: [
+        an_outage_expires_no_lease_before_the_grace_ends,
+        an_outage_of_the_store_alone_is_one_too,
+        a_short_pause_is_no_outage,
+    ],
 );
 
 async fn claimed(server: &Server, n: usize) -> Vec<Value> {

@@ -5,15 +5,13 @@ use tenure_core::queue::Transport;
 use tenure_engine::store::{NextTry, OutboxItem, PutOff};
 use tenure_server::Transports;
 
+use crate::cases;
 use crate::harness::{Server, between, time};
-use crate::on_both_stores;
 
-on_both_stores!(
-    an_entry_is_shown_in_each_of_its_states,
-    entries_are_filtered_and_paged,
-    failed_entries_are_tried_again,
-    bad_questions_name_their_field,
-    a_caller_that_is_narrowed_gets_nothing,
+cases!(
+    Server,
+    on_sqlite: [failed_entries_are_tried_again, bad_questions_name_their_field, a_caller_that_is_narrowed_gets_nothing],
+    on_both_stores: [an_entry_is_shown_in_each_of_its_states, entries_are_filtered_and_paged],
 );
 
 const PATH: &str = "/api/v1/admin/outbox";

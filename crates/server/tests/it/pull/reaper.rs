@@ -4,15 +4,17 @@ use serde_json::json;
 use tenure_core::TaskId;
 use tenure_testkit::wait_until;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{SOON, Server, between, later};
 
-everywhere!(
-    the_job_of_a_killed_worker_is_granted_again,
-    a_poisoned_row_does_not_stop_the_reaper,
-    hundreds_of_leases_that_expire_at_once_are_all_handled,
-    a_lease_that_is_renewed_does_not_expire,
-    an_expired_lease_is_never_extended_swept_or_not,
+cases!(
+    Server,
+    on_sqlite: [a_lease_that_is_renewed_does_not_expire, an_expired_lease_is_never_extended_swept_or_not],
+    everywhere: [
+        the_job_of_a_killed_worker_is_granted_again,
+        a_poisoned_row_does_not_stop_the_reaper,
+        hundreds_of_leases_that_expire_at_once_are_all_handled,
+    ],
 );
 
 async fn the_job_of_a_killed_worker_is_granted_again(server: Server) {

@@ -2,18 +2,20 @@
 
 use serde_json::json;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Server, fatal, later, report, retryable};
 
-everywhere!(
-    a_repeated_complete_gets_the_same_answer,
-    a_repeated_fail_gets_the_same_answer,
-    a_repeated_final_fail_gets_the_same_answer_after_a_redrive,
-    equal_json_in_another_order_is_a_replay,
-    other_content_is_a_conflict_and_changes_nothing,
-    a_replay_needs_the_token,
-    a_late_report_has_a_receipt_too,
-    a_report_without_a_result_is_replayed_only_without_one,
+cases!(
+    Server,
+    on_sqlite: [
+        a_repeated_fail_gets_the_same_answer,
+        a_repeated_final_fail_gets_the_same_answer_after_a_redrive,
+        equal_json_in_another_order_is_a_replay,
+        a_replay_needs_the_token,
+        a_late_report_has_a_receipt_too,
+        a_report_without_a_result_is_replayed_only_without_one,
+    ],
+    everywhere: [a_repeated_complete_gets_the_same_answer, other_content_is_a_conflict_and_changes_nothing],
 );
 
 async fn a_repeated_complete_gets_the_same_answer(server: Server) {

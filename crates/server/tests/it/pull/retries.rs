@@ -2,19 +2,21 @@
 
 use serde_json::{Value, json};
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Server, between, fatal, retryable};
 
-everywhere!(
-    backoff_grows_by_the_factor_up_to_the_maximum,
-    full_jitter_is_stable_and_within_its_bounds,
-    the_code_decides_when_retryable_is_absent,
-    the_budget_ends_in_the_dead_letters,
-    a_queue_without_dead_letters_only_fails_its_tasks,
-    a_retry_by_hand_grows_the_budget,
-    only_failed_and_cancelled_tasks_are_retried,
-    long_texts_of_an_error_are_cut,
-    a_checkpoint_is_handed_to_the_next_attempt,
+cases!(
+    Server,
+    on_sqlite: [
+        backoff_grows_by_the_factor_up_to_the_maximum,
+        full_jitter_is_stable_and_within_its_bounds,
+        the_code_decides_when_retryable_is_absent,
+        a_queue_without_dead_letters_only_fails_its_tasks,
+        only_failed_and_cancelled_tasks_are_retried,
+        long_texts_of_an_error_are_cut,
+        a_checkpoint_is_handed_to_the_next_attempt,
+    ],
+    everywhere: [the_budget_ends_in_the_dead_letters, a_retry_by_hand_grows_the_budget],
 );
 
 /// Fails attempt after attempt and gives how long each had to wait for the next.

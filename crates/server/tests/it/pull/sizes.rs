@@ -3,17 +3,19 @@
 use serde_json::json;
 use tenure_testkit::RawClient;
 
+use crate::cases;
 use crate::harness::{SOON, Server, TOKEN};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_payload_may_have_one_mebibyte,
-    a_result_may_have_one_mebibyte,
-    a_body_has_a_limit_of_its_own,
-    a_batch_may_have_thirty_two_mebibytes,
-    a_body_without_a_length_is_counted_as_it_comes,
-    a_content_length_that_lies_harms_nobody,
-    deep_json_is_carried_like_any_other,
+cases!(
+    Server,
+    on_sqlite: [
+        a_result_may_have_one_mebibyte,
+        a_body_has_a_limit_of_its_own,
+        a_body_without_a_length_is_counted_as_it_comes,
+        a_content_length_that_lies_harms_nobody,
+        deep_json_is_carried_like_any_other,
+    ],
+    on_both_stores: [a_payload_may_have_one_mebibyte, a_batch_may_have_thirty_two_mebibytes],
 );
 
 const LIMIT: usize = 1 << 20;

@@ -2,10 +2,13 @@
 
 use serde_json::json;
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 
-on_both_stores!(a_task_runs_to_its_end, a_waiting_claim_is_woken_by_a_submit, the_exchange_reports_and_claims);
+cases!(
+    Server,
+    everywhere: [a_task_runs_to_its_end, a_waiting_claim_is_woken_by_a_submit, the_exchange_reports_and_claims],
+);
 
 async fn a_task_runs_to_its_end(server: Server) {
     let id = server.submit(json!({"payload": {"day": "2025-01-15"}})).await;

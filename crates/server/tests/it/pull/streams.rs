@@ -5,19 +5,24 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{SOON, Server};
 
-everywhere!(
-    a_claim_over_four_streams_leaves_nothing_behind,
-    a_ready_high_stream_always_wins,
-    low_streams_start_promptly_when_the_high_one_is_empty,
-    the_order_within_a_stream_is_priority_then_readiness,
-    an_empty_list_of_streams_is_refused,
-    unknown_and_paused_streams_count_as_empty,
-    a_paused_stream_wakes_its_waiters_when_it_is_resumed,
-    a_full_stream_lets_the_next_one_have_its_turn,
-    grants_rotate_over_the_fairness_key,
+cases!(
+    Server,
+    on_sqlite: [
+        low_streams_start_promptly_when_the_high_one_is_empty,
+        the_order_within_a_stream_is_priority_then_readiness,
+        an_empty_list_of_streams_is_refused,
+        unknown_and_paused_streams_count_as_empty,
+        a_full_stream_lets_the_next_one_have_its_turn,
+        grants_rotate_over_the_fairness_key,
+    ],
+    everywhere: [
+        a_claim_over_four_streams_leaves_nothing_behind,
+        a_ready_high_stream_always_wins,
+        a_paused_stream_wakes_its_waiters_when_it_is_resumed,
+    ],
 );
 
 async fn claim(server: &Server, streams: &[&str], wait_ms: u64) -> Value {

@@ -3,18 +3,21 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{SOON, Server, between, fatal, retryable, time};
 
-everywhere!(
-    a_timeout_ends_a_job_whose_worker_heartbeats_on,
-    no_heartbeat_extends_a_lease_past_the_timeout,
-    no_lease_lasts_past_the_deadline,
-    the_deadline_ends_waiting_tasks,
-    the_deadline_ends_a_running_task,
-    a_retry_that_would_start_after_the_deadline_is_not_scheduled,
-    every_closed_attempt_has_state_reason_and_end,
-    intervals_come_from_task_queue_and_default,
+cases!(
+    Server,
+    on_sqlite: [
+        no_heartbeat_extends_a_lease_past_the_timeout,
+        no_lease_lasts_past_the_deadline,
+        the_deadline_ends_a_running_task,
+        a_retry_that_would_start_after_the_deadline_is_not_scheduled,
+        every_closed_attempt_has_state_reason_and_end,
+        intervals_come_from_task_queue_and_default,
+    ],
+    on_both_stores: [a_timeout_ends_a_job_whose_worker_heartbeats_on],
+    everywhere: [the_deadline_ends_waiting_tasks],
 );
 
 async fn a_timeout_ends_a_job_whose_worker_heartbeats_on(server: Server) {

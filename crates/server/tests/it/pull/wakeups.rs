@@ -7,15 +7,20 @@ use serde_json::{Value, json};
 use tenure_engine::store::Fault;
 use tenure_testkit::wait_until;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Answer, SOON, Server, report, retryable};
 
-everywhere!(
-    a_restart_loses_nothing_that_was_accepted,
-    a_submit_whose_commit_got_no_answer_happens_once,
-    a_claim_whose_commit_got_no_answer_is_granted_once,
-    a_complete_whose_commit_got_no_answer_happens_once,
-    a_fail_whose_commit_got_no_answer_happens_once,
+cases!(
+    Server,
+    on_both_stores: [
+        a_complete_whose_commit_got_no_answer_happens_once,
+        a_fail_whose_commit_got_no_answer_happens_once,
+    ],
+    everywhere: [
+        a_restart_loses_nothing_that_was_accepted,
+        a_submit_whose_commit_got_no_answer_happens_once,
+        a_claim_whose_commit_got_no_answer_is_granted_once,
+    ],
 );
 
 /// Two servers share the store and nothing else: what one commits wakes nobody in the other, as if it had crashed right

@@ -4,17 +4,19 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_core::TaskId;
 
+use crate::cases;
 use crate::harness::{Server, TOKEN, fatal, report};
-use crate::on_both_stores;
 
-on_both_stores!(
-    every_answer_names_the_contract,
-    every_time_is_utc,
-    unknown_fields_are_ignored_and_null_is_absent,
-    ids_are_taken_in_three_spellings,
-    request_ids_are_echoed_or_made,
-    payloads_come_back_as_they_were,
-    answers_are_not_stored_by_caches,
+cases!(
+    Server,
+    on_sqlite: [
+        every_answer_names_the_contract,
+        unknown_fields_are_ignored_and_null_is_absent,
+        ids_are_taken_in_three_spellings,
+        request_ids_are_echoed_or_made,
+        answers_are_not_stored_by_caches,
+    ],
+    on_both_stores: [every_time_is_utc, payloads_come_back_as_they_were],
 );
 
 async fn every_answer_names_the_contract(server: Server) {

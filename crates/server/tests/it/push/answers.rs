@@ -14,27 +14,31 @@ use tenure_core::id::{dispatch_id, ulid};
 use tenure_testkit::wait_until;
 use tokio::sync::{Notify, mpsc};
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both;
-use crate::push::kit::{SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_to, running, with_header};
+use crate::push::kit::{
+    self, SECRET, Worker, answer, at_once, deliveries, next_push_in_ms, push_to, running, with_header,
+};
 
 const CHUNK: [u8; 16 << 10] = [b' '; 16 << 10];
 
-on_both!(
-    an_accepted_push_is_repeated_only_when_no_start_comes,
-    a_duplicate_counts_as_accepted,
-    a_worker_says_when_to_come_again,
-    what_fails_is_pushed_again_with_a_back_off,
-    no_answer_and_no_start_in_time_is_a_failure,
-    a_refusal_fails_the_attempt_for_good,
-    a_start_counts_as_delivery_whatever_the_exchange_comes_to,
-    an_answer_that_goes_on_while_the_worker_works_is_kept_open,
-    of_an_answer_without_end_only_the_beginning_is_read,
-    an_answer_that_puts_a_push_off_is_not_kept_open,
-    a_start_after_a_refusal_is_too_late,
-    an_accepted_attempt_without_a_start_ends,
-    an_attempt_that_nobody_accepts_ends,
-    the_whole_way_of_a_task,
+cases!(
+    kit,
+    on_sqlite: [
+        a_duplicate_counts_as_accepted,
+        a_worker_says_when_to_come_again,
+        what_fails_is_pushed_again_with_a_back_off,
+        no_answer_and_no_start_in_time_is_a_failure,
+        a_refusal_fails_the_attempt_for_good,
+        a_start_counts_as_delivery_whatever_the_exchange_comes_to,
+        an_answer_that_goes_on_while_the_worker_works_is_kept_open,
+        of_an_answer_without_end_only_the_beginning_is_read,
+        an_answer_that_puts_a_push_off_is_not_kept_open,
+        a_start_after_a_refusal_is_too_late,
+        an_accepted_attempt_without_a_start_ends,
+        an_attempt_that_nobody_accepts_ends,
+    ],
+    on_both_stores: [an_accepted_push_is_repeated_only_when_no_start_comes, the_whole_way_of_a_task],
 );
 
 async fn the_whole_way_of_a_task(server: Server) {

@@ -7,16 +7,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_testkit::{Port, wait_until};
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both;
-use crate::push::kit::{A_WHILE, Worker, answer, push_queue};
+use crate::push::kit::{self, A_WHILE, Worker, answer, push_queue};
 
-on_both!(
-    a_dead_target_costs_others_nothing_and_its_tasks_no_attempts,
-    nothing_is_granted_for_a_dead_target_but_probes,
-    a_dead_target_is_tried_with_what_was_granted_before,
-    a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
-    a_hanging_target_holds_up_its_queue_alone,
+cases!(
+    kit,
+    on_sqlite: [
+        nothing_is_granted_for_a_dead_target_but_probes,
+        a_dead_target_is_tried_with_what_was_granted_before,
+        a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
+        a_hanging_target_holds_up_its_queue_alone,
+    ],
+    on_both_stores: [a_dead_target_costs_others_nothing_and_its_tasks_no_attempts],
 );
 
 async fn submit(server: &Server, queue: &str, count: usize) -> Vec<String> {

@@ -8,14 +8,17 @@ use tenure_core::command::claim::{Claim, Claimer};
 use tenure_engine::{ClaimWait, random_seed};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both;
-use crate::push::kit::{A_WHILE, Worker, answer, deliveries, dev_targets, keys, on, push_to};
+use crate::push::kit::{self, A_WHILE, Worker, answer, deliveries, dev_targets, keys, on, push_to};
 
-on_both!(
-    a_crash_between_grant_and_push_repeats_the_push,
-    a_push_without_an_answer_is_repeated_after_a_restart,
-    a_new_address_holds_from_the_next_push_on,
+cases!(
+    kit,
+    on_both_stores: [
+        a_crash_between_grant_and_push_repeats_the_push,
+        a_push_without_an_answer_is_repeated_after_a_restart,
+        a_new_address_holds_from_the_next_push_on,
+    ],
 );
 
 async fn a_crash_between_grant_and_push_repeats_the_push(mut server: Server) {
@@ -86,7 +89,7 @@ async fn a_new_address_holds_from_the_next_push_on(server: Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_control_planes_one_pushes_each_task() {
-    let one = crate::push::kit::postgres().await;
+    let one = kit::postgres().await;
     let two = on(Arc::clone(&one.home), Arc::clone(&one.clock), Some(dev_targets()), keys()).await;
     let worker = Worker::start(|_, pushed| async move {
         pushed.start().await;
@@ -119,7 +122,7 @@ async fn of_two_control_planes_one_pushes_each_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_control_plane_left_is_pushed_by_the_other() {
-    let alive = crate::push::kit::postgres().await;
+    let alive = kit::postgres().await;
     let worker = Worker::answering(202).await;
     push_to(&alive, &worker.url, json!({"concurrency": 1})).await.ok();
     // The only slot is taken by one that dies with it.

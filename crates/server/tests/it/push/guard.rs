@@ -10,11 +10,14 @@ use serde_json::json;
 use tenure_outbound::{Outbound, Policy, Resolver, Trust};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{Home, SOON, Server};
-use crate::on_both;
-use crate::push::kit::{Worker, at_once, deliveries, keys, on, push_to, targets};
+use crate::push::kit::{self, Worker, at_once, deliveries, keys, on, push_to, targets};
 
-on_both!(addresses_that_nobody_may_name_are_refused);
+cases!(
+    kit,
+    on_sqlite: [addresses_that_nobody_may_name_are_refused],
+);
 
 /// Says for each look-up what the name resolves to; the last one stays.
 #[derive(Clone, Default)]

@@ -26,25 +26,6 @@ use crate::harness::{Answer, Home, SOON, Server, TOKEN, database, merge};
 
 pub const SECRET: &str = "dispatch-secret-of-the-tests";
 
-/// Runs a case on both stores.
-#[macro_export]
-macro_rules! on_both {
-    ($($case:ident),+ $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case($crate::push::kit::sqlite().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case($crate::push::kit::postgres().await).await;
-            })+
-        }
-    };
-}
-
 pub async fn sqlite() -> Server {
     on(Arc::new(Home::Sqlite(tempfile::tempdir().unwrap())), Arc::default(), Some(dev_targets()), keys()).await
 }

@@ -9,11 +9,14 @@ use axum::http::Response;
 use serde_json::json;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both;
-use crate::push::kit::{Pushed, Worker, answer, push_to, with_header};
+use crate::push::kit::{self, Pushed, Worker, answer, push_to, with_header};
 
-on_both!(many_tasks_reach_a_worker_that_behaves_badly);
+cases!(
+    kit,
+    on_both_stores: [many_tasks_reach_a_worker_that_behaves_badly],
+);
 
 /// All of it on the embedded store. On Postgres a part keeps the tests short; `TENURE_PUSH_TASKS=10000` is the whole.
 fn tasks(server: &Server) -> usize {

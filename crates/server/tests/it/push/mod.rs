@@ -1,4 +1,4 @@
-//! Tasks that are pushed to a worker over HTTP, on SQLite and on Postgres.
+//! Tasks that are pushed to a worker over HTTP.
 
 mod answers;
 mod circuits;

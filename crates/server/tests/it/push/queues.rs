@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both;
-use crate::push::kit::{push_to, sqlite};
+use crate::push::kit::{self, push_to, sqlite};
 
-on_both!(
-    a_block_is_shown_with_its_defaults_and_kept_by_other_settings,
-    what_the_configuration_does_not_have_cannot_be_named,
-    a_push_queue_has_no_transport,
+cases!(
+    kit,
+    on_sqlite: [what_the_configuration_does_not_have_cannot_be_named, a_push_queue_has_no_transport],
+    on_both_stores: [a_block_is_shown_with_its_defaults_and_kept_by_other_settings],
 );
 
 async fn a_block_is_shown_with_its_defaults_and_kept_by_other_settings(server: Server) {
@@ -85,7 +85,7 @@ async fn a_control_plane_that_does_not_push_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_gone_stops_pushes_and_one_that_is_back_lets_them_go_on() {
     let server = sqlite().await;
-    let worker = crate::push::kit::Worker::answering(202).await;
+    let worker = kit::Worker::answering(202).await;
     push_to(&server, &worker.url, json!({"secret_ref": "etl-dispatch"})).await.ok();
     let targets = server.config.push.clone().unwrap();
     let secrets = targets.get().secrets.clone();
@@ -99,7 +99,7 @@ async fn a_secret_that_is_gone_stops_pushes_and_one_that_is_back_lets_them_go_on
     })
     .await;
     for pushed in worker.pushed() {
-        assert_eq!(pushed.header("x-tenure-dispatch-secret"), crate::push::kit::SECRET, "never without it");
+        assert_eq!(pushed.header("x-tenure-dispatch-secret"), kit::SECRET, "never without it");
         pushed.succeed().await;
     }
     for task in tasks {

@@ -3,15 +3,18 @@
 use serde_json::json;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both;
-use crate::push::kit::{Worker, push_to};
+use crate::push::kit::{self, Worker, push_to};
 
-on_both!(
-    slots_are_freed_by_the_end_of_an_attempt,
-    the_rate_holds_back_what_is_more,
-    a_task_of_a_push_queue_cannot_be_claimed,
-    a_paused_queue_pushes_nothing_new,
+cases!(
+    kit,
+    on_sqlite: [
+        the_rate_holds_back_what_is_more,
+        a_task_of_a_push_queue_cannot_be_claimed,
+        a_paused_queue_pushes_nothing_new,
+    ],
+    on_both_stores: [slots_are_freed_by_the_end_of_an_attempt],
 );
 
 async fn slots_are_freed_by_the_end_of_an_attempt(server: Server) {

@@ -3,11 +3,14 @@
 use serde_json::json;
 use tenure_engine::store::Fault;
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 use crate::runs::kit::{claim, complete, entry, shown, states, submit, these, until, with};
 
-on_both_stores!(each_step_of_an_end_fails_once, a_run_goes_on_after_a_restart);
+cases!(
+    Server,
+    on_both_stores: [each_step_of_an_end_fails_once, a_run_goes_on_after_a_restart],
+);
 
 async fn each_step_of_an_end_fails_once(server: Server) {
     let mut failures = 0;

@@ -2,22 +2,27 @@
 
 use serde_json::json;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{Server, fatal, retryable};
 use crate::runs::kit::{chain, claim, complete, entry, fail, shown, states, submit, task, these, until, with};
 
-everywhere!(
-    tasks_run_in_the_order_of_the_graph,
-    a_failure_skips_all_behind_it,
-    a_retry_spreads_nothing,
-    a_canceled_task_cancels_all_behind_it,
-    a_canceled_run_ends_what_waits_and_asks_what_runs,
-    a_run_that_has_ended_cannot_be_canceled,
-    duplicates_and_other_orders_reach_the_same_end,
-    a_late_report_after_consequences_is_refused_and_kept,
-    what_had_consequences_is_not_retried_alone,
-    a_dead_worker_is_a_failure_like_any_other,
-    a_deadline_passes_while_a_task_waits,
+cases!(
+    Server,
+    on_sqlite: [
+        a_retry_spreads_nothing,
+        a_canceled_task_cancels_all_behind_it,
+        a_run_that_has_ended_cannot_be_canceled,
+        duplicates_and_other_orders_reach_the_same_end,
+        a_late_report_after_consequences_is_refused_and_kept,
+        what_had_consequences_is_not_retried_alone,
+        a_dead_worker_is_a_failure_like_any_other,
+        a_deadline_passes_while_a_task_waits,
+    ],
+    everywhere: [
+        tasks_run_in_the_order_of_the_graph,
+        a_failure_skips_all_behind_it,
+        a_canceled_run_ends_what_waits_and_asks_what_runs,
+    ],
 );
 
 async fn tasks_run_in_the_order_of_the_graph(server: Server) {

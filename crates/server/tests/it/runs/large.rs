@@ -2,15 +2,14 @@
 
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{Server, fatal};
-use crate::on_both_stores;
 use crate::runs::kit::{claim, claim_many, report, shown, submit, work_off};
 
-on_both_stores!(
-    a_thousand_out_and_a_thousand_in,
-    ten_thousand_tasks_in_chains_and_diamonds,
-    a_failure_at_the_head_skips_ten_thousand,
-    ten_thousand_tasks_are_cancelled_at_once,
+cases!(
+    Server,
+    on_sqlite: [a_thousand_out_and_a_thousand_in, a_failure_at_the_head_skips_ten_thousand],
+    on_both_stores: [ten_thousand_tasks_in_chains_and_diamonds, ten_thousand_tasks_are_cancelled_at_once],
 );
 
 fn small(key: &str, depends_on: &[String]) -> Value {

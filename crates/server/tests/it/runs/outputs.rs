@@ -3,17 +3,22 @@
 use serde_json::json;
 use tenure_core::limits;
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 use crate::runs::kit::{claim, complete, entry, shown, states, submit, task, these, with};
 
-on_both_stores!(
-    outputs_are_filled_in_when_a_task_is_ready,
-    what_is_not_there_fails_the_task_and_skips_those_behind_it,
-    a_payload_that_grows_too_large_fails_its_task,
-    an_output_is_text_and_never_read_as_a_reference,
-    outputs_that_are_too_large_together_fail_their_task_alone,
-    references_are_bounded,
+cases!(
+    Server,
+    on_sqlite: [
+        what_is_not_there_fails_the_task_and_skips_those_behind_it,
+        a_payload_that_grows_too_large_fails_its_task,
+        an_output_is_text_and_never_read_as_a_reference,
+        references_are_bounded,
+    ],
+    on_both_stores: [
+        outputs_are_filled_in_when_a_task_is_ready,
+        outputs_that_are_too_large_together_fail_their_task_alone,
+    ],
 );
 
 async fn outputs_are_filled_in_when_a_task_is_ready(server: Server) {

@@ -2,18 +2,21 @@
 
 use serde_json::json;
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 use crate::runs::kit::{chain, claim, complete, entry, fail, shown, states, submit, task, these, with};
 
-on_both_stores!(
-    what_succeeded_is_carried_over_and_the_rest_runs_anew,
-    only_what_failed_or_was_cancelled_is_repeated,
-    a_run_key_makes_a_rerun_safe_to_repeat,
-    references_are_filled_in_from_what_was_carried_over,
-    a_rerun_of_a_rerun_goes_on_from_there,
-    a_deadline_that_has_passed_stops_no_rerun,
-    outputs_that_are_too_large_together_are_not_carried_over,
+cases!(
+    Server,
+    on_sqlite: [
+        only_what_failed_or_was_cancelled_is_repeated,
+        a_run_key_makes_a_rerun_safe_to_repeat,
+        references_are_filled_in_from_what_was_carried_over,
+        a_rerun_of_a_rerun_goes_on_from_there,
+        a_deadline_that_has_passed_stops_no_rerun,
+        outputs_that_are_too_large_together_are_not_carried_over,
+    ],
+    on_both_stores: [what_succeeded_is_carried_over_and_the_rest_runs_anew],
 );
 
 async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {

@@ -2,21 +2,23 @@
 
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::Server;
-use crate::on_both_stores;
 use crate::runs::kit::{entry, shown, states, submit, task, these, with};
 
-on_both_stores!(
-    a_run_is_new_and_shows_its_tasks,
-    the_example_of_the_notes_is_a_run,
-    a_run_key_names_one_run,
-    defaults_and_order_make_no_difference_to_the_fingerprint,
-    bad_graphs_are_refused_by_entry_and_field,
-    bad_fields_are_refused_by_entry_and_field,
-    a_run_is_written_whole_or_not_at_all,
-    camel_case_is_read_too,
-    the_deadline_of_the_run_is_that_of_its_tasks,
-    others_see_nothing_of_it,
+cases!(
+    Server,
+    on_sqlite: [
+        a_run_is_new_and_shows_its_tasks,
+        the_example_of_the_notes_is_a_run,
+        defaults_and_order_make_no_difference_to_the_fingerprint,
+        bad_graphs_are_refused_by_entry_and_field,
+        bad_fields_are_refused_by_entry_and_field,
+        camel_case_is_read_too,
+        the_deadline_of_the_run_is_that_of_its_tasks,
+        others_see_nothing_of_it,
+    ],
+    on_both_stores: [a_run_key_names_one_run, a_run_is_written_whole_or_not_at_all],
 );
 
 async fn a_run_is_new_and_shows_its_tasks(server: Server) {

@@ -2,16 +2,18 @@
 
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{SOON, Server};
-use crate::on_both_stores;
 use crate::runs::kit::{chain, claim, complete, entry, fail, shown, submit, task, with};
 
-on_both_stores!(
-    runs_are_listed_newest_first_and_by_filter,
-    a_blocked_task_says_what_it_waits_for,
-    changes_of_runs_are_told,
-    a_task_alone_is_in_no_run,
-    a_tenant_that_has_enough_submits_no_run,
+cases!(
+    Server,
+    on_sqlite: [
+        a_blocked_task_says_what_it_waits_for,
+        a_task_alone_is_in_no_run,
+        a_tenant_that_has_enough_submits_no_run,
+    ],
+    on_both_stores: [runs_are_listed_newest_first_and_by_filter, changes_of_runs_are_told],
 );
 
 async fn runs_are_listed_newest_first_and_by_filter(server: Server) {

@@ -5,17 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, fatal, retryable};
-use crate::on_both_stores;
 
-on_both_stores!(
-    every_change_is_told_in_order,
-    a_watcher_goes_on_behind_its_last_event,
-    events_survive_a_restart,
-    a_pruned_past_is_a_reset,
-    a_strange_id_is_refused_or_a_reset,
-    a_watcher_without_an_id_sees_only_what_comes,
-    a_drain_ends_the_stream,
+cases!(
+    Server,
+    on_sqlite: [
+        a_watcher_goes_on_behind_its_last_event,
+        a_strange_id_is_refused_or_a_reset,
+        a_watcher_without_an_id_sees_only_what_comes,
+        a_drain_ends_the_stream,
+    ],
+    on_both_stores: [every_change_is_told_in_order, events_survive_a_restart, a_pruned_past_is_a_reset],
 );
 
 #[derive(Debug, Clone, PartialEq)]

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{Server, TOKEN};
-use crate::on_both_stores;
 
-on_both_stores!(
-    probes_answer,
-    metrics_are_in_the_format_of_prometheus,
-    every_documented_route_answers,
-    every_served_route_is_documented,
+cases!(
+    Server,
+    on_sqlite: [every_documented_route_answers, every_served_route_is_documented],
+    on_both_stores: [probes_answer, metrics_are_in_the_format_of_prometheus],
 );
 
 async fn probes_answer(server: Server) {

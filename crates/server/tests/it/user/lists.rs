@@ -4,21 +4,26 @@ use serde_json::{Value, json};
 use tenure_server::Transports;
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{SOON, Server, later, retryable, time};
-use crate::on_both_stores;
 
-on_both_stores!(
-    tasks_are_paged_newest_first,
-    tasks_are_filtered_by_every_field,
-    bad_queries_name_their_field,
-    queues_are_set_shown_and_listed,
-    a_setting_replaces_the_whole,
-    a_transport_stays_until_another_one_is_named,
-    queue_counts_follow_the_tasks,
-    a_paused_queue_lets_running_work_go_on,
-    bad_settings_are_refused,
-    why_tells_each_cause,
-    a_rate_limit_lets_waiting_claims_through_in_time,
+cases!(
+    Server,
+    on_sqlite: [
+        bad_queries_name_their_field,
+        queues_are_set_shown_and_listed,
+        a_setting_replaces_the_whole,
+        a_transport_stays_until_another_one_is_named,
+        a_paused_queue_lets_running_work_go_on,
+        bad_settings_are_refused,
+    ],
+    on_both_stores: [
+        tasks_are_paged_newest_first,
+        tasks_are_filtered_by_every_field,
+        queue_counts_follow_the_tasks,
+        why_tells_each_cause,
+        a_rate_limit_lets_waiting_claims_through_in_time,
+    ],
 );
 
 fn ids(page: &Value) -> Vec<String> {

@@ -3,19 +3,20 @@
 use serde_json::{Value, json};
 use tenure_testkit::wait_until;
 
-use crate::everywhere;
+use crate::cases;
 use crate::harness::{SOON, Server, fatal};
 
-everywhere!(
-    a_dry_run_changes_nothing,
-    matching_tasks_are_released_and_others_not,
-    every_filter_field_narrows,
-    the_rate_is_kept,
-    the_same_key_returns_the_current_counts,
-    an_empty_filter_is_refused,
-    a_redrive_survives_a_restart,
-    two_that_overlap_release_a_task_once,
-    dead_letters_are_listed_and_paged,
+cases!(
+    Server,
+    on_sqlite: [
+        a_dry_run_changes_nothing,
+        matching_tasks_are_released_and_others_not,
+        the_rate_is_kept,
+        the_same_key_returns_the_current_counts,
+        an_empty_filter_is_refused,
+    ],
+    on_both_stores: [every_filter_field_narrows, dead_letters_are_listed_and_paged],
+    everywhere: [a_redrive_survives_a_restart, two_that_overlap_release_a_task_once],
 );
 
 /// Makes `n` dead letters of a queue with this operator and error code.

@@ -3,20 +3,25 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{Server, between, time};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_task_is_shown_as_it_was_submitted,
-    the_same_key_and_content_is_the_same_task,
-    the_same_key_with_other_content_is_a_conflict,
-    a_key_is_unique_per_tenant_and_workspace,
-    concurrent_submits_with_one_key_make_one_task,
-    a_batch_is_all_or_nothing,
-    a_batch_repeats_what_exists_and_within_itself,
-    a_batch_has_its_limits,
-    a_delay_and_a_time_schedule_a_task,
-    every_field_has_its_bounds,
+cases!(
+    Server,
+    on_sqlite: [
+        the_same_key_and_content_is_the_same_task,
+        the_same_key_with_other_content_is_a_conflict,
+        a_key_is_unique_per_tenant_and_workspace,
+        a_batch_repeats_what_exists_and_within_itself,
+        a_batch_has_its_limits,
+        a_delay_and_a_time_schedule_a_task,
+        every_field_has_its_bounds,
+    ],
+    on_both_stores: [
+        a_task_is_shown_as_it_was_submitted,
+        concurrent_submits_with_one_key_make_one_task,
+        a_batch_is_all_or_nothing,
+    ],
 );
 
 async fn submit(server: &Server, extra: Value) -> (StatusCode, Value) {

@@ -5,17 +5,19 @@ use serde_json::{Value, json};
 use tenure_auth::{Secret, UserAuth};
 use tenure_testkit::wait_until;
 
+use crate::cases;
 use crate::harness::{Answer, SOON, Server, TOKEN, fatal};
-use crate::on_both_stores;
 
-on_both_stores!(
-    a_tenant_submits_for_itself_only,
-    a_task_of_another_tenant_is_not_found,
-    lists_show_only_what_is_the_callers,
-    a_redrive_touches_only_what_is_the_callers,
-    idempotency_keys_of_tenants_do_not_meet,
-    events_of_another_tenant_are_not_seen,
-    workers_serve_every_tenant,
+cases!(
+    Server,
+    on_sqlite: [
+        a_tenant_submits_for_itself_only,
+        a_task_of_another_tenant_is_not_found,
+        idempotency_keys_of_tenants_do_not_meet,
+        events_of_another_tenant_are_not_seen,
+        workers_serve_every_tenant,
+    ],
+    on_both_stores: [lists_show_only_what_is_the_callers, a_redrive_touches_only_what_is_the_callers],
 );
 
 const USER: (&str, &str) = ("X-API-Key", "user-key");
