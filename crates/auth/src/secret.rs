@@ -38,7 +38,7 @@ impl Secret {
 /// Bytes that nobody can guess.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0_u8; N];
-    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system gives no randomness: {error}"));
+    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system provides no randomness: {error}"));
     bytes
 }
 

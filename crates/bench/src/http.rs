@@ -33,9 +33,7 @@ impl Target {
     pub fn new(url: &str, worker_token: Option<&str>, api_key: Option<&str>) -> Result<Self> {
         let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let address = address.filter(|address| !address.is_empty() && !address.contains('/'));
-        let Some(address) = address else {
-            bail!("{url} is no address of a server: say it like http://127.0.0.1:7423")
-        };
+        let Some(address) = address else { bail!("{url} is not a server address such as http://127.0.0.1:7423") };
         let address = if has_port(address) { address.to_owned() } else { format!("{address}:80") };
         let secret = |value: String| -> Result<HeaderValue> {
             let mut value = HeaderValue::from_str(&value).context("a credential holds what no header may hold")?;

@@ -92,7 +92,7 @@ impl Place {
                 None
             }
         };
-        let folder = TempDir::with_prefix("tenure-bench-").context("no temporary folder could be made")?;
+        let folder = TempDir::with_prefix("tenure-bench-").context("the temporary folder could not be created")?;
         Ok(Self { choice, own_postgres, folder })
     }
 

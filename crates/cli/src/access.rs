@@ -129,7 +129,7 @@ pub fn outbound(config: &Config, dev_mode: bool) -> anyhow::Result<Outbound> {
         allow_cidrs: config.outbound.allow_cidrs.clone(),
         settings: "outbound",
     };
-    Outbound::new(policy, &Trust::System).context("the client for outbound calls could not be made")
+    Outbound::new(policy, &Trust::System).context("the client for outbound calls could not be created")
 }
 
 /// What tasks are pushed with. `own_url` is where the server listens: in dev mode workers on this machine find it there.
@@ -141,7 +141,7 @@ pub fn push_targets(config: &Config, dev_mode: bool, own_url: Option<&str>) -> a
         allow_cidrs: push.allow_cidrs.clone(),
         settings: "push",
     };
-    let client = Outbound::new(policy, &Trust::System).context("the client for pushes could not be made")?;
+    let client = Outbound::new(policy, &Trust::System).context("the client for pushes could not be created")?;
     let read = |path: &Path, setting: &str, name: &str| {
         std::fs::read(path).map_err(|error| {
             let problem = format!("{setting} names {} for `{name}`, which cannot be read: {error}", path.display());

@@ -25,37 +25,37 @@ pub enum Command {
     Up(up::Args),
     /// Start a server
     Serve(serve::Args),
-    /// Start a worker: take tasks from queues and run them
+    /// Start a worker that takes tasks from queues and runs them
     Worker(Box<worker::Args>),
     /// Submit, list, watch, cancel and retry tasks
     Task(task::Args),
-    /// Submit, show, watch, cancel and repeat runs: tasks that depend on each other
+    /// Submit, show, watch, cancel and rerun runs of dependent tasks
     Run(run::Args),
     /// List queues, set their limits, pause and resume them
     Queue(queue::Args),
-    /// List tasks that failed for good, and run them again
+    /// List tasks that failed for good, and redrive them
     DeadLetter(dead_letter::Args),
-    /// List wake-ups that leave the store, and try failed ones again
+    /// List wake-ups sent over Redis or SQS, and retry failed ones
     Outbox(outbox::Args),
-    /// Try out a worker that tasks are pushed to
+    /// Test a worker that tasks are pushed to
     Push(push::Args),
     /// Store an API key for a server
     Login(login::LoginArgs),
-    /// Forget the stored API key of a server
+    /// Remove the stored API key of a server
     Logout(login::LogoutArgs),
-    /// Say whom the API key stands for
+    /// Show the identity of the current API key
     Whoami(login::WhoAmIArgs),
-    /// Make, list and revoke API keys
+    /// Create, list and revoke API keys
     ApiKey(api_key::Args),
     /// Show tenants and set their limits
     Tenant(tenant::Args),
-    /// Show what admins and users did
+    /// Show the audit log
     Audit(audit::Args),
     /// Show, check and explain the configuration
     Config(config::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
-    /// Make a throwaway CA and certificates for local use
+    /// Create a throwaway CA and certificates for local use
     DevCerts(dev_certs::Args),
     /// Measure throughput, latency and cost on this machine
     Bench(bench::Args),
@@ -85,7 +85,7 @@ pub fn command() -> clap::Command {
     let commands = overview(&command);
     command.help_template(format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{commands}\
-         \n`tenure COMMAND --help` says more. Configuration: --config, TENURE_CONFIG, ./tenure.yaml,\n\
+         \nRun `tenure COMMAND --help` for details. Configuration: --config, TENURE_CONFIG, ./tenure.yaml,\n\
          ~/.tenure/config.yaml or /etc/tenure/tenure.yaml, whichever is found first.\n\n{CODES}\n"
     ))
 }

@@ -100,8 +100,8 @@ impl Credentials {
             opened => opened.map_err(unreadable)?,
         };
         if file.metadata().map_err(unreadable)?.permissions().mode() & 0o077 != 0 {
-            return Err(Stop::usage(format!("others can read the stored keys in {path}"))
-                .hint(format!("chmod 600 {path}; then think of making new keys"))
+            return Err(Stop::usage(format!("other users can read the stored keys in {path}"))
+                .hint(format!("chmod 600 {path}; consider creating new keys"))
                 .into());
         }
         let mut text = String::new();
@@ -169,7 +169,7 @@ mod tests {
             std::fs::set_permissions(&credentials.path, std::fs::Permissions::from_mode(exposed)).unwrap();
             for refused in [credentials.key_of("http://a:1").map(drop), credentials.store("http://b", "other")] {
                 let error = format!("{:?}", refused.unwrap_err());
-                assert!(error.contains("others can read") && !error.contains("hunter2"), "{error}");
+                assert!(error.contains("other users can read") && !error.contains("hunter2"), "{error}");
             }
         }
     }

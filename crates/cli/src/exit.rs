@@ -32,9 +32,9 @@ Exit codes:
   1  failed
   2  wrong flags, values or configuration
   3  not found
-  4  refused by the server: conflict, bad or missing key
+  4  refused by the server: conflict, invalid or missing key
   5  server unreachable or unavailable
-  10, 11  the task or run failed, was canceled (watch, submit --wait, rerun --wait)";
+  10, 11  the task or run failed (10) or was canceled (11), with watch or --wait";
 
 /// An end with a reason, and what can be done about it.
 #[derive(Debug, thiserror::Error)]
@@ -156,13 +156,13 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             return stop.hint.clone();
         }
         match cause.downcast_ref::<ClientError>()? {
-            ClientError::Network { .. } => {
-                Some("is a server running there? `tenure up` starts one, --server URL names another".to_owned())
-            }
+            ClientError::Network { .. } => Some(
+                "is a server running there? Start one with `tenure up`, or choose another with --server URL".to_owned(),
+            ),
             ClientError::Api { status: 401, .. } => {
-                Some("log in with `tenure login`, or give a key with --api-key-file or TENURE_API_KEY".to_owned())
+                Some("log in with `tenure login`, or set a key with --api-key-file or TENURE_API_KEY".to_owned())
             }
-            ClientError::Api { status: 403, .. } => Some("`tenure whoami` says what this key stands for".to_owned()),
+            ClientError::Api { status: 403, .. } => Some("`tenure whoami` shows the identity of this key".to_owned()),
             _ => None,
         }
     })

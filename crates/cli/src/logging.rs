@@ -31,7 +31,7 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let filter = match set {
         None => EnvFilter::new(level),
         Some((name, text)) => EnvFilter::try_new(&text).map_err(|error| {
-            Stop::usage(format!("{name} cannot be read: {error}")).hint("say it like info,tenure=debug")
+            Stop::usage(format!("{name} cannot be read: {error}")).hint("for example info,tenure=debug")
         })?,
     };
     Ok(filter.add_directive(SECRETIVE.parse()?))

@@ -44,7 +44,7 @@ pub fn page<T: Serialize>(
     }
     line(table(&page.items))?;
     if page.next_cursor.is_some() {
-        eprintln!("There are more: --all, or a larger --limit, shows them.");
+        eprintln!("There are more: use --all or a larger --limit.");
     }
     Ok(())
 }

@@ -6,19 +6,19 @@ use jiff::Timestamp;
 
 /// A duration as the wire has it: `30s`, `5m`, `1h30m`, `0`.
 pub fn wire(text: &str) -> Result<Duration, String> {
-    tenure_contract::duration::parse(text).ok_or_else(|| "say it like 500ms, 30s, 5m or 1h30m".to_owned())
+    tenure_contract::duration::parse(text).ok_or_else(|| "write it as 500ms, 30s, 5m or 1h30m".to_owned())
 }
 
 /// `5s`, `1h30m`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}: say it like 500ms, 5s, 10m, 1h30m or 7d"))
+    humantime::parse_duration(text).map_err(|error| format!("{error}: write it as 500ms, 5s, 10m, 1h30m or 7d"))
 }
 
 /// A length of time that the API counts in whole seconds.
 pub fn seconds(text: &str) -> Result<i64, String> {
     let duration = duration(text)?;
     if duration.subsec_nanos() != 0 {
-        return Err("this is counted in whole seconds".to_owned());
+        return Err("only whole seconds are allowed".to_owned());
     }
     i64::try_from(duration.as_secs()).map_err(|_| "this is too long".to_owned())
 }
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(seconds("7d"), Ok(604_800));
         assert!(seconds("1500ms").is_err());
         for text in ["", "5", "-5s", "soon"] {
-            assert!(duration(text).unwrap_err().contains("say it like"), "{text}");
+            assert!(duration(text).unwrap_err().contains("write it as"), "{text}");
         }
     }
 

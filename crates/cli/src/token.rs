@@ -18,7 +18,7 @@ pub fn make_data_folder(data: &Path) -> anyhow::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(data)
-        .with_context(|| format!("the data folder {} could not be made", data.display()))
+        .with_context(|| format!("the data folder {} could not be created", data.display()))
 }
 
 /// The token of the data folder; a new one if there is none yet. The flag says that it is new.
@@ -28,7 +28,7 @@ pub fn read_or_make(data: &Path) -> anyhow::Result<(Secret, bool)> {
 
 /// The key of the data folder that signs task tokens; a new one if there is none yet.
 pub fn task_key(data: &Path) -> anyhow::Result<Secret> {
-    let make = || TaskKeys::generate().context("a task key could not be made");
+    let make = || TaskKeys::generate().context("a task key could not be created");
     Ok(kept(data, &data.join("task-key.pem"), "task key", make)?.0)
 }
 
@@ -57,10 +57,10 @@ fn kept(
     match write() {
         Ok(()) => Ok((secret, true)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let secret = read(path, what)?.with_context(|| format!("{} went away again", path.display()))?;
+            let secret = read(path, what)?.with_context(|| format!("{} disappeared", path.display()))?;
             Ok((secret, false))
         }
-        Err(error) => Err(error).with_context(|| format!("the {what} {} could not be made", path.display())),
+        Err(error) => Err(error).with_context(|| format!("the {what} {} could not be created", path.display())),
     }
 }
 
@@ -69,7 +69,7 @@ fn read(path: &Path, what: &str) -> anyhow::Result<Option<Secret>> {
         Ok(text) => match Secret::new(&text) {
             Some(secret) => Ok(Some(secret)),
             None => {
-                anyhow::bail!("the {what} {} is empty: remove it, and the next start makes a new one", path.display())
+                anyhow::bail!("the {what} {} is empty: remove it, and the next start creates a new one", path.display())
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

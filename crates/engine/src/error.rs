@@ -6,7 +6,7 @@ use tenure_store::StoreError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// More is waiting than the engine keeps. Nothing was done.
-    #[error("too much is waiting: try again later")]
+    #[error("too many requests are waiting: try again later")]
     Busy { retry_after: Duration },
     /// The store cannot be reached or cannot write. The command may or may not have happened; sent again, it gets the
     /// same answer.

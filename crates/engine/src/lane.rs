@@ -279,7 +279,7 @@ async fn run(shared: &Arc<Shared>, lane: Lane, commands: &Arc<Vec<Command>>) -> 
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             Err(StoreError::Contention) => {
-                let source = "other transactions were in the way too often".into();
+                let source = "too many conflicts with other transactions".into();
                 return Err(StoreError::Failed { operation: "commit", source });
             }
             Err(error) => return Err(error),

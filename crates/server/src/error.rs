@@ -256,41 +256,45 @@ impl Fault {
         match self {
             Self::Malformed { message } => message.clone(),
             Self::Invalid { message, .. } | Self::BadArgument { message, .. } => message.clone(),
-            Self::InvalidBearer => "the bearer token is not valid here".to_owned(),
-            Self::NoRole => "none of the groups in the token has a role here".to_owned(),
-            Self::ProviderUnavailable => "the keys of the identity provider cannot be fetched; try again".to_owned(),
+            Self::InvalidBearer => "the bearer token is not valid".to_owned(),
+            Self::NoRole => "none of the groups in the token has a role".to_owned(),
+            Self::ProviderUnavailable => {
+                "the keys of the identity provider cannot be fetched: try again later".to_owned()
+            }
             Self::MissingBootstrapKey => "send the bootstrap key of this worker in X-Worker-Bootstrap-Key".to_owned(),
             Self::InvalidBootstrapKey => "the bootstrap key is not valid for this worker".to_owned(),
             Self::BootstrapNotConfigured => {
-                "this server has no bootstrap keys: set auth.worker_bootstrap_keys".to_owned()
+                "no bootstrap keys are configured: set auth.worker_bootstrap_keys".to_owned()
             }
             Self::NoSigningKey => {
-                "this server has no key to sign with: set auth.worker_private_key_file or auth.worker_signing_key_file"
+                "no signing key is configured: set auth.worker_private_key_file or auth.worker_signing_key_file"
                     .to_owned()
             }
             Self::Forbidden { role, scope } => {
-                format!("the role {} may not do this: it needs {}", role.as_str(), scope.as_str())
+                format!("the role {} does not have the required scope {}", role.as_str(), scope.as_str())
             }
-            Self::RoleForbidden { role } => format!("a key of the role {} makes no key of a higher one", role.as_str()),
+            Self::RoleForbidden { role } => {
+                format!("a key with the role {} cannot create a key with a higher role", role.as_str())
+            }
             Self::WorkerScope { scope } => format!("the worker token lacks the scope {}", scope.as_str()),
             Self::OwnerForbidden => "this API key belongs to another owner".to_owned(),
-            Self::RateLimited { limit, .. } => format!("more than {limit} requests a minute; try again later"),
+            Self::RateLimited { limit, .. } => format!("more than {limit} requests per minute: try again later"),
             Self::TooManyFailures { .. } => {
-                "too many failed authentications from this address; try again later".to_owned()
+                "too many failed authentications from this address: try again later".to_owned()
             }
-            Self::TenantLimit { limit, message, .. } => format!("{message} ({limit}); try again later"),
+            Self::TenantLimit { limit, message, .. } => format!("{message} ({limit}): try again later"),
             Self::TokenTtl { needed_ms, allowed_ms } => token_ttl_message(*needed_ms, *allowed_ms),
             Self::UnsupportedMediaType => "send the body as Content-Type: application/json".to_owned(),
-            Self::BodyTooLarge { limit } => format!("the body may have {limit} bytes at most"),
-            Self::PayloadTooLarge { field } => format!("{field} may have {} bytes at most", limits::PAYLOAD_BYTES),
+            Self::BodyTooLarge { limit } => format!("the body may have at most {limit} bytes"),
+            Self::PayloadTooLarge { field } => format!("{field} may have at most {} bytes", limits::PAYLOAD_BYTES),
             Self::BodyTimeout => "the body did not arrive in time".to_owned(),
             Self::InvalidTaskToken => INVALID_TASK_TOKEN.to_owned(),
             Self::MissingWorkerToken => {
                 "send the worker token in X-Worker-Token or as Authorization: Bearer".to_owned()
             }
             Self::InvalidWorkerToken => "the worker token is not valid for this worker".to_owned(),
-            Self::WorkerAuthNotConfigured => "this server has no worker credential: set auth.worker_token".to_owned(),
-            Self::WorkerMismatch => "worker_id differs from the worker that the credential names".to_owned(),
+            Self::WorkerAuthNotConfigured => "no worker credential is configured: set auth.worker_token".to_owned(),
+            Self::WorkerMismatch => "worker_id differs from the worker of the credential".to_owned(),
             Self::MissingApiKey => "send the API key in X-API-Key".to_owned(),
             Self::InvalidApiKey => "the API key is not valid".to_owned(),
             Self::TenantForbidden => "this API key belongs to another tenant".to_owned(),
@@ -300,13 +304,13 @@ impl Fault {
                 "api_key_not_found" => "no such API key".to_owned(),
                 "tenant_not_found" => "no such tenant".to_owned(),
                 "task_key_not_found" => "no such task key".to_owned(),
-                _ => "no such path; see /api/v1/openapi.json".to_owned(),
+                _ => "no such path: see /api/v1/openapi.json".to_owned(),
             },
-            Self::MethodNotAllowed => "this path takes another method; see /api/v1/openapi.json".to_owned(),
-            Self::Busy { .. } => "too many requests are waiting; try again".to_owned(),
-            Self::StoreUnavailable { .. } => "the store cannot be reached; try again".to_owned(),
-            Self::ShuttingDown => "the control plane is shutting down; try again".to_owned(),
-            Self::Internal => "something failed inside; the log has it under this request id".to_owned(),
+            Self::MethodNotAllowed => "this path does not support the method: see /api/v1/openapi.json".to_owned(),
+            Self::Busy { .. } => "too many requests are waiting: try again later".to_owned(),
+            Self::StoreUnavailable { .. } => "the store is unavailable: try again later".to_owned(),
+            Self::ShuttingDown => "the control plane is shutting down: try again".to_owned(),
+            Self::Internal => "internal error: the server log has details under this request id".to_owned(),
             Self::Refused(rejection) => match rejection {
                 Rejection::NotFound => "no such task".to_owned(),
                 Rejection::Conflict(conflict) => conflict_message(conflict),
@@ -314,32 +318,33 @@ impl Fault {
                     format!("the idempotency key of entry {index} belongs to a task of another owner: use another key")
                 }
                 Rejection::IdempotencyConflict { index, existing: Some(existing) } => {
-                    format!("the idempotency key of entry {index} belongs to task {existing}, which has other content")
+                    format!(
+                        "the idempotency key of entry {index} belongs to task {existing}, which has different content"
+                    )
                 }
                 Rejection::AlreadyTerminal { state } => format!("the task has ended: {}", state.as_str()),
                 Rejection::NotRetryable { past_deadline: true, .. } => "the deadline of the task has passed".to_owned(),
                 Rejection::NotRetryable { sealed: true, .. } => {
-                    "its run has ended or gone on without it: repeat the run, with POST /api/v1/runs/{id}/rerun"
-                        .to_owned()
+                    "its run has ended or continued without it: rerun it with POST /api/v1/runs/{id}/rerun".to_owned()
                 }
                 Rejection::RunNotFound => "no such run".to_owned(),
                 Rejection::RunKeyConflict { existing: None, .. } => {
                     "the run_key belongs to a run of another owner: use another key".to_owned()
                 }
                 Rejection::RunKeyConflict { existing: Some((run, _)), .. } => {
-                    format!("the run_key belongs to {run}, which has other content")
+                    format!("the run_key belongs to {run}, which has different content")
                 }
                 Rejection::RunAlreadyTerminal { state } => format!("the run has ended: {}", state.as_str()),
                 Rejection::RunNotRerunnable { state } => {
                     let state = state.as_str();
-                    format!("only a run that is FAILED or CANCELLED can be repeated; this one is {state}")
+                    format!("only a run that is FAILED or CANCELLED can be rerun; this one is {state}")
                 }
                 Rejection::NotRetryable { state, .. } => {
                     format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
                 }
-                Rejection::StaleIncarnation => "a newer process runs under this worker_id; stop".to_owned(),
+                Rejection::StaleIncarnation => "a newer process uses this worker_id: stop".to_owned(),
                 Rejection::QueueNotFound => "no such queue".to_owned(),
-                Rejection::QueueShared => "this queue is shared by all tenants: an admin sets it".to_owned(),
+                Rejection::QueueShared => "this queue is shared by all tenants: only an admin can change it".to_owned(),
                 Rejection::TokenTtl { needed_ms, allowed_ms, .. } => token_ttl_message(*needed_ms, *allowed_ms),
                 Rejection::Callback(refusal) => callback_message(refusal),
             },
@@ -518,8 +523,7 @@ const INVALID_TASK_TOKEN: &str = "the task token is not valid for this task and 
 
 fn token_ttl_message(needed_ms: i64, allowed_ms: i64) -> String {
     format!(
-        "the task tokens of an attempt have to live for {} s: its run, its dispatch and the grace of a cancel; {} s are \
-         allowed",
+        "the task tokens must be valid for {} s (time-out, dispatch and cancel grace), the maximum is {} s",
         needed_ms.div_euclid(1000) + i64::from(needed_ms % 1000 > 0),
         allowed_ms / 1000
     )
@@ -528,29 +532,29 @@ fn token_ttl_message(needed_ms: i64, allowed_ms: i64) -> String {
 fn callback_message(refusal: &Refusal) -> String {
     match &refusal.why {
         Refused::AttemptMismatch { expected, received } if received < expected => {
-            format!("attempt {expected} is current; attempt {received} no longer counts")
+            format!("attempt {expected} is current: attempt {received} was superseded")
         }
         Refused::AttemptMismatch { expected, received } => {
-            format!("attempt {expected} is current; there is no attempt {received} yet")
+            format!("attempt {expected} is current: there is no attempt {received} yet")
         }
-        Refused::AttemptIdMismatch { .. } => "attemptId is not that of the current attempt".to_owned(),
+        Refused::AttemptIdMismatch { .. } => "attemptId does not match the current attempt".to_owned(),
         Refused::InvalidToken => INVALID_TASK_TOKEN.to_owned(),
         Refused::TaskTerminal { .. } => format!("the task has ended: {}", refusal.phase.as_str()),
         Refused::AttemptCompleted => "the attempt has ended".to_owned(),
         Refused::AlreadyStarted => "another worker holds the attempt".to_owned(),
-        Refused::Expired => "the lease of the attempt is over; it is never extended".to_owned(),
+        Refused::Expired => "the lease of the attempt has expired".to_owned(),
     }
 }
 
 fn conflict_message(conflict: &Conflict) -> String {
     match conflict.kind {
         ConflictKind::StaleAttempt => {
-            format!("attempt {} is the current one; this one no longer counts", conflict.attempt)
+            format!("attempt {} is current: this one was superseded", conflict.attempt)
         }
-        ConflictKind::StaleLease => "the lease token is not that of the attempt".to_owned(),
-        ConflictKind::LeaseExpired => "the lease has expired; it is never extended".to_owned(),
+        ConflictKind::StaleLease => "the lease token does not match the attempt".to_owned(),
+        ConflictKind::LeaseExpired => "the lease has expired".to_owned(),
         ConflictKind::AttemptClosed => "the attempt has ended".to_owned(),
-        ConflictKind::ConflictingCompletion => "the attempt was already reported with other content".to_owned(),
+        ConflictKind::ConflictingCompletion => "the attempt was already reported with different content".to_owned(),
     }
 }
 

@@ -237,14 +237,18 @@ pub fn why(why: &Why) -> WhyReason {
             let detail = serde_json::json!({"until": time(*at), "after": cause, "attempt": attempt});
             (format!("attempt {attempt} ended with {cause}; the next one may start at {at}"), *since, Some(detail))
         }
-        Why::QueuePaused => ("the queue is paused; resume it to go on".to_owned(), None, None),
+        Why::QueuePaused => ("the queue is paused".to_owned(), None, None),
         Why::QueueLimit { running, max_running, since } => {
             let detail = serde_json::json!({"max_running": max_running, "running": running});
             (format!("{running} of {max_running} slots in use"), Some(*since), Some(detail))
         }
         Why::RateLimit { per_second, next_at, since } => {
             let detail = serde_json::json!({"per_second": per_second, "next_at": time(*next_at)});
-            (format!("the queue grants {per_second} tasks a second; the next at {next_at}"), Some(*since), Some(detail))
+            (
+                format!("the queue is limited to {per_second} tasks per second; the next may start at {next_at}"),
+                Some(*since),
+                Some(detail),
+            )
         }
         Why::NoWorker { last_seen_at, since } => {
             let detail = last_seen_at.map(|at| serde_json::json!({"last_seen_at": time(at)}));
@@ -255,11 +259,9 @@ pub fn why(why: &Why) -> WhyReason {
             (message, Some(*since), detail)
         }
         Why::NoFreeWorker { since } => {
-            ("workers ask for this queue, and are busy with what comes before".to_owned(), Some(*since), None)
+            ("workers ask for this queue but are busy with earlier tasks".to_owned(), Some(*since), None)
         }
-        Why::Running { since, cancel_requested: true } => {
-            ("running; it was asked to stop".to_owned(), Some(*since), None)
-        }
+        Why::Running { since, cancel_requested: true } => ("running; asked to stop".to_owned(), Some(*since), None),
         Why::Running { since, .. } => ("running".to_owned(), Some(*since), None),
         Why::Ended { at, end } => (format!("ended: {end:?}"), Some(*at), None),
     };

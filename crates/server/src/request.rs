@@ -71,7 +71,7 @@ pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<R
         Err(_) => Err(Fault::BodyTimeout),
         Ok(Ok(collected)) => Ok(Raw { bytes: collected.to_bytes() }),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Fault::BodyTooLarge { limit }),
-        Ok(Err(_)) => Err(Fault::Malformed { message: "the body ended early".to_owned() }),
+        Ok(Err(_)) => Err(Fault::Malformed { message: "the body is incomplete".to_owned() }),
     }
 }
 

@@ -45,7 +45,7 @@ impl Submission {
         match self.tasks.as_ref().map_or(0, Vec::len) {
             count @ 1..=limits::RUN_TASKS => Ok(count + 1),
             count => {
-                let message = format!("a run has 1 to {} tasks, not {count}", limits::RUN_TASKS);
+                let message = format!("a run must have 1 to {} tasks, not {count}", limits::RUN_TASKS);
                 Err(Fault::invalid("tasks", &message))
             }
         }
@@ -64,7 +64,10 @@ impl Submission {
             let (key, depends_on, mut task) = decode(fields, index)?;
             for (given, own, name) in [(&task.tenant, &tenant, "tenant"), (&task.workspace, &workspace, "workspace")] {
                 if given.as_deref().is_some_and(|given| *given != **own) {
-                    return Err(Fault::invalid(At(Some(index)).field(name), "must be that of the run, or absent"));
+                    return Err(Fault::invalid(
+                        At(Some(index)).field(name),
+                        "must equal that of the run, or be omitted",
+                    ));
                 }
             }
             (task.tenant, task.workspace) = (Some(tenant.to_string()), Some(workspace.to_string()));
@@ -118,7 +121,7 @@ fn decode(fields: BTreeMap<String, Json>, index: usize) -> Result<(String, Vec<S
     let wrong = |name: &str, message: &str| Fault::invalid(at.field(name), message);
     let key = fields.key.map(|key| key.decode::<Option<String>>()).transpose();
     let key = key.map_err(|_| wrong("key", "must be a string"))?.flatten();
-    let key = key.ok_or_else(|| wrong("key", "every task of a run has a key"))?;
+    let key = key.ok_or_else(|| wrong("key", "is required for every task of a run"))?;
     let depends_on = fields.depends_on.map(|keys| keys.decode::<Option<Vec<String>>>()).transpose();
     let depends_on = depends_on.map_err(|_| wrong("depends_on", "must be a list of keys"))?.flatten();
     let task = Raw { bytes: Bytes::from(fields.task) }.decode::<TaskSubmission>().map_err(|fault| match fault {
@@ -134,13 +137,14 @@ fn graph(entries: Vec<(String, Vec<String>, NewTask)>) -> Result<Vec<NewMember>,
     for (index, (key, _, _)) in entries.iter().enumerate() {
         validate::text_of(key, At(Some(index)).field("key"), limits::TASK_KEY_BYTES)?;
         if let Some(first) = places.insert(key, index) {
-            let message = format!("tasks[{first}] has the key {key} already");
+            let message = format!("tasks[{first}] already has the key {key}");
             return Err(Fault::invalid(At(Some(index)).field("key"), &message));
         }
     }
     let edges: usize = entries.iter().map(|(_, depends_on, _)| depends_on.len()).sum();
     if edges > limits::RUN_EDGES {
-        let message = format!("all depends_on of a run together may have {} entries, not {edges}", limits::RUN_EDGES);
+        let message =
+            format!("all depends_on of a run together may have at most {} entries, not {edges}", limits::RUN_EDGES);
         return Err(Fault::invalid("tasks", &message));
     }
     let mut before = Vec::with_capacity(entries.len());
@@ -161,7 +165,7 @@ fn graph(entries: Vec<(String, Vec<String>, NewTask)>) -> Result<Vec<NewMember>,
     }
     let keys: Vec<&str> = entries.iter().map(|(key, _, _)| key.as_str()).collect();
     if let Some((index, circle)) = circle(&before, &keys) {
-        let message = format!("these tasks wait for each other in a circle: {circle}");
+        let message = format!("these tasks depend on each other in a cycle: {circle}");
         return Err(Fault::invalid(At(Some(index)).field("depends_on"), &message));
     }
     let mut members = Vec::with_capacity(entries.len());
@@ -233,19 +237,19 @@ fn refs(index: usize, payload: &str, depends_on: &[usize], keys: &[&str]) -> Res
         if !named.has_good_path() {
             let path = named.path.unwrap_or_default();
             return Err(wrong(format!(
-                "{{\"$from\":\"{key}\"}} has the path {path}, which is no JSON pointer: /like/0/this"
+                "{{\"$from\":\"{key}\"}} has the path {path}, which is not a JSON pointer such as /rows/0/id"
             )));
         }
         if named.steps() > limits::PATH_STEPS {
             let (steps, limit) = (named.steps(), limits::PATH_STEPS);
-            return Err(wrong(format!("{{\"$from\":\"{key}\"}} has a path of {steps} steps, {limit} are allowed")));
+            return Err(wrong(format!("{{\"$from\":\"{key}\"}} has a path of {steps} steps, the maximum is {limit}")));
         }
         refs.insert(*other);
     }
     if refs.len() > limits::REFERENCES {
         let (count, limit) = (refs.len(), limits::REFERENCES);
         return Err(wrong(format!(
-            "names the outputs of {count} tasks, {limit} are allowed: let others gather them first"
+            "refers to the outputs of {count} tasks, the maximum is {limit}: combine them in other tasks first"
         )));
     }
     Ok(refs.into_iter().collect())

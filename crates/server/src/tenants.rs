@@ -87,7 +87,7 @@ impl Tenants {
         }
         Err(Fault::TenantLimit {
             limit: "submits_per_second",
-            message: format!("tenant {tenant} may submit {rate} tasks a second"),
+            message: format!("tenant {tenant} may submit {rate} tasks per second"),
             retry_after: verdict.retry_after,
         })
     }
@@ -104,7 +104,7 @@ impl Tenants {
             if let Some(limit) = limit.filter(|limit| *limit > 0)
                 && used.saturating_add(more) > limit
             {
-                let message = format!("tenant {tenant} has {used} {what} and may have {limit}");
+                let message = format!("tenant {tenant} has {used} {what}, the maximum is {limit}");
                 return Err(Fault::TenantLimit { limit: name, message, retry_after: Duration::from_secs(1) });
             }
         }

@@ -23,14 +23,12 @@ impl Transports {
             return refuse("must be embedded, redis or sqs");
         };
         match (transport, &self.sqs) {
-            (Transport::Redis, _) if !self.redis => {
-                refuse("this control plane has no Redis: set redis.url in its configuration")
-            }
-            (Transport::Sqs, None) => refuse("this control plane has no SQS: set sqs.region in its configuration"),
+            (Transport::Redis, _) if !self.redis => refuse("Redis is not configured: set redis.url"),
+            (Transport::Sqs, None) => refuse("SQS is not configured: set sqs.region"),
             (Transport::Sqs, Some(prefix)) if !fits_sqs(prefix, queue) => {
                 let length = SQS_NAME - prefix.len().min(SQS_NAME);
                 refuse(&format!(
-                    "the name of the queue is none for SQS: it may have at most {length} letters, digits, - and _"
+                    "the name of the queue is not valid for SQS: at most {length} letters, digits, - and _"
                 ))
             }
             _ => Ok(transport),

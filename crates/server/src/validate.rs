@@ -169,7 +169,7 @@ fn liveness(task: &TaskSubmission, at: At) -> Result<(Option<i64>, Option<i64>),
         return Ok((ttl, heartbeat(task.heartbeat_interval_seconds, task.lease_ttl_seconds, at)?));
     }
     if task.lease_ttl_seconds.is_some() || task.heartbeat_interval_seconds.is_some() {
-        let message = "give lease_ttl_seconds and heartbeat_interval_seconds, or heartbeat_timeout_ms and \
+        let message = "use lease_ttl_seconds and heartbeat_interval_seconds, or heartbeat_timeout_ms and \
                        heartbeat_interval_ms, not both";
         return Err(at.fault("heartbeat_timeout_ms", message));
     }
@@ -187,7 +187,7 @@ fn liveness(task: &TaskSubmission, at: At) -> Result<(Option<i64>, Option<i64>),
 
 fn start(delay_ms: Option<i64>, run_at: Option<&str>, at: At) -> Result<Start, Fault> {
     match (delay_ms, run_at) {
-        (Some(_), Some(_)) => Err(at.fault("run_at", "give delay_ms or run_at, not both")),
+        (Some(_), Some(_)) => Err(at.fault("run_at", "use delay_ms or run_at, not both")),
         (Some(ms), None) => Ok(Start::After(within(ms, 0, limits::DELAY_MS_MAX, at.field("delay_ms"))?)),
         (None, Some(text)) => Ok(Start::At(time(text, at.field("run_at"))?)),
         (None, None) => Ok(Start::Now),
@@ -209,7 +209,7 @@ fn heartbeat(seconds: Option<i64>, ttl_seconds: Option<i64>, at: At) -> Result<O
 
 fn timeout(seconds: Option<i64>, ms: Option<i64>, at: At) -> Result<Option<i64>, Fault> {
     match (seconds, ms) {
-        (Some(_), Some(_)) => Err(at.fault("timeout_ms", "give timeout_seconds or timeout_ms, not both")),
+        (Some(_), Some(_)) => Err(at.fault("timeout_ms", "use timeout_seconds or timeout_ms, not both")),
         (Some(s), None) => Ok(Some(within(s, 1, limits::TIMEOUT_MS_MAX / 1000, at.field("timeout_seconds"))? * 1000)),
         (None, Some(ms)) => Ok(Some(within(ms, 1, limits::TIMEOUT_MS_MAX, at.field("timeout_ms"))?)),
         (None, None) => Ok(None),
@@ -255,7 +255,7 @@ pub fn pairs(tags: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<Str
     for (key, value) in &tags {
         let fits = |text: &str| text.len() <= limits::TAG_BYTES && !text.chars().any(char::is_control);
         if key.is_empty() || key.contains(':') || !fits(key) || !fits(value) {
-            let message = "names without ':' and values of up to 256 bytes, without control characters";
+            let message = "names must not contain ':', values may have at most 256 bytes, without control characters";
             return Err(Fault::invalid(field, message));
         }
     }

@@ -86,7 +86,7 @@ impl PrivateKey {
 
     pub fn random() -> Self {
         let mut bytes = [0_u8; 32];
-        getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system gives no randomness: {error}"));
+        getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system provides no randomness: {error}"));
         Self(ed25519_dalek::SigningKey::from_bytes(&bytes))
     }
 

@@ -145,7 +145,7 @@ fn times_of(wanted: &MintRequest<'_>) -> Result<(Option<i64>, i64), MintError> {
 /// 128 random bits in hexadecimal.
 fn random_id() -> String {
     let mut bytes = [0_u8; 16];
-    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system gives no randomness: {error}"));
+    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the system provides no randomness: {error}"));
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

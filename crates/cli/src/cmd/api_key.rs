@@ -27,13 +27,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a key; it is shown once
+    /// Create a key; it is shown once
     Create(CreateArgs),
-    /// List keys, also revoked ones
+    /// List keys, including revoked ones
     List,
-    /// Show what a key stands for
+    /// Show the details of a key
     Show(One),
-    /// End a key for good
+    /// Revoke a key permanently
     Revoke(One),
 }
 
@@ -45,27 +45,27 @@ struct One {
 }
 
 const CREATE_DETAILS: &str = "\
-The key goes to standard output, everything else to standard error; with --out it goes to a file that only you can \
-read, and its id to standard output. Nobody can show the key again.
+The key is printed to stdout, everything else to stderr. With --out the key is written to a file that only you can \
+read, and its id is printed to stdout. The key cannot be shown again.
   tenure api-key create --name ci --role api --expires-in 720h --out ci.key
   TENURE_API_KEY_FILE=ci.key tenure whoami";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = CREATE_DETAILS)]
 struct CreateArgs {
-    /// What it is for
+    /// Description of the key
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// viewer, api, operator, tenant_admin or admin, but no more than you are [default: api]
+    /// viewer, api, operator, tenant_admin or admin; not higher than your own [default: api]
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
     /// Tenant that the key acts in [default: yours]
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Owner that the key is bound to: it sees and makes only what belongs to this owner
+    /// Owner that the key is limited to
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
-    /// How long it is good [default: until it is revoked]
+    /// How long the key is valid [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     expires_in: Option<String>,
     /// Write the key to a new file
@@ -76,7 +76,7 @@ struct CreateArgs {
 /// Checked here, sent as the API writes it.
 fn duration(text: &str) -> Result<String, String> {
     use tenure_contract::duration::{canonical, parse};
-    parse(text).map(canonical).ok_or_else(|| "say it like 30m, 12h, 720h or 30d".to_owned())
+    parse(text).map(canonical).ok_or_else(|| "write it as 30m, 12h, 720h or 30d".to_owned())
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
@@ -106,7 +106,7 @@ async fn create(client: &Client, args: CreateArgs, json: bool) -> anyhow::Result
         (Err(error), path) => {
             // It is empty and ours.
             drop(path.map(std::fs::remove_file));
-            return Err(error).context("no key was made");
+            return Err(error).context("the key was not created");
         }
     };
     let CreatedApiKey { key, info } = &created;
@@ -120,7 +120,7 @@ async fn create(client: &Client, args: CreateArgs, json: bool) -> anyhow::Result
         }
         _ if json => output::json(&created),
         _ => {
-            eprintln!("{} Nobody can show it again:", said(info));
+            eprintln!("{} It cannot be shown again:", said(info));
             output::line(key)
         }
     }
@@ -129,9 +129,9 @@ async fn create(client: &Client, args: CreateArgs, json: bool) -> anyhow::Result
 fn new_file(path: &Path) -> anyhow::Result<File> {
     let opened = File::options().write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(|error| {
-        let stop = Stop::usage(format!("{} cannot be made: {error}", path.display()));
+        let stop = Stop::usage(format!("{} cannot be created: {error}", path.display()));
         match error.kind() {
-            std::io::ErrorKind::AlreadyExists => stop.hint("name a file that is not there yet").into(),
+            std::io::ErrorKind::AlreadyExists => stop.hint("name a file that does not exist yet").into(),
             _ => stop.into(),
         }
     })
@@ -147,8 +147,8 @@ async fn lost(client: &Client, info: &ApiKey, path: &Path, error: &std::io::Erro
     let message = format!("the key could not be written to {}: {error}", path.display());
     let stop = Stop::new(Exit::Failure, message);
     match client.revoke_api_key(&info.id).await {
-        Ok(_) => stop.hint("it was revoked: make another").into(),
-        Err(_) => stop.hint(format!("end it with `tenure api-key revoke {}`", info.id)).into(),
+        Ok(_) => stop.hint("the key was revoked: create another").into(),
+        Err(_) => stop.hint(format!("revoke it with `tenure api-key revoke {}`", info.id)).into(),
     }
 }
 
@@ -156,7 +156,7 @@ fn said(info: &ApiKey) -> String {
     let owner = info.owner.as_deref().map(|owner| format!(", owner {}", clean(owner))).unwrap_or_default();
     let until = match &info.expires_at {
         Some(at) => format!("good until {}", clean(at)),
-        None => "good until it is revoked".to_owned(),
+        None => "valid until it is revoked".to_owned(),
     };
     format!("Key {}: role {}, tenant {}{owner}, {until}.", clean(&info.id), clean(&info.role), clean(&info.tenant))
 }
@@ -166,7 +166,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     if json {
         output::json(&Page { items, next_cursor: None })
     } else if items.is_empty() {
-        output::line("No keys were made here. Those of the server's configuration are not listed.")
+        output::line("No keys. Keys from the server's configuration are not listed.")
     } else {
         output::line(table(&items, Timestamp::now()))
     }

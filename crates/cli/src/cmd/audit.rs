@@ -35,10 +35,10 @@ pub struct Args {
     /// Only this kind of change, such as task.cancel
     #[arg(long, value_name = "ACTION", requires = "operations")]
     action: Option<String>,
-    /// At most so many, newest first
+    /// Maximum number to list, newest first
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// All of them, however many
+    /// List everything, without a limit
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     /// Print CSV
@@ -113,7 +113,7 @@ async fn csv_pages<E: Into<anyhow::Error>>(
 }
 
 fn say<T>(rows: &[T], table: impl FnOnce() -> String) -> anyhow::Result<()> {
-    if rows.is_empty() { output::line("Nothing is recorded.") } else { output::line(table()) }
+    if rows.is_empty() { output::line("No entries.") } else { output::line(table()) }
 }
 
 fn requests_table(rows: &[AdminAuditRow], now: Timestamp) -> String {

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::{self, cell};
 
 const LINT_DETAILS: &str = "\
-Ends with 0 when no check fails, with 1 when one does, and with 2 when the configuration does not load. Warnings do not \
+Exits with 0 if no check fails, with 1 if one does, and with 2 if the configuration cannot be loaded. Warnings do not \
 count. Secrets are not printed.";
 
 #[derive(Debug, clap::Args)]
@@ -28,12 +28,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what the configuration could do better
+    /// Check the configuration for problems
     #[command(after_help = LINT_DETAILS)]
     Lint {
         #[command(flatten)]
         place: FileArgs,
-        /// What is unsafe in production fails
+        /// Fail on settings that are unsafe in production
         #[arg(long)]
         production: bool,
     },
@@ -50,7 +50,7 @@ struct FileArgs {
     /// Folder for the store and the worker token [default: ~/.tenure]
     #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
-    /// Store, in place of the database section
+    /// Store, overriding the database section
     #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true, value_parser = StoreParser)]
     store: Option<StoreUrl>,
 }

@@ -18,7 +18,7 @@ pub struct ServerArgs {
     /// Address of the server
     #[arg(long, global = true, value_name = "URL", env = "TENURE_SERVER", hide_env_values = true, default_value = SERVER_DEFAULT)]
     pub server: String,
-    /// Certificates in PEM that sign the server's [default: those that the system trusts]
+    /// CA certificates (PEM) for verifying the server [default: the system's]
     #[arg(long, global = true, value_name = "FILE", env = "TENURE_CA_FILE", hide_env_values = true)]
     pub ca_file: Option<PathBuf>,
 }
@@ -39,19 +39,19 @@ impl ServerArgs {
 pub struct ClientArgs {
     #[command(flatten)]
     pub at: ServerArgs,
-    /// API key; others can see a flag, so prefer `tenure login`, the variable or a file [env: TENURE_API_KEY]
+    /// API key; visible to other users of this machine, so prefer `tenure login`, the variable or a file [env: TENURE_API_KEY]
     #[arg(long, global = true, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
-    /// File that holds the API key [env: TENURE_API_KEY_FILE] [default: what `tenure login` stored]
+    /// File with the API key [env: TENURE_API_KEY_FILE] [default: what `tenure login` stored]
     #[arg(long, global = true, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// See and make only what belongs to this owner
+    /// Limit the command to what belongs to this owner
     #[arg(long, global = true, value_name = "OWNER", env = "TENURE_USER_ID", hide_env_values = true)]
     user_id: Option<String>,
-    /// Act in this tenant, where the key leaves a choice
+    /// Act in this tenant, if the key allows several
     #[arg(long, global = true, value_name = "TENANT", env = "TENURE_TENANT_ID", hide_env_values = true)]
     tenant_id: Option<String>,
-    /// Print the JSON of the API
+    /// Print the JSON response
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -99,7 +99,7 @@ impl ClientArgs {
 pub fn build(builder: ClientBuilder) -> anyhow::Result<Client> {
     builder.build().map_err(|error| match error {
         ClientError::Setup(message) if message.contains("server address") => {
-            Stop::usage(message).hint(format!("say --server like {SERVER_DEFAULT}")).into()
+            Stop::usage(message).hint(format!("use --server {SERVER_DEFAULT}, for example")).into()
         }
         other => other.into(),
     })

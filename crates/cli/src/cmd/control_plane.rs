@@ -48,7 +48,8 @@ impl clap::builder::TypedValueParser for StoreParser {
         _: Option<&clap::Arg>,
         value: &std::ffi::OsStr,
     ) -> Result<StoreUrl, clap::Error> {
-        let parsed = value.to_str().ok_or("the address of the store is no UTF-8".to_owned()).and_then(StoreUrl::parse);
+        let parsed =
+            value.to_str().ok_or("the address of the store is not valid UTF-8".to_owned()).and_then(StoreUrl::parse);
         parsed.map_err(|problem| {
             let message = format!("invalid value for --store or TENURE_STORE: {problem}\n");
             clap::Error::raw(clap::error::ErrorKind::ValueValidation, message).with_cmd(command)
@@ -59,7 +60,7 @@ impl clap::builder::TypedValueParser for StoreParser {
 /// Where to listen.
 #[derive(Debug, clap::Args)]
 pub struct ListenArgs {
-    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7423]
+    /// Address to listen on; port 0 picks a free port [default: 127.0.0.1:7423]
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     listen: Option<(String, u16)>,
     #[command(flatten)]
@@ -82,7 +83,7 @@ impl ListenArgs {
 
 /// `HOST:PORT`, with brackets around an IPv6 address.
 fn listen_address(text: &str) -> Result<(String, u16), String> {
-    let wrong = || "say it like 127.0.0.1:7423, localhost:0 or [::1]:7423".to_owned();
+    let wrong = || "write it as 127.0.0.1:7423, localhost:0 or [::1]:7423".to_owned();
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let host = match host.strip_prefix('[') {
         Some(host) => host.strip_suffix(']').ok_or_else(wrong)?,
@@ -200,7 +201,7 @@ async fn listen(config: &Config, addresses: &[SocketAddr], engine: &Engine) -> a
         Err(error) => {
             engine.shutdown().await;
             let place = format!("{}:{}", config.server.host, config.server.port);
-            let hint = "another process may listen there; --listen names another address";
+            let hint = "another process may be listening there; choose another address with --listen";
             let stop = Stop::new(Exit::Failure, format!("cannot listen on {place}: {error}"));
             Err(stop.hint(hint).into())
         }
@@ -230,7 +231,7 @@ fn retention(asked: tenure_config::Retention) -> Retention {
 async fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let wrong = |why: &str| Stop::usage(format!("server.host: `{host}` {why}"));
     let found = tokio::net::lookup_host((host, port)).await;
-    let addresses: Vec<_> = found.map_err(|error| wrong(&format!("is no address: {error}")))?.collect();
+    let addresses: Vec<_> = found.map_err(|error| wrong(&format!("is not an address: {error}")))?.collect();
     if addresses.is_empty() { Err(wrong("has no address").into()) } else { Ok(addresses) }
 }
 
@@ -240,14 +241,14 @@ pub fn check_exposure(access: &Access, addresses: &[SocketAddr]) -> Result<(), S
         return Ok(());
     };
     let refuse = |what: &str, key: &str, value: &str| {
-        Err(Stop::usage(format!("will not listen on {address}: {what}"))
+        Err(Stop::usage(format!("refusing to listen on {address}: {what}"))
             .hint(format!("set {}={value}, or listen on 127.0.0.1", Config::how_to_set(key))))
     };
     if !access.users.enabled {
-        return refuse("without auth.enabled anybody could use the API as an admin", "auth.enabled", "true");
+        return refuse("without auth.enabled anyone could use the API as an admin", "auth.enabled", "true");
     }
     if access.workers.anonymous {
-        return refuse("with auth.anonymous_workers anybody could take tasks", "auth.anonymous_workers", "false");
+        return refuse("with auth.anonymous_workers anyone could take tasks", "auth.anonymous_workers", "false");
     }
     if !access.workers.is_configured() {
         return refuse("no worker credential is set", "auth.worker_token_file", "FILE");

@@ -29,7 +29,7 @@ pub struct Args {
 enum Command {
     /// List dead letters, oldest first
     List(ListArgs),
-    /// Put dead letters back into their queues
+    /// Return dead letters to their queues
     Redrive(RedriveArgs),
 }
 
@@ -53,17 +53,17 @@ struct Which {
 struct ListArgs {
     #[command(flatten)]
     which: Which,
-    /// At most so many
+    /// Maximum number to list
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// All of them, however many
+    /// List everything, without a limit
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
 
 const REDRIVE_DETAILS: &str = "\
-Says how many there are and asks first. Tasks get a new budget of attempts. A redrive that has started \
-goes on by itself, also over a restart of the server.";
+Shows how many tasks are selected and asks for confirmation. Tasks get a new budget of attempts. A started \
+redrive continues by itself, also across restarts of the server.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = REDRIVE_DETAILS)]
@@ -82,16 +82,16 @@ struct RedriveArgs {
     /// Only tasks dead-lettered before this point in time
     #[arg(long, value_name = "WHEN", value_parser = times::point)]
     before: Option<String>,
-    /// Count them and change nothing
+    /// Count the tasks without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Tasks a second [default: as fast as it goes]
+    /// Tasks per second [default: no limit]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// Idempotency key: the same call again shows how far it is
+    /// Idempotency key: the same call again shows the progress
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
@@ -144,7 +144,7 @@ async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Resu
         task_ids: (!args.tasks.is_empty()).then_some(args.tasks),
     };
     if filter == RedriveFilter::default() {
-        return Err(Stop::usage("nothing says which dead letters are meant").hint("name tasks, or a --queue").into());
+        return Err(Stop::usage("no dead letters selected").hint("name tasks, or use --queue").into());
     }
     let mut request = RedriveRequest { filter, dry_run: true, rate: args.rate, idempotency_key: args.key };
     if args.dry_run {
@@ -171,7 +171,9 @@ async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Resu
 
 async fn confirmed(client: &Client, request: &RedriveRequest) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Stop::usage("nobody can be asked here").hint("say --yes, or --dry-run to count them").into());
+        return Err(Stop::usage("cannot prompt for confirmation: stdin is not a terminal")
+            .hint("use --yes, or --dry-run to count them")
+            .into());
     }
     let counted = client.redrive(request).await.context("the dead letters were not counted")?;
     eprint!("Release {}? [y/N] ", letters(counted.matched));
@@ -189,7 +191,7 @@ fn sentence(redrive: &Redrive) -> String {
     let id = redrive.redrive_id.as_deref().map(output::clean).unwrap_or_default();
     match redrive.state.as_str() {
         "done" => format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched)),
-        _ => format!("Redrive {id} runs: {} of {} released so far.", redrive.released, letters(redrive.matched)),
+        _ => format!("Redrive {id} is running: {} of {} released so far.", redrive.released, letters(redrive.matched)),
     }
 }
 
@@ -206,7 +208,7 @@ mod tests {
             released: 0,
             state: "running".into(),
         };
-        assert_eq!(sentence(&redrive), "Redrive rd_1 runs: 0 of 42 dead letters released so far.");
+        assert_eq!(sentence(&redrive), "Redrive rd_1 is running: 0 of 42 dead letters released so far.");
         let redrive = Redrive { matched: 1, released: 1, state: "done".into(), ..redrive };
         assert_eq!(sentence(&redrive), "Redrive rd_1 is done: 1 of 1 dead letter released.");
     }

@@ -9,19 +9,19 @@ use crate::exit::{Exit, Stop};
 use crate::output;
 
 const DETAILS: &str = "\
-The server's certificate is for localhost, 127.0.0.1, ::1 and what --name adds. Existing files are not overwritten. \
-For production, use certificates of a CA that you look after.";
+The server's certificate is for localhost, 127.0.0.1, ::1 and the names given with --name. Existing files are not overwritten. \
+For production, use certificates from a CA that you maintain.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
 pub struct Args {
-    /// Where the files go; made if it does not exist
+    /// Folder for the files; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// A further host name or address of the server and of workers; can be repeated
+    /// Additional host name or address of the server and of workers; repeatable
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Also a certificate for this worker; can be repeated
+    /// Also create a certificate for this worker; repeatable
     #[arg(long = "worker", value_name = "ID")]
     workers: Vec<String>,
 }
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
 
 fn report(dir: &Path, made: &[PathBuf], workers: &[String]) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
-    writeln!(text, "Made for local use, valid for {DEV_CERTS_DAYS} days:")?;
+    writeln!(text, "Created for local use, valid for {DEV_CERTS_DAYS} days:")?;
     for path in made {
         writeln!(text, "  {}", path.display())?;
     }
@@ -60,6 +60,6 @@ fn report(dir: &Path, made: &[PathBuf], workers: &[String]) -> Result<String, st
         writeln!(text, "      client_cert_file: {dir}/client.crt\n      client_key_file: {dir}/client.key")?;
         writeln!(text, "      bind_worker_id: require")?;
     }
-    writeln!(text, "\nThrowaway: whoever has ca.key can be anyone. Delete the folder when you are done.")?;
+    writeln!(text, "\nThrowaway: ca.key can sign for any name. Delete the folder when you are done.")?;
     Ok(text)
 }

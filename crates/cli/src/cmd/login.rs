@@ -12,10 +12,10 @@ use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, Card, clean};
 
 const LOGIN_DETAILS: &str = "\
-Asks for the key without showing it. Where nobody can be asked, the key is read from standard input:
+Asks for the key without showing it. If stdin is not a terminal, the key is read from stdin:
   tenure login < key-file
-The key is checked, then kept for this server in credentials.json in the data folder (TENURE_DATA, else ~/.tenure), \
-readable for you only. Other commands take it from there unless a flag or a variable gives another.";
+The key is checked, then stored for this server in credentials.json in the data folder (TENURE_DATA, else ~/.tenure), \
+readable only by you. Other commands use it unless a flag or a variable sets another.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = LOGIN_DETAILS)]
@@ -25,13 +25,13 @@ pub struct LoginArgs {
     /// Read the key from this file instead
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Print the JSON of the API
+    /// Print the JSON response
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The key stays good: `tenure api-key revoke` ends it.")]
+#[command(after_help = "The key remains valid: revoke it with `tenure api-key revoke`.")]
 pub struct LogoutArgs {
     #[command(flatten)]
     at: ServerArgs,
@@ -56,7 +56,7 @@ pub async fn login(args: LoginArgs) -> anyhow::Result<Exit> {
     credentials.store(server, &key).context("the key was not stored")?;
     let named = ["TENURE_API_KEY", "TENURE_API_KEY_FILE"].into_iter().find(|name| std::env::var_os(name).is_some());
     if let Some(name) = named {
-        eprintln!("note: {name} is set and goes before what was stored now");
+        eprintln!("note: {name} is set and takes precedence over the stored key");
     }
     if args.json {
         output::json(&me)?;
@@ -70,7 +70,7 @@ pub async fn login(args: LoginArgs) -> anyhow::Result<Exit> {
 pub fn logout(args: &LogoutArgs) -> anyhow::Result<Exit> {
     let server = &args.at.server;
     match credentials()?.forget(server)? {
-        true => output::line(format!("The key for {server} is forgotten here."))?,
+        true => output::line(format!("Removed the stored key for {server}."))?,
         false => output::line(format!("No key is stored for {server}."))?,
     }
     Ok(Exit::Ok)
@@ -87,22 +87,22 @@ pub async fn whoami(args: WhoAmIArgs) -> anyhow::Result<Exit> {
 }
 
 fn credentials() -> anyhow::Result<Credentials> {
-    let nowhere = || Stop::usage("there is no home folder to keep keys in").hint("set TENURE_DATA to a folder");
+    let nowhere = || Stop::usage("there is no home folder to store keys in").hint("set TENURE_DATA to a folder");
     Ok(Credentials::of_user().ok_or_else(nowhere)?)
 }
 
 fn ask_for_key(server: &str) -> anyhow::Result<String> {
     let text = if std::io::stdin().is_terminal() {
-        rpassword::prompt_password(format!("API key for {server}: ")).context("the key could not be asked for")?
+        rpassword::prompt_password(format!("API key for {server}: ")).context("cannot prompt for the key")?
     } else {
         std::io::read_to_string(std::io::stdin()).context("standard input could not be read")?
     };
     let key = text.trim();
     if key.is_empty() {
-        return Err(Stop::usage("no key was given").hint("say --key-file FILE, or send it to standard input").into());
+        return Err(Stop::usage("no key was given").hint("use --key-file FILE, or send it to standard input").into());
     }
     if key.contains(char::is_whitespace) {
-        return Err(Stop::usage("what was given is no key: it has spaces or lines").into());
+        return Err(Stop::usage("this is not a key: it contains spaces or line breaks").into());
     }
     Ok(key.to_owned())
 }

@@ -25,15 +25,15 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List wake-ups that leave the store, oldest first
+    /// List wake-ups sent over Redis or SQS, oldest first
     List(ListArgs),
-    /// Try failed wake-ups again
+    /// Retry failed wake-ups
     Retry(RetryArgs),
 }
 
 const LIST_DETAILS: &str = "\
-Queues with the transport redis or sqs have an entry here for each wake-up that is live. An entry that failed \
-holds up no task: workers that ask are still given it.";
+Queues with the transport redis or sqs have an entry for each live wake-up. A failed entry does not block its \
+task: workers can still claim it from the server.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = LIST_DETAILS)]
@@ -44,10 +44,10 @@ struct ListArgs {
     /// Only entries of this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// At most so many
+    /// Maximum number to list
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// All of them, however many
+    /// List everything, without a limit
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
@@ -57,10 +57,10 @@ struct RetryArgs {
     /// Only these entries, such as enqueue_task:184467
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
-    /// All that failed
+    /// All failed entries
     #[arg(long)]
     all: bool,
-    /// With --all: only those of this queue
+    /// With --all: only entries of this queue
     #[arg(long, value_name = "NAME", requires = "all", conflicts_with = "ids")]
     queue: Option<String>,
 }
@@ -78,7 +78,7 @@ async fn list(client: &Client, args: ListArgs, json: bool) -> anyhow::Result<Exi
     let page = pages((!args.all).then_some(args.limit), PAGE_MAX, async |limit, cursor| {
         client.outbox(&OutboxFilter { limit: Some(limit), cursor, ..filter.clone() }).await
     });
-    output::page(&page.await?, json, "Nothing in the outbox.", |entries| table(entries, Timestamp::now()))?;
+    output::page(&page.await?, json, "The outbox is empty.", |entries| table(entries, Timestamp::now()))?;
     Ok(Exit::Ok)
 }
 
@@ -106,14 +106,14 @@ fn table(entries: &[OutboxEntry], now: Timestamp) -> String {
 async fn retry(client: &Client, args: RetryArgs, json: bool) -> anyhow::Result<Exit> {
     let named = args.ids.len();
     if named > PAGE_MAX as usize {
-        return Err(Stop::usage("more than 1000 entries are named").hint("say --all, or name fewer at a time").into());
+        return Err(Stop::usage("more than 1000 entries named").hint("use --all, or name fewer at a time").into());
     }
     let request = if args.all {
         OutboxRetryRequest { all: Some(true), queue: args.queue, ids: None }
     } else {
         OutboxRetryRequest { ids: Some(args.ids), ..OutboxRetryRequest::default() }
     };
-    let answer = client.retry_outbox(&request).await.context("nothing was tried again")?;
+    let answer = client.retry_outbox(&request).await.context("no entry was retried")?;
     if json {
         output::json(&answer)?;
     } else {
@@ -126,8 +126,8 @@ async fn retry(client: &Client, args: RetryArgs, json: bool) -> anyhow::Result<E
 fn sentence(retried: u64) -> String {
     match retried {
         0 => "No failed entry was found.".to_owned(),
-        1 => "1 entry is tried again.".to_owned(),
-        count => format!("{count} entries are tried again."),
+        1 => "Retrying 1 entry.".to_owned(),
+        count => format!("Retrying {count} entries."),
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_retry_says_how_many() {
         assert_eq!(sentence(0), "No failed entry was found.");
-        assert_eq!(sentence(1), "1 entry is tried again.");
-        assert_eq!(sentence(7), "7 entries are tried again.");
+        assert_eq!(sentence(1), "Retrying 1 entry.");
+        assert_eq!(sentence(7), "Retrying 7 entries.");
     }
 }

@@ -21,34 +21,34 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Push a test envelope to a worker and explain what comes back
+    /// Push a test envelope to a worker and explain the answer
     #[command(after_help = TEST_DETAILS)]
     Test(TestArgs),
 }
 
 const TEST_DETAILS: &str = "\
-The envelope is signed as a real one, has the operator tenure.push-test and the header X-Tenure-Test: true, and stands \
-for no task: a worker that reports about it is told that there is none. It is sent from here, so run it where the \
+The envelope is signed like a real one and has the operator tenure.push-test and the header X-Tenure-Test: true. There \
+is no task for it: a worker that reports on it gets 404. It is sent from this machine, so run the command where the \
 control plane runs, with its configuration.
 
 Exit codes:
-  0  the worker would have the task
+  0  the worker would accept the task
   2  wrong flags, values or configuration, or the address is refused
-  4  the worker refuses for good
-  5  the worker does not answer, or asks to be tried again";
+  4  the worker rejects the task
+  5  the worker does not answer, or asks to try again later";
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
     /// Where to push to: https://HOST/dispatch
     #[arg(value_name = "URL")]
     url: String,
-    /// Name in push.secrets of the secret that is sent along
+    /// Name in push.secrets of the secret to send
     #[arg(long, value_name = "NAME", conflicts_with = "secret_file")]
     secret_ref: Option<String>,
-    /// File with the secret that is sent along
+    /// File with the secret to send
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Name in push.mtls of the certificate that is shown
+    /// Name in push.mtls of the client certificate to use
     #[arg(long, value_name = "NAME")]
     mtls_ref: Option<String>,
     /// How long to wait for an answer
@@ -111,7 +111,7 @@ fn secret(args: &TestArgs, targets: &PushTargets) -> anyhow::Result<Option<Secre
     let unreadable = |error| Stop::usage(format!("{} could not be read: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let secret = Secret::new(&text).filter(|secret| secret.reveal().bytes().all(|b| (0x20..0x7f).contains(&b)));
-    Ok(Some(secret.ok_or_else(|| Stop::usage(format!("{} holds no line of ASCII", path.display())))?))
+    Ok(Some(secret.ok_or_else(|| Stop::usage(format!("{} does not contain one line of ASCII text", path.display())))?))
 }
 
 fn exit(report: &PushTestReport) -> Exit {
@@ -190,7 +190,7 @@ impl Told {
 
 fn meaning(report: &PushTestReport) -> (&'static str, String) {
     if report.refused.is_some() {
-        return ("refused", "nothing was sent, and no queue could be set to this address".to_owned());
+        return ("refused", "nothing was sent, and no queue can use this address".to_owned());
     }
     let Some(answer) = &report.answer else {
         let why = report.failure.clone().unwrap_or_default();
@@ -199,11 +199,9 @@ fn meaning(report: &PushTestReport) -> (&'static str, String) {
     };
     match answer.verdict {
         PushVerdict::Accepted => {
-            ("accepted", "the worker has the task; it is to call started within start_timeout_ms".to_owned())
+            ("accepted", "the worker accepted the task and must call started within start_timeout_ms".to_owned())
         }
-        PushVerdict::Duplicate => {
-            ("duplicate", "the worker has had this dispatch before: counts as accepted".to_owned())
-        }
+        PushVerdict::Duplicate => ("duplicate", "the worker already had this dispatch: counts as accepted".to_owned()),
         PushVerdict::Again { after_ms: Some(ms) } => {
             ("again", format!("the worker asks for the task to be pushed again in {} s", (ms + 999) / 1000))
         }
@@ -211,7 +209,7 @@ fn meaning(report: &PushTestReport) -> (&'static str, String) {
             ("again", "a task would be pushed again after 1 s, 2 s and so on up to 30 s".to_owned())
         }
         PushVerdict::Rejected => {
-            ("rejected", "the attempt of a task would fail with DISPATCH_REJECTED, and not be retried".to_owned())
+            ("rejected", "the attempt would fail with DISPATCH_REJECTED and not be retried".to_owned())
         }
     }
 }
@@ -223,24 +221,24 @@ fn hints(report: &PushTestReport, secret_sent: bool, has_base_url: bool) -> Vec<
     }
     let Some(answer) = &report.answer else { return hints };
     match answer.status {
-        401 | 403 if secret_sent => hints.push("the worker knows another secret than the one sent".to_owned()),
-        401 | 403 => hints.push("the worker may want a secret: name one with --secret-ref or --secret-file".to_owned()),
+        401 | 403 if secret_sent => hints.push("the worker expects a different secret".to_owned()),
+        401 | 403 => hints.push("the worker may expect a secret: use --secret-ref or --secret-file".to_owned()),
         404 => hints.push("the path may be wrong: workers usually listen at /dispatch".to_owned()),
-        405 => hints.push("the worker takes no POST at this path".to_owned()),
-        415 => hints.push("the worker does not take application/json".to_owned()),
+        405 => hints.push("the worker does not accept POST at this path".to_owned()),
+        415 => hints.push("the worker does not accept application/json".to_owned()),
         300..=399 if answer.location => {
-            hints.push("redirects are not followed: name the address they lead to".to_owned())
+            hints.push("redirects are not followed: use the address they lead to".to_owned())
         }
         _ => {}
     }
     if answer.truncated {
-        hints.push("the answer has more than 64 KiB, of which the rest was not read".to_owned());
+        hints.push("the answer is larger than 64 KiB; the rest was not read".to_owned());
     }
     if answer.content_type.as_deref().is_some_and(|media| media.starts_with("text/html")) {
         hints.push("the answer is a web page: a proxy or another service may have answered".to_owned());
     }
     if report.target.as_deref().is_some_and(|target| target.starts_with("http://")) {
-        hints.push("without TLS the task token and the secret can be read on the way".to_owned());
+        hints.push("without TLS the task token and the secret can be read in transit".to_owned());
     }
     hints
 }

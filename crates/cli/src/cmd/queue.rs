@@ -21,15 +21,15 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List queues and what is in them
+    /// List queues with their task counts
     List,
-    /// Show one queue in full
+    /// Show all settings of a queue
     Show(One),
     /// Replace all settings of a queue
     Set(Box<SetArgs>),
-    /// Grant nothing more from a queue; running tasks go on
+    /// Pause a queue: no new tasks start, running tasks continue
     Pause(One),
-    /// Grant again
+    /// Resume a paused queue
     Resume(One),
 }
 
@@ -53,25 +53,25 @@ struct SetArgs {
     /// Name of the queue
     #[arg(value_name = "QUEUE")]
     name: String,
-    /// At most so many tasks at a time
+    /// Maximum number of tasks running at once
     #[arg(long, value_name = "N")]
     max_running: Option<i64>,
-    /// At most so many grants a second, with a burst if given: 50 or 50/100
+    /// Maximum number of tasks started per second, with an optional burst: 50 or 50/100
     #[arg(long, value_name = "N[/BURST]", value_parser = rate)]
     rate: Option<Rate>,
-    /// Take turns over the values of this: tenant, workspace or tag:NAME
+    /// Rotate between the values of tenant, workspace or tag:NAME
     #[arg(long, value_name = "KEY")]
     fairness: Option<String>,
     /// How long a worker may be silent [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = times::seconds)]
     lease_ttl: Option<i64>,
-    /// How often workers send a sign of life [default: a third of the lease]
+    /// How often workers send heartbeats [default: a third of the lease]
     #[arg(long, value_name = "TIME", value_parser = times::seconds)]
     heartbeat: Option<i64>,
-    /// Tasks that fail for good do not go to the dead letters
+    /// Do not keep tasks that fail for good as dead letters
     #[arg(long)]
     no_dead_letter: bool,
-    /// What carries the wake-ups: embedded, redis or sqs [default: as it is]
+    /// Transport of wake-ups: embedded, redis or sqs [default: as it is]
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
     #[command(flatten)]
@@ -85,28 +85,28 @@ struct PushArgs {
     /// Push tasks to this address: https://HOST/dispatch
     #[arg(long, value_name = "URL")]
     push_url: Option<String>,
-    /// Name in push.secrets of the secret that is sent along
+    /// Name in push.secrets of the secret to send
     #[arg(long, value_name = "NAME", requires = "push_url")]
     push_secret_ref: Option<String>,
-    /// Name in push.mtls of the certificate that is shown
+    /// Name in push.mtls of the client certificate to use
     #[arg(long, value_name = "NAME", requires = "push_url")]
     push_mtls_ref: Option<String>,
-    /// At most so many open attempts [default: 32]
+    /// Maximum number of open attempts [default: 32]
     #[arg(long, value_name = "N", requires = "push_url")]
     push_concurrency: Option<i64>,
-    /// At most so many grants a second
+    /// Maximum number of tasks started per second
     #[arg(long, value_name = "N", requires = "push_url")]
     push_rate: Option<f64>,
-    /// How long a push may go without an answer and without a start [default: 10000]
+    /// Time-out for the answer to a push, unless the attempt starts [default: 10000]
     #[arg(long, value_name = "MS", requires = "push_url")]
     push_ack_timeout_ms: Option<i64>,
-    /// How long an accepted push may go without a start before it is repeated [default: 60000]
+    /// Time until an accepted push that does not start is repeated [default: 60000]
     #[arg(long, value_name = "MS", requires = "push_url")]
     push_start_timeout_ms: Option<i64>,
-    /// How long an attempt may go without a start before it is closed [default: 300000]
+    /// Time until an attempt that does not start is closed [default: 300000]
     #[arg(long, value_name = "MS", requires = "push_url")]
     push_dispatch_timeout_ms: Option<i64>,
-    /// Push no more: workers claim the tasks
+    /// Stop pushing: workers claim the tasks
     #[arg(long, conflicts_with = "push_url")]
     no_push: bool,
 }
@@ -131,7 +131,7 @@ impl PushArgs {
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
-    let number = |text: &str| text.parse::<f64>().map_err(|_| "say it like 50, or 50/100 with a burst".to_owned());
+    let number = |text: &str| text.parse::<f64>().map_err(|_| "write 50, or 50/100 with a burst".to_owned());
     Ok(match text.split_once('/') {
         None => Rate { per_second: number(text)?, burst: None },
         Some((per_second, burst)) => Rate { per_second: number(per_second)?, burst: Some(number(burst)?) },
@@ -161,7 +161,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     if json {
         output::json(&Page { items, next_cursor: None })
     } else if items.is_empty() {
-        output::line("No queues. The first task makes its queue.")
+        output::line("No queues. Submitting a task creates its queue.")
     } else {
         output::line(table(&items, Timestamp::now()))
     }
@@ -191,7 +191,7 @@ fn say_paused(queue: &QueuePaused, json: bool) -> anyhow::Result<()> {
     if json {
         return output::json(queue);
     }
-    let state = if queue.paused { "paused; running tasks go on" } else { "open" };
+    let state = if queue.paused { "paused; running tasks continue" } else { "open" };
     output::line(format!("Queue {} is {state}.", clean(&queue.name)))
 }
 

@@ -7,10 +7,10 @@ use crate::{logging, output, signals};
 const DETAILS: &str = "\
 Prints `tenure listening on URL` on stdout when it is ready; everything else goes to stderr.
 
-Without a worker credential in the configuration it makes one at the first start, worker-token in the \
-data folder. That, and an API without keys, is for loopback addresses only.
+If no worker credential is configured, the first start creates one, worker-token in the data folder. That, and an \
+API without keys, is allowed on loopback addresses only.
 
-SIGTERM and SIGINT let open requests finish and end with code 0; a second signal ends at once.";
+SIGTERM and SIGINT let open requests finish and exit with 0; a second signal stops at once.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]

@@ -19,13 +19,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List tenants that have limits of their own
+    /// List tenants with their own limits
     List,
-    /// Show what a tenant has, and what it may have
+    /// Show the usage and the limits of a tenant
     Show(One),
     /// Replace all limits of a tenant
     Set(SetArgs),
-    /// Take the limits of a tenant away; those of the server's configuration hold
+    /// Remove the limits of a tenant; the server's configuration applies
     Unset(One),
 }
 
@@ -37,7 +37,7 @@ struct One {
 }
 
 const SET_DETAILS: &str = "\
-All limits are replaced: one that is not named here is as the server's configuration says. Zero is no limit.";
+Replaces all limits: for a limit that is not named, the server's configuration applies. Zero means no limit.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = SET_DETAILS)]
@@ -45,16 +45,16 @@ struct SetArgs {
     /// Name of the tenant
     #[arg(value_name = "TENANT")]
     name: String,
-    /// At most so many tasks that wait: ready, or scheduled
+    /// Maximum number of waiting tasks (ready or scheduled)
     #[arg(long, value_name = "N")]
     max_ready: Option<u64>,
-    /// At most so many tasks that run
+    /// Maximum number of running tasks
     #[arg(long, value_name = "N")]
     max_running: Option<u64>,
-    /// At most so many tasks submitted a second; bursts of ten seconds' worth pass
+    /// Maximum number of tasks submitted per second; allows bursts of ten times that
     #[arg(long, value_name = "N")]
     submits_per_second: Option<f64>,
-    /// At most so many bytes of all payloads that wait or run
+    /// Maximum total size of the payloads of waiting and running tasks
     #[arg(long, value_name = "BYTES")]
     max_payload_bytes: Option<u64>,
 }
@@ -87,7 +87,7 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
     if json {
         output::json(&TenantsBody { tenants })
     } else if tenants.is_empty() {
-        output::line("No tenant has limits of its own.")
+        output::line("No tenant has its own limits.")
     } else {
         output::line(table(&tenants))
     }

@@ -13,9 +13,9 @@ use crate::{logging, output, signals};
 use tenure_config::StoreUrl;
 
 const DETAILS: &str = "\
-All that is needed to try things, and enough for one machine.
+Everything needed to try Tenure, and enough for one machine.
 
-SIGTERM and SIGINT stop the worker first, then the server; a second signal ends at once.";
+SIGTERM and SIGINT stop the worker first, then the server; a second signal stops at once.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
@@ -110,7 +110,7 @@ fn welcome(url: &str, queues: &[String], store: &StoreUrl) -> String {
         bold(format!("  tenure task submit {queue} sleep --payload '{{\"ms\":20000}}' --lease-ttl 3s --wait")),
         bold("  tenure task list".to_owned()),
         String::new(),
-        "Ctrl-C stops it.".to_owned(),
+        "Press Ctrl-C to stop.".to_owned(),
     ]);
     lines.join("\n")
 }

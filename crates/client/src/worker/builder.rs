@@ -191,7 +191,7 @@ impl Worker {
         let token = match self.token {
             Source::Given(token) => token,
             Source::Issued { .. } if self.name.is_none() => {
-                return wrong("a bootstrap key belongs to one worker id: give the worker a name".into());
+                return wrong("a bootstrap key needs a worker id: give the worker a name".into());
             }
             Source::Issued { key, ttl } => Token::Issued(Arc::new(Issued::new(key, ttl))),
         };

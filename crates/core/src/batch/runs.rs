@@ -499,7 +499,7 @@ impl World {
         if self.made.runs.overreaching.contains(&row) {
             let limit = limits::NAMED_BYTES >> 20;
             return Some(Err(format!(
-                "the outputs that it names have more than {limit} MiB together: hand on where the data is, not the data"
+                "the outputs it refers to have more than {limit} MiB together: pass on the location of the data, not the data"
             )));
         }
         let own = self.tasks.get(&row).and_then(|cell| cell.task.body.as_ref());

@@ -83,7 +83,7 @@ pub fn end_attempt(
     let message: Arc<str> = match reason {
         Reason::HeartbeatTimeout => format!("no heartbeat for {} s", running.lease_ttl_ms / 1000).into(),
         Reason::Timeout => format!("ran longer than {} s", running.carry.spec.timeout_ms() / 1000).into(),
-        Reason::DeadlineExceeded => "the deadline of the task passed".into(),
+        Reason::DeadlineExceeded => "the deadline of the task has passed".into(),
         Reason::CancelTimeout => "did not stop within the cancel grace".into(),
         Reason::WorkerLost => "a newer process took over the worker's name".into(),
         Reason::StartTimeout => "the worker accepted the task but did not start it in time".into(),
@@ -295,7 +295,7 @@ mod tests {
                 beating(running_with(deadline)),
                 40_000,
                 Reason::DeadlineExceeded,
-                "the deadline of the task passed",
+                "the deadline of the task has passed",
                 State::Failed,
             ),
             (

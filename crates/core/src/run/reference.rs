@@ -160,7 +160,7 @@ pub fn fill<'o>(
     budget.fill = budget.fill.checked_sub(filled.len()).ok_or_else(|| {
         let limit = limits::FILLED_BYTES >> 20;
         format!(
-            "the payloads of its run that are filled at once have more than {limit} MiB together: hand on where the data is, not the data"
+            "the payloads of its run that are filled in at once have more than {limit} MiB together: pass on the location of the data, not the data"
         )
     })?;
     Ok(filled)

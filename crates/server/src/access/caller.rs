@@ -98,9 +98,9 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fau
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Fault::Malformed { message: format!("{name} is there more than once") });
+        return Err(Fault::Malformed { message: format!("{name} was sent more than once") });
     }
-    value.to_str().map(Some).map_err(|_| Fault::Malformed { message: format!("{name} is no plain text") })
+    value.to_str().map(Some).map_err(|_| Fault::Malformed { message: format!("{name} is not plain text") })
 }
 
 fn bad_header(fault: Fault) -> Fault {

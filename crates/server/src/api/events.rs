@@ -28,7 +28,7 @@ pub fn router() -> Router<App> {
 /// Each event is named `task` or `run` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
 /// named `reset` says that what lies before was removed: look at everything anew.
 #[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = ["read"])),
-    params(("Last-Event-ID" = Option<String>, Header, description = "go on behind this event")),
+    params(("Last-Event-ID" = Option<String>, Header, description = "continue after this event")),
     responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent),
               (status = "4XX", body = UserError), (status = 503, body = UserError)))]
 pub async fn events(
@@ -42,7 +42,7 @@ pub async fn events(
             None => None,
             Some(text) => {
                 let after = EventId::parse(text);
-                Some(after.ok_or_else(|| Fault::invalid("Last-Event-ID", "send back the id of an event as it came"))?)
+                Some(after.ok_or_else(|| Fault::invalid("Last-Event-ID", "must be the id of an event, unchanged"))?)
             }
         };
         let place = app.event_streams.clone().try_acquire_owned();

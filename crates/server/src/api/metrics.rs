@@ -36,11 +36,11 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
         Ok(page) => queue_depths(&mut text, &page.items),
         Err(error) => tracing::warn!(%error, "cannot read the queue counts for the metrics"),
     }
-    text.push_str("# HELP tenure_rate_limit_active_buckets Callers whose requests are counted.\n");
+    text.push_str("# HELP tenure_rate_limit_active_buckets Callers being counted by the rate limit.\n");
     text.push_str("# TYPE tenure_rate_limit_active_buckets gauge\n");
     let _ = writeln!(text, "tenure_rate_limit_active_buckets {}", app.limiter.len());
     let (work, heartbeat) = app.engine.waiting();
-    text.push_str("# HELP tenure_lane_waiting Requests that wait for the store.\n# TYPE tenure_lane_waiting gauge\n");
+    text.push_str("# HELP tenure_lane_waiting Requests waiting for the store.\n# TYPE tenure_lane_waiting gauge\n");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"work\"}} {work}");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
     let mut response = text.into_response();
@@ -50,7 +50,7 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
 }
 
 fn queue_depths(text: &mut String, queues: &[QueueStats]) {
-    text.push_str("# HELP tenure_queue_tasks Tasks of a queue by where they stand.\n# TYPE tenure_queue_tasks gauge\n");
+    text.push_str("# HELP tenure_queue_tasks Tasks of a queue by state.\n# TYPE tenure_queue_tasks gauge\n");
     for stats in queues {
         let counts = &stats.counts;
         for (state, count) in [

@@ -126,7 +126,7 @@ pub async fn set(
             }
         };
         if push.is_some() && transport.is_some_and(Transport::is_external) {
-            let message = "a queue that pushes its tasks needs no transport: leave it out, or remove the push block";
+            let message = "a push queue has no transport: omit it, or remove the push block";
             return Err(Fault::invalid("transport", message));
         }
         let settings = CoreSettings { push, ..validate::queue_settings(&settings)? };

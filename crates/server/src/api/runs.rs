@@ -246,7 +246,7 @@ pub async fn rerun(
         if bytes > limits::CARRIED_BYTES as u64 {
             let (has, limit) = (bytes >> 20, limits::CARRIED_BYTES >> 20);
             let message =
-                format!("the outputs to carry over have {has} MiB, {limit} MiB are allowed: submit a new run");
+                format!("the outputs to carry over have {has} MiB, the maximum is {limit} MiB: submit a new run");
             return Err(Fault::invalid("id", &message));
         }
         let material = app.engine.run_material(run, &reach).await?;

@@ -90,7 +90,7 @@ pub async fn submit_batch(
         let raw = request::read(&headers, body, limits::BATCH_BODY_BYTES).await?;
         let batch: BatchSubmission = raw.decode()?;
         if batch.tasks.is_empty() || batch.tasks.len() > limits::BATCH_TASKS {
-            return Err(Fault::invalid("tasks", &format!("give 1 to {} tasks", limits::BATCH_TASKS)));
+            return Err(Fault::invalid("tasks", &format!("must have 1 to {} tasks", limits::BATCH_TASKS)));
         }
         let minted = app.engine.mint(batch.tasks.len()).await?;
         let tasks = batch.tasks.into_iter().zip(minted).enumerate();
@@ -210,7 +210,7 @@ pub fn narrowed(reach: Reach, tenant: Option<&str>) -> Option<Reach> {
 
 pub fn cursor(text: &str) -> Result<Seq, Fault> {
     let number = text.parse().ok().filter(|number| *number >= 0);
-    number.map(Seq).ok_or_else(|| Fault::invalid("cursor", "send back next_cursor as it came"))
+    number.map(Seq).ok_or_else(|| Fault::invalid("cursor", "must be next_cursor of the previous page, unchanged"))
 }
 
 /// Show a task

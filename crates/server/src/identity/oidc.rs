@@ -174,7 +174,7 @@ impl Provider {
     }
 
     async fn fetch_now(&self, url: &str) -> Result<JwkSet, String> {
-        let outbound = self.outbound.as_ref().ok_or("this server calls nobody")?;
+        let outbound = self.outbound.as_ref().ok_or("outbound calls are disabled")?;
         let request = Request { answer_bytes: JWKS_BYTES, ..Request::new(Method::GET, url, FETCH) };
         let answer = outbound.request(request).await.map_err(|error| error.to_string())?;
         if !answer.status.is_success() || answer.truncated {

@@ -39,7 +39,7 @@ pub enum Unverified {
     #[error(transparent)]
     Refused(#[from] TokenError),
     /// Its key is not known here, and the store that may know it does not answer.
-    #[error("the store does not answer: whether the key of the token is registered is not known")]
+    #[error("the store does not answer: the key of the token could not be looked up")]
     KeysUnavailable,
 }
 

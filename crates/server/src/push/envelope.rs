@@ -242,7 +242,7 @@ pub mod tests {
         let odd = Spec { timeout_ms: Some(3_600_001), ..Spec::default() };
         let asked = |ms| Some(EnvelopeSpec { token_ttl_ms: Some(ms), ..EnvelopeSpec::default() });
         for (what, spec, envelope, expected) in [
-            ("its run, its dispatch and the grace", hour, None, 3_600 + 300 + 30),
+            ("time-out, dispatch and cancel grace", hour, None, 3_600 + 300 + 30),
             ("an hour at the least", short, None, 3_600),
             ("no longer than its deadline needs", ends, None, 3_600),
             ("rounded up", odd, None, 3_931),

@@ -40,7 +40,7 @@ pub async fn target_down(app: &App, queue: QueueId) -> Result<Option<WhyReason>,
     let origin = target.to_string();
     Ok(app.circuits.open_for(&Name::of(&queue.name, push), Instant::now()).map(|open| WhyReason {
         code: "push_target_down".to_owned(),
-        message: format!("the worker at {origin} does not answer: nothing is pushed to it until a probe succeeds"),
+        message: format!("the worker at {origin} does not answer: nothing is pushed until a probe succeeds"),
         since: None,
         detail: Some(Json::from(serde_json::json!({"target": origin, "open_seconds": open.as_secs()}))),
     }))

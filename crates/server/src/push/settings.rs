@@ -24,7 +24,7 @@ pub async fn block(wire: &PushSettings, targets: Option<&PushTargets>, reach: &R
         return Err(Fault::invalid("push", "this control plane does not push tasks"));
     };
     if targets.base_url.is_none() {
-        let message = "workers would not know where to report: set callback.base_url in the configuration";
+        let message = "workers need an address to report to: set callback.base_url in the configuration";
         return Err(Fault::invalid("push", message));
     }
     let push = plain(wire)?;
@@ -95,13 +95,13 @@ fn named(name: &Arc<str>, exists: bool, reach: &Reach, field: &str, setting: &st
     if exists && may {
         return Ok(());
     }
-    Err(Fault::invalid(field, &format!("the configuration has no such name in {setting} for your tenant")))
+    Err(Fault::invalid(field, &format!("{setting} has no such name for your tenant")))
 }
 
 async fn guard(url: &str, targets: &PushTargets) -> Result<(), Fault> {
     let refuse = |message: String| Err(Fault::invalid("push.url", &message));
     if url.contains('#') {
-        return refuse("a URL with # in it is refused: workers would not see what follows".to_owned());
+        return refuse("must not contain #: workers would not see what follows".to_owned());
     }
     if let Err(refused) = targets.client.check_url(url) {
         return refuse(refused.to_string());

@@ -19,10 +19,10 @@ use crate::{output, signals};
 use screen::Screen;
 
 const DETAILS: &str = "\
-Without --server a bench starts a store and a server of its own in a temporary folder and leaves nothing behind. \
---store postgres needs Postgres installed; postgres://… needs an empty database. The server is a process of its own, \
-spoken to over HTTP, and answers only after a durable commit. The load runs on the same machine and is part of what \
-is measured. Figures differ between machines and runs: compare the ratios of one run.";
+Without --server a benchmark starts its own store and server in a temporary folder and removes them afterwards. \
+--store postgres needs Postgres installed; postgres://… needs an empty database. The server is a separate process, \
+called over HTTP, and answers only after a durable commit. The load runs on the same machine and is part of the \
+measurement. Results differ between machines and runs: compare ratios within one run.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
@@ -33,21 +33,21 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Question {
-    /// Tasks a second: submit, then claim and complete to empty, beside the raw limit of the store
+    /// Tasks per second: submit, then claim and complete all, compared with the raw limit of the store
     Throughput(ThroughputArgs),
-    /// Submit to start at a light, fixed rate
+    /// Time from submit to start at a low, fixed rate
     Latency(LatencyArgs),
-    /// Time of a claim with more and more ready tasks, and after they are finished
+    /// Time of a claim with a growing number of ready tasks, and after they are finished
     Backlog(BacklogArgs),
-    /// Cost of held leases and time of a heartbeat, also in a flood of claims
+    /// Cost of held leases and time of a heartbeat, also under a flood of claims
     Heartbeat(HeartbeatArgs),
-    /// A run of small tasks and the time from submit to start, pushed beside pulled
+    /// A run of small tasks and the time from submit to start, pushed and pulled
     Push(PushArgs),
     /// The raw limit of the store alone: hand-written claim and complete
     Raw(RawArgs),
     /// Memory, store and latency over time at a steady rate
     Soak(SoakArgs),
-    /// Draw a picture from a description in JSON
+    /// Draw a chart from a JSON description
     Draw(DrawArgs),
 }
 
@@ -56,7 +56,7 @@ enum Question {
 struct Common {
     #[command(flatten)]
     store: StoreArg,
-    /// Measure this server instead of one of its own: http://HOST:PORT
+    /// Measure this server instead of starting one: http://HOST:PORT
     #[arg(long, value_name = "URL", conflicts_with = "store", help_heading = "What is measured")]
     server: Option<String>,
     /// File with the worker token of that server [env: TENURE_WORKER_TOKEN_FILE]
@@ -79,10 +79,10 @@ struct StoreArg {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 struct Destination {
-    /// Write the figures to this file
+    /// Write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw a picture into this file
+    /// Draw a chart into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -95,13 +95,13 @@ enum Mode {
 
 #[derive(Debug, clap::Args)]
 struct ThroughputArgs {
-    /// How many tasks [default: 100000, 20000 with --mode single]
+    /// Number of tasks [default: 100000, 20000 with --mode single]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     tasks: Option<usize>,
     /// exchange: one request completes and claims; single: one request claims a task, one completes it
     #[arg(long, value_enum, default_value = "exchange")]
     mode: Mode,
-    /// How many workers, each with a connection [default: 8, 64 with --mode single]
+    /// Number of workers, each with its own connection [default: 8, 64 with --mode single]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     workers: Option<usize>,
     /// Tasks in one exchange
@@ -110,10 +110,10 @@ struct ThroughputArgs {
     /// Tasks in one submit request
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = submit_size)]
     submit_batch: usize,
-    /// How often the raw limit and the server are measured in turn; the median is shown
+    /// Number of rounds, alternating between raw limit and server; the median is shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     rounds: usize,
-    /// Leave the raw limit of the store out
+    /// Do not measure the raw limit of the store
     #[arg(long)]
     no_raw: bool,
     #[command(flatten)]
@@ -122,10 +122,10 @@ struct ThroughputArgs {
 
 #[derive(Debug, clap::Args)]
 struct LatencyArgs {
-    /// Tasks submitted a second
+    /// Tasks submitted per second
     #[arg(long, value_name = "N", default_value_t = 100.0, value_parser = above_zero)]
     rate: f64,
-    /// For how long
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
     seconds: f64,
     /// Long-polling workers
@@ -146,7 +146,7 @@ struct BacklogArgs {
     /// Claims timed at each level
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = at_least_one)]
     claims: usize,
-    /// Do not leave the store alone between filling and timing
+    /// Do not wait between filling and timing
     #[arg(long)]
     no_settle: bool,
     #[command(flatten)]
@@ -161,10 +161,10 @@ struct HeartbeatArgs {
     /// Seconds between two heartbeats of a lease
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = above_zero)]
     interval: f64,
-    /// Leases renewed by one request; with 1 each has a request of its own
+    /// Leases renewed by one request
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = batch_size)]
     batch: usize,
-    /// Connections that heartbeats come from [default: 20]
+    /// Connections that send heartbeats
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     workers: usize,
     /// Intervals that each of the two phases lasts
@@ -182,13 +182,13 @@ struct PushArgs {
     /// Workers of the run
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     workers: usize,
-    /// How often the run is made each way, in turn; the median is shown
+    /// Number of rounds, alternating between the two; the median is shown
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = at_least_one)]
     rounds: usize,
-    /// Tasks submitted a second for the time to start
+    /// Tasks submitted per second for the time to start
     #[arg(long, value_name = "N", default_value_t = 100.0, value_parser = above_zero)]
     rate: f64,
-    /// For how long
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
     seconds: f64,
     #[command(flatten)]
@@ -197,7 +197,7 @@ struct PushArgs {
 
 #[derive(Debug, clap::Args)]
 struct RawArgs {
-    /// Rows of the batch figure
+    /// Number of rows in the batch measurement
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = at_least_one)]
     tasks: usize,
     #[command(flatten)]
@@ -208,10 +208,10 @@ struct RawArgs {
 
 #[derive(Debug, clap::Args)]
 struct SoakArgs {
-    /// For how long
+    /// Duration in minutes
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
     minutes: f64,
-    /// Tasks submitted a second
+    /// Tasks submitted per second
     #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = above_zero)]
     rate: f64,
     /// Workers
@@ -225,7 +225,7 @@ struct SoakArgs {
 struct DrawArgs {
     /// The description
     file: PathBuf,
-    /// Where the picture goes
+    /// File for the chart
     #[arg(long, value_name = "FILE")]
     svg: PathBuf,
 }
@@ -341,14 +341,14 @@ impl BacklogArgs {
             levels.push(10_000_000);
         }
         if levels.len() < 2 || !levels.is_sorted() {
-            return Err(Stop::usage("--levels wants at least two numbers in growing order").into());
+            return Err(Stop::usage("--levels needs at least two numbers in ascending order").into());
         }
         if levels[0] < self.claims {
             return Err(Stop::usage(format!(
                 "--claims {} is more than the {} tasks of the first level",
                 self.claims, levels[0]
             ))
-            .hint("the claims of a level are taken from the tasks that are ready then")
+            .hint("each level claims from the tasks that are ready at that level")
             .into());
         }
         Ok((backlog::Options { levels, claims: self.claims, settle: !self.no_settle }, self.common))
@@ -369,7 +369,7 @@ impl Common {
             return Ok((None, Stand::given(target)));
         }
         let place = Place::prepare(self.store.store.clone()).await?;
-        let tenure = std::env::current_exe().context("this program cannot find itself")?;
+        let tenure = std::env::current_exe().context("cannot find the path of this program")?;
         let stand = Stand::start(&tenure, &place, settings)?;
         Ok((Some(place), stand))
     }
@@ -401,8 +401,8 @@ fn draw(args: &DrawArgs) -> anyhow::Result<()> {
     let name = args.file.display();
     let text = std::fs::read_to_string(&args.file)
         .map_err(|error| Stop::usage(format!("{name} could not be read: {error}")))?;
-    let picture: Picture =
-        serde_json::from_str(&text).map_err(|error| Stop::usage(format!("{name} describes no picture: {error}")))?;
+    let picture: Picture = serde_json::from_str(&text)
+        .map_err(|error| Stop::usage(format!("{name} is not a valid chart description: {error}")))?;
     write(&args.svg, &picture.svg())
 }
 

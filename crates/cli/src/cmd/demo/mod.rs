@@ -36,13 +36,13 @@ const LIMIT: Duration = Duration::from_secs(58);
 const DETAILS: &str = "\
 Starts a server on a free port with a store in a temporary folder, and two worker processes. Submits \
 tasks that succeed, fail and are retried, are canceled, or are poison; kills one worker with SIGKILL \
-while it holds leases; then checks that every task ended exactly as it should. Ends with 0 only then. \
-Leaves nothing behind.";
+while it holds leases; then checks that every task ended as expected. Exits with 0 only if all did. \
+Removes everything it created.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
 pub struct Args {
-    /// How many tasks
+    /// Number of tasks
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = tasks)]
     tasks: usize,
     /// Use this store: sqlite:PATH or postgres://…; the tasks stay there
@@ -85,12 +85,12 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     // A demo that nobody sees to its end has shown nothing.
     let verdict = match played {
         None => return Err(Stop::new(Exit::Interrupted, "interrupted").into()),
-        Some(Err(_)) => anyhow::bail!("the demo was not done after {} s{logs}", LIMIT.as_secs()),
+        Some(Err(_)) => anyhow::bail!("the demo did not finish within {} s{logs}", LIMIT.as_secs()),
         Some(Ok(Err(error))) => anyhow::bail!("the demo failed: {error:#}{logs}"),
         Some(Ok(Ok(verdict))) => verdict,
     };
     output::line(report::render(&verdict))?;
-    if verdict.is_good() { Ok(Exit::Ok) } else { Err(anyhow::anyhow!("not every task ended as it should")) }
+    if verdict.is_good() { Ok(Exit::Ok) } else { Err(anyhow::anyhow!("not every task ended as expected")) }
 }
 
 /// Who takes part.
@@ -144,18 +144,18 @@ impl Show<'_> {
     async fn run(&mut self, plan: Vec<Planned>) -> anyhow::Result<Verdict> {
         let Cast { survivor, victim, queues } = self.cast;
         let planned = self.submit(plan).await?;
-        self.cancel(&planned, Kind::CanceledWaiting, "canceled {} tasks that were waiting").await?;
+        self.cancel(&planned, Kind::CanceledWaiting, "canceled {} waiting tasks").await?;
         self.until(|tasks| {
             let to_cancel = tasks.iter().filter(|task| is(&planned, task, Kind::CanceledRunning));
             to_cancel.into_iter().all(|task| task.state == "Running")
         })
         .await?;
-        self.cancel(&planned, Kind::CanceledRunning, "asked {} tasks to stop that were running").await?;
+        self.cancel(&planned, Kind::CanceledRunning, "asked {} running tasks to stop").await?;
         let held = self.kill_victim(&planned).await?;
         let count = held.len();
         self.until(|tasks| tasks.iter().filter(|task| held.contains(&task.task_id)).all(|task| !is_held(task, victim)))
             .await?;
-        self.screen.note(&format!("the leases of {count} lost tasks have run out; they go to {survivor}"))?;
+        self.screen.note(&format!("the leases of {count} lost tasks have expired; {survivor} takes over"))?;
         let tasks = self.until(|tasks| Counts::of(tasks).ended() == planned.len()).await?;
         self.screen.note("all tasks have ended; reading their histories")?;
         verify::verify(self.client, &planned, tasks, queues, victim, held).await

@@ -15,7 +15,7 @@ const COMPLAINTS: usize = 10;
 pub fn render(verdict: &Verdict) -> String {
     let mut text = format!("\n{}\n\n", table(verdict));
     if let Some(example) = example(verdict) {
-        text += &format!("One of the tasks that the killed worker held, {}:\n\n", example.task.task_id);
+        text += &format!("One of the tasks held by the killed worker, {}:\n\n", example.task.task_id);
         text += &format!("{}\n\n", history(&example.attempts));
     }
     for (good, check) in &verdict.checks {
@@ -30,10 +30,10 @@ pub fn render(verdict: &Verdict) -> String {
 
 fn next_steps() -> String {
     let steps = [
-        ("tenure up", "a server and a worker on this machine, to keep"),
-        ("tenure task submit default echo --payload '{\"hello\":\"world\"}' --wait", "your first task"),
-        ("tenure worker --queue mine --operator count='wc -c'", "a command of yours as an operator"),
-        ("tenure --help", "everything else; README.md and docs/ tell the story"),
+        ("tenure up", "start a server and a worker on this machine"),
+        ("tenure task submit default echo --payload '{\"hello\":\"world\"}' --wait", "submit your first task"),
+        ("tenure worker --queue mine --operator count='wc -c'", "use your own command as an operator"),
+        ("tenure --help", "all commands; see also README.md and docs/"),
     ];
     steps.iter().map(|(command, what)| format!("  {}\n      {what}\n", style(command).bold())).collect()
 }

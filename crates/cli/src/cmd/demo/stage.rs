@@ -34,7 +34,7 @@ pub struct Stage {
 impl Stage {
     /// Starts a server on a free port. Without a store it has one in a folder of its own.
     pub async fn open(store: Option<&StoreUrl>) -> anyhow::Result<Self> {
-        let folder = TempDir::with_prefix("tenure-demo-").context("no temporary folder could be made")?;
+        let folder = TempDir::with_prefix("tenure-demo-").context("the temporary folder could not be created")?;
         let own = StoreUrl::sqlite(&folder.path().join("tenure.db"));
         let token = Secret::random();
         // The folder is only for its owner. Workers must not pick up a configuration that lies around.
@@ -60,7 +60,7 @@ impl Stage {
     pub fn start_worker(&self, name: &str, queues: [&str; 2]) -> anyhow::Result<Worker> {
         let at = |file: &str| self.folder().join(file);
         let log = std::fs::File::create(at(&format!("{name}.log")))?;
-        let mut command = Command::new(std::env::current_exe().context("this program cannot find itself")?);
+        let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
         command
             .args(["worker", "--server", &self.url, "--name", name, "--drain", "1s", "--grace", "1s", "--until-eof"])
             .args(["--concurrency", &CONCURRENCY.to_string()])

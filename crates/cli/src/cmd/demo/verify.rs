@@ -84,10 +84,10 @@ fn judge(
     let again = records.iter().filter(|record| held.contains(&record.task.task_id));
     let again = again.filter(|record| recovery_fault(record, victim).is_none()).count();
     let checks = vec![
-        (well == expected, format!("{well} of {expected} tasks ended as they should")),
+        (well == expected, format!("{well} of {expected} tasks ended as expected")),
         (
             again == held.len() && !held.is_empty(),
-            format!("{again} of {} tasks that {victim} held ran again under a higher fence, after {LOST}", held.len()),
+            format!("{again} of {} tasks held by {victim} ran again under a higher fence, after {LOST}", held.len()),
         ),
         (dead == poison, dead_letters(&dead, &poison)),
     ];
@@ -96,8 +96,8 @@ fn judge(
 
 fn dead_letters(dead: &BTreeSet<String>, poison: &BTreeSet<String>) -> String {
     match dead == poison {
-        true => "the poison task, and nothing else, is in the dead letters".to_owned(),
-        false => format!("{} tasks are in the dead letters, and only the poison task should be", dead.len()),
+        true => "the poison task is the only dead letter".to_owned(),
+        false => format!("there are {} dead letters, and only the poison task should be one", dead.len()),
     }
 }
 
@@ -112,10 +112,11 @@ fn ending_fault(record: &Record) -> Option<String> {
         return Some(format!("is {}, not {wanted}", task.state));
     }
     if task.dead_lettered_at.is_some() != (record.kind.ending() == Ending::DeadLetter) {
-        return Some("is in the dead letters, or is not, and it should be the other way round".to_owned());
+        let wrong = if task.dead_lettered_at.is_some() { "is a dead letter" } else { "is not a dead letter" };
+        return Some(wrong.to_owned());
     }
     if record.kind == Kind::CanceledWaiting && task.attempt > 0 {
-        return Some("was granted although it was canceled before".to_owned());
+        return Some("was granted after it was canceled".to_owned());
     }
     None
 }
@@ -125,13 +126,13 @@ fn history_fault(record: &Record) -> Option<String> {
     let (task, attempts) = (&record.task, &record.attempts);
     let numbers: Vec<_> = attempts.iter().map(|attempt| attempt.attempt).collect();
     if numbers != (1..=task.attempt).collect::<Vec<_>>() {
-        return Some(format!("has the attempts {numbers:?}, and says it had {}", task.attempt));
+        return Some(format!("has the attempts {numbers:?}, but reports {}", task.attempt));
     }
     if !attempts.is_sorted_by(|a, b| a.fence < b.fence) {
-        return Some("has fences that do not grow".to_owned());
+        return Some("has fences that do not increase".to_owned());
     }
     if attempts.iter().any(|attempt| attempt.ended_at.is_none()) {
-        return Some("has ended and has an open attempt".to_owned());
+        return Some("has ended but has an open attempt".to_owned());
     }
     let (last, before) = attempts.split_last()?;
     let explained = |attempt: &Attempt| attempt.attempt <= record.failures || is_lost(attempt);
@@ -228,7 +229,7 @@ mod tests {
                 "was tried again after attempt 1",
             ),
             (record(Kind::Quick, 0, "Succeeded", vec![ok(2, "a")]), false, "has the attempts [2]"),
-            (record(Kind::CanceledWaiting, 0, "Canceled", vec![failed(1)]), false, "was granted although"),
+            (record(Kind::CanceledWaiting, 0, "Canceled", vec![failed(1)]), false, "was granted after"),
             (record(Kind::Long, 0, "Succeeded", vec![ok(1, "b")]), true, "does not show HEARTBEAT_TIMEOUT"),
             (record(Kind::Long, 0, "Succeeded", vec![lost(1), ok(2, "b")]), true, "was not run again"),
             (record(Kind::Long, 0, "Succeeded", vec![lost(1)]), false, "succeeded 0 times"),

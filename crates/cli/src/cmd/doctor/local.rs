@@ -14,11 +14,11 @@ const SPACE_FAIL: u64 = 64 * MIB;
 
 pub fn config(config: &Config) -> Finding {
     if let Err(error) = config.auth() {
-        return Finding::fail("config", error.to_string(), "correct it; `tenure serve` would not start");
+        return Finding::fail("config", error.to_string(), "fix it; `tenure serve` would not start");
     }
     let source = match &config.file {
         Some(path) => format!("{} is valid", path.display()),
-        None => "no file, the defaults hold".to_owned(),
+        None => "no file, using the defaults".to_owned(),
     };
     if config.has_idle_keys() {
         let message = format!("{source}, but API keys are set and auth.enabled is false");
@@ -31,12 +31,12 @@ pub fn data_folder(data: &Path) -> Vec<Finding> {
     let check = "data folder";
     let shown = data.display();
     if !data.exists() {
-        return vec![Finding::ok(check, format!("{shown} is not there yet; the first start makes it"))];
+        return vec![Finding::ok(check, format!("{shown} does not exist yet; the first start creates it"))];
     }
     let writable = match tempfile::NamedTempFile::new_in(data) {
         Ok(_) => Finding::ok(check, format!("{shown} can be written")),
         Err(error) => {
-            let fix = format!("make {shown} writable for this user, or name another with --data");
+            let fix = format!("make {shown} writable for this user, or choose another with --data");
             Finding::fail(check, format!("{shown} cannot be written: {error}"), fix)
         }
     };
@@ -50,7 +50,7 @@ pub fn data_folder(data: &Path) -> Vec<Finding> {
 fn free_space(bytes: u64) -> Finding {
     let check = "disk space";
     let message = format!("{} MiB free", bytes / MIB);
-    let fix = "make room: a store that cannot write refuses work until it can";
+    let fix = "free some space: a store that cannot write refuses work";
     match bytes {
         0..SPACE_FAIL => Finding::fail(check, message, fix),
         SPACE_FAIL..SPACE_WARN => Finding::warn(check, message, fix),
@@ -63,18 +63,20 @@ pub fn worker_token(config: &Config) -> Finding {
     let path = token::path_in(&config.data);
     let shown = path.display();
     match token::is_exposed(&path) {
-        Ok(false) => Finding::ok(check, format!("{shown} is for its owner only")),
+        Ok(false) => Finding::ok(check, format!("only its owner can read {shown}")),
         Ok(true) => {
-            let message = format!("others can read {shown}");
-            Finding::fail(check, message, format!("chmod 600 {shown}, or remove it for a new one"))
+            let message = format!("other users can read {shown}");
+            Finding::fail(check, message, format!("chmod 600 {shown}, or remove it to get a new one"))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => match config.auth() {
             Ok(auth) if auth.worker.is_configured() => Finding::ok(check, "set in the configuration"),
-            _ => Finding::ok(check, "none yet; the first start on a loopback address makes one"),
+            _ => Finding::ok(check, "none yet; the first start on a loopback address creates one"),
         },
-        Err(error) => {
-            Finding::fail(check, format!("{shown} cannot be looked at: {error}"), "check the rights of the data folder")
-        }
+        Err(error) => Finding::fail(
+            check,
+            format!("{shown} cannot be examined: {error}"),
+            "check the permissions of the data folder",
+        ),
     }
 }
 

@@ -17,8 +17,7 @@ use crate::exit::Exit;
 use crate::output;
 
 const DETAILS: &str = "\
-Says what to do about what it finds, and changes nothing. Ends with 1 if a check fails; warnings do not \
-count.";
+Suggests a fix for each problem and changes nothing. Exits with 1 if a check fails; warnings do not count.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = DETAILS)]
@@ -75,8 +74,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.extend(transports::check(&config, &queues).await);
         }
         Err(error) => {
-            let fix =
-                "correct it; without a configuration, data folder, store, pushes and transports were not looked at";
+            let fix = "fix it; without a configuration, data folder, store, pushes and transports were not checked";
             findings.push(Finding::fail("config", format!("{error:#}"), fix));
         }
     }

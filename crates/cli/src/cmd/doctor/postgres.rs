@@ -16,15 +16,15 @@ pub async fn check(url: &str, known: i64) -> Vec<Finding> {
     let client = match connect(url).await {
         Ok(client) => client,
         Err(why) => {
-            let fix = "check that Postgres runs, and host, database, user and password of the address";
+            let fix = "check that Postgres is running, and the host, database, user and password in the address";
             return vec![Finding::fail("store", format!("Postgres cannot be reached: {why}"), fix)];
         }
     };
     match look(&client, known).await {
         Ok(findings) => findings,
         Err(error) => {
-            let fix = "check the rights of the user and the log of Postgres";
-            vec![Finding::fail("store", format!("Postgres refused a question: {}", plain(&error)), fix)]
+            let fix = "check the permissions of the user and the Postgres log";
+            vec![Finding::fail("store", format!("Postgres refused a query: {}", plain(&error)), fix)]
         }
     }
 }
@@ -82,7 +82,7 @@ fn synchronous_commit(value: &str) -> Finding {
     match value {
         "off" => Finding::fail(
             "synchronous_commit",
-            "off: tasks that were accepted can be lost in a crash",
+            "off: accepted tasks can be lost in a crash",
             "set synchronous_commit = on, at least for the user of tenure",
         ),
         value => Finding::ok("synchronous_commit", value),
@@ -94,7 +94,7 @@ fn naptime(seconds: &str) -> Finding {
     match seconds.parse::<i64>() {
         Ok(found) if found > NAPTIME_SECONDS => Finding::warn(
             check,
-            format!("{found} s: rows of finished work pile up, and claims get slower under load"),
+            format!("{found} s: dead rows accumulate, and claims get slower under load"),
             format!("ALTER SYSTEM SET autovacuum_naptime = '{NAPTIME_SECONDS}s'; SELECT pg_reload_conf()"),
         ),
         _ => Finding::ok(check, format!("{seconds} s")),

@@ -24,17 +24,17 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     let targets = match access::push_targets(config, dev_mode, Some(&own_url)) {
         Ok(targets) => targets,
         Err(error) => {
-            let fix = "correct the files of push.mtls, and who may read them; `tenure serve` would not start";
+            let fix = "fix the files of push.mtls and their permissions; `tenure serve` would not start";
             return vec![Finding::fail(CHECK, format!("{error:#}"), fix)];
         }
     };
     let pushing: Vec<_> = queues.iter().filter_map(|queue| Some((queue.name.as_str(), queue.push.as_ref()?))).collect();
     if pushing.is_empty() {
-        return vec![Finding::ok(CHECK, "no queue pushes its tasks")];
+        return vec![Finding::ok(CHECK, "no queue pushes tasks")];
     }
     if targets.base_url.is_none() {
         let count = count(pushing.len());
-        let fix = "set callback.base_url to the address at which workers reach this control plane";
+        let fix = "set callback.base_url to the address where workers reach this control plane";
         let message = format!("callback.base_url is not set, and {count}: nothing is pushed");
         return vec![Finding::fail(CHECK, message, fix)];
     }
@@ -42,7 +42,7 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
         .map(async |(name, push)| {
             let problem = problem(&targets, push).await?;
             let fix = format!(
-                "correct the configuration, or the queue with `tenure queue set`; `tenure push test` tries its address, \
+                "fix the configuration, or the queue with `tenure queue set`; `tenure push test` tests its address, \
                  `tenure queue show {name}` shows it"
             );
             Some(Finding::fail(CHECK, format!("queue {name}: {problem}"), fix))
@@ -54,7 +54,7 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     let more = findings.len().saturating_sub(SHOWN);
     findings.truncate(SHOWN);
     if more > 0 {
-        findings.push(Finding::fail(CHECK, format!("{more} more queues"), "correct the first ones, and look again"));
+        findings.push(Finding::fail(CHECK, format!("{more} more queues"), "fix the first ones, then check again"));
     }
     if findings.is_empty() {
         let to = targets.base_url.unwrap_or_default();
@@ -70,10 +70,10 @@ async fn problem(targets: &PushTargets, push: &Push) -> Option<String> {
     };
     match tokio::time::timeout(LOOKUP, route.client.check_address(&push.url)).await {
         Ok(judged) => judged.err().map(|error| error.to_string()),
-        Err(_) => Some(format!("the name in its address was not resolved within {} s", LOOKUP.as_secs())),
+        Err(_) => Some(format!("the host name in its address was not resolved within {} s", LOOKUP.as_secs())),
     }
 }
 
 fn count(queues: usize) -> String {
-    if queues == 1 { "1 queue pushes its tasks".to_owned() } else { format!("{queues} queues push their tasks") }
+    if queues == 1 { "1 queue pushes tasks".to_owned() } else { format!("{queues} queues push tasks") }
 }

@@ -26,7 +26,7 @@ pub async fn check(args: &ClientArgs) -> Vec<Finding> {
             )];
         }
         Err(why) => {
-            let fix = "check that it runs and that the address is right";
+            let fix = "check that it is running and that the address is right";
             return vec![Finding::fail(CHECK, format!("none at {}: {why}", args.at.server), fix)];
         }
     };
@@ -60,7 +60,7 @@ async fn ask(at: &ServerArgs) -> Result<(Health, Option<Timestamp>), String> {
     let answer = client.get(url).send().await.map_err(plain)?;
     let date = answer.headers().get("date").and_then(|date| date.to_str().ok()).and_then(http_date);
     let status = answer.status();
-    let health = answer.json().await.map_err(|_| format!("what answers there (HTTP {status}) is no tenure server"))?;
+    let health = answer.json().await.map_err(|_| format!("the answer (HTTP {status}) is not from a tenure server"))?;
     Ok((health, date))
 }
 
@@ -73,8 +73,8 @@ fn well(health: &Health, server: &str) -> Finding {
     match health.status.as_str() {
         "ok" => Finding::ok(CHECK, message),
         _ => {
-            let why = health.message.as_deref().unwrap_or("it does not say why");
-            Finding::fail(CHECK, format!("{message}: {why}"), "check the store; the log of the server says more")
+            let why = health.message.as_deref().unwrap_or("it gives no reason");
+            Finding::fail(CHECK, format!("{message}: {why}"), "check the store; the server log has details")
         }
     }
 }
@@ -99,7 +99,7 @@ pub fn clock(check: &'static str, whose: &str, behind: i64) -> Finding {
     Finding::warn(
         check,
         format!("{whose} is {} s {direction} this machine", behind.unsigned_abs()),
-        "synchronise the clocks; leases are safe without, but delays and ages look wrong",
+        "synchronize the clocks; leases are safe, but delays and ages look wrong",
     )
 }
 
@@ -108,15 +108,15 @@ async fn key(args: &ClientArgs) -> Finding {
     let client = match args.client() {
         Ok(client) => client,
         Err(error) => {
-            return Finding::fail(check, error.to_string(), "correct the key: `tenure login` stores a new one");
+            return Finding::fail(check, error.to_string(), "use a valid key: `tenure login` stores a new one");
         }
     };
     match client.queues(None).await {
-        Ok(_) => Finding::ok(check, "the API lets this caller in"),
+        Ok(_) => Finding::ok(check, "the API accepts this caller"),
         Err(error) => Finding::fail(
             check,
             error.to_string(),
-            "log in with `tenure login`, or give a key with --api-key-file or TENURE_API_KEY",
+            "log in with `tenure login`, or set a key with --api-key-file or TENURE_API_KEY",
         ),
     }
 }

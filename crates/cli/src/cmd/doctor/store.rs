@@ -16,8 +16,8 @@ pub async fn check(url: &StoreUrl) -> Vec<Finding> {
     let known = match known_schema().await {
         Ok(known) => known,
         Err(error) => {
-            let fix = "make room for temporary files, or set TMPDIR";
-            return vec![Finding::fail(CHECK, format!("no store could be made to compare with: {error:#}"), fix)];
+            let fix = "free some space for temporary files, or set TMPDIR";
+            return vec![Finding::fail(CHECK, format!("no store could be created for comparison: {error:#}"), fix)];
         }
     };
     match url.path() {
@@ -42,7 +42,7 @@ fn schema_of(path: &Path) -> rusqlite::Result<i64> {
 fn sqlite(path: &Path, known: i64) -> Finding {
     let shown = path.display();
     if !path.exists() {
-        return Finding::ok(CHECK, format!("{shown} is not there yet; the first start makes it"));
+        return Finding::ok(CHECK, format!("{shown} does not exist yet; the first start creates it"));
     }
     match schema_of(path) {
         Ok(found) => match verdict(&shown.to_string(), found, known) {
@@ -51,9 +51,11 @@ fn sqlite(path: &Path, known: i64) -> Finding {
             }
             finding => finding,
         },
-        Err(error) => {
-            Finding::fail(CHECK, format!("{shown} cannot be read: {error}"), "check its rights, or restore a backup")
-        }
+        Err(error) => Finding::fail(
+            CHECK,
+            format!("{shown} cannot be read: {error}"),
+            "check its permissions, or restore a backup",
+        ),
     }
 }
 
@@ -61,7 +63,7 @@ fn sqlite(path: &Path, known: i64) -> Finding {
 pub fn verdict(name: &str, found: i64, known: i64) -> Finding {
     let version = format!("{name} has schema version {found}");
     match found {
-        0 => Finding::ok(CHECK, format!("{name} is empty; the first start makes the tables")),
+        0 => Finding::ok(CHECK, format!("{name} is empty; the first start creates the tables")),
         _ if found > known => Finding::fail(
             CHECK,
             format!("{version}, this binary knows versions up to {known}"),
@@ -69,7 +71,7 @@ pub fn verdict(name: &str, found: i64, known: i64) -> Finding {
         ),
         _ if found < known => Finding::warn(
             CHECK,
-            format!("{version}, this binary makes {known}"),
+            format!("{version}, this binary creates {known}"),
             "back it up; the next start upgrades it",
         ),
         _ => Finding::ok(CHECK, version),
@@ -101,7 +103,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenure.db");
         let known = known_schema().await.unwrap();
-        assert!(sqlite(&path, known).message.contains("not there yet"));
+        assert!(sqlite(&path, known).message.contains("does not exist yet"));
         let open = store::open(&format!("sqlite:{}", path.display()), Default::default()).await.unwrap();
         let finding = sqlite(&path, known);
         assert!(finding.status == Status::Ok && finding.message.ends_with("a server has it open"), "{finding:?}");

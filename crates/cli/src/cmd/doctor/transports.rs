@@ -26,7 +26,7 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     match &settings.redis {
         Some(settings) => findings.extend(match transports::redis(settings) {
             Ok(redis) => self::redis(&redis, &settings.group, &of_redis).await,
-            Err(stop) => vec![Finding::fail("redis", stop.to_string(), "correct it; `tenure serve` would not start")],
+            Err(stop) => vec![Finding::fail("redis", stop.to_string(), "fix it; `tenure serve` would not start")],
         }),
         None => findings.extend(unset("redis", "redis.url", &of_redis)),
     }
@@ -34,7 +34,7 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     match &settings.sqs {
         Some(settings) => findings.extend(match transports::sqs(settings).await {
             Ok(sqs) => self::sqs(&sqs, settings, &of_sqs).await,
-            Err(stop) => vec![Finding::fail("sqs", stop.to_string(), "correct it; `tenure serve` would not start")],
+            Err(stop) => vec![Finding::fail("sqs", stop.to_string(), "fix it; `tenure serve` would not start")],
         }),
         None => findings.extend(unset("sqs", "sqs.region", &of_sqs)),
     }
@@ -63,14 +63,14 @@ async fn redis(redis: &dyn Upkeep, group: &str, queues: &[&str]) -> Vec<Finding>
         .refused
         .iter()
         .map(|(queue, error)| {
-            let fix = "let the user of redis.url use the key, or remove what stands there";
+            let fix = "let the user of redis.url use the key, or remove the other data under it";
             Finding::fail(check, format!("stream of queue {queue}: {error}"), fix)
         })
         .collect();
     if findings.is_empty() {
         let missing = match found.missing.len() {
             0 => String::new(),
-            missing => format!("; that of {missing} is made when it is first needed"),
+            missing => format!("; that of {missing} is created when it is first needed"),
         };
         let message = format!("reached; {} with the consumer group {group}{missing}", count(queues.len()));
         findings.push(Finding::ok(check, message));
@@ -82,7 +82,7 @@ async fn sqs(sqs: &dyn Upkeep, settings: &SqsSettings, queues: &[&str]) -> Vec<F
     let check = "sqs";
     let found = match look(sqs, queues).await {
         Err(error) => {
-            let fix = "check sqs.region, sqs.endpoint_url and the credentials of AWS in the environment";
+            let fix = "check sqs.region, sqs.endpoint_url and the AWS credentials in the environment";
             return vec![Finding::fail(check, error.to_string(), fix)];
         }
         Ok(found) => found,
@@ -91,7 +91,7 @@ async fn sqs(sqs: &dyn Upkeep, settings: &SqsSettings, queues: &[&str]) -> Vec<F
         .refused
         .iter()
         .map(|(queue, error)| {
-            let fix = "correct the name of the queue, or what the credentials may do with it";
+            let fix = "fix the name of the queue, or the permissions of the credentials";
             Finding::fail(check, format!("queue {queue}: {error}"), fix)
         })
         .collect();
@@ -104,7 +104,7 @@ async fn sqs(sqs: &dyn Upkeep, settings: &SqsSettings, queues: &[&str]) -> Vec<F
     if findings.is_empty() {
         let missing = match found.missing.len() {
             0 => String::new(),
-            missing => format!("; {missing} of them made when first needed"),
+            missing => format!("; {missing} of them created when first needed"),
         };
         findings.push(Finding::ok(check, format!("reached; {} with this transport{missing}", count(queues.len()))));
     }

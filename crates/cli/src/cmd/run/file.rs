@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<RunSubmission, String> {
     let value = if is_json { serde_json::from_str(text).map_err(|error| error.to_string())? } else { yaml(text)? };
     // serde would also take the fields one after the other in a list, without their names.
     let Value::Object(fields) = &value else {
-        return Err("it has to be a mapping, with tasks in it".to_owned());
+        return Err("it must be a mapping with a `tasks` field".to_owned());
     };
     let run = if is_json { serde_json::from_str(text) } else { serde_json::from_value(value.clone()) };
     let run: RunSubmission = run.map_err(|error| match fault(&value) {
@@ -46,7 +46,7 @@ pub fn parse(text: &str) -> Result<RunSubmission, String> {
     })?;
     let known = |value: &RunSubmission| object(serde_json::to_value(value));
     if let Some(name) = stranger(fields, &known(&run)) {
-        return Err(format!("`{name}` is no field of a run{}", suggestion(name, &RUN)));
+        return Err(format!("`{name}` is not a field of a run{}", suggestion(name, &RUN)));
     }
     let entries = fields.get("tasks").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for (at, (entry, read)) in entries.iter().zip(&run.tasks).enumerate() {
@@ -112,13 +112,13 @@ fn located<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
 fn strangers_in(entry: &Value, read: &RunEntry) -> Result<(), String> {
     let (Value::Object(entry), known) = (entry, object(serde_json::to_value(read))) else { return Ok(()) };
     if let Some(name) = stranger(entry, &known) {
-        return Err(format!(": `{name}` is no field of a task{}", suggestion(name, &TASK)));
+        return Err(format!(": `{name}` is not a field of a task{}", suggestion(name, &TASK)));
     }
     for nested in NESTED {
         if let (Some(Value::Object(given)), Some(Value::Object(known))) = (entry.get(nested), known.get(nested))
             && let Some(name) = stranger(given, known)
         {
-            return Err(format!(".{nested}: `{name}` is no field of it"));
+            return Err(format!(".{nested}: `{name}` is not one of its fields"));
         }
     }
     Ok(())
@@ -173,14 +173,14 @@ mod tests {
         for (text, says) in [
             ("tasks: 5", "tasks: invalid type: integer `5`, expected a sequence"),
             ("{", "EOF while parsing an object at line 1 column 1"),
-            ("- a", "it has to be a mapping, with tasks in it"),
+            ("- a", "it must be a mapping with a `tasks` field"),
             ("a: [", "at line 1"),
-            ("taks: [{key: a}]", "`taks` is no field of a run; did you mean `tasks`?"),
-            (r#"{"tasks": [], "color": "red"}"#, "`color` is no field of a run"),
+            ("taks: [{key: a}]", "`taks` is not a field of a run; did you mean `tasks`?"),
+            (r#"{"tasks": [], "color": "red"}"#, "`color` is not a field of a run"),
             (&task(", timeout_ms: long"), "tasks[0].timeout_ms: invalid type: string \"long\", expected i64"),
             (&task(", depends_on: b"), "tasks[0].depends_on: invalid type: string \"b\", expected a sequence"),
-            (&task(", depend_on: [b]"), "tasks[0]: `depend_on` is no field of a task; did you mean `depends_on`?"),
-            (&task(", retry: {jitter: full, max: 1}"), "tasks[0].retry: `max` is no field of it"),
+            (&task(", depend_on: [b]"), "tasks[0]: `depend_on` is not a field of a task; did you mean `depends_on`?"),
+            (&task(", retry: {jitter: full, max: 1}"), "tasks[0].retry: `max` is not one of its fields"),
             (&task(", retry: {factor: x}"), "tasks[0].retry.factor: invalid type: string \"x\", expected f64"),
             (&task(", queue: p"), "duplicate mapping key: queue at line 1, column 41"),
         ] {

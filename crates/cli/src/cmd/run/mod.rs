@@ -23,7 +23,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Submit a run from a file: tasks that depend on each other
+    /// Submit a run of dependent tasks from a file
     Submit(submit::Args),
     /// List runs, newest first
     List(list::Args),
@@ -32,9 +32,9 @@ enum Command {
     /// Follow a run until it ends
     #[command(after_help = CODES)]
     Watch(One),
-    /// Cancel a run: what has not started ends, what runs is asked to stop
+    /// Cancel a run: waiting tasks end, running tasks are asked to stop
     Cancel(steer::CancelArgs),
-    /// Repeat a run that failed or was cancelled: what succeeded is carried over
+    /// Rerun a failed or canceled run; succeeded tasks are carried over
     Rerun(steer::RerunArgs),
 }
 

@@ -14,10 +14,10 @@ pub struct CancelArgs {
     /// Id of the run: run_ULID, a bare ULID or a UUID
     #[arg(value_name = "RUN")]
     id: String,
-    /// Why; the workers are told [default: user_requested]
+    /// Reason, passed to the workers [default: user_requested]
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Take what runs away at once instead of asking for it
+    /// Revoke the leases of running tasks instead of asking them to stop
     #[arg(long)]
     now: bool,
 }
@@ -29,7 +29,7 @@ pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Re
         output::json(&cancelled)?;
     } else if cancelled.state == "CANCELLING" {
         output::line(format!(
-            "Run {}: what has not started has ended, what runs was asked to stop",
+            "Run {}: waiting tasks have ended, running tasks were asked to stop",
             clean(&cancelled.run_id)
         ))?;
     } else {
@@ -43,17 +43,17 @@ pub struct RerunArgs {
     /// Id of a run that is FAILED or CANCELLED
     #[arg(value_name = "RUN")]
     id: String,
-    /// Key of the new run: asking the same again gives the same run
+    /// Key of the new run: the same rerun again returns the existing one
     #[arg(long, value_name = "KEY")]
     run_key: Option<String>,
-    /// Follow the new run to its end; the exit code says how it ended
+    /// Wait for the new run to end; the exit code reports the outcome
     #[arg(long)]
     wait: bool,
 }
 
 pub async fn rerun(client: &Client, args: RerunArgs, json: bool) -> anyhow::Result<Exit> {
     let request = RerunRequest { mode: Some("from_failure".to_owned()), run_key: args.run_key };
-    let run = client.rerun(&args.id, &request).await.context("the run was not repeated")?;
+    let run = client.rerun(&args.id, &request).await.context("the run was not rerun")?;
     let carried = run.counts.succeeded;
     let said = format!("{}; {carried} carried over", submit::sentence(&run));
     if args.wait {

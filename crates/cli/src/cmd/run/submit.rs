@@ -28,19 +28,19 @@ pub struct Args {
     /// The run, in YAML or JSON; - for standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// Key of the run, in place of the one in the file: submitting the same again gives the same run
+    /// Key of the run, overriding the file: submitting the same run again returns the existing one
     #[arg(long, value_name = "KEY")]
     run_key: Option<String>,
-    /// Label, beside those in the file; can be given more than once
+    /// Label, in addition to those in the file; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Follow the run to its end; the exit code says how it ended
+    /// Wait for the run to end; the exit code reports the outcome
     #[arg(long)]
     wait: bool,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("say it like team=etl")?;
+    let (name, value) = text.split_once('=').ok_or("write it as team=etl")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -49,8 +49,8 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
         "-" => text_or_file("-")?,
         path => text_or_file(&format!("@{path}"))?,
     };
-    let mut submission =
-        file::parse(&text).map_err(|message| Stop::usage(format!("{} is no run: {message}", args.file)))?;
+    let mut submission = file::parse(&text)
+        .map_err(|message| Stop::usage(format!("{} is not a valid run file: {message}", args.file)))?;
     if args.run_key.is_some() {
         submission.run_key = args.run_key;
     }
@@ -75,7 +75,7 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
 pub fn sentence(run: &Run) -> String {
     let (id, state) = (&run.run_id, &run.state);
     match run.created {
-        Some(false) => format!("Run {id} was there already under this key: {state}"),
+        Some(false) => format!("Run {id} already exists with this key: {state}"),
         _ if run.counts.total == 1 => format!("Submitted run {id} of 1 task: {state}"),
         _ => format!("Submitted run {id} of {} tasks: {state}", run.counts.total),
     }

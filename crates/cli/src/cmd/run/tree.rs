@@ -22,7 +22,7 @@ pub struct Args {
     /// Id of the run: run_ULID, a bare ULID or a UUID
     #[arg(value_name = "RUN")]
     id: String,
-    /// All tasks, however many
+    /// Show all tasks, without a limit
     #[arg(long)]
     all: bool,
 }
@@ -94,7 +94,7 @@ fn tree(run: &Run, limit: usize, now: Timestamp) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut text: String = rows.iter().map(|(name, task)| row(name, width, task, now)).collect();
     if rows.len() < run.tasks.len() {
-        text += &format!("… and {} more: --all shows them\n", run.tasks.len() - rows.len());
+        text += &format!("… and {} more: use --all to show them\n", run.tasks.len() - rows.len());
     }
     text
 }
@@ -208,7 +208,7 @@ mod tests {
         let run = run(tasks);
         let text = tree(&run, 100, now());
         assert_eq!(text.lines().count(), 101);
-        assert!(text.ends_with("… and 9900 more: --all shows them\n"), "{text}");
+        assert!(text.ends_with("… and 9900 more: use --all to show them\n"), "{text}");
         let all = tree(&run, usize::MAX, now());
         assert_eq!(all.lines().count(), 10_000);
         assert!(all.lines().all(|line| line.chars().count() < 80));

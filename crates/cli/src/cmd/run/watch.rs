@@ -89,7 +89,7 @@ impl Screen {
             }
         }
         if changed.len() > TOLD {
-            self.print(&format!("{} tasks have moved: {}", changed.len(), counts(run)))?;
+            self.print(&format!("{} tasks changed: {}", changed.len(), counts(run)))?;
         } else {
             for task in changed {
                 self.print(&line(task))?;

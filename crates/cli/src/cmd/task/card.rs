@@ -76,7 +76,7 @@ pub async fn attempts(client: &Client, id: &str, json: bool) -> anyhow::Result<E
     if json {
         output::json(&Page { items, next_cursor: None })?;
     } else if items.is_empty() {
-        output::line("No attempt yet. `tenure task why` says what it waits for.")?;
+        output::line("No attempt yet. `tenure task why` shows what it is waiting for.")?;
     } else {
         output::line(attempts_table(&items))?;
     }

@@ -32,10 +32,10 @@ pub struct Args {
     /// Only tasks of this workspace
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// At most so many
+    /// Maximum number to list
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// All of them, however many
+    /// List everything, without a limit
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
@@ -54,7 +54,7 @@ enum State {
 
 /// The API writes tags with a colon; here they look as in `submit`.
 fn tag(text: &str) -> Result<String, String> {
-    let (name, value) = text.split_once(['=', ':']).ok_or("say it like team=etl")?;
+    let (name, value) = text.split_once(['=', ':']).ok_or("write it as team=etl")?;
     Ok(format!("{name}:{value}"))
 }
 

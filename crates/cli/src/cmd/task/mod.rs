@@ -31,13 +31,13 @@ enum Command {
     /// Follow a task until it ends
     #[command(after_help = CODES)]
     Watch(One),
-    /// Show every attempt of a task, with reports that came too late
+    /// Show every attempt of a task, including late reports
     Attempts(One),
-    /// Say why a task is not running, or what it does instead
+    /// Explain why a task is not running
     Why(One),
     /// Cancel a task
     Cancel(steer::CancelArgs),
-    /// Run a task again that failed or was canceled
+    /// Retry a failed or canceled task
     Retry(One),
 }
 

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::output;
 
 const DETAILS: &str = "\
-A task that waits ends at once. A worker that runs it is told with its next heartbeat and has a grace \
+A waiting task ends at once. A worker that runs the task is told with its next heartbeat and has a grace \
 period to stop.";
 
 #[derive(Debug, clap::Args)]
@@ -15,10 +15,10 @@ pub struct CancelArgs {
     /// Id of the task
     #[arg(value_name = "TASK")]
     id: String,
-    /// Why, for those who look at it later [default: user_requested]
+    /// Reason, recorded with the task [default: user_requested]
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// End it now: the worker's lease is void, whatever it still does
+    /// Revoke the worker's lease instead of asking it to stop
     #[arg(long)]
     immediate: bool,
 }
@@ -33,7 +33,7 @@ pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Re
         output::line(format!("Task {} is canceled.", cancelled.task_id))?;
     } else {
         output::line(format!(
-            "Task {} is {}; its worker was asked to stop. `tenure task watch` follows it.",
+            "Task {} is {}; its worker was asked to stop. Follow it with `tenure task watch`.",
             cancelled.task_id, cancelled.state
         ))?;
     }
@@ -46,7 +46,7 @@ pub async fn retry(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit
         output::json(&retried)?;
     } else {
         output::line(format!(
-            "Task {} is {} again: {} attempts so far, up to {}.",
+            "Task {} is {} again: attempts so far: {} of {}.",
             retried.task_id, retried.state, retried.attempt, retried.max_attempts
         ))?;
     }

@@ -12,7 +12,7 @@ use crate::{output, times};
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub struct Args {
-    /// Queue that workers take the task from
+    /// Queue to put the task into
     #[arg(required_unless_present = "file")]
     queue: Option<String>,
     /// Operator that runs it
@@ -21,19 +21,19 @@ pub struct Args {
     /// Payload: JSON, @FILE, or - for standard input
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// From 0, which comes first, to 9 [default: 5]
+    /// Priority from 0 (first) to 9 (last) [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=9))]
     priority: Option<i64>,
-    /// Start it this much later
+    /// Delay before it may start
     #[arg(long, value_name = "TIME", value_parser = times::millis, conflicts_with = "run_at")]
     delay: Option<i64>,
-    /// Start it at this point in time
+    /// Time at which it may start
     #[arg(long, value_name = "WHEN", value_parser = times::point)]
     run_at: Option<String>,
-    /// Idempotency key: submitting the same again gives the same task
+    /// Idempotency key: submitting the same task again returns the existing one
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// How often to try [default: 3]
+    /// Maximum number of attempts [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     max_attempts: Option<i64>,
     /// How long a worker may be silent before the task goes to another [default: 60s]
@@ -42,7 +42,7 @@ pub struct Args {
     /// How long one attempt may take [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = times::millis)]
     timeout: Option<i64>,
-    /// Tag; can be given more than once
+    /// Tag; repeatable
     #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = tag)]
     tags: Vec<(String, String)>,
     /// Tenant; needs a key that may act for it
@@ -51,16 +51,16 @@ pub struct Args {
     /// Workspace [default: default]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Submit many, all or none: a file with a JSON array of tasks as the API takes them, or -
+    /// Submit many tasks, all or none: a file with a JSON array of tasks as in the API, or -
     #[arg(long, value_name = "FILE", conflicts_with_all = ["queue", "operator", "payload", "key"])]
     file: Option<String>,
-    /// Follow the task to its end; the exit code says how it ended
+    /// Wait for the task to end; the exit code reports the outcome
     #[arg(long)]
     wait: bool,
 }
 
 fn tag(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("say it like team=etl")?;
+    let (name, value) = text.split_once('=').ok_or("write it as team=etl")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -88,7 +88,7 @@ fn sentence(submitted: &Submitted) -> String {
     let Submitted { task_id, state, created } = submitted;
     match created {
         true => format!("Submitted task {task_id}: {state}"),
-        false => format!("Task {task_id} was there already under this key: {state}"),
+        false => format!("Task {task_id} already exists with this key: {state}"),
     }
 }
 
@@ -118,7 +118,7 @@ fn payload(argument: &str) -> anyhow::Result<Json> {
     Json::parse(text.trim()).map_err(|error| {
         Stop::usage(format!("--payload is not JSON: {error}"))
             .hint(
-                "quote it for the shell: --payload '{\"day\":\"2025-01-15\"}'; a text needs its own quotes: '\"text\"'",
+                "quote it for the shell: --payload '{\"day\":\"2025-01-15\"}'; a string needs its own quotes: '\"text\"'",
             )
             .into()
     })
@@ -129,7 +129,7 @@ async fn batch(client: &Client, file: &str, wait: bool, json: bool) -> anyhow::R
         "-" => text_or_file("-")?,
         path => text_or_file(&format!("@{path}"))?,
     };
-    let wrong = |error: serde_json::Error| Stop::usage(format!("{file} is no JSON array of tasks: {error}"));
+    let wrong = |error: serde_json::Error| Stop::usage(format!("{file} is not a JSON array of tasks: {error}"));
     // An array, or the body of the API with one in it.
     let tasks = match text.trim_start().starts_with('{') {
         true => serde_json::from_str::<BatchSubmission>(&text).map_err(wrong)?.tasks,
@@ -144,7 +144,7 @@ async fn batch(client: &Client, file: &str, wait: bool, json: bool) -> anyhow::R
         output::json(&submitted)?;
     } else {
         let there = count - submitted.created.min(count);
-        let rest = if there > 0 { format!("; {there} were there already") } else { String::new() };
+        let rest = if there > 0 { format!("; {there} already existed") } else { String::new() };
         output::line(format!("Submitted {} tasks{rest}", submitted.created))?;
     }
     Ok(Exit::Ok)

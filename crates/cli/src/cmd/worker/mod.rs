@@ -15,17 +15,17 @@ use crate::{logging, signals, times, token as local_token};
 use tenure_config::{Config, Flags};
 
 const DETAILS: &str = "\
-Operators that are always there, with their payloads:
-  echo   anything; it is the result
+Built-in operators and their payloads:
+  echo   any value, returned as the result
   sleep  {\"ms\": 500}
   fail   {\"code\": \"X\", \"message\": \"why\", \"retryable\": true, \"times\": 2}, each optional
   http   {\"url\": \"https://…\", \"method\": \"POST\", \"body\": {}, \"headers\": {}, \"timeout_ms\": 30000}
 
 A command gets the payload on stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its \
-environment. The last line that it prints is the result, as JSON if it is some.
+environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string.
 
-SIGTERM and SIGINT stop it: it takes nothing more, lets tasks finish for as long as --drain says, and \
-reports. A second signal ends at once.";
+On SIGTERM or SIGINT the worker takes no more tasks, lets running tasks finish for the time of --drain, and \
+reports. A second signal stops at once.";
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = DETAILS)]
@@ -35,25 +35,25 @@ pub struct Args {
     /// Address of the server [default: worker.control_plane_url of the configuration, or http://localhost:7423]
     #[arg(long, visible_alias = "control-plane", value_name = "URL", env = "TENURE_SERVER", hide_env_values = true)]
     server: Option<String>,
-    /// Certificates in PEM that sign the server's [default: those that the system trusts]
+    /// CA certificates (PEM) for verifying the server [default: the system's]
     #[arg(long, value_name = "FILE", env = "TENURE_CA_FILE", hide_env_values = true)]
     ca_file: Option<PathBuf>,
     #[command(flatten)]
     work: WorkArgs,
     #[command(flatten)]
     wakes: transport::TransportArgs,
-    /// Worker id; without it, and without worker.id in the configuration, each process gets its own. A new process takes over from an old one of the same name
+    /// Worker id [default: worker.id of the configuration, or a new id for each process]. A new process takes over from an old one with the same name
     #[arg(long, visible_alias = "id", value_name = "NAME")]
     name: Option<String>,
-    /// File that holds the worker token [env: TENURE_WORKER_TOKEN, TENURE_WORKER_TOKEN_FILE]
+    /// File with the worker token [env: TENURE_WORKER_TOKEN, TENURE_WORKER_TOKEN_FILE]
     /// [default: worker-token in the data folder]
     #[arg(long, visible_alias = "worker-token-file", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// File that holds the bootstrap key of this worker: the server issues a token for it, again and again. A token
-    /// file goes before it [env: TENURE_BOOTSTRAP_KEY_FILE]
+    /// File with the bootstrap key of this worker; the server issues renewable tokens for it. --token-file takes
+    /// precedence [env: TENURE_BOOTSTRAP_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     bootstrap_key_file: Option<PathBuf>,
-    /// How long each token lasts that is issued for the bootstrap key, up to 15m
+    /// Lifetime of each token issued for the bootstrap key, up to 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::duration)]
     bootstrap_token_ttl: Duration,
     /// Configuration file, for `logging`, `auth.worker_token` and `worker.operators` [env: TENURE_CONFIG]
@@ -62,34 +62,34 @@ pub struct Args {
     /// Folder with the worker token [default: ~/.tenure]
     #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
-    /// Stop also when standard input ends: a worker that a program starts does not outlive it
+    /// Also stop when standard input ends, so that the worker does not outlive the program that started it
     #[arg(long)]
     until_eof: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a signed worker token; inspect and verify tokens, and make and change their keys
+    /// Create, inspect, verify and revoke signed worker tokens, and manage their keys
     Token(token::Args),
 }
 
 /// What a worker does, wherever it runs.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
-    /// Queue to take tasks from; of several, the first has precedence
+    /// Queue to take tasks from; repeatable, earlier queues take precedence
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub queues: Vec<String>,
-    /// Tasks at a time [default: number of CPUs]
+    /// Maximum number of tasks running at once [default: number of CPUs]
     #[arg(long, value_name = "N")]
     pub concurrency: Option<usize>,
-    /// Run tasks of an operator with a shell command; can be given more than once. `worker.operators` in the
+    /// Run tasks of an operator with a shell command; repeatable. `worker.operators` in the
     /// configuration file does the same
     #[arg(long = "operator", value_name = "NAME=COMMAND")]
     pub operators: Vec<String>,
-    /// Between SIGTERM and SIGKILL for a command that has to stop
+    /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
     pub grace: Duration,
-    /// How long tasks may go on when the worker is told to stop
+    /// How long tasks may keep running after the worker is told to stop
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::duration)]
     pub drain: Duration,
 }
@@ -105,7 +105,7 @@ impl WorkArgs {
         }
         for text in &self.operators {
             operators.add(text).map_err(|error| {
-                Stop::usage(format!("--operator: {error}")).hint("say it like --operator extract='./extract.sh --fast'")
+                Stop::usage(format!("--operator: {error}")).hint("for example --operator extract='./extract.sh --fast'")
             })?;
         }
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -136,8 +136,8 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     worker.token = token_source(flags, &config)?;
     if matches!(worker.token, Some(TokenSource::Bootstrap { .. })) && worker.name.is_none() {
-        return Err(Stop::usage("a bootstrap key belongs to one worker id")
-            .hint("say --name ID, or set worker.id in the configuration")
+        return Err(Stop::usage("a bootstrap key needs a worker id")
+            .hint("use --name ID, or set worker.id in the configuration")
             .into());
     }
     worker.ca_file = args.ca_file;
@@ -206,18 +206,18 @@ fn refusal_explained(error: tenure_worker::RunError, token: Option<&TokenSource>
     use tenure_worker::RunError::Worker;
     let hint = match &error {
         Worker(Refused { status: 401, .. }) if matches!(token, Some(TokenSource::Bootstrap { .. })) => {
-            "the server does not know this bootstrap key for this worker id, or not the tokens that it issues for it"
+            "the server rejected this bootstrap key for this worker id, or the token issued for it"
         }
         Worker(Refused { status: 401, .. }) if token.is_some() => {
-            "the token is not the server's; --token-file names another"
+            "the server does not accept this token; use another with --token-file"
         }
         Worker(Refused { status: 401, .. }) => {
             let path = local_token::path_in(data);
             return Stop::new(Exit::Refused, error.to_string())
-                .hint(format!("there is no {}; --token-file names the server's token", path.display()))
+                .hint(format!("there is no {}; name the worker token with --token-file", path.display()))
                 .into();
         }
-        Worker(Superseded { .. }) => "give each worker a name of its own, or leave --name out",
+        Worker(Superseded { .. }) => "give each worker its own name, or omit --name",
         _ => return anyhow::Error::new(error).context("the worker failed"),
     };
     Stop::new(Exit::Refused, error.to_string()).hint(hint).into()

@@ -15,22 +15,21 @@ const REDIS_URL: &str = "TENURE_REDIS_URL";
 
 #[derive(Debug, Default, clap::Args)]
 pub struct TransportArgs {
-    /// Where the worker hears of tasks: `pull` asks the server; with `redis` and `sqs` it receives wake-ups itself, and
-    /// asks the server only while they cannot be reached
+    /// How the worker learns of tasks: `pull` polls the server; `redis` and `sqs` receive wake-ups, and poll the server
+    /// only while the service is unreachable
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     transport: Name,
-    /// File that holds the address of the Redis, such as rediss://user:password@host:6379/0 [env: TENURE_REDIS_URL]
+    /// File with the address of Redis, such as rediss://user:password@host:6379/0 [env: TENURE_REDIS_URL]
     /// [default: redis.url of the configuration]
     #[arg(long, value_name = "FILE")]
     redis_url_file: Option<PathBuf>,
     /// Consumer group of the streams [default: redis.group of the configuration, or tenure]
     #[arg(long, value_name = "NAME")]
     redis_group: Option<String>,
-    /// What stands before the name of a queue in that of its stream [default: redis.key_prefix of the configuration]
+    /// Prefix of stream names [default: redis.key_prefix of the configuration]
     #[arg(long, value_name = "TEXT")]
     redis_prefix: Option<String>,
-    /// Certificates in PEM that sign the one of the Redis [default: redis.tls.ca_file of the configuration, or those
-    /// that the system trusts]
+    /// CA certificates (PEM) for verifying Redis [default: redis.tls.ca_file of the configuration, or the system's]
     #[arg(long, value_name = "FILE")]
     redis_ca_file: Option<PathBuf>,
     /// Address of the SQS service [default: sqs.endpoint_url of the configuration, or that of the region]
@@ -39,7 +38,7 @@ pub struct TransportArgs {
     /// Region of the SQS queues [default: sqs.region of the configuration, or that of the environment]
     #[arg(long, value_name = "NAME")]
     sqs_region: Option<String>,
-    /// What stands before the name of a queue in that of its SQS queue [default: sqs.queue_prefix of the configuration]
+    /// Prefix of SQS queue names [default: sqs.queue_prefix of the configuration]
     #[arg(long, value_name = "TEXT")]
     sqs_queue_prefix: Option<String>,
 }
@@ -99,7 +98,7 @@ impl TransportArgs {
             (None, None) => settings.map(|settings| settings.url.reveal().to_owned()),
         };
         let url = url.ok_or_else(|| {
-            Stop::usage("no address of a Redis is set").hint(format!("say --redis-url-file FILE, or set {REDIS_URL}"))
+            Stop::usage("no Redis address is set").hint(format!("use --redis-url-file FILE, or set {REDIS_URL}"))
         })?;
         let defaults = RedisConfig::default();
         Ok(RedisConfig {

@@ -31,7 +31,7 @@ async fn a_machine_with_nothing_on_it_is_well() {
     let home = Home::new();
     let output = home.run(&["doctor"]).await;
     assert_eq!(code(&output), 0, "{output:?}");
-    assert!(output.stdout.contains("[ok] config: no file, the defaults hold"), "{}", output.stdout);
+    assert!(output.stdout.contains("[ok] config: no file, using the defaults"), "{}", output.stdout);
     assert!(output.stdout.contains("[ok] store: "), "{}", output.stdout);
     assert!(!home.path().join(".tenure").exists(), "it changed something");
 }
@@ -74,7 +74,8 @@ async fn what_is_wrong_fails_with_a_remedy() {
     }
     let text = home.run(&["doctor"]).await;
     assert!(
-        text.stdout.contains("[fail] worker token: others can read") && text.stdout.contains("\n      fix: chmod 600"),
+        text.stdout.contains("[fail] worker token: other users can read")
+            && text.stdout.contains("\n      fix: chmod 600"),
         "{}",
         text.stdout
     );
@@ -141,17 +142,17 @@ impl Site {
 async fn queues_that_push_are_held_against_the_configuration() {
     let config = "push: {secrets: {etl: hunter2}}\n";
     let site = configured(config).await;
-    assert_eq!(finding(&site.doctor(config).await, "push"), ("ok".into(), "no queue pushes its tasks".into()));
+    assert_eq!(finding(&site.doctor(config).await, "push"), ("ok".into(), "no queue pushes tasks".into()));
     let url = "http://127.0.0.1:1/dispatch";
     site.ok(&["queue", "set", "etl", "--push-url", url, "--push-secret-ref", "etl"]).await;
     let (status, message) = finding(&site.doctor(config).await, "push");
-    assert!(status == "ok" && message.starts_with("1 queue pushes its tasks"), "{status}: {message}");
+    assert!(status == "ok" && message.starts_with("1 queue pushes tasks"), "{status}: {message}");
 
     let known = "auth: {enabled: true, api_key: a-key-of-sixteen-letters}\n";
     let cidr = "push: {secrets: {etl: hunter2}, allow_http: true, allow_cidrs: [10.0.0.0/33]}\n";
     for (config, check, said) in [
         ("{}\n".to_owned(), "push", "queue etl: push.secrets has no `etl`"),
-        (format!("{config}{known}"), "push", "callback.base_url is not set, and 1 queue pushes its tasks"),
+        (format!("{config}{known}"), "push", "callback.base_url is not set, and 1 queue pushes tasks"),
         (format!("{config}{known}callback: {{base_url: https://t.example}}\n"), "push", "queue etl: "),
         ("push: {secrets: {etl: hunter2}, mtls: {ca_files: {etl: /nowhere.pem}}}\n".to_owned(), "push", "/nowhere.pem"),
         ("push: {secret_files: {etl: /nowhere}}\n".to_owned(), "config", "/nowhere"),
@@ -216,7 +217,7 @@ async fn sqs_is_looked_at_and_left_alone() {
     assert_eq!(said(&config).await, ("fail".into(), "the queue t-etl does not exist".into()));
     let creating = config.replace("queue_prefix", "create_queues: true, queue_prefix");
     let (status, message) = said(&creating).await;
-    assert!(status == "ok" && message.ends_with("made when first needed"), "{message}");
+    assert!(status == "ok" && message.ends_with("created when first needed"), "{message}");
     assert_eq!(said(&config).await.0, "fail", "it made the queue");
     moto.kill();
     let (status, message) = said(&config).await;

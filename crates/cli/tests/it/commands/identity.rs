@@ -151,7 +151,7 @@ async fn a_key_of_an_owner_sees_that_owner_only() {
 #[tokio::test]
 async fn tenants_have_limits() {
     let site = Guarded::new().await;
-    assert_eq!(site.ok(&["tenant", "list"]).await, "No tenant has limits of its own.\n");
+    assert_eq!(site.ok(&["tenant", "list"]).await, "No tenant has its own limits.\n");
     let set = site.json(&["tenant", "set", "acme", "--max-ready", "1", "--submits-per-second", "0"]).await;
     assert_eq!(set["tenant"]["limits"], json!({"max_ready": 1, "submits_per_second": 0.0}));
     let submit = ["task", "submit", "q", "echo", "--tenant", "acme"];
@@ -193,7 +193,7 @@ async fn what_was_done_can_be_looked_up() {
     assert_eq!(operations[0]["action"], "queue.pause", "{operations}");
     let filtered = site.json(&["audit", "--operations", "--action", "queue.pause"]).await["items"].clone();
     assert_eq!(filtered.as_array().unwrap().len(), 1);
-    assert_eq!(site.ok(&["audit", "--operations", "--action", "nothing"]).await, "Nothing is recorded.\n");
+    assert_eq!(site.ok(&["audit", "--operations", "--action", "nothing"]).await, "No entries.\n");
     refused(&site.run_as("ci.key", &["audit"]).await);
     for secret in [ADMIN, USER, WORKER] {
         assert!(!csv.contains(secret) && !operations.to_string().contains(secret));

@@ -137,7 +137,7 @@ async fn a_key_that_is_refused_is_not_stored() {
     assert_eq!(code(&refused), 4);
     assert!(refused.stderr.contains("not stored") && !refused.stderr.contains("wr0ng"), "{}", refused.stderr);
     assert!(!home.path().join(".tenure/credentials.json").exists());
-    for (input, said) in [("", "no key was given"), ("two words", "is no key")] {
+    for (input, said) in [("", "no key was given"), ("two words", "is not a key")] {
         let login = finish(with_input(home.command(&["login", "--server", &server.url]), home.path(), input)).await;
         assert_eq!(code(&login), 2);
         assert!(login.stderr.contains(said), "{}", login.stderr);
@@ -219,7 +219,7 @@ async fn a_new_key_is_on_standard_output_alone_or_in_a_file_alone() {
     let before = server.seen().len();
     let taken = home.run(&[&create[..], &["--out", "ci.key"]].concat()).await;
     assert_eq!(code(&taken), 2, "{taken:?}");
-    assert_eq!(server.seen().len(), before, "no key was made that could not be written");
+    assert_eq!(server.seen().len(), before, "the key was not created that could not be written");
     let json = home.run(&[&create[..], &["--out", "other.key", "--json"]].concat()).await;
     assert!(json.stdout.contains("\"id\":\"1f\"") && !json.stdout.contains("s3cret"), "{}", json.stdout);
 }
@@ -230,7 +230,11 @@ async fn a_key_that_was_not_made_leaves_no_file() {
     let create = ["api-key", "create", "--server", &server.url, "--name", "ci", "--out", "ci.key"];
     let refused = home.run(&create).await;
     assert_eq!(code(&refused), 4);
-    assert!(refused.stderr.contains("no key was made") && refused.stderr.contains("whoami"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("the key was not created") && refused.stderr.contains("whoami"),
+        "{}",
+        refused.stderr
+    );
     assert!(!home.path().join("ci.key").exists());
 }
 
@@ -291,9 +295,9 @@ async fn flags_of_the_audit_keep_to_their_list() {
     let run = async |args: &[&str]| home.run(&[&["audit", "--server", &server.url], args].concat()).await;
     assert_eq!(
         run(&["--status", "403", "--path", "/api/v1/admin", "--method", "DELETE"]).await.stdout,
-        "Nothing is recorded.\n"
+        "No entries.\n"
     );
-    assert_eq!(run(&["--operations", "--action", "task.submit"]).await.stdout, "Nothing is recorded.\n");
+    assert_eq!(run(&["--operations", "--action", "task.submit"]).await.stdout, "No entries.\n");
     let asked: Vec<_> = server.seen().into_iter().map(|seen| seen.what).collect();
     assert_eq!(
         asked,

@@ -22,7 +22,7 @@ async fn a_queue_is_set_paused_and_resumed() {
     let set = site.json(&["queue", "set", "etl", "--no-dead-letter"]).await;
     assert_eq!((&set["limits"], &set["dead_letter"]), (&json!({}), &json!(false)));
 
-    assert_eq!(site.ok(&["queue", "pause", "etl"]).await, "Queue etl is paused; running tasks go on.\n");
+    assert_eq!(site.ok(&["queue", "pause", "etl"]).await, "Queue etl is paused; running tasks continue.\n");
     let id = site.submit(&["etl", "echo"]).await;
     let why = site.ok(&["task", "why", &id]).await;
     assert!(why.contains("queue_paused") && why.contains("try: tenure queue resume etl"), "{why}");

@@ -35,7 +35,7 @@ async fn a_queue_is_set_to_a_transport() {
 async fn the_outbox_is_listed() {
     // Nothing listens there, so wake-ups wait.
     let site = site(&[("TENURE_REDIS__URL", "redis://127.0.0.1:1")]).await;
-    assert_eq!(site.ok(&["outbox", "list"]).await, "Nothing in the outbox.\n");
+    assert_eq!(site.ok(&["outbox", "list"]).await, "The outbox is empty.\n");
     site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
     let task = site.submit(&["etl", "echo"]).await;
     site.submit(&["etl", "echo"]).await;
@@ -49,7 +49,7 @@ async fn the_outbox_is_listed() {
     let few = site.run(&["outbox", "list", "--limit", "1"]).await;
     assert_eq!(few.stdout.lines().count(), 2, "{}", few.stdout);
     assert!(few.stderr.contains("There are more"), "{}", few.stderr);
-    assert_eq!(site.ok(&["outbox", "list", "--queue", "other"]).await, "Nothing in the outbox.\n");
+    assert_eq!(site.ok(&["outbox", "list", "--queue", "other"]).await, "The outbox is empty.\n");
     assert_eq!(site.json(&["outbox", "list", "--state", "failed"]).await["items"], json!([]));
 
     assert_eq!(site.ok(&["outbox", "retry", "--all", "--queue", "etl"]).await, "No failed entry was found.\n");
@@ -102,11 +102,11 @@ async fn what_redis_refused_is_tried_again_when_somebody_says_so() {
 
     assert_eq!(ask(&redis, "DEL tenure:etl").await, ":1");
     let first = failed[0]["id"].as_str().unwrap();
-    assert_eq!(site.ok(&["outbox", "retry", first]).await, "1 entry is tried again.\n");
+    assert_eq!(site.ok(&["outbox", "retry", first]).await, "Retrying 1 entry.\n");
     wait_until("one is published", SOON, async || in_state("published").await.len() == 1).await;
     assert_eq!((in_state("failed").await.len(), ask(&redis, "XLEN tenure:etl").await), (2, ":1".to_owned()));
     assert_eq!(site.json(&["outbox", "retry", "--all", "--queue", "other"]).await, json!({"retried": 0}));
-    assert_eq!(site.ok(&["outbox", "retry", "--all", "--queue", "etl"]).await, "2 entries are tried again.\n");
+    assert_eq!(site.ok(&["outbox", "retry", "--all", "--queue", "etl"]).await, "Retrying 2 entries.\n");
     let published: Vec<Value> =
         wait_until("all are published", SOON, async || Some(in_state("published").await).filter(|all| all.len() == 3))
             .await;

@@ -53,7 +53,7 @@ async fn a_run_is_submitted_shown_and_listed() {
     let said = site.ok(&["run", "submit", &file]).await;
     assert!(said.starts_with("Submitted run run_") && said.ends_with(" of 3 tasks: RUNNING\n"), "{said}");
     let again = site.ok(&["run", "submit", &file]).await;
-    assert!(again.contains("was there already under this key"), "{again}");
+    assert!(again.contains("already exists with this key"), "{again}");
     let id = said.split_whitespace().nth(2).unwrap().to_owned();
 
     let shown = site.ok(&["run", "show", &id]).await;
@@ -104,8 +104,8 @@ async fn a_bad_run_is_refused_with_its_entry_and_field() {
         ("tasks: [{key: a, queue: q, operator: op, depends_on: [b]}]", "tasks[0].depends_on[0]"),
         ("tasks: [{key: a, queue: q, operator: op, depends_on: [a]}]", "circle"),
         ("tasks: []", "1 to 10000"),
-        ("tasks: 5", "is no run"),
-        ("{\"tasks\":", "is no run"),
+        ("tasks: 5", "is not a valid run file"),
+        ("{\"tasks\":", "is not a valid run file"),
     ] {
         let file = write(&site, "bad.yaml", text);
         let output = site.run(&["run", "submit", &file]).await;
@@ -205,13 +205,14 @@ async fn a_file_that_is_no_run_is_refused_with_its_place() {
         assert!(output.stderr.contains(said), "{text}: {output:?}");
     };
     let task = |more: &str| format!("tasks:\n  - {{key: a, queue: q, operator: o{more}}}\n");
-    refused(&task(", depend_on: [b]"), "tasks[0]: `depend_on` is no field of a task; did you mean `depends_on`?").await;
+    refused(&task(", depend_on: [b]"), "tasks[0]: `depend_on` is not a field of a task; did you mean `depends_on`?")
+        .await;
     refused(&task(", timeout_ms: long"), "tasks[0].timeout_ms: invalid type").await;
     refused(&task(", key: b"), "duplicate mapping key: key at line 2").await;
-    refused(&task(", depends_on: [a]"), "these tasks wait for each other in a circle: a → a").await;
+    refused(&task(", depends_on: [a]"), "these tasks depend on each other in a cycle: a → a").await;
     refused("tasks: [", "at line 1").await;
     let many: String = (0..10_001).map(|n| format!("  - {{key: k{n}, queue: q, operator: o}}\n")).collect();
-    refused(&format!("tasks:\n{many}"), "a run has 1 to 10000 tasks, not 10001").await;
+    refused(&format!("tasks:\n{many}"), "a run must have 1 to 10000 tasks, not 10001").await;
     let output = site.run(&["run", "submit", "/nowhere.yaml"]).await;
     assert_eq!((code(&output), output.stderr.contains("/nowhere.yaml could not be read")), (2, true), "{output:?}");
     assert_eq!(site.json(&["run", "list"]).await["items"], json!([]), "something was submitted");

@@ -58,7 +58,7 @@ async fn a_second_signal_ends_it_at_once() {
 async fn a_network_address_needs_keys() {
     let home = Home::new();
     for (variables, part) in [
-        (&[][..], "without auth.enabled anybody could use the API as an admin"),
+        (&[][..], "without auth.enabled anyone could use the API as an admin"),
         (&[("TENURE_AUTH__ENABLED", "true"), ("TENURE_AUTH__API_KEY", "k")][..], "no worker credential is set"),
         (
             &[
@@ -67,7 +67,7 @@ async fn a_network_address_needs_keys() {
                 ("TENURE_AUTH__WORKER_TOKEN", "t"),
                 ("TENURE_AUTH__ANONYMOUS_WORKERS", "true"),
             ][..],
-            "with auth.anonymous_workers anybody could take tasks",
+            "with auth.anonymous_workers anyone could take tasks",
         ),
     ] {
         let mut command = home.command(&["serve", "--listen", "0.0.0.0:0"]);
@@ -168,11 +168,7 @@ async fn a_port_that_is_taken_is_an_error() {
     let address = site.server.url().trim_start_matches("http://");
     let output = site.home.run(&["serve", "--listen", address]).await;
     assert_eq!(code(&output), 1);
-    assert!(
-        output.stderr.contains("cannot listen on") && output.stderr.contains("--listen names"),
-        "{}",
-        output.stderr
-    );
+    assert!(output.stderr.contains("cannot listen on") && output.stderr.contains("with --listen"), "{}", output.stderr);
 }
 
 #[tokio::test]

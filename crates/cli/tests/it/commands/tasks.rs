@@ -78,7 +78,7 @@ async fn many_tasks_come_from_a_file_and_are_listed_page_by_page() {
     std::fs::write(&file, "[{").unwrap();
     let broken = site.run(&["task", "submit", "--file", &file]).await;
     assert_eq!(code(&broken), 2);
-    assert!(broken.stderr.contains("is no JSON array of tasks"), "{}", broken.stderr);
+    assert!(broken.stderr.contains("is not a JSON array of tasks"), "{}", broken.stderr);
 }
 
 #[tokio::test]
@@ -164,9 +164,9 @@ async fn wrong_input_is_refused_with_the_right_code() {
         (&["task", "submit", "q", "echo", "--payload", "{a:1}"], 2, "--payload is not JSON"),
         (&["task", "submit", "q", "echo", "--payload", "@/nowhere"], 2, "could not be read"),
         (&["task", "submit", "q", "echo", "--priority", "12"], 2, "--priority"),
-        (&["task", "submit", "q", "echo", "--delay", "soon"], 2, "say it like"),
+        (&["task", "submit", "q", "echo", "--delay", "soon"], 2, "write it as"),
         (&["task", "submit", "q", "echo", "--run-at", "tomorrow"], 2, "looks like"),
-        (&["task", "submit", "q", "echo", "--tag", "team"], 2, "say it like team=etl"),
+        (&["task", "submit", "q", "echo", "--tag", "team"], 2, "write it as team=etl"),
         (&["task", "submit", "q", "echo", "--lease-ttl", "0s"], 2, "lease_ttl_seconds"),
         (&["task", "list", "--state", "lost"], 2, "possible values"),
         (&["task", "list", "--server", "127.0.0.1:1"], 2, "is not a server address"),

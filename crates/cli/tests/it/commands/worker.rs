@@ -114,7 +114,7 @@ async fn two_workers_of_one_name_do_not_share_it() {
     wait_until("the next milliseconds", SOON, async || seen.elapsed() > Duration::from_millis(5)).await;
     let mut new = site.worker(&["--name", "w-1"]);
     assert_eq!(old.wait(SOON).await.code(), Some(4));
-    assert!(old.output().stderr.contains("a name of its own"), "{:?}", old.output());
+    assert!(old.output().stderr.contains("its own name"), "{:?}", old.output());
     assert_eq!(new.output().status, None);
 }
 
@@ -125,7 +125,7 @@ async fn wrong_flags_are_refused() {
         (&["--operator", "upper"][..], "is no built-in operator"),
         (&["--operator", "a b=true"], "cannot name an operator"),
         (&["--concurrency", "0"], "at least one task"),
-        (&["--grace", "long"], "say it like"),
+        (&["--grace", "long"], "write it as"),
         (&["--server", "ftp://x"], "is not a server address"),
     ] {
         let output = home.run(&[&["worker"], args].concat()).await;
@@ -140,7 +140,7 @@ async fn up_is_a_server_with_a_worker() {
     let mut up = Child::spawn(home.command(&["up", "--listen", "127.0.0.1:0", "--queue", "q"]));
     let line = up.wait_for_stdout("tenure listening on ", SOON).await;
     let url = line.trim_start_matches("tenure listening on ");
-    up.wait_for_stdout("Ctrl-C stops it", SOON).await;
+    up.wait_for_stdout("Press Ctrl-C to stop", SOON).await;
     let stdout = up.output().stdout;
     for part in ["/api/v1/openapi.json", "tenure task submit q echo", "tenure.db"] {
         assert!(stdout.contains(part), "{stdout}");

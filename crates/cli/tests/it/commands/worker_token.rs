@@ -211,7 +211,7 @@ async fn ed25519_keys_are_made_once_and_sign_and_verify() {
     assert_eq!(none, "error: there is no key for tokens of this kind\n");
 
     // Nothing is overwritten, and nothing is left behind.
-    assert!(desk.fails(2, &pair).await.contains("is never overwritten"));
+    assert!(desk.fails(2, &pair).await.contains("never overwritten"));
     let new = desk.path("new");
     let new = new.to_str().unwrap();
     desk.fails(2, &["keygen", "--private-key-file", new, "--public-key-file", public]).await;

@@ -93,7 +93,7 @@ async fn flags_that_make_no_sense_are_refused() {
     for (args, said) in [
         (&["--redis-group", "g"][..], "--redis-group is only for --transport redis"),
         (&["--transport", "redis", "--sqs-region", "r"], "--sqs-region is only for --transport sqs"),
-        (&["--transport", "redis"], "no address of a Redis is set"),
+        (&["--transport", "redis"], "no Redis address is set"),
         (&["--transport", "redis", "--redis-url-file", "/nowhere"], "--redis-url-file: /nowhere cannot be read"),
         (&["--transport", "kafka"], "kafka"),
     ] {

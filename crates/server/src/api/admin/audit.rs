@@ -212,7 +212,9 @@ fn limit(asked: Option<i64>) -> Result<usize, Fault> {
 }
 
 fn before(cursor: Option<&str>) -> Result<Option<i64>, Fault> {
-    let parse = |text: &str| text.parse().map_err(|_| Fault::invalid("cursor", "send back next_cursor as it came"));
+    let parse = |text: &str| {
+        text.parse().map_err(|_| Fault::invalid("cursor", "must be next_cursor of the previous page, unchanged"))
+    };
     cursor.map(parse).transpose()
 }
 

@@ -58,10 +58,9 @@ pub async fn list(
         let state = asked.state.as_deref().map(|text| {
             OutboxState::parse(text).ok_or_else(|| Fault::invalid("state", "must be waiting, published or failed"))
         });
-        let after = asked
-            .cursor
-            .as_deref()
-            .map(|text| text.parse().map_err(|_| Fault::invalid("cursor", "send back next_cursor as it came")));
+        let after = asked.cursor.as_deref().map(|text| {
+            text.parse().map_err(|_| Fault::invalid("cursor", "must be next_cursor of the previous page, unchanged"))
+        });
         let filter = OutboxFilter {
             state: state.transpose()?,
             queue: asked.queue,
@@ -100,17 +99,17 @@ fn of_all(caller: &Caller) -> Result<(), Fault> {
         (None, Some(_)) => "X-User-ID",
         (None, None) => return Ok(()),
     };
-    Err(Fault::invalid(header, "the outbox belongs to the whole system: leave the header out"))
+    Err(Fault::invalid(header, "the outbox belongs to the whole system: omit the header"))
 }
 
 fn which(asked: OutboxRetryRequest) -> Result<OutboxRetry, Fault> {
     match (asked.ids, asked.all) {
         (Some(ids), None | Some(false)) => {
             if asked.queue.is_some() {
-                return Err(Fault::invalid("queue", "goes with all, not with ids"));
+                return Err(Fault::invalid("queue", "can be used with all, not with ids"));
             }
             if ids.is_empty() || ids.len() > IDS_MAX {
-                return Err(Fault::invalid("ids", "must have from 1 to 1000 entries"));
+                return Err(Fault::invalid("ids", "must have 1 to 1000 entries"));
             }
             let message = |(place, id): (usize, &String)| {
                 let wrong = || Fault::invalid(format!("ids[{place}]"), "must be an id such as enqueue_task:184467");
@@ -122,8 +121,8 @@ fn which(asked: OutboxRetryRequest) -> Result<OutboxRetry, Fault> {
             let queue = asked.queue.map(|queue| validate::name(&queue, "queue")).transpose()?;
             Ok(OutboxRetry::All { queue: queue.map(|queue| queue.to_string()) })
         }
-        (Some(_), Some(true)) => Err(Fault::invalid("all", "stands in place of ids")),
-        (None, _) => Err(Fault::invalid("ids", "must be given, or all: true")),
+        (Some(_), Some(true)) => Err(Fault::invalid("all", "cannot be combined with ids")),
+        (None, _) => Err(Fault::invalid("ids", "is required, unless all is true")),
     }
 }
 

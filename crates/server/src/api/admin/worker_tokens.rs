@@ -59,10 +59,10 @@ pub async fn issue(
 
 fn scopes(names: &[String]) -> Result<Scopes, Fault> {
     if let Some(index) = names.iter().position(|name| Scope::parse(name).is_none()) {
-        return Err(Fault::bad(format!("scopes[{index}]"), "is no worker scope"));
+        return Err(Fault::bad(format!("scopes[{index}]"), "is not a worker scope"));
     }
     if names.is_empty() {
-        return Err(Fault::bad("scopes", "an empty list grants nothing: leave it out for all scopes"));
+        return Err(Fault::bad("scopes", "an empty list grants nothing: omit it for all scopes"));
     }
     Ok(Scopes::of_claim(Some(names)))
 }

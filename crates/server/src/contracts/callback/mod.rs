@@ -102,7 +102,7 @@ pub async fn heartbeat(
         let checkpoint = request.checkpoint.map(|checkpoint| checkpoint.text());
         if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
             // Every heartbeat from here on writes it again.
-            return Err(Fault::invalid("checkpoint", &format!("may have {} bytes at most", limits::CHECKPOINT_BYTES)));
+            return Err(Fault::invalid("checkpoint", &format!("may have at most {} bytes", limits::CHECKPOINT_BYTES)));
         }
         let progress = Progress {
             pct: pct.and_then(|pct| u8::try_from(pct).ok()),

@@ -130,7 +130,7 @@ pub fn wait(max_wait_ms: Option<i64>) -> Result<ClaimWait, Fault> {
 
 pub fn streams(streams: &[String], field: &str) -> Result<Vec<Arc<str>>, Fault> {
     if streams.is_empty() || streams.len() > limits::CLAIM_STREAMS {
-        return Err(Fault::invalid(field, &format!("name 1 to {} streams", limits::CLAIM_STREAMS)));
+        return Err(Fault::invalid(field, &format!("must have 1 to {} streams", limits::CLAIM_STREAMS)));
     }
     let mut queues: Vec<Arc<str>> = Vec::with_capacity(streams.len());
     for (index, stream) in streams.iter().enumerate() {
@@ -275,7 +275,7 @@ fn checked(app: &App, worker: &Worker, worker_id: &str, command: Result<Command,
 pub fn heartbeat_command(item: HeartbeatItem) -> Result<Command, Fault> {
     let pct = item.progress_pct.map(|pct| validate::within(pct, 0, 100, "progress_pct")).transpose()?;
     if item.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
-        let message = format!("may have {} bytes at most", limits::CHECKPOINT_BYTES);
+        let message = format!("may have at most {} bytes", limits::CHECKPOINT_BYTES);
         return Err(Fault::invalid("checkpoint", &message));
     }
     Ok(Command::Heartbeat(Heartbeat {

@@ -135,7 +135,7 @@ async fn outputs_that_are_too_large_together_are_not_carried_over(server: Server
     let path = format!("/api/v1/runs/{run}/rerun");
     let refused = server.post(&path, json!({})).await.refused(422);
     assert_eq!(refused["field"], "id");
-    assert!(refused["message"].as_str().unwrap().contains("128 MiB are allowed"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("the maximum is 128 MiB"), "{refused}");
     server.home.execute("UPDATE finished SET result = '1' WHERE ended = 1").await;
     assert_eq!(server.post(&path, json!({})).await.status.as_u16(), 201);
 }

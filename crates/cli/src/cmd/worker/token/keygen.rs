@@ -70,7 +70,7 @@ fn place(file: NamedTempFile, path: &Path) -> anyhow::Result<()> {
             .and_then(|folder| folder.sync_all())
             .with_context(|| format!("{} may not survive a crash", path.display())),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-            let stop = Stop::usage(format!("{} exists, and a key is never overwritten", path.display()));
+            let stop = Stop::usage(format!("{} exists, and keys are never overwritten", path.display()));
             Err(stop.hint("name another file, or move this one away").into())
         }
         Err(error) => Err(error.error).with_context(|| format!("{} could not be written", path.display())),

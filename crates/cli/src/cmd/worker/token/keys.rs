@@ -12,10 +12,10 @@ const VARIABLE: &str = "TENURE_AUTH__WORKER_SIGNING_KEY";
 
 #[derive(Debug, clap::Args)]
 pub struct SigningArgs {
-    /// Signing key. Others on this machine can see it: prefer the file [env: TENURE_AUTH__WORKER_SIGNING_KEY]
+    /// Signing key; visible to other users of this machine, so prefer the file [env: TENURE_AUTH__WORKER_SIGNING_KEY]
     #[arg(long, value_name = "KEY", value_parser = secret, conflicts_with = "signing_key_file")]
     signing_key: Option<Secret>,
-    /// File that holds the signing key
+    /// File with the signing key
     #[arg(long, value_name = "FILE")]
     signing_key_file: Option<PathBuf>,
 }

@@ -18,25 +18,25 @@ pub struct MintArgs {
     worker_id: Option<String>,
     #[command(flatten)]
     signing: keys::SigningArgs,
-    /// File that holds an Ed25519 private key; the token is a tenure-worker-v1 one then
+    /// File with an Ed25519 private key; creates a tenure-worker-v1 token
     #[arg(long, value_name = "FILE", conflicts_with_all = ["signing_key", "signing_key_file"])]
     private_key_file: Option<PathBuf>,
-    /// How long the token is good, up to 15m
+    /// How long the token is valid, up to 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::wire)]
     ttl: Duration,
-    /// Who it is shown to: worker:control-plane or worker:rpc
+    /// Audience: worker:control-plane or worker:rpc
     #[arg(long, value_name = "NAME", default_value = "worker:control-plane", value_parser = super::audience)]
     audience: Audience,
     /// Id of the token, by which it can be revoked [default: random]
     #[arg(long, value_name = "ID")]
     token_id: Option<String>,
-    /// From now until the token is good
+    /// Time from now until the token becomes valid
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = times::wire)]
     not_before: Duration,
-    /// Scope that the token grants; can be given more than once [default: all]
+    /// Scope that the token grants; repeatable [default: all]
     #[arg(long = "scope", value_name = "SCOPE", value_parser = super::scope)]
     scopes: Vec<Scope>,
-    /// The token alone, or JSON with what it says
+    /// Print only the token, or JSON with its contents
     #[arg(long, value_enum, default_value_t = Format::Token)]
     format: Format,
 }
@@ -65,7 +65,7 @@ struct Issued<'a> {
 pub fn run(args: MintArgs) -> anyhow::Result<Exit> {
     let worker_id = args.worker_id.as_deref().unwrap_or_default();
     if TokenFormat::of(worker_id).is_some() {
-        return Err(Stop::usage("the worker id is a token").hint("`inspect` and `verify` take a token").into());
+        return Err(Stop::usage("the worker id looks like a token").hint("`inspect` and `verify` take a token").into());
     }
     let (keys, ed25519) = signing_keys(&args)?;
     let wanted = MintRequest {

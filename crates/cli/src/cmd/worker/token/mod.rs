@@ -16,9 +16,9 @@ use crate::exit::{Exit, Stop};
 use crate::output;
 
 const DETAILS: &str = "\
-The key is the one of --private-key-file (Ed25519), or --signing-key-file, --signing-key, \
-TENURE_AUTH__WORKER_SIGNING_KEY (HMAC), or that of the configuration. A worker that is named like one of the commands \
-is written after `--`.
+The key is the first of --private-key-file (Ed25519), --signing-key-file, --signing-key, \
+TENURE_AUTH__WORKER_SIGNING_KEY (HMAC), and the configuration. Put `--` before a worker id that equals the name of a \
+subcommand.
 
 Exit codes:
   0  done
@@ -36,17 +36,17 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Print what a token says, without verifying it
+    /// Print the contents of a token without verifying it
     Inspect(show::InspectArgs),
-    /// Verify a token by every rule, and print what it says
+    /// Verify a token and print its contents
     Verify(show::VerifyArgs),
-    /// Print how to change the signing key without refusing a valid token
+    /// Print the steps for rotating the signing key without refusing valid tokens
     RotationPlan(plan::Args),
-    /// Make an Ed25519 key pair
+    /// Create an Ed25519 key pair
     Keygen(keygen::Args),
-    /// Have a server refuse a token before its time is over
+    /// Revoke a token before it expires
     Revoke(revoke::RevokeArgs),
-    /// List the tokens that a server refuses
+    /// List revoked tokens
     Revoked(revoke::RevokedArgs),
 }
 
@@ -77,7 +77,7 @@ fn now() -> i64 {
 /// RFC 3339 in UTC.
 fn time(seconds: i64) -> anyhow::Result<String> {
     let point = jiff::Timestamp::from_second(seconds)
-        .map_err(|_| Stop::new(Exit::Failure, "a time in the token is beyond the years that have four digits"))?;
+        .map_err(|_| Stop::new(Exit::Failure, "the token contains a timestamp after year 9999"))?;
     Ok(point.to_string())
 }
 
@@ -105,7 +105,7 @@ fn read_token(argument: &str) -> anyhow::Result<String> {
         .take(limit)
         .read_to_end(&mut bytes)
         .map_err(|error| Stop::usage(format!("standard input could not be read: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|_| Stop::new(Exit::Failure, "standard input is no UTF-8"))?;
+    let text = String::from_utf8(bytes).map_err(|_| Stop::new(Exit::Failure, "standard input is not valid UTF-8"))?;
     match text.trim() {
         "" => Err(Stop::new(Exit::Failure, "standard input is empty").hint("pipe a token into it").into()),
         token => Ok(token.to_owned()),

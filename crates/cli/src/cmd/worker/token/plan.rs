@@ -23,7 +23,7 @@ pub struct Args {
     /// Where the old key is
     #[arg(long, value_name = "REF", default_value = "auth.worker_signing_keys[0]")]
     previous_key_ref: String,
-    /// The longest that a token lives, up to 15m
+    /// Maximum lifetime of a token, up to 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::wire)]
     ttl: Duration,
     /// Text to read, or JSON
@@ -74,7 +74,7 @@ fn check_reference(flag: &str, text: &str) -> Result<(), Stop> {
     Err(Stop::usage(format!(
         "{flag} must name a path or a configuration key, in letters, digits and _ . / : @ ~ [ ] -"
     ))
-    .hint("say where the key is, and not the key"))
+    .hint("name the location of the key, not the key"))
 }
 
 fn plan(new: &str, previous: &str, ttl: Duration) -> Plan {
@@ -82,9 +82,9 @@ fn plan(new: &str, previous: &str, ttl: Duration) -> Plan {
     let steps = [
         format!("Activate the new key: {new} becomes the signing key (auth.worker_signing_key or its _file)."),
         format!("Move the old key, {previous}, to the verification list (auth.worker_signing_keys)."),
-        "Reload the control plane and the workers (SIGHUP, or within 5s by itself): they sign with the new key and believe both.".to_owned(),
+        "Reload the control plane and the workers (SIGHUP, or within 5s by itself): they sign with the new key and accept both.".to_owned(),
         format!("Wait {wait}, which is {life} and 30s for clocks: by then every token of the old key has expired."),
-        format!("Drop the old key: take {previous} out of auth.worker_signing_keys, and reload again."),
+        format!("Drop the old key: remove {previous} from auth.worker_signing_keys, and reload again."),
     ];
     let active = match is_path(new) {
         true => format!("worker_signing_key_file: \"{new}\""),

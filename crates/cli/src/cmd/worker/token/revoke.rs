@@ -39,7 +39,7 @@ pub async fn revoked(args: RevokedArgs) -> anyhow::Result<Exit> {
     if args.client.json {
         output::json(&Revocations { items })?;
     } else if items.is_empty() {
-        output::line("No worker token is revoked that would still be good.")?;
+        output::line("No revoked worker tokens that would otherwise still be valid.")?;
     } else {
         for id in items {
             output::line(clean(&id))?;

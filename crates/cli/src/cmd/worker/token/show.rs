@@ -23,13 +23,13 @@ pub struct VerifyArgs {
     token: String,
     #[command(flatten)]
     signing: keys::SigningArgs,
-    /// Another signing key that is good, such as the one before; can be given more than once
+    /// Additional valid signing key, such as the previous one; repeatable
     #[arg(long = "verification-key", value_name = "KEY", value_parser = keys::secret)]
     verification_keys: Vec<Secret>,
-    /// File that holds another signing key that is good; can be given more than once
+    /// File with an additional valid signing key; repeatable
     #[arg(long = "verification-key-file", value_name = "FILE")]
     verification_key_files: Vec<PathBuf>,
-    /// File that holds an Ed25519 public key; can be given more than once
+    /// File with an Ed25519 public key; repeatable
     #[arg(long = "public-key-file", value_name = "FILE")]
     public_key_files: Vec<PathBuf>,
     /// Audience that the token must be for: worker:control-plane or worker:rpc [default: either]
@@ -38,7 +38,7 @@ pub struct VerifyArgs {
     /// Worker that the token must be for [default: any]
     #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker_id: Option<String>,
-    /// Id of a token that is refused; can be given more than once
+    /// Id of a revoked token; repeatable
     #[arg(long = "revoked-token-id", value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     revoked_token_ids: Vec<String>,
 }
@@ -96,10 +96,10 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<Exit> {
             revoked.extend(configured.revoked);
         }
         Err(error) if !keys.can_verify() => return Err(error),
-        Err(error) => eprintln!("warning: what the configuration revokes is not known: {error:#}"),
+        Err(error) => eprintln!("warning: the revocations in the configuration are unknown: {error:#}"),
     }
     if !keys.can_verify() {
-        return Err(Stop::usage("there is no key to verify with")
+        return Err(Stop::usage("no key to verify with")
             .hint(
                 "give --signing-key-file, --verification-key-file or --public-key-file, or set auth.worker_signing_key",
             )
@@ -117,7 +117,7 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<Exit> {
 
 /// Said of a token that is good and good for nothing: what is printed of it may look as if it had every scope.
 fn warning(scopes: Scopes) -> Option<&'static str> {
-    scopes.is_empty().then_some("the token lists scopes, but none that exists: it grants nothing")
+    scopes.is_empty().then_some("none of the scopes in the token exists: it grants nothing")
 }
 
 /// The keys of flags and environment.
