@@ -14,6 +14,7 @@ mod signals;
 mod times;
 mod token;
 mod transports;
+mod words;
 
 use std::process::ExitCode;
 

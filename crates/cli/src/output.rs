@@ -127,20 +127,20 @@ pub fn number(number: impl ToString) -> Cell {
 pub fn state_cell(state: &str) -> Cell {
     let cell = cell(state);
     match state {
-        "Succeeded" | "SUCCEEDED" => cell.fg(Color::Green),
-        "Failed" | "FAILED" => cell.fg(Color::Red),
-        "Running" | "RUNNING" => cell.fg(Color::Cyan),
-        "Canceled" | "Skipped" | "CANCELLED" | "CANCELLING" | "SKIPPED" => cell.fg(Color::Yellow),
+        "Succeeded" => cell.fg(Color::Green),
+        "Failed" => cell.fg(Color::Red),
+        "Running" => cell.fg(Color::Cyan),
+        "Canceled" | "Canceling" | "Skipped" => cell.fg(Color::Yellow),
         _ => cell,
     }
 }
 
 pub fn state_styled(state: &str) -> StyledObject<String> {
     let colours = match state {
-        "Succeeded" | "SUCCEEDED" => Style::new().green(),
-        "Failed" | "FAILED" => Style::new().red(),
-        "Running" | "RUNNING" => Style::new().cyan(),
-        "Canceled" | "Skipped" | "CANCELLED" | "CANCELLING" | "SKIPPED" => Style::new().yellow(),
+        "Succeeded" => Style::new().green(),
+        "Failed" => Style::new().red(),
+        "Running" => Style::new().cyan(),
+        "Canceled" | "Canceling" | "Skipped" => Style::new().yellow(),
         _ => Style::new(),
     };
     colours.bold().apply_to(clean(state))

@@ -7,7 +7,7 @@ use reqwest::{Method, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_contract::user::{
-    Attempt, BatchSubmission, BatchSubmitted, CancelRequest, Cancelled, Health, Page, Retried, Submitted, Task,
+    Attempt, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Health, Page, Retried, Submitted, Task,
     TaskSubmission, Why,
 };
 
@@ -83,7 +83,7 @@ impl Client {
         self.call(Call::new(Method::GET, self.url(&["tasks", task_id, "why"]))).await
     }
 
-    pub async fn cancel(&self, task_id: &str, request: &CancelRequest) -> Result<Cancelled, ClientError> {
+    pub async fn cancel(&self, task_id: &str, request: &CancelRequest) -> Result<Canceled, ClientError> {
         let call = Call::new(Method::POST, self.url(&["tasks", task_id, "cancel"])).json(request)?;
         self.call(call.repeatable(true)).await
     }

@@ -1,12 +1,13 @@
 //! What the lists can be narrowed to. An absent field does not narrow.
 
 use reqwest::Url;
+use tenure_contract::words::TaskState;
 
 /// Filter of [`Client::list`](crate::Client::list).
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     pub queue: Option<String>,
-    pub state: Option<String>,
+    pub state: Option<TaskState>,
     pub operator: Option<String>,
     pub tenant: Option<String>,
     pub workspace: Option<String>,
@@ -20,12 +21,12 @@ pub struct TaskFilter {
 
 impl TaskFilter {
     pub(crate) fn write(&self, url: &mut Url) {
-        let limit = self.limit.map(|limit| limit.to_string());
+        let (state, limit) = (text(&self.state), text(&self.limit));
         write(
             url,
             &[
                 ("queue", &self.queue),
-                ("state", &self.state),
+                ("state", &state),
                 ("operator", &self.operator),
                 ("tenant", &self.tenant),
                 ("workspace", &self.workspace),
@@ -134,6 +135,10 @@ impl OutboxFilter {
         let limit = self.limit.map(|limit| limit.to_string());
         write(url, &[("state", &self.state), ("queue", &self.queue), ("limit", &limit), ("cursor", &self.cursor)]);
     }
+}
+
+pub(crate) fn text<T: ToString>(value: &Option<T>) -> Option<String> {
+    value.as_ref().map(ToString::to_string)
 }
 
 pub(crate) fn write(url: &mut Url, fields: &[(&str, &Option<String>)]) {

@@ -51,7 +51,15 @@ pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use runs::{RunFilter, RunWatch};
 pub use signal::stop_signal;
-pub use tenure_contract::{Json, admin, error::ErrorClass, events::TaskEvent, pull, run, user, user::TaskSubmission};
+pub use tenure_contract::{
+    Json, admin,
+    error::ErrorClass,
+    events::TaskEvent,
+    pull, run, user,
+    user::TaskSubmission,
+    words,
+    words::{AttemptState, RunState, TaskState},
+};
 /// Services that carry wake-ups, behind the features `redis` and `sqs`.
 pub use tenure_transport as transport;
 pub use watch::Watch;

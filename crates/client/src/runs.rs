@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use reqwest::{Method, Url};
-use tenure_contract::run::{RerunRequest, Run, RunCancelled, RunSubmission};
+use tenure_contract::run::{RerunRequest, Run, RunCanceled, RunSubmission};
 use tenure_contract::user::{CancelRequest, Page};
+use tenure_contract::words::RunState;
 
 use crate::client::{Call, Client};
 use crate::error::ClientError;
@@ -17,8 +18,7 @@ const LOOK_LAST: Duration = Duration::from_secs(2);
 /// Filter of [`Client::runs`](crate::Client::runs).
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {
-    /// `RUNNING`, `CANCELLING`, `SUCCEEDED`, `FAILED` or `CANCELLED`.
-    pub state: Option<String>,
+    pub state: Option<RunState>,
     /// `name:value`.
     pub label: Option<String>,
     pub run_key: Option<String>,
@@ -35,11 +35,11 @@ pub struct RunFilter {
 
 impl RunFilter {
     fn write(&self, url: &mut Url) {
-        let limit = self.limit.map(|limit| limit.to_string());
+        let (state, limit) = (filter::text(&self.state), filter::text(&self.limit));
         filter::write(
             url,
             &[
-                ("state", &self.state),
+                ("state", &state),
                 ("label", &self.label),
                 ("run_key", &self.run_key),
                 ("tenant", &self.tenant),
@@ -73,13 +73,13 @@ impl Client {
     }
 
     /// Ends what has not started, and asks what runs to stop.
-    pub async fn cancel_run(&self, run_id: &str, request: &CancelRequest) -> Result<RunCancelled, ClientError> {
+    pub async fn cancel_run(&self, run_id: &str, request: &CancelRequest) -> Result<RunCanceled, ClientError> {
         let call = Call::new(Method::POST, self.url(&["runs", run_id, "cancel"])).json(request)?;
         self.call(call.repeatable(true)).await
     }
 
-    /// Repeats a FAILED or CANCELLED run: what succeeded is carried over, all else runs anew. With a `run_key` the call
-    /// is repeated when no answer comes.
+    /// Repeats a run that is `Failed` or `Canceled`: what succeeded is carried over, all else runs anew. With a `run_key`
+    /// the call is repeated when no answer comes.
     pub async fn rerun(&self, run_id: &str, request: &RerunRequest) -> Result<Run, ClientError> {
         let call = Call::new(Method::POST, self.url(&["runs", run_id, "rerun"])).json(request)?;
         self.call(call.repeatable(request.run_key.is_some())).await
@@ -89,11 +89,6 @@ impl Client {
     pub fn watch_run(&self, run_id: impl Into<String>) -> RunWatch {
         RunWatch { client: self.clone(), run_id: run_id.into(), last: None, pause: LOOK_FIRST, failed: false }
     }
-}
-
-/// Whether a run in this state has ended.
-pub fn is_final(state: &str) -> bool {
-    matches!(state, "SUCCEEDED" | "FAILED" | "CANCELLED")
 }
 
 /// The changes of one run, see [`Client::watch_run`].
@@ -111,7 +106,7 @@ impl RunWatch {
     ///
     /// After an error the next call tries again.
     pub async fn next(&mut self) -> Option<Result<Run, ClientError>> {
-        if self.last.as_ref().is_some_and(|run| is_final(&run.state)) {
+        if self.last.as_ref().is_some_and(|run| run.state.is_final()) {
             return None;
         }
         loop {

@@ -41,7 +41,7 @@ impl Client {
         let ended = tokio::time::timeout(timeout, async {
             loop {
                 match watch.next().await {
-                    Some(Ok(task)) if is_final(&task.state) => return Ok(task),
+                    Some(Ok(task)) if task.state.is_final() => return Ok(task),
                     Some(Ok(_)) | None => outage = None,
                     Some(Err(error)) if error.is_temporary() => outage = Some(error),
                     Some(Err(error)) => return Err(error),
@@ -53,14 +53,10 @@ impl Client {
         }
         Err(outage.unwrap_or_else(|| ClientError::StillRunning {
             task_id: task_id.to_owned(),
-            state: watch.last.map_or_else(|| "unknown".into(), |task| task.state),
+            state: watch.last.map_or_else(|| "unknown".to_owned(), |task| task.state.to_string()),
             waited: timeout,
         }))
     }
-}
-
-fn is_final(state: &str) -> bool {
-    matches!(state, "Succeeded" | "Failed" | "Canceled" | "Skipped")
 }
 
 /// Whether nothing changed that a watcher would want to see: renewals of the lease are no news.
@@ -84,7 +80,7 @@ impl Watch {
     ///
     /// After an error the next call tries again.
     pub async fn next(&mut self) -> Option<Result<Task, ClientError>> {
-        if self.last.as_ref().is_some_and(|task| is_final(&task.state)) {
+        if self.last.as_ref().is_some_and(|task| task.state.is_final()) {
             return None;
         }
         // The feed is open before the first look, so that no change can fall between the two.

@@ -2,9 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::user::Page;
+
+pub type ApiKeyPage = Page<ApiKey>;
+pub type AdminAuditRowPage = Page<AdminAuditRow>;
+pub type OperationAuditRowPage = Page<OperationAuditRow>;
+pub type OutboxEntryPage = Page<OutboxEntry>;
+
 /// Body of `POST /api/v1/admin/api-keys`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"name": "etl-deploy", "role": "api", "expires_in": "720h"})))]
 pub struct NewApiKey {
     /// For people.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, required = true))]
@@ -32,6 +40,7 @@ pub struct NewApiKey {
 pub struct ApiKey {
     pub id: String,
     pub name: String,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(viewer|api|operator|tenant_admin|admin)$"))]
     pub role: String,
     pub tenant: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,11 +229,11 @@ pub struct OutboxEntry {
     pub id: String,
     /// `enqueue_task`.
     pub kind: String,
-    /// `redis` or `sqs`.
+    /// `redis` or `sqs`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(redis|sqs)$"))]
     pub transport: String,
     pub queue: String,
     pub task_id: String,
-    /// `waiting`, `published` or `failed`.
+    /// `waiting`, `published` or `failed`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(waiting|published|failed)$"))]
     pub state: String,
     /// How often the transport refused it. That the transport was away does not count.
     pub tries: u32,

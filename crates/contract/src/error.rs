@@ -21,6 +21,8 @@ pub enum ErrorClass {
 /// Every error of `/api/v1/*`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"code": "NOT_FOUND", "error": "task_not_found", "message": "no such task",
+    "request_id": "req_0123456789abcdef0123456789"})))]
 pub struct UserError {
     /// The class.
     pub code: ErrorClass,

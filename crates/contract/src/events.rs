@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::{RunState, TaskState};
+
 /// One change of one task. The event's name is `task`, its id grows and can be sent back as `Last-Event-ID`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -12,7 +14,7 @@ pub struct TaskEvent {
     pub task_id: String,
     pub queue: String,
     /// The state after the change.
-    pub state: String,
+    pub state: TaskState,
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -23,10 +25,10 @@ pub struct TaskEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunEvent {
-    /// `run.created`, `run.cancel_requested`, `run.succeeded`, `run.failed`, `run.cancelled`.
+    /// `run.created`, `run.cancel_requested`, `run.succeeded`, `run.failed`, `run.canceled`.
     pub kind: String,
     pub run_id: String,
     /// The state after the change.
-    pub state: String,
+    pub state: RunState,
     pub at: String,
 }

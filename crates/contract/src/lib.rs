@@ -11,6 +11,7 @@ pub mod events;
 pub mod pull;
 pub mod run;
 pub mod user;
+pub mod words;
 
 mod raw;
 

@@ -7,11 +7,18 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Json;
 use crate::pull::JobError;
-use crate::user::TaskSubmission;
+use crate::user::{Page, TaskSubmission};
+use crate::words::{RunState, TaskState};
+
+pub type RunPage = Page<Run>;
 
 /// Body of `POST /api/v1/runs`. Fields are also read in camelCase.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"run_key": "daily-2025-01-15", "tasks": [
+    {"key": "extract", "queue": "etl", "operator": "extract", "payload": {"day": "2025-01-15"}},
+    {"key": "load", "queue": "etl", "operator": "load", "depends_on": ["extract"],
+     "payload": {"rows": {"$from": "extract", "path": "/rows"}}}]})))]
 pub struct RunSubmission {
     /// Unique in its tenant and workspace: the same key with the same content is the same run.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
@@ -145,8 +152,7 @@ pub struct Run {
     pub run_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_key: Option<String>,
-    /// RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED.
-    pub state: String,
+    pub state: RunState,
     /// Answers to submit and rerun only: false if the run was there before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<bool>,
@@ -175,7 +181,7 @@ pub struct Run {
     pub tasks: Vec<RunTask>,
 }
 
-/// How many tasks of a run stand where. Those of the open ones are told apart where the tasks are shown.
+/// Number of tasks of a run by state. The open ones are broken down where the tasks are shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunCounts {
@@ -185,17 +191,15 @@ pub struct RunCounts {
     pub succeeded: u32,
     pub failed: u32,
     pub skipped: u32,
-    pub cancelled: u32,
+    pub canceled: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dispatched: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_wait: Option<u32>,
 }
 
 /// A task as its run shows it. What it was given and what it made is at `GET /api/v1/tasks/{id}`.
@@ -203,10 +207,8 @@ pub struct RunCounts {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunTask {
     pub key: String,
-    /// `task_<ULID>`.
     pub task_id: String,
-    /// BLOCKED, READY, DISPATCHED, RUNNING, RETRY_WAIT, SUCCEEDED, FAILED, SKIPPED, CANCELLED.
-    pub state: String,
+    pub state: TaskState,
     pub attempt: u32,
     pub depends_on: Vec<String>,
     pub operator: String,
@@ -231,9 +233,9 @@ pub struct RunTask {
 /// Answer of `POST /api/v1/runs/{id}/cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RunCancelled {
+pub struct RunCanceled {
     pub run_id: String,
-    pub state: String,
+    pub state: RunState,
     pub cancel_requested: bool,
     pub cancel_reason: String,
 }

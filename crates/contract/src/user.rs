@@ -6,19 +6,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::Json;
 use crate::pull::JobError;
+use crate::words::{AttemptState, RedriveState, TaskState};
 
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Send it back as `cursor` for the next page; null on the last.
     pub next_cursor: Option<String>,
 }
 
+pub type TaskPage = Page<Task>;
+pub type AttemptPage = Page<Attempt>;
+pub type QueuePage = Page<Queue>;
+pub type DeadLetterPage = Page<DeadLetter>;
+
+/// By hand, because the derived schema of a generic type repeats the item in place of referring to it.
+#[cfg(feature = "openapi")]
+mod page {
+    use std::borrow::Cow;
+
+    use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
+    use utoipa::openapi::{Ref, RefOr};
+
+    use super::Page;
+
+    impl<T: utoipa::ToSchema> utoipa::PartialSchema for Page<T> {
+        fn schema() -> RefOr<Schema> {
+            let cursor = ObjectBuilder::new()
+                .schema_type(SchemaType::Array(vec![Type::String, Type::Null]))
+                .description(Some("Send it back as `cursor` for the next page; null on the last."));
+            ObjectBuilder::new()
+                .description(Some("A page of a list."))
+                .property("items", ArrayBuilder::new().items(Ref::from_schema_name(T::name())))
+                .property("next_cursor", cursor)
+                .required("items")
+                .required("next_cursor")
+                .into()
+        }
+    }
+
+    impl<T: utoipa::ToSchema> utoipa::ToSchema for Page<T> {
+        fn name() -> Cow<'static, str> {
+            format!("{}Page", T::name()).into()
+        }
+
+        fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+            schemas.push((T::name().into_owned(), T::schema()));
+            T::schemas(schemas);
+        }
+    }
+}
+
 /// Body of `POST /api/v1/tasks`, and an entry of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"queue": "etl", "operator": "extract", "payload": {"day": "2025-01-15"},
+    "max_attempts": 5, "tags": {"team": "etl"}, "idempotency_key": "extract-2025-01-15"})))]
 pub struct TaskSubmission {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$", required = true))]
     #[serde(default)]
@@ -133,9 +177,10 @@ pub struct RetryPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"task_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9", "state": "Ready", "created": true})))]
 pub struct Submitted {
     pub task_id: String,
-    pub state: String,
+    pub state: TaskState,
     pub created: bool,
 }
 
@@ -161,19 +206,23 @@ pub struct BatchSubmitted {
 pub struct BatchItem {
     pub index: usize,
     pub task_id: String,
-    pub state: String,
+    pub state: TaskState,
     pub created: bool,
 }
 
 /// A task as `GET /api/v1/tasks/{id}` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"task_id": "018c385a-9fb1-9509-0e89-33fe3b7b1aa9", "queue": "etl", "operator": "extract",
+    "state": "Running", "priority": 5, "attempt": 1, "max_attempts": 5, "fence": 1, "payload": {"day": "2025-01-15"},
+    "tags": {"team": "etl"}, "tenant": "default", "workspace": "default", "cancel_requested": false,
+    "created_at": "2025-01-15T10:00:00Z", "run_at": "2025-01-15T10:00:00Z", "started_at": "2025-01-15T10:00:01Z",
+    "worker_id": "w-1", "lease_expires_at": "2025-01-15T10:01:01Z"})))]
 pub struct Task {
     pub task_id: String,
     pub queue: String,
     pub operator: String,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped.
-    pub state: String,
+    pub state: TaskState,
     pub priority: u8,
     pub attempt: u32,
     pub max_attempts: u32,
@@ -230,8 +279,7 @@ pub struct Attempt {
     pub attempt_id: String,
     pub fence: u64,
     pub worker_id: String,
-    /// Running, Succeeded, Failed, Canceled.
-    pub state: String,
+    pub state: AttemptState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub granted_at: String,
@@ -244,6 +292,10 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
     /// What kind of failure it was: USER_CODE, DATA_QUALITY, INFRASTRUCTURE, CONFIGURATION, TIMEOUT, CANCELLED.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(pattern = "^(USER_CODE|DATA_QUALITY|INFRASTRUCTURE|CONFIGURATION|TIMEOUT|CANCELLED)$")
+    )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -286,8 +338,7 @@ pub struct CallbackAttempt {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LateReport {
     pub received_at: String,
-    /// SUCCEEDED, FAILED or CANCELLED.
-    pub outcome: String,
+    pub outcome: AttemptState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,7 +355,7 @@ pub struct LateReport {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Why {
     pub task_id: String,
-    pub state: String,
+    pub state: TaskState,
     pub why: Vec<WhyReason>,
 }
 
@@ -323,6 +374,7 @@ pub struct WhyReason {
 /// Body of `POST /api/v1/tasks/{id}/cancel`, optional.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"reason": "the input was wrong", "mode": "cooperative"})))]
 pub struct CancelRequest {
     /// Up to 256 bytes, default `user_requested`.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
@@ -336,9 +388,9 @@ pub struct CancelRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Cancelled {
+pub struct Canceled {
     pub task_id: String,
-    pub state: String,
+    pub state: TaskState,
     pub cancel_requested: bool,
     pub cancel_reason: String,
 }
@@ -347,7 +399,7 @@ pub struct Cancelled {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Retried {
     pub task_id: String,
-    pub state: String,
+    pub state: TaskState,
     pub attempt: u32,
     pub max_attempts: u32,
 }
@@ -356,6 +408,7 @@ pub struct Retried {
 /// are when they are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"max_running": 100, "rate": {"per_second": 50, "burst": 100}, "fairness_key": "tenant"})))]
 pub struct QueueSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<i64>,
@@ -433,9 +486,9 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     pub paused: bool,
-    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.
+    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.    #[cfg_attr(feature = "openapi", schema(pattern = "^(pull|push)$"))]
     pub kind: String,
-    /// What carries the wake-ups: `embedded`, `redis` or `sqs`.
+    /// What carries the wake-ups: `embedded`, `redis` or `sqs`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
     pub transport: String,
     pub limits: QueueLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -486,7 +539,7 @@ pub struct DeadLetter {
     pub task_id: String,
     pub queue: String,
     pub operator: String,
-    /// `max_attempts`, `non_retryable` or `deadline_exceeded`.
+    /// `max_attempts`, `non_retryable` or `deadline_exceeded`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(max_attempts|non_retryable|deadline_exceeded)$"))]
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<JobError>,
@@ -498,6 +551,7 @@ pub struct DeadLetter {
 /// Body of `POST /api/v1/dead-letters/redrive`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"filter": {"queue": "etl", "reason": "max_attempts"}, "dry_run": true})))]
 pub struct RedriveRequest {
     #[serde(default)]
     pub filter: RedriveFilter,
@@ -549,18 +603,17 @@ pub struct Redrive {
     pub dry_run: bool,
     pub matched: u64,
     pub released: u64,
-    /// `running` or `done`; `dry_run` for a dry run.
-    pub state: String,
+    pub state: RedriveState,
 }
 
 /// Answer of `/api/v1/health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Health {
-    /// `ok` or `unavailable`.
+    /// `ok` or `unavailable`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(ok|unavailable)$"))]
     pub status: String,
     pub version: String,
-    /// `sqlite` or `postgres`.
+    /// `sqlite` or `postgres`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(sqlite|postgres)$"))]
     pub store: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -87,7 +87,7 @@ impl FactKind {
             Self::RunCancelRequested => "run.cancel_requested",
             Self::RunSucceeded => "run.succeeded",
             Self::RunFailed => "run.failed",
-            Self::RunCanceled => "run.cancelled",
+            Self::RunCanceled => "run.canceled",
         }
     }
 }

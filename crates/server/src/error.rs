@@ -15,6 +15,7 @@ use tenure_core::command::{Conflict, ConflictKind, Rejection};
 use tenure_core::limits;
 use tenure_engine::EngineError;
 
+use crate::api::words;
 use crate::render;
 use crate::request::RequestId;
 
@@ -334,10 +335,9 @@ impl Fault {
                 Rejection::RunKeyConflict { existing: Some((run, _)), .. } => {
                     format!("the run_key belongs to {run}, which has different content")
                 }
-                Rejection::RunAlreadyTerminal { state } => format!("the run has ended: {}", state.as_str()),
+                Rejection::RunAlreadyTerminal { state } => format!("the run has ended: {}", words::run(*state)),
                 Rejection::RunNotRerunnable { state } => {
-                    let state = state.as_str();
-                    format!("only a run that is FAILED or CANCELLED can be rerun; this one is {state}")
+                    format!("only a run that is Failed or Canceled can be rerun; this one is {}", words::run(*state))
                 }
                 Rejection::NotRetryable { state, .. } => {
                     format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())

@@ -4,6 +4,7 @@ use tenure_contract::Json;
 use tenure_contract::pull::{Job, JobError};
 use tenure_contract::run;
 use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
+use tenure_contract::words::{AttemptState, RedriveState};
 use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
 use tenure_core::command::claim::Grant;
@@ -13,6 +14,8 @@ use tenure_core::task::{FailReason, Place, State};
 use tenure_core::time::Timestamp;
 use tenure_core::why::Why;
 use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
+
+use crate::api::words;
 
 /// Where a job stands, in the words of the pull contract.
 pub const fn job_status(state: State, dead_lettered: bool) -> &'static str {
@@ -73,7 +76,7 @@ pub fn task(view: &TaskView) -> user::Task {
         task_id: body.id.to_string(),
         queue: view.queue.to_string(),
         operator: body.operator.to_string(),
-        state: place.state().as_str().to_owned(),
+        state: words::task(place.state()),
         priority: body.priority,
         attempt: place.attempt(),
         max_attempts: body.spec.max_attempts().saturating_add(extra),
@@ -135,7 +138,7 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             attempt_id: running.attempt_id.to_string(),
             fence: running.lease.generation.0,
             worker_id: running.lease.holder.as_deref().unwrap_or_default().to_owned(),
-            state: State::Running.as_str().to_owned(),
+            state: AttemptState::Running,
             reason: None,
             granted_at: time(running.granted_at),
             started_at: running.started_at().map(time),
@@ -166,7 +169,7 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         attempt_id: closed.id.to_string(),
         fence: closed.fence.0,
         worker_id: closed.worker.as_deref().unwrap_or_default().to_owned(),
-        state: closed.state.as_str().to_owned(),
+        state: words::attempt(closed.state),
         reason: Some(closed.reason.as_str().to_owned()),
         granted_at: time(closed.granted_at),
         started_at: closed.started_at().map(time),
@@ -202,7 +205,7 @@ fn callback_attempt(part: &CallbackPart, closed: &ClosedAttempt) -> CallbackAtte
 fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
     LateReport {
         received_at: time(evidence.received_at),
-        outcome: evidence.outcome().to_owned(),
+        outcome: AttemptState::parse(evidence.outcome()).unwrap_or(AttemptState::Failed),
         worker_id: Some(evidence.worker.as_deref().unwrap_or(worker).to_owned()),
         result: evidence.result.clone().map(Json::from_trusted),
         error: evidence.failure.as_ref().map(failure),
@@ -214,7 +217,7 @@ fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
 fn named(upstream: &[Upstream], waiting_on: u32) -> String {
     const NAMED: usize = 5;
     let mut names: Vec<String> =
-        upstream.iter().take(NAMED).map(|one| format!("{} ({})", one.key, one.state.as_str())).collect();
+        upstream.iter().take(NAMED).map(|one| format!("{} ({})", one.key, words::task(one.state))).collect();
     let more = (waiting_on as usize).saturating_sub(names.len());
     if more > 0 {
         names.push(format!("{more} more"));
@@ -226,7 +229,7 @@ pub fn why(why: &Why) -> WhyReason {
     let (message, since, detail) = match why {
         Why::BlockedOnDependencies { waiting_on, upstream } => {
             let tasks = upstream.iter().map(|one| {
-                serde_json::json!({"key": &*one.key, "task_id": one.task.to_ulid_text(), "state": one.state.as_str()})
+                serde_json::json!({"key": &*one.key, "task_id": one.task.to_string(), "state": words::task(one.state)})
             });
             let detail = serde_json::json!({"waiting_on": waiting_on, "tasks": tasks.collect::<Vec<_>>()});
             (format!("waits for {}", named(upstream, *waiting_on)), None, Some(detail))
@@ -321,7 +324,7 @@ pub fn redrive(view: &RedriveView) -> user::Redrive {
         dry_run: false,
         matched: view.matched,
         released: view.released,
-        state: if view.finished { "done" } else { "running" }.to_owned(),
+        state: if view.finished { RedriveState::Done } else { RedriveState::Running },
     }
 }
 
@@ -335,7 +338,7 @@ pub fn run(run: &Run) -> run::Run {
     run::Run {
         run_id: run.id.to_string(),
         run_key: run.key.as_deref().map(ToOwned::to_owned),
-        state: run.state().as_str().to_owned(),
+        state: words::run(run.state()),
         created: None,
         fingerprint: fingerprint(&run.fingerprint),
         tenant: run.tenant.to_string(),
@@ -354,7 +357,7 @@ pub fn run(run: &Run) -> run::Run {
             succeeded: counts.succeeded,
             failed: counts.failed,
             skipped: counts.skipped,
-            cancelled: counts.canceled,
+            canceled: counts.canceled,
             ..run::RunCounts::default()
         },
         tasks: Vec::new(),
@@ -365,20 +368,19 @@ pub fn run(run: &Run) -> run::Run {
 pub fn whole_run(view: &RunView) -> run::Run {
     let mut whole = run(&view.run);
     whole.tasks = view.tasks.iter().map(run_task).collect();
-    let count = |state: &str| Some(whole.tasks.iter().filter(|task| task.state == state).count() as u32);
-    whole.counts.blocked = count("BLOCKED");
-    whole.counts.ready = count("READY");
-    whole.counts.dispatched = count("DISPATCHED");
-    whole.counts.running = count("RUNNING");
-    whole.counts.retry_wait = count("RETRY_WAIT");
+    let count = |state| Some(view.tasks.iter().filter(|task| task.state == state).count() as u32);
+    whole.counts.blocked = count(State::Blocked);
+    whole.counts.scheduled = count(State::Scheduled);
+    whole.counts.ready = count(State::Ready);
+    whole.counts.running = count(State::Running);
     whole
 }
 
 fn run_task(task: &RunTaskView) -> run::RunTask {
     run::RunTask {
         key: task.key.to_string(),
-        task_id: task.id.to_ulid_text(),
-        state: task.phase().as_str().to_owned(),
+        task_id: task.id.to_string(),
+        state: words::task(task.state),
         attempt: task.attempt,
         depends_on: task.depends_on.iter().map(ToString::to_string).collect(),
         operator: task.operator.to_string(),

@@ -6,6 +6,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::{Client, DeadLetterFilter};
 use tenure_contract::user::{DeadLetter, Redrive, RedriveFilter, RedriveRequest};
+use tenure_contract::words::RedriveState;
 
 use super::connect::{ClientArgs, pages};
 use crate::exit::{CODES, Exit, Stop};
@@ -189,8 +190,8 @@ fn letters(count: u64) -> String {
 
 fn sentence(redrive: &Redrive) -> String {
     let id = redrive.redrive_id.as_deref().map(output::clean).unwrap_or_default();
-    match redrive.state.as_str() {
-        "done" => format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched)),
+    match redrive.state {
+        RedriveState::Done => format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched)),
         _ => format!("Redrive {id} is running: {} of {} released so far.", redrive.released, letters(redrive.matched)),
     }
 }
@@ -206,10 +207,10 @@ mod tests {
             dry_run: false,
             matched: 42,
             released: 0,
-            state: "running".into(),
+            state: RedriveState::Running,
         };
         assert_eq!(sentence(&redrive), "Redrive rd_1 is running: 0 of 42 dead letters released so far.");
-        let redrive = Redrive { matched: 1, released: 1, state: "done".into(), ..redrive };
+        let redrive = Redrive { matched: 1, released: 1, state: RedriveState::Done, ..redrive };
         assert_eq!(sentence(&redrive), "Redrive rd_1 is done: 1 of 1 dead letter released.");
     }
 

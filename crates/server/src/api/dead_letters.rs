@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tenure_contract::error::UserError;
-use tenure_contract::user::{DeadLetter, Page, Redrive, RedriveFilter as WireFilter, RedriveRequest};
+use tenure_contract::user::{DeadLetterPage, Page, Redrive, RedriveFilter as WireFilter, RedriveRequest};
+use tenure_contract::words::RedriveState;
 use tenure_core::command::Reach;
 use tenure_core::limits;
 use tenure_engine::random_bits;
@@ -44,8 +44,8 @@ pub struct ListQuery {
 }
 
 /// List dead letters, oldest first
-#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "dead letters", params(ListQuery), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<DeadLetter>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/dead-letters", operation_id = "list_dead_letters", tag = "dead letters", params(ListQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = DeadLetterPage, description = "A page of dead letters")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -76,10 +76,9 @@ pub async fn list(
 }
 
 /// Put matching dead letters back into their queues
-#[utoipa::path(post, path = "/api/v1/dead-letters/redrive", tag = "dead letters", request_body = RedriveRequest,
+#[utoipa::path(post, path = "/api/v1/dead-letters/redrive", operation_id = "redrive_dead_letters", tag = "dead letters", request_body = RedriveRequest,
     security(("api_key" = ["api"])),
-    responses((status = 202, body = Redrive), (status = 200, body = Redrive, description = "dry run"),
-              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 202, body = Redrive, description = "The redrive has started, or continues"), (status = 200, body = Redrive, description = "dry run")))]
 pub async fn redrive(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -103,8 +102,7 @@ pub async fn redrive(
         let filter = filter(request.filter, &caller)?;
         if request.dry_run {
             let matched = app.engine.count_dead_letters(&filter).await?;
-            let state = "dry_run".to_owned();
-            return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state });
+            return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state: RedriveState::DryRun });
         }
         // The same key of two tenants, or of two owners, is two keys. No tenant has a bracket in its name.
         let scope = filter.tenant.as_deref().unwrap_or("*").to_owned();

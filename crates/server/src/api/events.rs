@@ -9,10 +9,10 @@ use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
-use tenure_contract::error::UserError;
 use tenure_contract::events::{RunEvent, TaskEvent};
 use tenure_engine::{Event, EventId};
 
+use super::words;
 use crate::access::guard::User;
 use crate::error::Fault;
 use crate::limits;
@@ -27,10 +27,9 @@ pub fn router() -> Router<App> {
 ///
 /// Each event is named `task` or `run` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
 /// named `reset` says that what lies before was removed: look at everything anew.
-#[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("api_key" = ["read"])),
+#[utoipa::path(get, path = "/api/v1/events", operation_id = "watch_events", tag = "events", security(("api_key" = ["read"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "continue after this event")),
-    responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent),
-              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent)))]
 pub async fn events(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -70,7 +69,7 @@ fn render(event: &Event) -> Sse {
             let event = RunEvent {
                 kind: kind.as_str().to_owned(),
                 run_id: run.to_string(),
-                state: state.as_str().to_owned(),
+                state: words::run(*state),
                 at: at.to_string(),
             };
             let data = serde_json::to_string(&event).unwrap_or_default();
@@ -81,7 +80,7 @@ fn render(event: &Event) -> Sse {
                 kind: fact.kind.as_str().to_owned(),
                 task_id: fact.task.to_string(),
                 queue: queue.to_string(),
-                state: fact.state.as_str().to_owned(),
+                state: words::task(fact.state),
                 attempt: fact.attempt,
                 reason: fact.reason.map(|reason| reason.as_str().to_owned()),
                 at: at.to_string(),

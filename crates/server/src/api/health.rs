@@ -1,7 +1,7 @@
 //! Is it there, is it well, can it serve? No credential is needed, and nothing else is told.
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -18,21 +18,21 @@ pub fn router() -> Router<App> {
 }
 
 /// The process runs
-#[utoipa::path(get, path = "/api/v1/live", tag = "health", responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/api/v1/live", operation_id = "get_live", tag = "health", responses((status = 200, body = Health, description = "The process runs")))]
 pub async fn live(State(app): State<App>) -> Response {
     Json(report(&app, "ok", None)).into_response()
 }
 
 /// The store answers: requests can be served
-#[utoipa::path(get, path = "/api/v1/ready", tag = "health",
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+#[utoipa::path(get, path = "/api/v1/ready", operation_id = "get_ready", tag = "health",
+    responses((status = 200, body = Health, description = "The store answers"), (status = 503, body = Health, description = "The store does not answer")))]
 pub async fn ready(State(app): State<App>) -> Response {
     check(&app).await
 }
 
 /// The same as ready, with what is wrong
-#[utoipa::path(get, path = "/api/v1/health", tag = "health",
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+#[utoipa::path(get, path = "/api/v1/health", operation_id = "get_health", tag = "health",
+    responses((status = 200, body = Health, description = "The store answers"), (status = 503, body = Health, description = "The store does not answer")))]
 pub async fn health(State(app): State<App>) -> Response {
     check(&app).await
 }
@@ -57,7 +57,7 @@ fn report(app: &App, status: &str, message: Option<String>) -> Health {
 }
 
 /// This document
-#[utoipa::path(get, path = "/api/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
+#[utoipa::path(get, path = "/api/v1/openapi.json", operation_id = "get_openapi", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
 pub async fn openapi() -> Response {
-    Json(crate::openapi::document()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], crate::openapi::document()).into_response()
 }

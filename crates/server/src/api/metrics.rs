@@ -7,7 +7,6 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tenure_contract::error::UserError;
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
@@ -19,15 +18,15 @@ pub fn router() -> Router<App> {
 }
 
 /// The same, where scrapers look first
-#[utoipa::path(get, path = "/metrics", tag = "health", security(("api_key" = ["operator"])),
-    responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
+#[utoipa::path(get, path = "/metrics", operation_id = "get_metrics_at_root", tag = "health", security(("api_key" = ["operator"])),
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
 pub async fn metrics_at_root(state: State<App>, caller: User) -> Response {
     metrics(state, caller).await
 }
 
 /// Figures for Prometheus
-#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "health", security(("api_key" = ["operator"])),
-    responses((status = 200, description = "Prometheus text format", content_type = "text/plain"), (status = "4XX", body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/metrics/prometheus", operation_id = "get_metrics", tag = "health", security(("api_key" = ["operator"])),
+    responses((status = 200, description = "Prometheus text format", content_type = "text/plain")))]
 pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Response {
     let mut text = app.metrics.render();
     // Depths are read when asked for: they are the store's, not this process's. Queues have names, so an operator of

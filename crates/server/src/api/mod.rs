@@ -9,6 +9,7 @@ pub mod queues;
 pub mod runs;
 pub mod tasks;
 pub mod whoami;
+pub mod words;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};

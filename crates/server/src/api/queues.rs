@@ -9,8 +9,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
-use tenure_contract::error::UserError;
-use tenure_contract::user::{Page, Queue, QueuePaused, QueueSettings};
+use tenure_contract::user::{Page, Queue, QueuePage, QueuePaused, QueueSettings};
 use tenure_core::command::Answer;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::limits;
@@ -45,8 +44,8 @@ pub struct PageQuery {
 }
 
 /// List queues by name
-#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(PageQuery), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<Queue>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/queues", operation_id = "list_queues", tag = "queues", params(PageQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = QueuePage, description = "A page of queues")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -63,8 +62,8 @@ pub async fn list(
 }
 
 /// Show a queue
-#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["read"])),
-    responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/queues/{name}", operation_id = "get_queue", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["read"])),
+    responses((status = 200, body = Queue, description = "The queue")))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -98,9 +97,9 @@ async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueSta
 }
 
 /// Set the limits of a queue; it is made if it does not exist
-#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueSettings,
+#[utoipa::path(put, path = "/api/v1/queues/{name}", operation_id = "set_queue", tag = "queues", params(("name" = String, Path)), request_body = QueueSettings,
     security(("api_key" = ["api"])),
-    responses((status = 200, body = Queue), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, body = Queue, description = "The queue with its new settings")))]
 pub async fn set(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -138,8 +137,8 @@ pub async fn set(
 }
 
 /// Stop grants of a queue; running work continues
-#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
-    responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", operation_id = "pause_queue", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
+    responses((status = 200, body = QueuePaused, description = "The queue is paused")))]
 pub async fn pause(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -151,8 +150,8 @@ pub async fn pause(
 }
 
 /// Let grants of a queue go on
-#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
-    responses((status = 200, body = QueuePaused), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", operation_id = "resume_queue", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
+    responses((status = 200, body = QueuePaused, description = "The queue is open")))]
 pub async fn resume(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

@@ -9,17 +9,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tenure_contract::error::UserError;
-use tenure_contract::run::{RerunRequest, Run, RunCancelled, RunSubmission};
+use tenure_contract::run::{RerunRequest, Run, RunCanceled, RunPage, RunSubmission};
 use tenure_contract::user::{CancelRequest, Page};
+use tenure_contract::words::RunState;
 use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
-use tenure_core::run::RunState;
 use tenure_core::{RunId, limits};
 use tenure_engine::store::{RunFilter, RunView, RunWeight};
 
 use super::tasks::{admit, cancel_request, cursor, narrowed};
-use super::{query, respond};
+use super::{query, respond, words};
 use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
@@ -35,10 +34,9 @@ pub fn router() -> Router<App> {
 }
 
 /// Submit a run: all its tasks and what they wait for, or nothing
-#[utoipa::path(post, path = "/api/v1/runs", tag = "runs", request_body = RunSubmission, security(("api_key" = ["api"])),
+#[utoipa::path(post, path = "/api/v1/runs", operation_id = "submit_run", tag = "runs", request_body = RunSubmission, security(("api_key" = ["api"])),
     responses((status = 201, body = Run, description = "new"),
-              (status = 200, body = Run, description = "the same run_key and content as before"),
-              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+              (status = 200, body = Run, description = "the same run_key and content as before")))]
 pub async fn submit(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -99,8 +97,8 @@ fn created(answer: Result<(RunView, bool), Fault>, id: &RequestId) -> Response {
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
-    /// RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED
-    #[param(pattern = "^(RUNNING|CANCELLING|SUCCEEDED|FAILED|CANCELLED)$")]
+    /// In any case
+    #[param(value_type = Option<RunState>)]
     state: Option<String>,
     /// `name:value`
     label: Option<String>,
@@ -120,8 +118,8 @@ pub struct ListQuery {
 }
 
 /// List runs, newest first, without their tasks
-#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", params(ListQuery), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<Run>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/runs", operation_id = "list_runs", tag = "runs", params(ListQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = RunPage, description = "A page of runs, without their tasks")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -130,12 +128,7 @@ pub async fn list(
 ) -> Response {
     let answer = async {
         let asked: ListQuery = query(&uri)?;
-        let state = match asked.state.as_deref() {
-            None => None,
-            Some(text) => Some(RunState::parse(text).ok_or_else(|| {
-                Fault::invalid("state", "must be RUNNING, CANCELLING, SUCCEEDED, FAILED or CANCELLED")
-            })?),
-        };
+        let state = asked.state.as_deref().map(words::run_filter).transpose()?;
         let label = match asked.label.as_deref() {
             None => None,
             Some(text) => Some(text.split_once(':').ok_or_else(|| Fault::invalid("label", "must be name:value"))?),
@@ -171,8 +164,8 @@ async fn found(app: &App, id: RunId, reach: &Reach) -> Result<RunView, Fault> {
 }
 
 /// Show a run with its tasks
-#[utoipa::path(get, path = "/api/v1/runs/{id}", tag = "runs", params(("id" = String, Path, description = "UUID, run_<ULID> or ULID")), security(("api_key" = ["read"])),
-    responses((status = 200, body = Run), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/runs/{id}", operation_id = "get_run", tag = "runs", params(("id" = String, Path, description = "UUID, run_<ULID> or ULID")), security(("api_key" = ["read"])),
+    responses((status = 200, body = Run, description = "The run and its tasks")))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -187,9 +180,9 @@ pub async fn show(
 }
 
 /// Cancel a run: what has not started ends, what runs is asked to stop
-#[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", tag = "runs", params(("id" = String, Path)), security(("api_key" = ["api"])),
+#[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", operation_id = "cancel_run", tag = "runs", params(("id" = String, Path, description = "UUID, run_<ULID> or ULID")), security(("api_key" = ["api"])),
     request_body(content = CancelRequest, description = "Optional."),
-    responses((status = 200, body = RunCancelled), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, body = RunCanceled, description = "The run is canceled, or its workers are asked to stop")))]
 pub async fn cancel(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -203,9 +196,9 @@ pub async fn cancel(
         let command = CancelRun { run: validate::run_id(&run, "id")?, reason, mode, reach: caller.reach() };
         let run = command.run;
         match app.engine.one(Command::CancelRun(command), 0).await?? {
-            Answer::RunCanceled(canceled) => Ok(RunCancelled {
+            Answer::RunCanceled(canceled) => Ok(RunCanceled {
                 run_id: run.to_string(),
-                state: found(&app, run, &caller.reach()).await?.run.state().as_str().to_owned(),
+                state: words::run(found(&app, run, &caller.reach()).await?.run.state()),
                 cancel_requested: true,
                 cancel_reason: canceled.reason.to_string(),
             }),
@@ -216,12 +209,11 @@ pub async fn cancel(
     respond(answer, &id)
 }
 
-/// Repeat a run that failed or was cancelled: what succeeded is carried over, all else runs anew
-#[utoipa::path(post, path = "/api/v1/runs/{id}/rerun", tag = "runs", params(("id" = String, Path)), security(("api_key" = ["api"])),
+/// Repeat a run that failed or was canceled: what succeeded is carried over, all else runs anew
+#[utoipa::path(post, path = "/api/v1/runs/{id}/rerun", operation_id = "rerun_run", tag = "runs", params(("id" = String, Path, description = "UUID, run_<ULID> or ULID")), security(("api_key" = ["api"])),
     request_body(content = RerunRequest, description = "Optional."),
     responses((status = 201, body = Run, description = "new"),
-              (status = 200, body = Run, description = "the same run_key for the same run as before"),
-              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+              (status = 200, body = Run, description = "the same run_key for the same run as before")))]
 pub async fn rerun(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

@@ -10,20 +10,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tenure_contract::error::UserError;
 use tenure_contract::user::{
-    Attempt, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Cancelled, Page, Retried, Submitted, Task,
-    TaskSubmission, Why,
+    AttemptPage, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Page, Retried, Submitted, Task,
+    TaskPage, TaskSubmission, Why,
 };
+use tenure_contract::words::TaskState;
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{self, NewTask, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
-use tenure_core::task::{Place, State as TaskState};
+use tenure_core::task::Place;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
-use super::{query, respond};
+use super::{query, respond, words};
 use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
@@ -44,10 +44,9 @@ pub fn router() -> Router<App> {
 }
 
 /// Submit a task
-#[utoipa::path(post, path = "/api/v1/tasks", tag = "tasks", request_body = TaskSubmission, security(("api_key" = ["api"])),
+#[utoipa::path(post, path = "/api/v1/tasks", operation_id = "submit_task", tag = "tasks", request_body = TaskSubmission, security(("api_key" = ["api"])),
     responses((status = 201, body = Submitted, description = "new"),
-              (status = 200, body = Submitted, description = "the same idempotency key and content as before"),
-              (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+              (status = 200, body = Submitted, description = "the same idempotency key and content as before")))]
 pub async fn submit_one(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -69,7 +68,7 @@ pub async fn submit_one(
     match answer.await {
         Ok(task) => {
             let status = if task.created { StatusCode::CREATED } else { StatusCode::OK };
-            let state = task.state.as_str().to_owned();
+            let state = words::task(task.state);
             (status, Json(Submitted { task_id: task.id.to_string(), state, created: task.created })).into_response()
         }
         Err(fault) => fault.of_one().for_user(&id),
@@ -77,8 +76,8 @@ pub async fn submit_one(
 }
 
 /// Submit many tasks, all or nothing
-#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = BatchSubmission, security(("api_key" = ["api"])),
-    responses((status = 200, body = BatchSubmitted), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/tasks/batch", operation_id = "submit_tasks", tag = "tasks", request_body = BatchSubmission, security(("api_key" = ["api"])),
+    responses((status = 200, body = BatchSubmitted, description = "All tasks, in the order of the request")))]
 pub async fn submit_batch(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -107,7 +106,7 @@ pub async fn submit_batch(
                 .map(|(index, task)| BatchItem {
                     index,
                     task_id: task.id.to_string(),
-                    state: task.state.as_str().to_owned(),
+                    state: words::task(task.state),
                     created: task.created,
                 })
                 .collect(),
@@ -143,8 +142,8 @@ async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submi
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
     queue: Option<String>,
-    /// Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped
-    #[param(pattern = "^(Scheduled|Ready|Running|Succeeded|Failed|Canceled|Blocked|Skipped)$")]
+    /// In any case
+    #[param(value_type = Option<TaskState>)]
     state: Option<String>,
     operator: Option<String>,
     tenant: Option<String>,
@@ -158,8 +157,8 @@ pub struct ListQuery {
 }
 
 /// List tasks, newest first
-#[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", params(ListQuery), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<Task>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(ListQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = TaskPage, description = "A page of tasks")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -168,13 +167,7 @@ pub async fn list(
 ) -> Response {
     let answer = async {
         let asked: ListQuery = query(&uri)?;
-        let state = match asked.state.as_deref() {
-            None => None,
-            Some(text) => Some(TaskState::parse(text).ok_or_else(|| {
-                let states = "Scheduled, Ready, Running, Succeeded, Failed, Canceled, Blocked or Skipped";
-                Fault::invalid("state", &format!("must be {states}"))
-            })?),
-        };
+        let state = asked.state.as_deref().map(words::task_filter).transpose()?;
         let tag = match asked.tag.as_deref() {
             None => None,
             Some(text) => Some(text.split_once(':').ok_or_else(|| Fault::invalid("tag", "must be name:value"))?),
@@ -214,8 +207,8 @@ pub fn cursor(text: &str) -> Result<Seq, Fault> {
 }
 
 /// Show a task
-#[utoipa::path(get, path = "/api/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
-    responses((status = 200, body = Task), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/tasks/{id}", operation_id = "get_task", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
+    responses((status = 200, body = Task, description = "The task")))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -230,8 +223,8 @@ pub async fn show(
 }
 
 /// Every attempt of a task, oldest first
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["read"])),
-    responses((status = 200, body = Page<Attempt>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", operation_id = "list_task_attempts", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
+    responses((status = 200, body = AttemptPage, description = "All attempts")))]
 pub async fn attempts(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -247,8 +240,8 @@ pub async fn attempts(
 }
 
 /// Why a task is not running
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["read"])),
-    responses((status = 200, body = Why), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", operation_id = "explain_task", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
+    responses((status = 200, body = Why, description = "The reasons")))]
 pub async fn why(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -266,7 +259,7 @@ pub async fn why(
         let told = why.iter().map(render::why).filter(|why| target_down.is_none() || why.code != "no_worker");
         Ok(Why {
             task_id: view.body.id.to_string(),
-            state: view.place.state().as_str().to_owned(),
+            state: words::task(view.place.state()),
             why: target_down.clone().into_iter().chain(told).collect(),
         })
     };
@@ -287,9 +280,9 @@ pub async fn cancel_request(headers: &HeaderMap, body: Body) -> Result<(Arc<str>
 }
 
 /// Cancel a task
-#[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["api"])),
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/cancel", operation_id = "cancel_task", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["api"])),
     request_body(content = CancelRequest, description = "Optional."),
-    responses((status = 200, body = Cancelled), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+    responses((status = 200, body = Canceled, description = "The task is canceled, or its worker is asked to stop")))]
 pub async fn cancel(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -303,9 +296,9 @@ pub async fn cancel(
         let command = Cancel { task: validate::task_id(&task, "id")?, reason, mode, reach: caller.reach() };
         let task_id = command.task.to_string();
         match app.engine.one(Command::Cancel(command), 0).await?? {
-            Answer::Canceled(canceled) => Ok(Cancelled {
+            Answer::Canceled(canceled) => Ok(Canceled {
                 task_id,
-                state: canceled.state.as_str().to_owned(),
+                state: words::task(canceled.state),
                 cancel_requested: true,
                 cancel_reason: canceled.reason.to_string(),
             }),
@@ -317,8 +310,8 @@ pub async fn cancel(
 }
 
 /// Give a failed or canceled task another chance
-#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)), security(("api_key" = ["api"])),
-    responses((status = 200, body = Retried), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", operation_id = "retry_task", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["api"])),
+    responses((status = 200, body = Retried, description = "The task is ready again")))]
 pub async fn retry(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -331,7 +324,7 @@ pub async fn retry(
         match app.engine.one(Command::Retry(command), 0).await?? {
             Answer::Retried(retried) => Ok(Retried {
                 task_id,
-                state: TaskState::Ready.as_str().to_owned(),
+                state: TaskState::Ready,
                 attempt: retried.attempt,
                 max_attempts: retried.max_attempts,
             }),

@@ -6,7 +6,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use tenure_contract::admin::WhoAmI;
-use tenure_contract::error::UserError;
 
 use crate::access::guard::User;
 use crate::state::App;
@@ -16,8 +15,8 @@ pub fn router() -> Router<App> {
 }
 
 /// Whom the credential stands for
-#[utoipa::path(get, path = "/api/v1/whoami", tag = "health", security(("api_key" = ["read"])),
-    responses((status = 200, body = WhoAmI), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoami", tag = "health", security(("api_key" = ["read"])),
+    responses((status = 200, body = WhoAmI, description = "The identity")))]
 pub async fn whoami(Extension(caller): User) -> Response {
     Json(WhoAmI {
         actor: caller.actor.to_string(),
@@ -29,7 +28,7 @@ pub async fn whoami(Extension(caller): User) -> Response {
 }
 
 /// Public keys of task tokens
-#[utoipa::path(get, path = "/internal/jwks/task", tag = "worker identity",
+#[utoipa::path(get, path = "/internal/jwks/task", operation_id = "get_task_jwks", tag = "worker identity",
     responses((status = 200, description = "a JSON Web Key Set", content_type = "application/json")))]
 pub async fn jwks(State(app): State<App>) -> Response {
     let mut response = app.identity.jwks().into_response();

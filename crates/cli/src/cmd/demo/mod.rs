@@ -14,6 +14,7 @@ use anyhow::Context;
 use console::style;
 use tenure_client::{Client, TaskFilter};
 use tenure_contract::user::{CancelRequest, Task};
+use tenure_contract::words::TaskState;
 
 use super::control_plane::StoreParser;
 use crate::exit::{Exit, Stop};
@@ -147,7 +148,7 @@ impl Show<'_> {
         self.cancel(&planned, Kind::CanceledWaiting, "canceled {} waiting tasks").await?;
         self.until(|tasks| {
             let to_cancel = tasks.iter().filter(|task| is(&planned, task, Kind::CanceledRunning));
-            to_cancel.into_iter().all(|task| task.state == "Running")
+            to_cancel.into_iter().all(|task| task.state == TaskState::Running)
         })
         .await?;
         self.cancel(&planned, Kind::CanceledRunning, "asked {} running tasks to stop").await?;
@@ -229,7 +230,7 @@ fn is(planned: &HashMap<String, (Kind, u32)>, task: &Task, kind: Kind) -> bool {
 
 /// Whether the victim holds it.
 fn is_held(task: &Task, victim: &str) -> bool {
-    task.state == "Running" && task.worker_id.as_deref() == Some(victim)
+    task.state == TaskState::Running && task.worker_id.as_deref() == Some(victim)
 }
 
 /// The end of what the workers wrote, for a demo that went wrong.

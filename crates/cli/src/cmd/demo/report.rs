@@ -3,6 +3,7 @@
 use comfy_table::{Attribute, Cell, CellAlignment, Color, LineStyle, Row, Table, TableStyle};
 use console::style;
 use tenure_contract::user::Attempt;
+use tenure_contract::words::TaskState;
 
 use super::plan::Kind;
 use super::verify::{Record, Verdict, rerun};
@@ -66,12 +67,12 @@ fn plain(count: usize) -> Cell {
 }
 
 fn numbers(records: &[&Record], verdict: &Verdict) -> [usize; 6] {
-    let in_state = |state: &str| records.iter().filter(|record| record.task.state == state).count();
+    let in_state = |state: TaskState| records.iter().filter(|record| record.task.state == state).count();
     [
         records.len(),
-        in_state("Succeeded"),
-        in_state("Failed"),
-        in_state("Canceled"),
+        in_state(TaskState::Succeeded),
+        in_state(TaskState::Failed),
+        in_state(TaskState::Canceled),
         records.iter().map(|record| record.attempts.len()).sum(),
         rerun(records, &verdict.held),
     ]
@@ -87,7 +88,7 @@ fn history(attempts: &[Attempt]) -> String {
             number(attempt.attempt),
             number(attempt.fence),
             cell(&attempt.worker_id),
-            state_cell(&attempt.state),
+            state_cell(attempt.state.as_str()),
             cell_or_dash(attempt.reason.as_ref()),
             cell_or_dash(attempt.ended_at.as_ref().and_then(|end| times::between(&attempt.granted_at, end))),
         ]

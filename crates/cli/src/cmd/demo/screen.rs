@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use console::style;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tenure_contract::user::Task;
+use tenure_contract::words::TaskState;
 
 use crate::output;
 
@@ -26,11 +27,11 @@ impl Counts {
     pub fn of(tasks: &[Task]) -> Self {
         let mut counts = Self::default();
         for task in tasks {
-            match task.state.as_str() {
-                "Running" => counts.running += 1,
-                "Succeeded" => counts.succeeded += 1,
-                "Canceled" => counts.canceled += 1,
-                "Failed" => counts.failed += 1,
+            match task.state {
+                TaskState::Running => counts.running += 1,
+                TaskState::Succeeded => counts.succeeded += 1,
+                TaskState::Canceled => counts.canceled += 1,
+                TaskState::Failed => counts.failed += 1,
                 _ => counts.waiting += 1,
             }
         }
@@ -147,7 +148,7 @@ impl Live {
             .join("  "),
         );
         for (name, bar) in &self.workers {
-            let held = |task: &&Task| task.state == "Running" && task.worker_id.as_ref() == Some(name);
+            let held = |task: &&Task| task.state == TaskState::Running && task.worker_id.as_ref() == Some(name);
             let held = tasks.iter().filter(held).count();
             bar.set_position(held as u64);
             bar.set_message(format!("{held} running"));

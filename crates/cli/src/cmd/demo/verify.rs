@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tenure_client::{Client, DeadLetterFilter};
 use tenure_contract::user::{Attempt, Task};
+use tenure_contract::words::{AttemptState, TaskState};
 
 use super::plan::{Ending, Kind, Queues};
 
@@ -104,9 +105,9 @@ fn dead_letters(dead: &BTreeSet<String>, poison: &BTreeSet<String>) -> String {
 fn ending_fault(record: &Record) -> Option<String> {
     let task = &record.task;
     let wanted = match record.kind.ending() {
-        Ending::Succeeded => "Succeeded",
-        Ending::Canceled => "Canceled",
-        Ending::DeadLetter => "Failed",
+        Ending::Succeeded => TaskState::Succeeded,
+        Ending::Canceled => TaskState::Canceled,
+        Ending::DeadLetter => TaskState::Failed,
     };
     if task.state != wanted {
         return Some(format!("is {}, not {wanted}", task.state));
@@ -140,12 +141,12 @@ fn history_fault(record: &Record) -> Option<String> {
         let reason = odd.reason.as_deref().unwrap_or("nothing");
         return Some(format!("was tried again after attempt {}, which ended with {reason}", odd.attempt));
     }
-    let successes = attempts.iter().filter(|attempt| attempt.state == "Succeeded").count();
+    let successes = attempts.iter().filter(|attempt| attempt.state == AttemptState::Succeeded).count();
     let wanted = usize::from(record.kind.ending() == Ending::Succeeded);
     if successes != wanted {
         return Some(format!("succeeded {successes} times in its history"));
     }
-    (wanted == 1 && last.state != "Succeeded").then(|| "did not end with its last attempt".to_owned())
+    (wanted == 1 && last.state != AttemptState::Succeeded).then(|| "did not end with its last attempt".to_owned())
 }
 
 fn is_lost(attempt: &Attempt) -> bool {

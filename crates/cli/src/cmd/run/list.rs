@@ -1,12 +1,11 @@
-use clap::ValueEnum;
 use jiff::Timestamp;
 use tenure_client::run::Run;
-use tenure_client::{Client, RunFilter};
+use tenure_client::{Client, RunFilter, RunState};
 
 use crate::cmd::connect::pages;
 use crate::exit::Exit;
 use crate::output::{self, cell, cell_or_dash, number, state_cell};
-use crate::times;
+use crate::{times, words};
 
 /// The largest page of the API.
 const PAGE_MAX: u32 = 1000;
@@ -14,8 +13,8 @@ const PAGE_MAX: u32 = 1000;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only runs in this state
-    #[arg(long, value_name = "STATE", ignore_case = true)]
-    state: Option<State>,
+    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = words::run_state())]
+    state: Option<RunState>,
     /// Only runs with this label
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     label: Option<String>,
@@ -42,15 +41,6 @@ pub struct Args {
     all: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
-    Running,
-    Cancelling,
-    Succeeded,
-    Failed,
-    Cancelled,
-}
-
 /// The API writes labels with a colon; here they look as in `submit`.
 fn label(text: &str) -> Result<String, String> {
     let (name, value) = text.split_once(['=', ':']).ok_or("write it as team=etl")?;
@@ -59,7 +49,7 @@ fn label(text: &str) -> Result<String, String> {
 
 pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit> {
     let filter = RunFilter {
-        state: args.state.map(|state| format!("{state:?}").to_uppercase()),
+        state: args.state,
         label: args.label,
         run_key: args.run_key,
         tenant: args.tenant,
@@ -82,7 +72,7 @@ fn table(runs: &[Run], now: Timestamp) -> String {
         vec![
             cell(&run.run_id),
             cell_or_dash(run.run_key.as_deref()),
-            state_cell(&run.state),
+            state_cell(run.state.as_str()),
             number(format!("{}/{}", counts.total - counts.open.min(counts.total), counts.total)),
             number(counts.failed),
             cell(times::age(&run.created_at, now)),

@@ -7,6 +7,7 @@ mod submit;
 mod tree;
 mod watch;
 
+use tenure_client::RunState;
 use tenure_client::run::Run;
 
 use super::connect::ClientArgs;
@@ -60,15 +61,11 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// What the end of a run means for the caller.
 fn exit_of(run: &Run) -> Exit {
-    match run.state.as_str() {
-        "FAILED" => Exit::TaskFailed,
-        "CANCELLED" => Exit::TaskCanceled,
+    match run.state {
+        RunState::Failed => Exit::TaskFailed,
+        RunState::Canceled => Exit::TaskCanceled,
         _ => Exit::Ok,
     }
-}
-
-fn is_final(run: &Run) -> bool {
-    matches!(run.state.as_str(), "SUCCEEDED" | "FAILED" | "CANCELLED")
 }
 
 /// How its tasks stand, in words: what there is none of is left out.
@@ -79,11 +76,10 @@ fn counts(run: &Run) -> String {
         (counts.succeeded, "succeeded"),
         (counts.failed, "failed"),
         (counts.skipped, "skipped"),
-        (counts.cancelled, "cancelled"),
+        (counts.canceled, "canceled"),
         (some(counts.running), "running"),
-        (some(counts.dispatched), "dispatched"),
-        (some(counts.retry_wait), "waiting for a retry"),
         (some(counts.ready), "ready"),
+        (some(counts.scheduled), "scheduled"),
         (some(counts.blocked), "blocked"),
     ];
     let named: Vec<String> =

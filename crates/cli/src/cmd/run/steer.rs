@@ -1,8 +1,8 @@
 //! Cancel and rerun.
 
 use anyhow::Context;
-use tenure_client::Client;
 use tenure_client::run::RerunRequest;
+use tenure_client::{Client, RunState};
 use tenure_contract::user::CancelRequest;
 
 use super::{submit, watch};
@@ -24,23 +24,23 @@ pub struct CancelArgs {
 
 pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Result<Exit> {
     let request = CancelRequest { reason: args.reason, mode: args.now.then(|| "immediate".to_owned()) };
-    let cancelled = client.cancel_run(&args.id, &request).await.context("the run was not cancelled")?;
+    let canceled = client.cancel_run(&args.id, &request).await.context("the run was not canceled")?;
     if json {
-        output::json(&cancelled)?;
-    } else if cancelled.state == "CANCELLING" {
+        output::json(&canceled)?;
+    } else if canceled.state == RunState::Canceling {
         output::line(format!(
             "Run {}: waiting tasks have ended, running tasks were asked to stop",
-            clean(&cancelled.run_id)
+            clean(&canceled.run_id)
         ))?;
     } else {
-        output::line(format!("Run {}: {}", clean(&cancelled.run_id), clean(&cancelled.state)))?;
+        output::line(format!("Run {}: {}", clean(&canceled.run_id), canceled.state))?;
     }
     Ok(Exit::Ok)
 }
 
 #[derive(Debug, clap::Args)]
 pub struct RerunArgs {
-    /// Id of a run that is FAILED or CANCELLED
+    /// Id of a run that is Failed or Canceled
     #[arg(value_name = "RUN")]
     id: String,
     /// Key of the new run: the same rerun again returns the existing one

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use tenure_client::Client;
 use tenure_client::run::{Run, RunTask};
+use tenure_client::{Client, TaskState};
 
 use super::counts;
 use crate::exit::Exit;
@@ -40,7 +40,7 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
 fn page(run: &Run, limit: usize, now: Timestamp) -> String {
     let mut card = Card::default();
     card.row_if("key", run.run_key.as_deref().map(clean));
-    card.row("state", state_styled(&run.state).to_string());
+    card.row("state", state_styled(run.state.as_str()).to_string());
     card.row("tasks", counts(run));
     let end = run.finished_at.clone().unwrap_or_else(|| now.to_string());
     let took = times::between(&run.created_at, &end).unwrap_or_default();
@@ -104,7 +104,11 @@ const TIME_WIDTH: usize = 6;
 
 fn row(name: &str, width: usize, task: &RunTask, now: Timestamp) -> String {
     let pad = " ".repeat(width - name.chars().count().min(width));
-    let state = format!("{}{}", state_styled(&task.state), " ".repeat(STATE_WIDTH.saturating_sub(task.state.len())));
+    let state = format!(
+        "{}{}",
+        state_styled(task.state.as_str()),
+        " ".repeat(STATE_WIDTH.saturating_sub(task.state.as_str().len()))
+    );
     let took = took(task, now);
     let took = format!("{}{took}", " ".repeat(TIME_WIDTH.saturating_sub(took.chars().count())));
     let line = format!("{name}{pad}  {state}  {}  {}", dim(took), note(task, now));
@@ -114,8 +118,8 @@ fn row(name: &str, width: usize, task: &RunTask, now: Timestamp) -> String {
 /// How long its attempt took, or has been running.
 fn took(task: &RunTask, now: Timestamp) -> String {
     let now = now.to_string();
-    let end = match (task.state.as_str(), &task.finished_at) {
-        ("RUNNING", _) => Some(now.as_str()),
+    let end = match (&task.state, &task.finished_at) {
+        (TaskState::Running, _) => Some(now.as_str()),
         (_, Some(end)) => Some(end.as_str()),
         _ => None,
     };
@@ -125,21 +129,25 @@ fn took(task: &RunTask, now: Timestamp) -> String {
 /// What is worth knowing about a task in this state, and what else it waits or waited for.
 fn note(task: &RunTask, now: Timestamp) -> String {
     let mut parts = Vec::new();
-    match task.state.as_str() {
-        "RUNNING" => {
+    match task.state {
+        TaskState::Running => {
             parts.extend(task.progress_pct.map(|pct| format!("{pct} %")));
             parts.extend(task.progress_message.clone());
         }
-        "RETRY_WAIT" => {
+        TaskState::Scheduled if task.attempt > 0 => {
             let due = task.run_at.as_deref().map(|due| times::distance(due, now)).unwrap_or_default();
             parts.push(format!("attempt {} failed, next {due}", task.attempt));
         }
-        "FAILED" => parts.extend(task.error.as_ref().map(|error| format!("{}: {}", error.code, error.message))),
-        "CANCELLED" => parts.extend(task.cancel_reason.clone()),
-        "BLOCKED" => parts.extend(task.run_at.as_deref().map(|due| format!("due {}", times::distance(due, now)))),
+        TaskState::Failed => {
+            parts.extend(task.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)))
+        }
+        TaskState::Canceled => parts.extend(task.cancel_reason.clone()),
+        TaskState::Blocked | TaskState::Scheduled => {
+            parts.extend(task.run_at.as_deref().map(|due| format!("due {}", times::distance(due, now))))
+        }
         _ => {}
     }
-    if task.attempt > 1 && task.state != "RETRY_WAIT" {
+    if task.attempt > 1 && task.state != TaskState::Scheduled {
         parts.push(format!("attempt {}", task.attempt));
     }
     if let [_, others @ ..] = task.depends_on.as_slice()
@@ -161,9 +169,9 @@ mod tests {
     }
 
     fn run(tasks: Vec<serde_json::Value>) -> Run {
-        serde_json::from_value(serde_json::json!({"run_id": "run_x", "state": "RUNNING", "fingerprint": "sha256:00",
+        serde_json::from_value(serde_json::json!({"run_id": "run_x", "state": "Running", "fingerprint": "sha256:00",
             "tenant": "default", "workspace": "default", "cancel_requested": false, "created_at": "2025-01-15T10:00:00Z",
-            "counts": {"total": 5, "open": 2, "succeeded": 1, "failed": 1, "skipped": 1, "cancelled": 0, "running": 1,
+            "counts": {"total": 5, "open": 2, "succeeded": 1, "failed": 1, "skipped": 1, "canceled": 0, "running": 1,
             "blocked": 1}, "tasks": tasks}))
         .unwrap()
     }
@@ -175,25 +183,25 @@ mod tests {
     #[test]
     fn a_tree_stands_below_its_first_dependency_and_names_the_others() {
         console::set_colors_enabled(false);
-        let mut first = task("extract", "SUCCEEDED", &[]);
+        let mut first = task("extract", "Succeeded", &[]);
         first["started_at"] = "2025-01-15T10:00:01Z".into();
         first["finished_at"] = "2025-01-15T10:00:03Z".into();
-        let mut running = task("load", "RUNNING", &["extract"]);
+        let mut running = task("load", "Running", &["extract"]);
         running["started_at"] = "2025-01-15T10:00:30Z".into();
         (running["progress_pct"], running["progress_message"]) = (40.into(), "writing\u{1b}[2J".into());
-        let mut failed = task("check", "FAILED", &["extract"]);
+        let mut failed = task("check", "Failed", &["extract"]);
         failed["error"] = serde_json::json!({"code": "BAD", "message": "no rows"});
         let tasks =
-            vec![first, running, task("report", "BLOCKED", &["load", "check"]), failed, task("other", "READY", &[])];
+            vec![first, running, task("report", "Blocked", &["load", "check"]), failed, task("other", "Ready", &[])];
         let lines: Vec<String> = tree(&run(tasks), 100, now()).lines().map(ToOwned::to_owned).collect();
         assert_eq!(
             lines,
             [
-                "extract       SUCCEEDED     2.0s",
-                "├─ load       RUNNING        30s  40 %; writing\u{fffd}[2J",
-                "│  └─ report  BLOCKED             also after check",
-                "└─ check      FAILED              BAD: no rows",
-                "other         READY",
+                "extract       Succeeded     2.0s",
+                "├─ load       Running        30s  40 %; writing\u{fffd}[2J",
+                "│  └─ report  Blocked             also after check",
+                "└─ check      Failed              BAD: no rows",
+                "other         Ready",
             ]
         );
     }
@@ -201,9 +209,9 @@ mod tests {
     #[test]
     fn a_long_run_is_cut_and_a_deep_one_stays_on_the_screen() {
         console::set_colors_enabled(false);
-        let mut tasks = vec![task("t0", "SUCCEEDED", &[])];
+        let mut tasks = vec![task("t0", "Succeeded", &[])];
         for n in 1..10_000 {
-            tasks.push(task(&format!("t{n}"), "BLOCKED", &[&format!("t{}", n - 1)]));
+            tasks.push(task(&format!("t{n}"), "Blocked", &[&format!("t{}", n - 1)]));
         }
         let run = run(tasks);
         let text = tree(&run, 100, now());
@@ -217,10 +225,10 @@ mod tests {
     #[test]
     fn a_page_says_how_the_run_stands() {
         console::set_colors_enabled(false);
-        let page = page(&run(vec![task("a", "RUNNING", &[])]), 100, now());
+        let page = page(&run(vec![task("a", "Running", &[])]), 100, now());
         for part in [
             "Run run_x",
-            "state    RUNNING",
+            "state    Running",
             "5 tasks: 1 succeeded, 1 failed, 1 skipped, 1 running, 1 blocked",
             "(60s ago), for 60s",
         ] {

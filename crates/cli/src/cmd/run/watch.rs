@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
-use tenure_client::Client;
 use tenure_client::run::{Run, RunTask};
+use tenure_client::{Client, RunState, TaskState};
 
-use super::{counts, exit_of, is_final};
+use super::{counts, exit_of};
 use crate::exit::Exit;
 use crate::output::{self, clean, dim, shortened, state_styled};
 use crate::times;
@@ -40,7 +40,7 @@ async fn follow(client: &Client, id: &str, json: bool, every: bool) -> anyhow::R
                 silent_since = None;
                 if !json {
                     screen.show(&run)?;
-                } else if every || is_final(&run) {
+                } else if every || run.state.is_final() {
                     output::json(&run)?;
                 }
                 seen = Some(run);
@@ -65,8 +65,8 @@ async fn follow(client: &Client, id: &str, json: bool, every: bool) -> anyhow::R
 /// A line for each change, and below them a bar if somebody looks.
 struct Screen {
     bar: Option<ProgressBar>,
-    states: HashMap<String, (String, u32)>,
-    last: Option<String>,
+    states: HashMap<String, (TaskState, u32)>,
+    last: Option<RunState>,
 }
 
 impl Screen {
@@ -82,7 +82,7 @@ impl Screen {
             let now = (task.state.clone(), task.attempt);
             if self.states.get(&task.key) != Some(&now) {
                 // What only waits is no news.
-                if !first || !matches!(task.state.as_str(), "BLOCKED" | "READY") {
+                if !first || !matches!(task.state, TaskState::Blocked | TaskState::Ready) {
                     changed.push(task);
                 }
                 self.states.insert(task.key.clone(), now);
@@ -100,8 +100,8 @@ impl Screen {
             bar.set_position(u64::from(run.counts.total - run.counts.open.min(run.counts.total)));
             bar.set_message(at_work(run));
         }
-        let state = format!("run {}  {}", state_styled(&run.state), counts(run));
-        if self.last.as_deref() != Some(&run.state) {
+        let state = format!("run {}  {}", state_styled(run.state.as_str()), counts(run));
+        if self.last.as_ref() != Some(&run.state) {
             self.print(&state)?;
             self.last = Some(run.state.clone());
         }
@@ -140,7 +140,7 @@ fn new_bar() -> ProgressBar {
 
 /// What runs now, and how far it is.
 fn at_work(run: &Run) -> String {
-    let running = run.tasks.iter().filter(|task| task.state == "RUNNING");
+    let running = run.tasks.iter().filter(|task| task.state == TaskState::Running);
     let named = running.map(|task| match task.progress_pct {
         Some(pct) => format!("{} {pct} %", clean(&task.key)),
         None => clean(&task.key),
@@ -149,19 +149,19 @@ fn at_work(run: &Run) -> String {
 }
 
 fn line(task: &RunTask) -> String {
-    let state = state_styled(&task.state);
+    let state = state_styled(task.state.as_str());
     let key = clean(&task.key);
     let took = task.started_at.as_deref().zip(task.finished_at.as_deref());
     let took = took.and_then(|(start, end)| times::between(start, end)).map(|took| format!(" after {took}"));
     let took = took.unwrap_or_default();
-    match task.state.as_str() {
-        "FAILED" => {
+    match task.state {
+        TaskState::Failed => {
             let error = task.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
             format!("{key}  {state}{took}  {}", shortened(&error.unwrap_or_default(), ERROR_LENGTH))
         }
-        "CANCELLED" => format!("{key}  {state}  {}", clean(task.cancel_reason.as_deref().unwrap_or_default())),
-        "RUNNING" if task.attempt > 1 => format!("{key}  {state}  attempt {}", task.attempt),
-        "RETRY_WAIT" => format!("{key}  {state}  attempt {} failed", task.attempt),
+        TaskState::Canceled => format!("{key}  {state}  {}", clean(task.cancel_reason.as_deref().unwrap_or_default())),
+        TaskState::Running if task.attempt > 1 => format!("{key}  {state}  attempt {}", task.attempt),
+        TaskState::Scheduled if task.attempt > 0 => format!("{key}  {state}  attempt {} failed", task.attempt),
         _ => format!("{key}  {state}{took}"),
     }
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use tenure_client::{Client, Json};
 use tenure_contract::pull::JobError;
 use tenure_contract::user::{Attempt, Page, Task, Why};
+use tenure_contract::words::TaskState;
 
 use crate::cmd::connect::all_pages;
 use crate::exit::Exit;
@@ -31,13 +32,13 @@ fn card(task: &Task, now: Timestamp) -> String {
     };
     let json = |json: &Json| shortened(json.as_str(), JSON_LENGTH);
     let dead = if task.dead_lettered_at.is_some() { ", in the dead letters" } else { "" };
-    let cancel = if task.cancel_requested && task.state == "Running" { ", cancel requested" } else { "" };
+    let cancel = if task.cancel_requested && task.state == TaskState::Running { ", cancel requested" } else { "" };
     let attempts = format!("attempt {} of {}, fence {}", task.attempt, task.max_attempts, task.fence);
     let tags: Vec<_> = task.tags.iter().map(|(name, value)| clean(&format!("{name}={value}"))).collect();
     let lease = task.lease_expires_at.as_ref().map(|until| format!(", lease until {}", when(until)));
 
     let mut card = Card::default();
-    card.row("state", format!("{}{dead}{cancel}", state_styled(&task.state)))
+    card.row("state", format!("{}{dead}{cancel}", state_styled(task.state.as_str())))
         .row("attempts", attempts)
         .row_if("progress", progress(task))
         .row_if("reason", task.reason.as_deref().or(task.cancel_reason.as_deref()).map(clean))
@@ -49,7 +50,7 @@ fn card(task: &Task, now: Timestamp) -> String {
         .row_if("tags", (!tags.is_empty()).then(|| tags.join(", ")))
         .row_if("key", task.idempotency_key.as_deref().map(clean))
         .row("created", when(&task.created_at))
-        .row_if("due", matches!(task.state.as_str(), "Scheduled" | "Ready").then(|| when(&task.run_at)))
+        .row_if("due", matches!(task.state, TaskState::Scheduled | TaskState::Ready).then(|| when(&task.run_at)))
         .row_if("started", task.started_at.as_ref().map(when))
         .row_if("finished", task.finished_at.as_ref().map(when))
         .row_if("deadline", task.deadline.as_ref().map(when))
@@ -92,7 +93,7 @@ fn attempts_table(attempts: &[Attempt]) -> String {
             number(attempt.attempt),
             number(attempt.fence),
             cell(&attempt.worker_id),
-            state_cell(&attempt.state),
+            state_cell(attempt.state.as_str()),
             cell_or_dash(attempt.reason.as_ref()),
             cell(&attempt.granted_at),
             cell_or_dash(took),
@@ -127,7 +128,7 @@ pub async fn why(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> 
 }
 
 fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
-    let mut text = format!("Task {} is {}.\n", clean(&why.task_id), state_styled(&why.state));
+    let mut text = format!("Task {} is {}.\n", clean(&why.task_id), state_styled(why.state.as_str()));
     for reason in &why.why {
         let since = reason.since.as_deref().map(|since| format!(", since {}", times::age(since, now)));
         let code = dim(format!("({}{})", clean(&reason.code), since.unwrap_or_default()));
@@ -186,10 +187,10 @@ mod tests {
         let mut attempt: Attempt = serde_json::from_str(plain).unwrap();
         let text = attempts_table(std::slice::from_ref(&attempt));
         assert!(text.contains("HEARTBEAT_TIMEOUT") && text.contains("2.5s") && !text.contains("LATE"), "{text}");
-        let late = r#"{"received_at":"2025-01-15T10:03:00Z","outcome":"SUCCEEDED"}"#;
+        let late = r#"{"received_at":"2025-01-15T10:03:00Z","outcome":"Succeeded"}"#;
         attempt.late_report = Some(serde_json::from_str(late).unwrap());
         let text = attempts_table(&[attempt]);
-        assert!(text.contains("SUCCEEDED at 2025-01-15T10:03:00Z: not applied"), "{text}");
+        assert!(text.contains("Succeeded at 2025-01-15T10:03:00Z: not applied"), "{text}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-use clap::ValueEnum;
 use jiff::Timestamp;
 use tenure_client::{Client, TaskFilter};
 use tenure_contract::user::Task;
+use tenure_contract::words::TaskState;
 
 use crate::cmd::connect::pages;
 use crate::exit::Exit;
 use crate::output::{self, cell, cell_or_dash, state_cell};
-use crate::times;
+use crate::{times, words};
 
 /// The largest page of the API.
 const PAGE_MAX: u32 = 1000;
@@ -18,8 +18,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
     /// Only tasks in this state
-    #[arg(long, value_name = "STATE", ignore_case = true)]
-    state: Option<State>,
+    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = words::task_state())]
+    state: Option<TaskState>,
     /// Only tasks of this operator
     #[arg(long, value_name = "NAME")]
     operator: Option<String>,
@@ -40,18 +40,6 @@ pub struct Args {
     all: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
-    Scheduled,
-    Ready,
-    Running,
-    Succeeded,
-    Failed,
-    Canceled,
-    Blocked,
-    Skipped,
-}
-
 /// The API writes tags with a colon; here they look as in `submit`.
 fn tag(text: &str) -> Result<String, String> {
     let (name, value) = text.split_once(['=', ':']).ok_or("write it as team=etl")?;
@@ -61,7 +49,7 @@ fn tag(text: &str) -> Result<String, String> {
 pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit> {
     let filter = TaskFilter {
         queue: args.queue,
-        state: args.state.map(|state| format!("{state:?}")),
+        state: args.state,
         operator: args.operator,
         tenant: args.tenant,
         workspace: args.workspace,
@@ -81,7 +69,7 @@ fn table(tasks: &[Task], now: Timestamp) -> String {
             cell(&task.task_id),
             cell(&task.queue),
             cell(&task.operator),
-            state_cell(&task.state),
+            state_cell(task.state.as_str()),
             cell(format!("{}/{}", task.attempt, task.max_attempts)),
             cell(times::age(&task.created_at, now)),
             cell_or_dash(note(task, now)),
@@ -92,19 +80,19 @@ fn table(tasks: &[Task], now: Timestamp) -> String {
 
 /// The one thing that is worth knowing about a task in this state.
 fn note(task: &Task, now: Timestamp) -> Option<String> {
-    let note = match task.state.as_str() {
-        "Scheduled" => format!("due {}", times::distance(&task.run_at, now)),
-        "Running" => {
+    let note = match task.state {
+        TaskState::Scheduled => format!("due {}", times::distance(&task.run_at, now)),
+        TaskState::Running => {
             let worker = task.worker_id.as_deref().unwrap_or("?");
             let progress = task.progress_pct.map_or_else(String::new, |pct| format!(" {pct} %"));
             let cancel = if task.cancel_requested { " (cancel requested)" } else { "" };
             format!("{worker}{progress}{cancel}")
         }
-        "Failed" => {
+        TaskState::Failed => {
             let error = task.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
             error.or_else(|| task.reason.clone())?
         }
-        "Canceled" => task.cancel_reason.clone()?,
+        TaskState::Canceled => task.cancel_reason.clone()?,
         _ => return None,
     };
     Some(output::shortened(&note, NOTE_LENGTH))

@@ -7,6 +7,7 @@ mod submit;
 mod watch;
 
 use tenure_contract::user::Task;
+use tenure_contract::words::TaskState;
 
 use super::connect::ClientArgs;
 use crate::exit::{CODES, Exit};
@@ -65,13 +66,9 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// What the end of a task means for the caller.
 fn exit_of(task: &Task) -> Exit {
-    match task.state.as_str() {
-        "Failed" => Exit::TaskFailed,
-        "Canceled" | "Skipped" => Exit::TaskCanceled,
+    match task.state {
+        TaskState::Failed => Exit::TaskFailed,
+        TaskState::Canceled | TaskState::Skipped => Exit::TaskCanceled,
         _ => Exit::Ok,
     }
-}
-
-fn is_final(task: &Task) -> bool {
-    matches!(task.state.as_str(), "Succeeded" | "Failed" | "Canceled" | "Skipped")
 }

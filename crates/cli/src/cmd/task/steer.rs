@@ -1,6 +1,7 @@
 use anyhow::Context;
 use tenure_client::Client;
 use tenure_contract::user::CancelRequest;
+use tenure_contract::words::TaskState;
 
 use crate::exit::Exit;
 use crate::output;
@@ -26,15 +27,15 @@ pub struct CancelArgs {
 pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Result<Exit> {
     let mode = args.immediate.then(|| "immediate".to_owned());
     let request = CancelRequest { reason: args.reason, mode };
-    let cancelled = client.cancel(&args.id, &request).await.context("the task was not canceled")?;
+    let canceled = client.cancel(&args.id, &request).await.context("the task was not canceled")?;
     if json {
-        output::json(&cancelled)?;
-    } else if cancelled.state == "Canceled" {
-        output::line(format!("Task {} is canceled.", cancelled.task_id))?;
+        output::json(&canceled)?;
+    } else if canceled.state == TaskState::Canceled {
+        output::line(format!("Task {} is canceled.", canceled.task_id))?;
     } else {
         output::line(format!(
             "Task {} is {}; its worker was asked to stop. Follow it with `tenure task watch`.",
-            cancelled.task_id, cancelled.state
+            canceled.task_id, canceled.state
         ))?;
     }
     Ok(Exit::Ok)

@@ -7,9 +7,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use tenure_client::Client;
 use tenure_contract::user::Task;
+use tenure_contract::words::TaskState;
 
 use super::card::error_text;
-use super::{exit_of, is_final};
+use super::exit_of;
 use crate::exit::Exit;
 use crate::output::{self, clean, dim, state_styled};
 use crate::times;
@@ -27,7 +28,7 @@ pub async fn run(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> 
 /// As `watch`, but with `json` only the last word is printed.
 pub async fn until_end(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let show = |task: &Task, screen: &mut Screen| match json {
-        true if is_final(task) => output::json(task),
+        true if task.state.is_final() => output::json(task),
         true => Ok(()),
         false => screen.show(task),
     };
@@ -96,10 +97,10 @@ impl Screen {
             self.print(&format!("{}  {line}", dim(times::clock(Timestamp::now()))))?;
             self.last = Some(line);
         }
-        if task.state == "Running" {
+        if task.state == TaskState::Running {
             self.show_progress(task);
         }
-        if is_final(task) {
+        if task.state.is_final() {
             self.clear();
             if let Some(result) = &task.result {
                 output::line(result.as_str())?;
@@ -117,7 +118,7 @@ impl Screen {
             }
             // The watch itself deals with a server that is away.
             if let Ok(task) = client.get(id).await
-                && task.state == "Running"
+                && task.state == TaskState::Running
             {
                 self.show_progress(&task);
             }
@@ -174,9 +175,9 @@ fn new_bar() -> ProgressBar {
 
 /// What changed, in one line.
 fn line(task: &Task) -> String {
-    let state = state_styled(&task.state);
-    match task.state.as_str() {
-        "Running" => {
+    let state = state_styled(task.state.as_str());
+    match task.state {
+        TaskState::Running => {
             let on = match task.worker_id.as_deref().filter(|worker| !worker.is_empty()) {
                 Some(worker) => format!(" on {}", clean(worker)),
                 None => ", pushed and not started yet".to_owned(),
@@ -184,18 +185,18 @@ fn line(task: &Task) -> String {
             let cancel = if task.cancel_requested { ", cancel requested" } else { "" };
             format!("{state}  attempt {} of {}{on}{cancel}", task.attempt, task.max_attempts)
         }
-        "Scheduled" if task.attempt > 0 => {
+        TaskState::Scheduled if task.attempt > 0 => {
             let error = task.error.as_ref().map_or_else(String::new, |error| format!(" ({})", error_text(error)));
             format!("{state}  attempt {} failed{error}; next try at {}", task.attempt, clean(&task.run_at))
         }
-        "Scheduled" => format!("{state}  due at {}", clean(&task.run_at)),
-        "Failed" => {
+        TaskState::Scheduled => format!("{state}  due at {}", clean(&task.run_at)),
+        TaskState::Failed => {
             let error = task.error.as_ref().map(error_text).unwrap_or_default();
             let dead = if task.dead_lettered_at.is_some() { "  (in the dead letters)" } else { "" };
             let attempts = if task.attempt == 1 { "attempt" } else { "attempts" };
             format!("{state}  after {} {attempts}: {error}{dead}", task.attempt)
         }
-        "Canceled" => format!("{state}  {}", task.cancel_reason.as_deref().map(clean).unwrap_or_default()),
+        TaskState::Canceled => format!("{state}  {}", task.cancel_reason.as_deref().map(clean).unwrap_or_default()),
         _ => state.to_string(),
     }
 }

@@ -51,7 +51,7 @@ async fn a_run_is_submitted_shown_and_listed() {
     let site = Site::new().await;
     let file = write(&site, "run.yaml", FILE);
     let said = site.ok(&["run", "submit", &file]).await;
-    assert!(said.starts_with("Submitted run run_") && said.ends_with(" of 3 tasks: RUNNING\n"), "{said}");
+    assert!(said.starts_with("Submitted run run_") && said.ends_with(" of 3 tasks: Running\n"), "{said}");
     let again = site.ok(&["run", "submit", &file]).await;
     assert!(again.contains("already exists with this key"), "{again}");
     let id = said.split_whitespace().nth(2).unwrap().to_owned();
@@ -60,14 +60,14 @@ async fn a_run_is_submitted_shown_and_listed() {
     for part in [
         &format!("Run {id}"),
         "key      daily-1",
-        "state    RUNNING",
+        "state    Running",
         "3 tasks: 1 ready, 2 blocked",
         "labels   team=etl",
     ] {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }
     let tree: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("extract")).map(str::trim_end).collect();
-    assert!(tree[0].contains("READY") && tree[1].starts_with("└─ load"), "{shown}");
+    assert!(tree[0].contains("Ready") && tree[1].starts_with("└─ load"), "{shown}");
     assert!(tree[2].starts_with("   └─ report") && tree[2].ends_with("also after extract"), "{shown}");
     assert!(!shown.contains('\x1b'), "colours off a terminal: {shown:?}");
     let value = site.json(&["run", "show", &id]).await;
@@ -130,7 +130,7 @@ async fn a_run_is_followed_to_its_end() {
     let worker = site.worker(&["--queue", "etl"]);
     let output = site.run(&["run", "submit", &file, "--wait"]).await;
     assert_eq!(code(&output), 0, "{output:?}");
-    for part in ["extract  SUCCEEDED", "load  SUCCEEDED", "report  SUCCEEDED", "run SUCCEEDED  3 tasks: 3 succeeded"] {
+    for part in ["extract  Succeeded", "load  Succeeded", "report  Succeeded", "run Succeeded  3 tasks: 3 succeeded"] {
         assert!(output.stdout.contains(part), "{part} in\n{}", output.stdout);
     }
     let id = output.stderr.split_whitespace().find(|word| word.starts_with("run_")).unwrap().to_owned();
@@ -139,7 +139,7 @@ async fn a_run_is_followed_to_its_end() {
     assert_eq!(task["payload"], json!({"got": [1, 2]}));
     // One that has ended is shown and left.
     let watched = site.ok(&["run", "watch", &id]).await;
-    assert!(watched.contains("run SUCCEEDED"), "{watched}");
+    assert!(watched.contains("run Succeeded"), "{watched}");
     drop(worker);
 }
 
@@ -150,22 +150,22 @@ async fn a_run_that_failed_is_repeated_from_there() {
     let file = write(&site, "run.json", &failing());
     let output = site.run(&["run", "submit", &file, "--wait"]).await;
     assert_eq!(code(&output), 10, "{output:?}");
-    assert!(output.stdout.contains("bad  FAILED") && output.stdout.contains("last  SKIPPED"), "{}", output.stdout);
+    assert!(output.stdout.contains("bad  Failed") && output.stdout.contains("last  Skipped"), "{}", output.stdout);
     let id = output.stderr.split_whitespace().find(|word| word.starts_with("run_")).unwrap().to_owned();
     drop(worker);
 
     let said = site.ok(&["run", "rerun", &id, "--run-key", "again"]).await;
-    assert!(said.contains("of 3 tasks: RUNNING; 1 carried over"), "{said}");
+    assert!(said.contains("of 3 tasks: Running; 1 carried over"), "{said}");
     let new = said.split_whitespace().find(|word| word.starts_with("run_")).unwrap().to_owned();
     let shown = site.ok(&["run", "show", &new]).await;
     assert!(shown.contains(&format!("repeats  {id}")), "{shown}");
 
     let cancelled = site.ok(&["run", "cancel", &new, "--reason", "not today"]).await;
-    assert!(cancelled.contains("CANCELLED"), "{cancelled}");
+    assert!(cancelled.contains("Canceled"), "{cancelled}");
     let watched = site.run(&["run", "watch", &new, "--json"]).await;
     assert_eq!(code(&watched), 11, "{watched:?}");
     let last: Value = serde_json::from_str(watched.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!((&last["state"], &last["cancel_reason"]), (&json!("CANCELLED"), &json!("not today")));
+    assert_eq!((&last["state"], &last["cancel_reason"]), (&json!("Canceled"), &json!("not today")));
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn what_cannot_be_done_to_a_run_is_said() {
     let early = site.run(&["run", "rerun", &id]).await;
     assert!(code(&early) == 4 && early.stderr.contains("run_not_rerunnable"), "{early:?}");
     let worker = site.worker(&["--queue", "etl"]);
-    wait_until("the run has ended", SOON, async || site.json(&["run", "show", &id]).await["state"] == "SUCCEEDED")
+    wait_until("the run has ended", SOON, async || site.json(&["run", "show", &id]).await["state"] == "Succeeded")
         .await;
     drop(worker);
     let late = site.run(&["run", "cancel", &id]).await;

@@ -78,7 +78,7 @@ async fn a_stopped_worker_comes_back_too_late() {
     assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
     assert!(answer.contains("\"stale_attempt\"") && answer.contains("\"ack\":true"), "{answer}");
     let attempts = site.attempts(&id).await;
-    assert_eq!(attempts[0]["late_report"]["outcome"], "SUCCEEDED");
+    assert_eq!(attempts[0]["late_report"]["outcome"], "Succeeded");
     assert_eq!(attempts[0]["late_report"]["result"], json!({"late": true}));
     let task = site.task(&id).await;
     assert_eq!((&task["attempt"], &task["result"]), (&json!(2), &json!(null)), "the late report changed nothing");

@@ -47,7 +47,7 @@ async fn a_run_of_tasks_that_depend_on_each_other() {
     let worker = pull_worker::worker(server.url(), &token(&server)).operator("load", run::load);
     tokio::spawn(worker.run());
     let ended = run::submit(&client, "2025-01-15").await.unwrap();
-    assert_eq!((ended.state.as_str(), ended.counts.succeeded), ("SUCCEEDED", 2));
+    assert_eq!((ended.state.as_str(), ended.counts.succeeded), ("Succeeded", 2));
     let load = ended.tasks.iter().find(|task| task.key == "load").unwrap();
     let load = client.get(&load.task_id).await.unwrap();
     assert_eq!(load.result.unwrap().value(), json!("10000 rows loaded"));

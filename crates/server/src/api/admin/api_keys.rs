@@ -7,9 +7,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use tenure_auth::{NewApiKey as Fresh, Role};
-use tenure_contract::admin::{ApiKey, CreatedApiKey, NewApiKey};
+use tenure_contract::admin::{ApiKey, ApiKeyPage, CreatedApiKey, NewApiKey};
 use tenure_contract::duration;
-use tenure_contract::error::UserError;
 use tenure_contract::user::Page;
 use tenure_core::{Timestamp, limits};
 use tenure_engine::store::{ApiKey as StoredKey, NewApiKey as StoredNew};
@@ -35,8 +34,8 @@ pub fn router() -> Router<App> {
 /// Make an API key
 ///
 /// The key itself is in this answer and nowhere else.
-#[utoipa::path(post, path = "/api/v1/admin/api-keys", tag = "admin", request_body = NewApiKey, security(("api_key" = ["tenant:admin"])),
-    responses((status = 201, body = CreatedApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/admin/api-keys", operation_id = "create_api_key", tag = "admin", request_body = NewApiKey, security(("api_key" = ["tenant:admin"])),
+    responses((status = 201, body = CreatedApiKey, description = "The new key; this is the only time that it is shown")))]
 pub async fn create(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -90,8 +89,8 @@ fn expiry(text: &str) -> Result<Timestamp, Fault> {
 }
 
 /// List API keys, also those that were revoked
-#[utoipa::path(get, path = "/api/v1/admin/api-keys", tag = "admin", params(PageQuery), security(("api_key" = ["tenant:admin"])),
-    responses((status = 200, body = Page<ApiKey>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/api-keys", operation_id = "list_api_keys", tag = "admin", params(PageQuery), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = ApiKeyPage, description = "A page of keys, without the keys themselves")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -111,8 +110,8 @@ pub async fn list(
 }
 
 /// Show an API key, without the key
-#[utoipa::path(get, path = "/api/v1/admin/api-keys/{id}", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
-    responses((status = 200, body = ApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/api-keys/{id}", operation_id = "get_api_key", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = ApiKey, description = "The key, without the key itself")))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -129,8 +128,8 @@ pub async fn show(
 /// Revoke an API key
 ///
 /// It is refused here at once and on other replicas within 5 s.
-#[utoipa::path(delete, path = "/api/v1/admin/api-keys/{id}", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
-    responses((status = 200, body = ApiKey), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(delete, path = "/api/v1/admin/api-keys/{id}", operation_id = "revoke_api_key", tag = "admin", params(("id" = String, Path)), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = ApiKey, description = "The revoked key")))]
 pub async fn revoke(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

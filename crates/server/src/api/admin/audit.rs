@@ -6,8 +6,7 @@ use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
-use tenure_contract::admin::{AdminAuditRow, OperationAuditRow};
-use tenure_contract::error::UserError;
+use tenure_contract::admin::{AdminAuditRow, AdminAuditRowPage, OperationAuditRow, OperationAuditRowPage};
 use tenure_contract::user::Page;
 use tenure_engine::store::{AdminAuditFilter, OperationAuditFilter};
 
@@ -44,8 +43,8 @@ pub struct AdminQuery {
 }
 
 /// What admins did, newest first
-#[utoipa::path(get, path = "/api/v1/admin/audit", tag = "admin", params(AdminQuery), security(("api_key" = ["admin"])),
-    responses((status = 200, content((Page<AdminAuditRow> = "application/json"), (String = "text/csv"))), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/audit", operation_id = "list_admin_audit", tag = "admin", params(AdminQuery), security(("api_key" = ["admin"])),
+    responses((status = 200, description = "A page of requests, as JSON or CSV", content((AdminAuditRowPage = "application/json"), (String = "text/csv")))))]
 pub async fn admin(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -133,8 +132,8 @@ pub struct OperationQuery {
 }
 
 /// What users changed, newest first
-#[utoipa::path(get, path = "/api/v1/audit", tag = "admin", params(OperationQuery), security(("api_key" = ["read"])),
-    responses((status = 200, content((Page<OperationAuditRow> = "application/json"), (String = "text/csv"))), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "admin", params(OperationQuery), security(("api_key" = ["read"])),
+    responses((status = 200, description = "A page of changes, as JSON or CSV", content((OperationAuditRowPage = "application/json"), (String = "text/csv")))))]
 pub async fn operations(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

@@ -7,8 +7,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Deserialize;
-use tenure_contract::admin::{OutboxEntry, OutboxRetried, OutboxRetryRequest};
-use tenure_contract::error::UserError;
+use tenure_contract::admin::{OutboxEntry, OutboxEntryPage, OutboxRetried, OutboxRetryRequest};
 use tenure_contract::user::Page;
 use tenure_core::limits;
 use tenure_engine::store::{OutboxFilter, OutboxRetry, OutboxState, OutboxView};
@@ -44,8 +43,8 @@ pub struct OutboxQuery {
 }
 
 /// List wake-ups that leave the store, oldest first
-#[utoipa::path(get, path = "/api/v1/admin/outbox", tag = "admin", params(OutboxQuery), security(("api_key" = ["admin"])),
-    responses((status = 200, body = Page<OutboxEntry>), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/outbox", operation_id = "list_outbox", tag = "admin", params(OutboxQuery), security(("api_key" = ["admin"])),
+    responses((status = 200, body = OutboxEntryPage, description = "A page of wake-ups")))]
 pub async fn list(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -74,8 +73,8 @@ pub async fn list(
 }
 
 /// Try failed wake-ups again
-#[utoipa::path(post, path = "/api/v1/admin/outbox/retry", tag = "admin", request_body = OutboxRetryRequest, security(("api_key" = ["admin"])),
-    responses((status = 200, body = OutboxRetried), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/admin/outbox/retry", operation_id = "retry_outbox", tag = "admin", request_body = OutboxRetryRequest, security(("api_key" = ["admin"])),
+    responses((status = 200, body = OutboxRetried, description = "The number of wake-ups that are tried again")))]
 pub async fn retry(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use tenure_contract::admin::TaskKeyIds;
-use tenure_contract::error::UserError;
 
 use crate::api::respond;
 use crate::error::Fault;
@@ -20,8 +19,8 @@ pub fn router() -> Router<App> {
 }
 
 /// List the ids of registered task keys
-#[utoipa::path(get, path = "/api/v1/admin/task-keys", tag = "admin", security(("api_key" = ["admin"])),
-    responses((status = 200, body = TaskKeyIds), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/task-keys", operation_id = "list_task_keys", tag = "admin", security(("api_key" = ["admin"])),
+    responses((status = 200, body = TaskKeyIds, description = "The ids")))]
 pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
         let keys = app.engine.store().task_keys().await.map_err(unavailable)?;
@@ -34,8 +33,8 @@ pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -
 ///
 /// For a key that leaked: replace its file on its replica first. Its tokens are then refused here at once, and on other
 /// replicas within seconds.
-#[utoipa::path(delete, path = "/api/v1/admin/task-keys/{id}", tag = "admin", params(("id" = String, Path, description = "kid")), security(("api_key" = ["admin"])),
-    responses((status = 204, description = "taken back"), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(delete, path = "/api/v1/admin/task-keys/{id}", operation_id = "forget_task_key", tag = "admin", params(("id" = String, Path, description = "kid")), security(("api_key" = ["admin"])),
+    responses((status = 204, description = "taken back")))]
 pub async fn forget(State(app): State<App>, Extension(id): Extension<RequestId>, Path(kid): Path<String>) -> Response {
     let answer = async {
         let unknown = Fault::NotFound { what: "task_key_not_found" };

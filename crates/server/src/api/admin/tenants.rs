@@ -7,7 +7,6 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use tenure_contract::admin::{Tenant, TenantBody, TenantLimits, TenantUsage, TenantsBody};
-use tenure_contract::error::UserError;
 use tenure_core::limits;
 
 use crate::access::caller::Caller;
@@ -25,8 +24,8 @@ pub fn router() -> Router<App> {
 }
 
 /// List tenants that have limits of their own
-#[utoipa::path(get, path = "/api/v1/admin/tenants", tag = "admin", security(("api_key" = ["admin"])),
-    responses((status = 200, body = TenantsBody), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/tenants", operation_id = "list_tenants", tag = "admin", security(("api_key" = ["admin"])),
+    responses((status = 200, body = TenantsBody, description = "The tenants")))]
 pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
         let all = app.tenants.all().await?;
@@ -39,8 +38,8 @@ pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -
 }
 
 /// Show what a tenant has and may have
-#[utoipa::path(get, path = "/api/v1/admin/tenants/{tenant}", tag = "admin", params(("tenant" = String, Path)), security(("api_key" = ["tenant:admin"])),
-    responses((status = 200, body = TenantBody), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/tenants/{tenant}", operation_id = "get_tenant", tag = "admin", params(("tenant" = String, Path)), security(("api_key" = ["tenant:admin"])),
+    responses((status = 200, body = TenantBody, description = "The tenant")))]
 pub async fn show(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -55,8 +54,8 @@ pub async fn show(
 }
 
 /// Set the limits of a tenant
-#[utoipa::path(put, path = "/api/v1/admin/tenants/{tenant}", tag = "admin", params(("tenant" = String, Path)), request_body = TenantLimits, security(("api_key" = ["admin"])),
-    responses((status = 200, body = TenantBody), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(put, path = "/api/v1/admin/tenants/{tenant}", operation_id = "set_tenant", tag = "admin", params(("tenant" = String, Path)), request_body = TenantLimits, security(("api_key" = ["admin"])),
+    responses((status = 200, body = TenantBody, description = "The tenant with its new limits")))]
 pub async fn set(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -78,8 +77,8 @@ pub async fn set(
 }
 
 /// Take the limits of a tenant away; those of the configuration hold
-#[utoipa::path(delete, path = "/api/v1/admin/tenants/{tenant}", tag = "admin", params(("tenant" = String, Path)), security(("api_key" = ["admin"])),
-    responses((status = 200, body = TenantBody), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(delete, path = "/api/v1/admin/tenants/{tenant}", operation_id = "unset_tenant", tag = "admin", params(("tenant" = String, Path)), security(("api_key" = ["admin"])),
+    responses((status = 200, body = TenantBody, description = "The tenant with the limits of the configuration")))]
 pub async fn unset(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

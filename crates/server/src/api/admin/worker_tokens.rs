@@ -33,8 +33,8 @@ pub fn router() -> Router<App> {
 }
 
 /// Issue a signed worker token
-#[utoipa::path(post, path = "/api/v1/admin/worker-tokens", tag = "admin", request_body = WorkerTokenRequest, security(("api_key" = ["admin"])),
-    responses((status = 200, body = WorkerToken), (status = "4XX", body = UserError),
+#[utoipa::path(post, path = "/api/v1/admin/worker-tokens", operation_id = "issue_worker_token", tag = "admin", request_body = WorkerTokenRequest, security(("api_key" = ["admin"])),
+    responses((status = 200, body = WorkerToken, description = "The token"),
               (status = 503, body = UserError, description = "no signing key is configured")))]
 pub async fn issue(
     State(app): State<App>,
@@ -70,9 +70,9 @@ fn scopes(names: &[String]) -> Result<Scopes, Fault> {
 /// Issue a worker its own token
 ///
 /// For the worker that the bootstrap key belongs to, good for heartbeats and leases.
-#[utoipa::path(post, path = "/api/v1/worker/{id}/token", tag = "worker identity", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/worker/{id}/token", operation_id = "issue_own_worker_token", tag = "worker identity", params(("id" = String, Path)),
     request_body(content = BootstrapRequest, description = "Optional."), security(("bootstrap_key" = [])),
-    responses((status = 200, body = WorkerToken), (status = "4XX", body = UserError),
+    responses((status = 200, body = WorkerToken, description = "The token"),
               (status = 503, body = UserError, description = "no signing key is configured")))]
 pub async fn bootstrap(
     State(app): State<App>,
@@ -132,8 +132,8 @@ fn as_bad(fault: Fault) -> Fault {
 /// Revoke a signed worker token
 ///
 /// It is refused here at once and on other replicas within seconds.
-#[utoipa::path(post, path = "/api/v1/admin/worker-tokens/revocations", tag = "admin", request_body = Revocation, security(("api_key" = ["admin"])),
-    responses((status = 204, description = "revoked"), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(post, path = "/api/v1/admin/worker-tokens/revocations", operation_id = "revoke_worker_token", tag = "admin", request_body = Revocation, security(("api_key" = ["admin"])),
+    responses((status = 204, description = "revoked")))]
 pub async fn revoke(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -153,8 +153,8 @@ pub async fn revoke(
 }
 
 /// List revoked worker tokens that have not expired by themselves
-#[utoipa::path(get, path = "/api/v1/admin/worker-tokens/revocations", tag = "admin", security(("api_key" = ["admin"])),
-    responses((status = 200, body = Revocations), (status = "4XX", body = UserError), (status = 503, body = UserError)))]
+#[utoipa::path(get, path = "/api/v1/admin/worker-tokens/revocations", operation_id = "list_worker_token_revocations", tag = "admin", security(("api_key" = ["admin"])),
+    responses((status = 200, body = Revocations, description = "The ids of revoked tokens")))]
 pub async fn revocations(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
         let mut items = app.engine.store().revoked_worker_tokens().await.map_err(unavailable)?;

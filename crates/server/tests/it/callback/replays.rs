@@ -48,7 +48,7 @@ async fn other_content_for_a_reported_attempt_is_refused_and_kept(server: Server
     let refused = plane.succeeded(&held).await.refused(409);
     assert_eq!((&refused["error"], &refused["state"]), (&json!("attempt_already_completed"), &json!("RETRY_WAIT")));
     let late = &plane.attempts(&held).await[0]["late_report"];
-    assert_eq!((&late["outcome"], &late["worker_id"]), (&json!("SUCCEEDED"), &json!("w-1")));
+    assert_eq!((&late["outcome"], &late["worker_id"]), (&json!("Succeeded"), &json!("w-1")));
     let done = plane.dispatched(json!({})).await;
     plane.succeeded(&done).await.ok();
     let other = plane.call(&done, "completed", json!({"outcome": "SUCCEEDED", "output": 1})).await.refused(409);
@@ -90,7 +90,7 @@ async fn after_the_next_grant_a_late_success_is_evidence(server: Server) {
     let attempts = plane.attempts(&first).await;
     assert_eq!(
         (&attempts[0]["reason"], &attempts[0]["late_report"]["outcome"]),
-        (&json!("HEARTBEAT_TIMEOUT"), &json!("SUCCEEDED"))
+        (&json!("HEARTBEAT_TIMEOUT"), &json!("Succeeded"))
     );
     assert_eq!(plane.succeeded(&second).await.ok()["disposition"], "recorded");
 }
@@ -113,6 +113,6 @@ async fn a_late_report_of_a_cancelled_or_overdue_task_is_evidence(server: Server
     let refused = plane.succeeded(&overdue).await.refused(409);
     assert_eq!((&refused["error"], &refused["state"]), (&json!("task_already_terminal"), &json!("FAILED")));
     for held in [&cancelled, &overdue] {
-        assert_eq!(plane.attempts(held).await[0]["late_report"]["outcome"], "SUCCEEDED");
+        assert_eq!(plane.attempts(held).await[0]["late_report"]["outcome"], "Succeeded");
     }
 }

@@ -46,7 +46,7 @@ async fn a_run_is_led_on_once_however_often_a_report_comes(server: Server) {
     let a = plane.dispatch().await;
     plane.started(&a).await;
     let first = plane.succeeded(&a).await.ok();
-    assert_eq!(states(&plane, &run).await, ["SUCCEEDED", "READY", "BLOCKED"]);
+    assert_eq!(states(&plane, &run).await, ["Succeeded", "Ready", "Blocked"]);
     let again = async |plane: &Plane| {
         let again = plane.succeeded(&a).await.ok();
         assert_eq!(again["disposition"], "duplicate");
@@ -58,14 +58,14 @@ async fn a_run_is_led_on_once_however_often_a_report_comes(server: Server) {
     let b = plane.dispatch().await;
     again(&plane).await;
     assert!(plane.try_dispatch().await.is_none(), "b is granted once, and c waits for it");
-    assert_eq!(states(&plane, &run).await, ["SUCCEEDED", "DISPATCHED", "BLOCKED"]);
+    assert_eq!(states(&plane, &run).await, ["Succeeded", "Running", "Blocked"]);
     finish(&plane, &b).await;
     again(&plane).await;
     let c = plane.dispatch().await;
     finish(&plane, &c).await;
     again(&plane).await;
     assert!(plane.try_dispatch().await.is_none());
-    assert_eq!(shown(&plane, &run).await["state"], "SUCCEEDED");
+    assert_eq!(shown(&plane, &run).await["state"], "Succeeded");
     assert_eq!(plane.attempts(&b).await.len(), 1);
 }
 
@@ -85,11 +85,11 @@ async fn in_whatever_order_callbacks_come_a_run_ends_alike(server: Server) {
         for call in order.into_iter().flat_map(|call| [call, call]) {
             plane.call(&a, call, json!({"outcome": "SUCCEEDED"})).await;
         }
-        assert_eq!(states(&plane, &run).await, ["SUCCEEDED", "READY"], "{order:?}");
+        assert_eq!(states(&plane, &run).await, ["Succeeded", "Ready"], "{order:?}");
         let b = plane.dispatch().await;
         assert!(plane.try_dispatch().await.is_none(), "{order:?}");
         finish(&plane, &b).await;
-        assert_eq!(shown(&plane, &run).await["state"], "SUCCEEDED", "{order:?}");
+        assert_eq!(shown(&plane, &run).await["state"], "Succeeded", "{order:?}");
     }
 }
 

@@ -106,7 +106,7 @@ impl Holdings {
         let state = async |id: &str| get(server, &who, &format!("/api/v1/tasks/{id}")).await.ok()["state"].clone();
         assert_eq!((state(&self.task).await, state(&self.dead).await), (json!("Ready"), json!("Failed")));
         let run = get(server, &who, &format!("/api/v1/runs/{}", self.run)).await.ok();
-        assert_eq!((&run["state"], &run["cancel_requested"]), (&json!("RUNNING"), &json!(false)), "{run}");
+        assert_eq!((&run["state"], &run["cancel_requested"]), (&json!("Running"), &json!(false)), "{run}");
         let queue = get(server, &who, &format!("/api/v1/queues/{}", self.queue)).await.ok();
         assert_eq!((&queue["paused"], &queue["limits"]["max_running"]), (&json!(false), &json!(5)), "{queue}");
     }

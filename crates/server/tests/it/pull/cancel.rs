@@ -209,7 +209,7 @@ async fn an_immediate_cancel_revokes_the_lease(server: Server) {
     }
     let attempt = &server.attempts(&id).await[0];
     assert_eq!((&attempt["state"], &attempt["reason"]), (&json!("Canceled"), &json!("REVOKED")));
-    assert_eq!((&attempt["late_report"]["outcome"], &attempt["late_report"]["more"]), (&json!("SUCCEEDED"), &json!(1)));
+    assert_eq!((&attempt["late_report"]["outcome"], &attempt["late_report"]["more"]), (&json!("Succeeded"), &json!(1)));
     assert_eq!(server.queue("q").await["counts"]["running"], 0);
 }
 

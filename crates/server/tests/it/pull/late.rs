@@ -111,7 +111,7 @@ async fn after_another_claim_a_report_is_evidence_only(server: Server) {
     let attempts = server.attempts(&id).await;
     assert_eq!(attempts.len(), 2);
     let late = &attempts[0]["late_report"];
-    assert_eq!((&late["outcome"], &late["result"]), (&json!("SUCCEEDED"), &json!({"from": "old"})));
+    assert_eq!((&late["outcome"], &late["result"]), (&json!("Succeeded"), &json!({"from": "old"})));
     assert!(late["received_at"].as_str().unwrap().ends_with('Z'));
     assert_eq!(attempts[0]["reason"], "HEARTBEAT_TIMEOUT");
     assert_eq!(server.complete("w-2", &new, json!({"from": "new"})).await.ok()["ok"], true);
@@ -129,7 +129,7 @@ async fn more_late_reports_are_counted(server: Server) {
     server.complete("w-1", &old, json!(1)).await.refused(409);
     server.complete("w-1", &old, json!(2)).await.refused(409);
     let late = server.attempts(&id).await[0]["late_report"].clone();
-    assert_eq!((&late["outcome"], &late["error"]["code"]), (&json!("FAILED"), &json!("BAD_INPUT")));
+    assert_eq!((&late["outcome"], &late["error"]["code"]), (&json!("Failed"), &json!("BAD_INPUT")));
     assert_eq!(late["more"], 2);
     assert_eq!(server.state(&id).await, "Running");
 }

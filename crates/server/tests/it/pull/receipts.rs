@@ -100,7 +100,7 @@ async fn other_content_is_a_conflict_and_changes_nothing(server: Server) {
     let late = &attempts[0]["late_report"];
     assert_eq!(
         (&late["outcome"], &late["result"], &late["more"]),
-        (&json!("SUCCEEDED"), &json!({"rows": 11}), &json!(1))
+        (&json!("Succeeded"), &json!({"rows": 11}), &json!(1))
     );
 
     // A fail likewise: another error, or a complete of the failed attempt.

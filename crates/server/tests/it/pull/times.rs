@@ -100,7 +100,7 @@ async fn the_deadline_ends_a_running_task(server: Server) {
     assert_eq!((&attempts[0]["state"], &attempts[0]["reason"]), (&json!("Failed"), &json!("DEADLINE_EXCEEDED")));
     let refused = server.complete("w-1", &job, json!({})).await.refused(409);
     assert_eq!((&refused["error"], &refused["status"]), (&json!("attempt_closed"), &json!("DLQ")));
-    assert_eq!(server.attempts(&id).await[0]["late_report"]["outcome"], "SUCCEEDED");
+    assert_eq!(server.attempts(&id).await[0]["late_report"]["outcome"], "Succeeded");
 }
 
 async fn a_retry_that_would_start_after_the_deadline_is_not_scheduled(server: Server) {

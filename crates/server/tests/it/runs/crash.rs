@@ -25,13 +25,13 @@ async fn each_step_of_an_end_fails_once(server: Server) {
             failures += 1;
             assert_eq!(answer.status.as_u16(), 503, "{}", answer.body);
             // Nothing of it happened: neither the end nor what it leads to.
-            assert_eq!(states(&server, &run).await, these(&[("a", "RUNNING"), ("b", "BLOCKED"), ("c", "BLOCKED")]));
+            assert_eq!(states(&server, &run).await, these(&[("a", "Running"), ("b", "Blocked"), ("c", "Blocked")]));
             server.complete("w-1", &job, json!([1])).await.ok();
         }
-        assert_eq!(states(&server, &run).await, these(&[("a", "SUCCEEDED"), ("b", "READY"), ("c", "BLOCKED")]));
+        assert_eq!(states(&server, &run).await, these(&[("a", "Succeeded"), ("b", "Ready"), ("c", "Blocked")]));
         complete(&server, &run, "b", json!(1)).await;
         complete(&server, &run, "c", json!(1)).await;
-        assert_eq!(shown(&server, &run).await["state"], "SUCCEEDED");
+        assert_eq!(shown(&server, &run).await["state"], "Succeeded");
         if passed {
             break;
         }
@@ -48,5 +48,5 @@ async fn a_run_goes_on_after_a_restart(server: Server) {
     complete(&server, &run, "b", json!(1)).await;
     let server = server.restart().await;
     complete(&server, &run, "c", json!(1)).await;
-    until(&server, &run, "SUCCEEDED").await;
+    until(&server, &run, "Succeeded").await;
 }

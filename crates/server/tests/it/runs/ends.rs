@@ -27,14 +27,14 @@ cases!(
 
 async fn tasks_run_in_the_order_of_the_graph(server: Server) {
     let run = chain(&server).await;
-    for (key, left) in [("extract", "READY"), ("load", "READY"), ("report", "READY")] {
+    for (key, left) in [("extract", "Ready"), ("load", "Ready"), ("report", "Ready")] {
         assert_eq!(task(&shown(&server, &run).await, key)["state"], left);
         let job = complete(&server, &run, key, json!({"of": key})).await;
         assert_eq!(job["attempt"], 1);
     }
-    let now = these(&[("extract", "SUCCEEDED"), ("load", "SUCCEEDED"), ("other", "READY"), ("report", "SUCCEEDED")]);
+    let now = these(&[("extract", "Succeeded"), ("load", "Succeeded"), ("other", "Ready"), ("report", "Succeeded")]);
     assert_eq!(states(&server, &run).await, now);
-    assert_eq!(shown(&server, &run).await["state"], "RUNNING");
+    assert_eq!(shown(&server, &run).await["state"], "Running");
     // A worker that only asks for the queue gets what is left, and nothing more.
     let job = server.claim("w-2").await;
     assert!(server.claim("w-2").await.is_null());
@@ -42,7 +42,7 @@ async fn tasks_run_in_the_order_of_the_graph(server: Server) {
     let run = shown(&server, &run).await;
     assert_eq!(
         (&run["state"], &run["counts"]["succeeded"], &run["counts"]["open"]),
-        (&json!("SUCCEEDED"), &json!(4), &json!(0))
+        (&json!("Succeeded"), &json!(4), &json!(0))
     );
     assert!(run["finished_at"].as_str().unwrap().ends_with('Z'));
 }
@@ -50,7 +50,7 @@ async fn tasks_run_in_the_order_of_the_graph(server: Server) {
 async fn a_failure_skips_all_behind_it(server: Server) {
     let run = chain(&server).await;
     fail(&server, &run, "extract").await;
-    let now = these(&[("extract", "FAILED"), ("load", "SKIPPED"), ("other", "READY"), ("report", "SKIPPED")]);
+    let now = these(&[("extract", "Failed"), ("load", "Skipped"), ("other", "Ready"), ("report", "Skipped")]);
     assert_eq!(states(&server, &run).await, now);
     let view = shown(&server, &run).await;
     let skipped = task(&view, "report");
@@ -58,7 +58,7 @@ async fn a_failure_skips_all_behind_it(server: Server) {
     let as_task = server.task(skipped["task_id"].as_str().unwrap()).await;
     assert_eq!(as_task["state"], "Skipped");
     complete(&server, &run, "other", json!(1)).await;
-    assert_eq!(shown(&server, &run).await["state"], "FAILED");
+    assert_eq!(shown(&server, &run).await["state"], "Failed");
 }
 
 async fn a_retry_spreads_nothing(server: Server) {
@@ -66,12 +66,12 @@ async fn a_retry_spreads_nothing(server: Server) {
     let run = submit(&server, vec![with(entry("a", &[]), again), entry("b", &["a"])]).await;
     let job = claim(&server, &run, "a").await;
     server.fail("w-1", &job, retryable()).await.ok();
-    assert_eq!(states(&server, &run).await, these(&[("a", "RETRY_WAIT"), ("b", "BLOCKED")]));
+    assert_eq!(states(&server, &run).await, these(&[("a", "Scheduled"), ("b", "Blocked")]));
     server.advance(60_000);
     let task_id = task(&shown(&server, &run).await, "a")["task_id"].as_str().unwrap().to_owned();
     server.until(&task_id, "Ready").await;
     complete(&server, &run, "a", json!(1)).await;
-    assert_eq!(states(&server, &run).await, these(&[("a", "SUCCEEDED"), ("b", "READY")]));
+    assert_eq!(states(&server, &run).await, these(&[("a", "Succeeded"), ("b", "Ready")]));
 }
 
 async fn a_canceled_task_cancels_all_behind_it(server: Server) {
@@ -79,14 +79,14 @@ async fn a_canceled_task_cancels_all_behind_it(server: Server) {
     let id = task(&shown(&server, &run).await, "load")["task_id"].as_str().unwrap().to_owned();
     let answer = server.post(&format!("/api/v1/tasks/{id}/cancel"), json!({"reason": "not today"})).await.ok();
     assert_eq!(answer["state"], "Canceled");
-    let now = these(&[("extract", "READY"), ("load", "CANCELLED"), ("other", "READY"), ("report", "CANCELLED")]);
+    let now = these(&[("extract", "Ready"), ("load", "Canceled"), ("other", "Ready"), ("report", "Canceled")]);
     assert_eq!(states(&server, &run).await, now);
     assert_eq!(task(&shown(&server, &run).await, "report")["cancel_reason"], "not today");
-    // The run goes on, and is CANCELLED in the end.
+    // The run goes on, and is Canceled in the end.
     complete(&server, &run, "extract", json!(1)).await;
     complete(&server, &run, "other", json!(1)).await;
     let view = shown(&server, &run).await;
-    assert_eq!((&view["state"], &view["cancel_requested"]), (&json!("CANCELLED"), &json!(false)));
+    assert_eq!((&view["state"], &view["cancel_requested"]), (&json!("Canceled"), &json!(false)));
 }
 
 async fn a_canceled_run_ends_what_waits_and_asks_what_runs(server: Server) {
@@ -94,9 +94,9 @@ async fn a_canceled_run_ends_what_waits_and_asks_what_runs(server: Server) {
     let job = claim(&server, &run, "extract").await;
     let path = format!("/api/v1/runs/{run}/cancel");
     let answer = server.post(&path, json!({"reason": "enough"})).await.ok();
-    let expected = json!({"run_id": run, "state": "CANCELLING", "cancel_requested": true, "cancel_reason": "enough"});
+    let expected = json!({"run_id": run, "state": "Canceling", "cancel_requested": true, "cancel_reason": "enough"});
     assert_eq!(answer, expected);
-    let now = these(&[("extract", "RUNNING"), ("load", "CANCELLED"), ("other", "CANCELLED"), ("report", "CANCELLED")]);
+    let now = these(&[("extract", "Running"), ("load", "Canceled"), ("other", "Canceled"), ("report", "Canceled")]);
     assert_eq!(states(&server, &run).await, now);
     // A repeat keeps the first reason.
     assert_eq!(server.post(&path, json!({"reason": "other"})).await.ok(), expected);
@@ -106,9 +106,9 @@ async fn a_canceled_run_ends_what_waits_and_asks_what_runs(server: Server) {
     let view = shown(&server, &run).await;
     assert_eq!(
         (&view["state"], &view["cancel_requested"], &view["cancel_reason"]),
-        (&json!("CANCELLED"), &json!(true), &json!("enough"))
+        (&json!("Canceled"), &json!(true), &json!("enough"))
     );
-    assert_eq!(server.post(&path, json!({})).await.ok()["state"], "CANCELLED", "a repeat is no error");
+    assert_eq!(server.post(&path, json!({})).await.ok()["state"], "Canceled", "a repeat is no error");
     assert!(server.claim("w-2").await.is_null(), "nothing of it is granted any more");
 }
 
@@ -118,7 +118,7 @@ async fn a_run_that_has_ended_cannot_be_canceled(server: Server) {
     let answer = server.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await.refused(409);
     assert_eq!(
         (&answer["error"], &answer["message"]),
-        (&json!("run_already_terminal"), &json!("the run has ended: SUCCEEDED"))
+        (&json!("run_already_terminal"), &json!("the run has ended: Succeeded"))
     );
     let long = json!({"reason": "x".repeat(257)});
     assert_eq!(server.post(&format!("/api/v1/runs/{run}/cancel"), long).await.refused(422)["field"], "reason");
@@ -143,10 +143,10 @@ async fn duplicates_and_other_orders_reach_the_same_end(server: Server) {
             report(key).await;
         }
         ends.push(states(&server, &run).await);
-        assert_eq!(shown(&server, &run).await["state"], "FAILED");
+        assert_eq!(shown(&server, &run).await["state"], "Failed");
     }
     assert_eq!(ends[0], ends[1]);
-    assert_eq!(ends[0], these(&[("a", "SUCCEEDED"), ("b", "FAILED"), ("c", "SKIPPED"), ("d", "SKIPPED")]));
+    assert_eq!(ends[0], these(&[("a", "Succeeded"), ("b", "Failed"), ("c", "Skipped"), ("d", "Skipped")]));
 }
 
 async fn a_late_report_after_consequences_is_refused_and_kept(server: Server) {
@@ -159,17 +159,17 @@ async fn a_late_report_after_consequences_is_refused_and_kept(server: Server) {
     let id = |job: &serde_json::Value| job["job_id"].as_str().unwrap().to_owned();
     server.until(&id(&a), "Failed").await;
     server.until(&id(&c), "Failed").await;
-    let view = until(&server, &run, "FAILED").await;
-    assert_eq!(task(&view, "b")["state"], "SKIPPED");
+    let view = until(&server, &run, "Failed").await;
+    assert_eq!(task(&view, "b")["state"], "Skipped");
     // One whose dependants were skipped, and one whose run has ended.
     for job in [&a, &c] {
         let answer = server.complete("w-1", job, json!({"late": true})).await.refused(409);
         assert_eq!(answer["error"], "attempt_closed", "{answer}");
         let attempts = server.attempts(&id(job)).await;
-        assert_eq!(attempts[0]["late_report"]["outcome"], "SUCCEEDED", "{attempts:?}");
+        assert_eq!(attempts[0]["late_report"]["outcome"], "Succeeded", "{attempts:?}");
         assert_eq!(attempts[0]["late_report"]["result"], json!({"late": true}));
     }
-    assert_eq!(shown(&server, &run).await["state"], "FAILED");
+    assert_eq!(shown(&server, &run).await["state"], "Failed");
 }
 
 async fn what_had_consequences_is_not_retried_alone(server: Server) {
@@ -186,7 +186,7 @@ async fn what_had_consequences_is_not_retried_alone(server: Server) {
     server.post("/api/v1/dead-letters/redrive", redrive).await.ok();
     let again = json!({"filter": {"queue": "q"}, "idempotency_key": "k"});
     server.post("/api/v1/dead-letters/redrive", again).await.ok();
-    assert_eq!(task(&shown(&server, &run).await, "extract")["state"], "FAILED");
+    assert_eq!(task(&shown(&server, &run).await, "extract")["state"], "Failed");
 }
 
 async fn a_dead_worker_is_a_failure_like_any_other(server: Server) {
@@ -194,8 +194,8 @@ async fn a_dead_worker_is_a_failure_like_any_other(server: Server) {
     let run = submit(&server, vec![with(entry("a", &[]), short), entry("b", &["a"])]).await;
     claim(&server, &run, "a").await;
     server.advance(5_000);
-    let view = until(&server, &run, "FAILED").await;
-    assert_eq!(task(&view, "b")["state"], "SKIPPED");
+    let view = until(&server, &run, "Failed").await;
+    assert_eq!(task(&view, "b")["state"], "Skipped");
     assert_eq!(task(&view, "a")["error"]["code"], "HEARTBEAT_TIMEOUT");
 }
 
@@ -213,7 +213,7 @@ async fn a_deadline_passes_while_a_task_waits(server: Server) {
         (&failed["reason"], &failed["error"]["code"]),
         (&json!("deadline_exceeded"), &json!("DEADLINE_EXCEEDED"))
     );
-    assert_eq!(task(&shown(&server, &run).await, "c")["state"], "SKIPPED");
+    assert_eq!(task(&shown(&server, &run).await, "c")["state"], "Skipped");
     server.complete("w-1", &job, json!(1)).await.ok();
-    assert_eq!(shown(&server, &run).await["state"], "FAILED");
+    assert_eq!(shown(&server, &run).await["state"], "Failed");
 }

@@ -39,7 +39,7 @@ async fn a_thousand_out_and_a_thousand_in(server: Server) {
     done += work_off(&server, "w-1").await;
     assert_eq!(done, 1_001, "each was granted once");
     let run = shown(&server, &run).await;
-    assert_eq!((&run["state"], &run["counts"]["succeeded"]), (&json!("SUCCEEDED"), &json!(1_002)));
+    assert_eq!((&run["state"], &run["counts"]["succeeded"]), (&json!("Succeeded"), &json!(1_002)));
 }
 
 /// Forty diamonds in a row, of ten thousand tasks in all: the last of each is before the first of the next.
@@ -65,7 +65,7 @@ async fn ten_thousand_tasks_in_chains_and_diamonds(server: Server) {
     let run = shown(&server, &run).await;
     assert_eq!(
         (&run["state"], &run["counts"]["succeeded"], &run["counts"]["open"]),
-        (&json!("SUCCEEDED"), &json!(10_000), &json!(0))
+        (&json!("Succeeded"), &json!(10_000), &json!(0))
     );
     assert!(run["tasks"].as_array().unwrap().iter().all(|task| task["attempt"] == 1));
 }
@@ -75,13 +75,13 @@ async fn a_failure_at_the_head_skips_ten_thousand(server: Server) {
     let job = claim(&server, &run, "0-first").await;
     server.fail("w-1", &job, fatal()).await.ok();
     let run = shown(&server, &run).await;
-    assert_eq!((&run["state"], &run["counts"]["skipped"]), (&json!("FAILED"), &json!(9_999)));
+    assert_eq!((&run["state"], &run["counts"]["skipped"]), (&json!("Failed"), &json!(9_999)));
 }
 
 async fn ten_thousand_tasks_are_cancelled_at_once(server: Server) {
     let run = submit(&server, chain_of_diamonds()).await;
     claim(&server, &run, "0-first").await;
     let answer = server.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await.ok();
-    assert_eq!(answer["state"], "CANCELLING");
-    assert_eq!(shown(&server, &run).await["counts"]["cancelled"], 9_999);
+    assert_eq!(answer["state"], "Canceling");
+    assert_eq!(shown(&server, &run).await["counts"]["canceled"], 9_999);
 }

@@ -48,12 +48,12 @@ async fn what_is_not_there_fails_the_task_and_skips_those_behind_it(server: Serv
     )
     .await;
     complete(&server, &run, "a", json!({"rows": []})).await;
-    assert_eq!(states(&server, &run).await, these(&[("a", "SUCCEEDED"), ("b", "FAILED"), ("c", "SKIPPED")]));
+    assert_eq!(states(&server, &run).await, these(&[("a", "Succeeded"), ("b", "Failed"), ("c", "Skipped")]));
     let view = shown(&server, &run).await;
     let error = &task(&view, "b")["error"];
     assert_eq!(
         (&error["code"], &error["retryable"], &view["state"]),
-        (&json!("CONFIGURATION"), &json!(false), &json!("FAILED"))
+        (&json!("CONFIGURATION"), &json!(false), &json!("Failed"))
     );
     assert!(error["message"].as_str().unwrap().contains("/none/0"), "{error}");
 }

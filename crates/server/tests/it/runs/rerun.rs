@@ -25,17 +25,17 @@ async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {
     fail(&server, &run, "load").await;
     complete(&server, &run, "other", json!(1)).await;
     let parent = shown(&server, &run).await;
-    assert_eq!(parent["state"], "FAILED");
+    assert_eq!(parent["state"], "Failed");
     let answer = server.post(&format!("/api/v1/runs/{run}/rerun"), json!({"mode": "from_failure"})).await;
     assert_eq!(answer.status.as_u16(), 201, "{}", answer.body);
     let again = answer.body;
     assert_eq!(
         (&again["parent_run_id"], &again["created"], &again["state"]),
-        (&json!(run), &json!(true), &json!("RUNNING"))
+        (&json!(run), &json!(true), &json!("Running"))
     );
     let new = again["run_id"].as_str().unwrap();
     assert_ne!(new, run);
-    let now = these(&[("extract", "SUCCEEDED"), ("load", "READY"), ("other", "SUCCEEDED"), ("report", "BLOCKED")]);
+    let now = these(&[("extract", "Succeeded"), ("load", "Ready"), ("other", "Succeeded"), ("report", "Blocked")]);
     assert_eq!(states(&server, new).await, now);
     // Its output came along, and nothing was executed for it.
     let carried = server.task(task(&again, "extract")["task_id"].as_str().unwrap()).await;
@@ -46,7 +46,7 @@ async fn what_succeeded_is_carried_over_and_the_rest_runs_anew(server: Server) {
     assert_eq!(server.attempts(carried["task_id"].as_str().unwrap()).await.len(), 0);
     complete(&server, new, "load", json!(1)).await;
     complete(&server, new, "report", json!(1)).await;
-    assert_eq!(shown(&server, new).await["state"], "SUCCEEDED");
+    assert_eq!(shown(&server, new).await["state"], "Succeeded");
     assert_eq!(shown(&server, &run).await, parent, "the first one stays as it ended");
 }
 
@@ -55,7 +55,7 @@ async fn only_what_failed_or_was_cancelled_is_repeated(server: Server) {
     let path = format!("/api/v1/runs/{run}/rerun");
     let refused = server.post(&path, json!({})).await.refused(409);
     assert_eq!(refused["error"], "run_not_rerunnable");
-    assert!(refused["message"].as_str().unwrap().contains("RUNNING"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("Running"), "{refused}");
     complete(&server, &run, "a", json!(1)).await;
     complete(&server, &run, "b", json!(1)).await;
     assert_eq!(server.post(&path, json!({})).await.refused(409)["error"], "run_not_rerunnable");
@@ -108,7 +108,7 @@ async fn a_rerun_of_a_rerun_goes_on_from_there(server: Server) {
         run = again["run_id"].as_str().unwrap().to_owned();
         complete(&server, &run, key, json!({"of": key})).await;
     }
-    assert_eq!(shown(&server, &run).await["state"], "SUCCEEDED");
+    assert_eq!(shown(&server, &run).await["state"], "Succeeded");
 }
 
 async fn a_deadline_that_has_passed_stops_no_rerun(server: Server) {

@@ -30,10 +30,12 @@ async fn runs_are_listed_newest_first_and_by_filter(server: Server) {
     };
     let of = |wanted: &[usize]| wanted.iter().map(|index| ids[*index].clone()).collect::<Vec<_>>();
     assert_eq!(list("").await, of(&[2, 1, 0]));
-    assert_eq!(list("?state=FAILED").await, of(&[0]));
+    assert_eq!(list("?state=Failed").await, of(&[0]));
+    assert_eq!(list("?state=Running").await, of(&[2, 1]));
     assert_eq!(list("?state=RUNNING").await, of(&[2, 1]));
+    assert_eq!(list("?state=cancelling").await, of(&[]));
     assert_eq!(list("?label=team:etl").await, of(&[2, 0]));
-    assert_eq!(list("?label=team:etl&state=RUNNING").await, of(&[2]));
+    assert_eq!(list("?label=team:etl&state=Running").await, of(&[2]));
     assert_eq!(list("?run_key=k2").await, of(&[1]));
     assert_eq!(list("?tenant=other").await, of(&[]));
     assert_eq!(list("?workspace=default&limit=1").await, of(&[2]));
@@ -111,10 +113,10 @@ async fn changes_of_runs_are_told(server: Server) {
     server.post(&format!("/api/v1/runs/{run}/cancel"), json!({"mode": "immediate"})).await.ok();
     let events = told(&server, &[], 5).await;
     let kinds: Vec<_> = events.iter().map(|(_, data)| data["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["run.created", "skipped", "skipped", "run.cancel_requested", "run.cancelled"]);
+    assert_eq!(kinds, ["run.created", "skipped", "skipped", "run.cancel_requested", "run.canceled"]);
     let states: Vec<_> =
         events.iter().filter(|(name, _)| name == "run").map(|(_, data)| data["state"].clone()).collect();
-    assert_eq!(states, [json!("RUNNING"), json!("CANCELLING"), json!("CANCELLED")]);
+    assert_eq!(states, [json!("Running"), json!("Canceling"), json!("Canceled")]);
     assert!(
         events.iter().filter(|(name, _)| name == "run").all(|(_, data)| data["run_id"] == json!(run)),
         "{events:?}"
