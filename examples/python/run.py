@@ -2,7 +2,7 @@
 
 import os
 
-from tenure import Client, NewRun, RunTask, from_output
+from tenure import Client, NewRun, RunState, RunTask, from_output
 
 client = Client(os.environ.get("TENURE_SERVER", "http://127.0.0.1:7423"), api_key=os.environ.get("TENURE_API_KEY"))
 
@@ -25,6 +25,6 @@ run = client.submit_run(
 run = client.wait_run(run.run_id, timeout=600)
 for task in run.tasks:
     print(task.key, task.state)
-if run.state == "FAILED":
+if run.state is RunState.FAILED:
     again = client.rerun(run.run_id)  # what succeeded is carried over
     print("again as", again.run_id)

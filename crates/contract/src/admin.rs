@@ -229,11 +229,13 @@ pub struct OutboxEntry {
     pub id: String,
     /// `enqueue_task`.
     pub kind: String,
-    /// `redis` or `sqs`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(redis|sqs)$"))]
+    /// `redis` or `sqs`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(redis|sqs)$"))]
     pub transport: String,
     pub queue: String,
     pub task_id: String,
-    /// `waiting`, `published` or `failed`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(waiting|published|failed)$"))]
+    /// `waiting`, `published` or `failed`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(waiting|published|failed)$"))]
     pub state: String,
     /// How often the transport refused it. That the transport was away does not count.
     pub tries: u32,

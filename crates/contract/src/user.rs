@@ -486,9 +486,11 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     pub paused: bool,
-    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.    #[cfg_attr(feature = "openapi", schema(pattern = "^(pull|push)$"))]
+    /// `pull`: workers claim its tasks. `push`: they are pushed to a worker.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(pull|push)$"))]
     pub kind: String,
-    /// What carries the wake-ups: `embedded`, `redis` or `sqs`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
+    /// What carries the wake-ups: `embedded`, `redis` or `sqs`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
     pub transport: String,
     pub limits: QueueLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -539,7 +541,8 @@ pub struct DeadLetter {
     pub task_id: String,
     pub queue: String,
     pub operator: String,
-    /// `max_attempts`, `non_retryable` or `deadline_exceeded`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(max_attempts|non_retryable|deadline_exceeded)$"))]
+    /// `max_attempts`, `non_retryable` or `deadline_exceeded`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(max_attempts|non_retryable|deadline_exceeded)$"))]
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<JobError>,
@@ -610,10 +613,12 @@ pub struct Redrive {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Health {
-    /// `ok` or `unavailable`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(ok|unavailable)$"))]
+    /// `ok` or `unavailable`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(ok|unavailable)$"))]
     pub status: String,
     pub version: String,
-    /// `sqlite` or `postgres`.    #[cfg_attr(feature = "openapi", schema(pattern = "^(sqlite|postgres)$"))]
+    /// `sqlite` or `postgres`.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(sqlite|postgres)$"))]
     pub store: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

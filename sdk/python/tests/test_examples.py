@@ -62,7 +62,7 @@ def test_tasks_are_submitted_and_done(pulling: ServerProcess) -> None:
 def test_a_run_is_submitted_and_done(pulling: ServerProcess) -> None:
     run = _run("run.py", TENURE_SERVER=pulling.url)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "extract SUCCEEDED\nload SUCCEEDED\n"
+    assert run.stdout == "extract Succeeded\nload Succeeded\n"
     with Client(pulling.url) as client:
         loaded = next(task for task in client.iter_tasks() if task.operator == "load")
         assert loaded.result == f"s3://b/{loaded.task_id}/1/part-0"

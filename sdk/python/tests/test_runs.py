@@ -55,9 +55,9 @@ def test_a_run_goes_through_its_dependencies(worker: Worker, client: Client, que
     assert submitted.run_id.startswith("run_")
     assert submitted.task("last").depends_on == ["left", "right"]
     states = [run.state for run in client.watch_run(submitted.run_id)]
-    assert states[-1] == "SUCCEEDED"
+    assert states[-1] == "Succeeded"
     run = client.wait_run(submitted.run_id, PATIENCE)
-    assert {task.state for task in run.tasks} == {"SUCCEEDED"}
+    assert {task.state for task in run.tasks} == {"Succeeded"}
     assert client.get(run.task("last").task_id).result == 5
     again = client.submit_run(_diamond(queue, f"run-{queue}"))
     assert (again.created, again.run_id) == (False, submitted.run_id)
@@ -79,13 +79,13 @@ def test_a_failed_run_is_run_again_from_its_failure(worker: Worker, client: Clie
         RunTask(key="after", queue=queue, operator="number", payload={"n": 2}, depends_on=["bad"]),
     ]
     run = client.wait_run(client.submit_run(NewRun(tasks)).run_id, PATIENCE)
-    assert run.state == "FAILED"
-    assert [run.task(key).state for key in ("good", "bad", "after")] == ["SUCCEEDED", "FAILED", "SKIPPED"]
+    assert run.state == "Failed"
+    assert [run.task(key).state for key in ("good", "bad", "after")] == ["Succeeded", "Failed", "Skipped"]
     worker.allowed.set()  # type: ignore[attr-defined]
     again = client.rerun(run.run_id)
     assert again.parent_run_id == run.run_id or client.get_run(again.run_id).parent_run_id == run.run_id
     ended = client.wait_run(again.run_id, PATIENCE)
-    assert ended.state == "SUCCEEDED"
+    assert ended.state == "Succeeded"
     assert ended.task("good").attempt == 0
     with pytest.raises(errors.RunNotRerunnable):
         client.rerun(again.run_id)
@@ -95,8 +95,8 @@ def test_a_run_is_cancelled(client: Client, queue: str) -> None:
     run = client.submit_run(_diamond(queue))
     assert client.cancel_run(run.run_id, "enough").cancel_requested
     ended = client.wait_run(run.run_id, PATIENCE)
-    assert (ended.state, ended.cancel_reason) == ("CANCELLED", "enough")
-    assert {task.state for task in ended.tasks} == {"CANCELLED"}
+    assert (ended.state, ended.cancel_reason) == ("Canceled", "enough")
+    assert {task.state for task in ended.tasks} == {"Canceled"}
 
 
 def test_what_is_no_run_is_refused(client: Client, queue: str) -> None:
@@ -116,7 +116,7 @@ def test_the_asynchronous_client_does_the_same(worker: Worker, server: ServerPro
         async with AsyncClient(server.url) as client:
             run = await client.submit_run(_diamond(queue))
             ended = await client.wait_run(run.run_id, PATIENCE)
-            assert ended.state == "SUCCEEDED"
-            assert [seen.state async for seen in client.watch_run(run.run_id)] == ["SUCCEEDED"]
+            assert ended.state == "Succeeded"
+            assert [seen.state async for seen in client.watch_run(run.run_id)] == ["Succeeded"]
 
     asyncio.run(main())

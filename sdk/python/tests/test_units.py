@@ -156,9 +156,13 @@ def test_what_is_sent_has_no_null_but_in_payloads() -> None:
 
 
 def test_answers_keep_what_has_no_name_and_say_what_is_missing() -> None:
-    data = {"run_id": "run_1", "state": "RUNNING", "tasks": [{"key": "a", "task_id": "t", "state": "READY"}], "new": 1}
+    data = {"run_id": "run_1", "state": "Running", "tasks": [{"key": "a", "task_id": "t", "state": "Ready"}], "new": 1}
     run = tenure.Run.read(data)
-    assert run.task("a").state == "READY"
+    assert run.task("a").state is models.TaskState.READY
+    newer = tenure.Run.read({"run_id": "run_1", "state": "Paused"})
+    assert (newer.state, newer.state.name, newer.is_final, str(newer.state)) == ("Paused", "UNKNOWN", False, "Paused")
+    with pytest.raises(errors.DecodeError):
+        tenure.Run.read({"run_id": "run_1", "state": 7})
     assert run.raw["new"] == 1
     assert not run.is_final
     with pytest.raises(KeyError):

@@ -191,7 +191,9 @@ fn letters(count: u64) -> String {
 fn sentence(redrive: &Redrive) -> String {
     let id = redrive.redrive_id.as_deref().map(output::clean).unwrap_or_default();
     match redrive.state {
-        RedriveState::Done => format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched)),
+        RedriveState::Done => {
+            format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched))
+        }
         _ => format!("Redrive {id} is running: {} of {} released so far.", redrive.released, letters(redrive.matched)),
     }
 }

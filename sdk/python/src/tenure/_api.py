@@ -16,7 +16,7 @@ from .errors import ApiError, DecodeError, NetworkError, SetupError, TenureError
 from .models import (
     Attempt,
     BatchSubmitted,
-    Cancelled,
+    Canceled,
     DeadLetter,
     Health,
     NewRun,
@@ -221,8 +221,8 @@ def why(task_id: str) -> Call[Why]:
     return _get(["tasks", task_id, "why"], Why.read)
 
 
-def cancel(task_id: str, reason: str | None, immediate: bool) -> Call[Cancelled]:
-    return _post(["tasks", task_id, "cancel"], Cancelled.read, _cancel(reason, immediate), True)
+def cancel(task_id: str, reason: str | None, immediate: bool) -> Call[Canceled]:
+    return _post(["tasks", task_id, "cancel"], Canceled.read, _cancel(reason, immediate), True)
 
 
 def retry(task_id: str) -> Call[Retried]:

@@ -17,7 +17,7 @@ from .errors import TenureError
 from .models import (
     Attempt,
     BatchSubmitted,
-    Cancelled,
+    Canceled,
     DeadLetter,
     Health,
     NewRun,
@@ -28,8 +28,10 @@ from .models import (
     Redrive,
     Retried,
     Run,
+    RunState,
     Submitted,
     Task,
+    TaskState,
     Why,
 )
 
@@ -109,7 +111,7 @@ class AsyncClient:
         self,
         *,
         queue: str | None = None,
-        state: str | None = None,
+        state: TaskState | str | None = None,
         operator: str | None = None,
         tenant: str | None = None,
         workspace: str | None = None,
@@ -138,7 +140,7 @@ class AsyncClient:
         """Why the task is in the state it is in."""
         return await self._call(_api.why(task_id))
 
-    async def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Cancelled:
+    async def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Canceled:
         """Cancels a task. A running one is told with its next heartbeat; `immediate` revokes its lease at once."""
         return await self._call(_api.cancel(task_id, reason, immediate))
 
@@ -203,7 +205,7 @@ class AsyncClient:
     async def list_runs(
         self,
         *,
-        state: str | None = None,
+        state: RunState | str | None = None,
         run_key: str | None = None,
         label: str | None = None,
         tenant: str | None = None,

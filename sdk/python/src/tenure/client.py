@@ -22,7 +22,7 @@ from .errors import TenureError
 from .models import (
     Attempt,
     BatchSubmitted,
-    Cancelled,
+    Canceled,
     DeadLetter,
     Health,
     NewRun,
@@ -33,8 +33,10 @@ from .models import (
     Redrive,
     Retried,
     Run,
+    RunState,
     Submitted,
     Task,
+    TaskState,
     Why,
 )
 
@@ -125,7 +127,7 @@ class Client:
         self,
         *,
         queue: str | None = None,
-        state: str | None = None,
+        state: TaskState | str | None = None,
         operator: str | None = None,
         tenant: str | None = None,
         workspace: str | None = None,
@@ -154,7 +156,7 @@ class Client:
         """Why the task is in the state it is in."""
         return self._call(_api.why(task_id))
 
-    def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Cancelled:
+    def cancel(self, task_id: str, reason: str | None = None, *, immediate: bool = False) -> Canceled:
         """Cancels a task. A running one is told with its next heartbeat; `immediate` revokes its lease at once."""
         return self._call(_api.cancel(task_id, reason, immediate))
 
@@ -219,7 +221,7 @@ class Client:
     def list_runs(
         self,
         *,
-        state: str | None = None,
+        state: RunState | str | None = None,
         run_key: str | None = None,
         label: str | None = None,
         tenant: str | None = None,

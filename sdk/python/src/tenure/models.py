@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from . import _text
@@ -19,10 +20,73 @@ Json = Any
 T = TypeVar("T")
 M = TypeVar("M", bound="Model")
 
-#: States in which a task stays.
-FINAL_STATES = frozenset({"Succeeded", "Failed", "Canceled", "Skipped"})
-#: States in which a run stays.
-FINAL_RUN_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+W = TypeVar("W", bound="Word")
+
+
+class Word(str, Enum):
+    """A word from a set that may grow. A word of a newer server is kept as it came; its name is `UNKNOWN`."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Word | None:
+        if not isinstance(value, str):
+            return None
+        word = str.__new__(cls, value)
+        word._name_, word._value_ = "UNKNOWN", value
+        return word
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class TaskState(Word):
+    """State of a task. `BLOCKED` and `SKIPPED` occur only in runs."""
+
+    BLOCKED = "Blocked"
+    SCHEDULED = "Scheduled"
+    READY = "Ready"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+    SKIPPED = "Skipped"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELED, TaskState.SKIPPED)
+
+
+class RunState(Word):
+    """State of a run."""
+
+    RUNNING = "Running"
+    CANCELING = "Canceling"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELED)
+
+
+class AttemptState(Word):
+    """State of an attempt."""
+
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+
+def _word(words: type[W]) -> dict[str, Callable[[Any], W]]:
+    """Metadata of a field that holds a word."""
+
+    def read(value: Any) -> W:
+        if not isinstance(value, str):
+            raise DecodeError(f"expected a text for {words.__name__}")
+        return words(value)
+
+    return {"read": read}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +262,7 @@ def to_wire(value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Submitted(Model):
     task_id: str
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     #: False if the idempotency key was there already.
     created: bool
 
@@ -207,7 +271,7 @@ class Submitted(Model):
 class BatchItem(Model):
     index: int
     task_id: str
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     created: bool
 
 
@@ -233,8 +297,7 @@ class Task(Model):
     task_id: str
     queue: str
     operator: str
-    #: Scheduled, Ready, Running, Succeeded, Failed, Canceled; in runs also Blocked, Skipped.
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     priority: int
     attempt: int
     max_attempts: int
@@ -265,7 +328,7 @@ class Task(Model):
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL_STATES
+        return self.state.is_final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +336,7 @@ class LateReport(Model):
     """A report that came after another attempt was granted: kept as evidence, never applied."""
 
     received_at: str
-    outcome: str
+    outcome: AttemptState = field(metadata=_word(AttemptState))
     worker_id: str | None = None
     result: Json = None
     error: JobError | None = field(default=None, metadata={"read": JobError.read})
@@ -285,7 +348,7 @@ class Attempt(Model):
     attempt: int
     attempt_id: str
     fence: int
-    state: str
+    state: AttemptState = field(metadata=_word(AttemptState))
     granted_at: str
     worker_id: str | None = None
     reason: str | None = None
@@ -313,16 +376,16 @@ class Why(Model):
     """Why a task is in the state it is in."""
 
     task_id: str
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     why: list[WhyReason] = field(metadata={"read": _many(WhyReason.read)})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cancelled(Model):
+class Canceled(Model):
     """Answer to a cancel. A running task is still Running: its worker is told with its next heartbeat."""
 
     task_id: str
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     cancel_requested: bool
     cancel_reason: str | None = None
 
@@ -330,7 +393,7 @@ class Cancelled(Model):
 @dataclass(frozen=True, kw_only=True)
 class Retried(Model):
     task_id: str
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     attempt: int
     max_attempts: int
 
@@ -390,8 +453,7 @@ class RunTaskState(Model):
 
     key: str
     task_id: str
-    #: BLOCKED, READY, DISPATCHED, RUNNING, RETRY_WAIT, SUCCEEDED, FAILED, SKIPPED, CANCELLED.
-    state: str
+    state: TaskState = field(metadata=_word(TaskState))
     attempt: int = 0
     depends_on: list[str] = field(default_factory=list)
     operator: str | None = None
@@ -409,8 +471,7 @@ class RunTaskState(Model):
 @dataclass(frozen=True, kw_only=True)
 class Run(Model):
     run_id: str
-    #: RUNNING, CANCELLING, SUCCEEDED, FAILED, CANCELLED.
-    state: str
+    state: RunState = field(metadata=_word(RunState))
     run_key: str | None = None
     #: In the answer to `submit_run`: False if the run key was there already.
     created: bool | None = None
@@ -430,7 +491,7 @@ class Run(Model):
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL_RUN_STATES
+        return self.state.is_final
 
     def task(self, key: str) -> RunTaskState:
         """The task with this key; KeyError if the run has none."""
