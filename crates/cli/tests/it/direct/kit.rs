@@ -76,7 +76,7 @@ impl Site {
     }
 
     pub async fn state(&self, task: &str) -> String {
-        self.client.get(task).await.unwrap().state
+        self.client.get(task).await.unwrap().state.to_string()
     }
 
     pub async fn until(&self, task: &str, state: &str) {
