@@ -12,6 +12,7 @@ use tenure_core::command::{Answer, Command, Rejection};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::lane::{LaneQueue, Reply};
+use crate::waiters::Waiter;
 
 /// How long a claim waits for work.
 #[derive(Debug, Clone, Copy)]
@@ -70,19 +71,7 @@ impl Engine {
 
     /// Claims tasks of the named queues. Waits only while there are none, and never to get more.
     pub async fn claim(&self, claim: Claim, wait: ClaimWait) -> Result<Claimed, EngineError> {
-        self.claim_unless(claim, wait, std::future::pending()).await
-    }
-
-    /// The same; waits no longer than until `enough` is over. A claim that is on its way to the store is not dropped: what
-    /// it is granted is handed out.
-    pub async fn claim_unless(
-        &self,
-        claim: Claim,
-        wait: ClaimWait,
-        enough: impl Future<Output = ()>,
-    ) -> Result<Claimed, EngineError> {
-        tokio::pin!(enough);
-        let deadline = Instant::now() + wait.0;
+        let until = Instant::now() + wait.0;
         self.shared.saw(&claim.queues);
         let waiter = (!wait.0.is_zero()).then(|| self.shared.waiters.register(&claim.queues));
         loop {
@@ -94,23 +83,32 @@ impl Engine {
                 _ => return Err(EngineError::Internal),
             };
             let Some(waiter) = waiter.as_ref().filter(|_| claimed.grants.is_empty()) else { return Ok(claimed) };
-            self.shared.waiters.was_full(&claimed.full);
-            let mut until = deadline;
-            if let Some(retry_at) = claimed.retry_at {
-                let now = self.now().await?;
-                let ms = u64::try_from(retry_at.since(now)).unwrap_or(0).max(1);
-                until = until.min(Instant::now() + Duration::from_millis(ms));
-            }
-            tokio::select! {
-                () = waiter.woken() => {}
-                () = tokio::time::sleep_until(until.into()) => {}
-                () = self.shared.stopping.cancelled() => return Ok(claimed),
-                () = &mut enough => return Ok(claimed),
-            }
-            if Instant::now() >= deadline {
+            if !self.next_ask(waiter, &claimed, until).await? {
                 return Ok(claimed);
             }
         }
+    }
+
+    /// Waits until a claim that was granted nothing may be granted something. Returns false if that did not happen in
+    /// time, or the engine stops.
+    pub(crate) async fn next_ask(
+        &self,
+        waiter: &Waiter,
+        claimed: &Claimed,
+        until: Instant,
+    ) -> Result<bool, EngineError> {
+        self.shared.waiters.was_full(&claimed.full);
+        let mut next = until;
+        if let Some(retry_at) = claimed.retry_at {
+            let ms = u64::try_from(retry_at.since(self.now().await?)).unwrap_or(0).max(1);
+            next = next.min(Instant::now() + Duration::from_millis(ms));
+        }
+        tokio::select! {
+            () = waiter.woken() => {}
+            () = tokio::time::sleep_until(next.into()) => {}
+            () = self.shared.stopping.cancelled() => return Ok(false),
+        }
+        Ok(Instant::now() < until)
     }
 
     /// Reports and a claim that does not wait, committed together: one turn of a worker's loop.

@@ -48,6 +48,8 @@ pub struct EngineConfig {
     pub sweep_every: Duration,
     /// How often a wake-up that a transport refuses is tried.
     pub outbox_tries: u32,
+    /// How many deliveries of pushed tasks may be under way at once, over all queues.
+    pub max_deliveries_in_flight: usize,
     /// Tests move it; production leaves it alone.
     pub clock: Arc<Clock>,
     /// How often it looks for what should have been told: ready tasks, due tasks, facts. Tests set it; production leaves
@@ -65,6 +67,7 @@ impl Default for EngineConfig {
             default_transport: Transport::default(),
             sweep_every: Duration::from_secs(60),
             outbox_tries: 20,
+            max_deliveries_in_flight: 1024,
             clock: Arc::default(),
             look_every: None,
         }
@@ -79,6 +82,8 @@ const TOLD_WHEN_DUE_WITHIN_MS: i64 = 1_500;
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     tasks: TaskTracker,
+    /// Deliveries of pushed tasks, which still send commands when everything else has stopped.
+    pub(crate) deliveries: TaskTracker,
 }
 
 #[derive(Debug)]
@@ -235,13 +240,16 @@ impl Engine {
         tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Heartbeat));
         background::start(&shared, &tasks);
         outbox::start(&shared, ends, &tasks);
+        let deliveries = TaskTracker::new();
         tasks.close();
-        Ok(Self { shared, tasks })
+        deliveries.close();
+        Ok(Self { shared, tasks, deliveries })
     }
 
-    /// Long polls end, accepted commands finish, then the store is left alone.
+    /// Long polls and deliveries end, accepted commands finish, then the store is left alone.
     pub async fn shutdown(&self) {
         self.begin_shutdown();
+        self.deliveries.wait().await;
         self.shared.work.close();
         self.shared.heartbeat.close();
         self.tasks.wait().await;
@@ -345,16 +353,6 @@ impl Engine {
         self.shared.waiters.wake_all(&queue);
         self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
         Ok(outcome)
-    }
-
-    /// Ends when a queue is set by this control plane.
-    pub async fn queue_set(&self) {
-        self.shared.queues_set.notified().await;
-    }
-
-    /// Sleeps, less if the clock is moved. Gives false when the engine stops.
-    pub async fn pause(&self, time: Duration) -> bool {
-        background::pause(&self.shared, time).await
     }
 
     pub async fn pause_queue(&self, pause: PauseQueue) -> Result<Outcome, EngineError> {

@@ -1,4 +1,4 @@
-//! Group commit, timers, reaper and wake-ups around a store.
+//! Group commit, timers, reaper, wake-ups and deliveries around a store.
 //!
 //! An [`Engine`] is a whole control plane without the network: open it on a store, submit tasks, claim and report them.
 //! Any number of engines can share one Postgres; each is correct alone.
@@ -14,6 +14,7 @@
 
 mod background;
 mod claims;
+pub mod delivery;
 mod duty;
 mod engine;
 mod error;

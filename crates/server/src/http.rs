@@ -24,7 +24,7 @@ use crate::contracts::Contract;
 use crate::error::Fault;
 use crate::request::{RequestId, with_request_id};
 use crate::state::{App, ServerConfig};
-use crate::{access, contracts, limits, push};
+use crate::{access, contracts, limits};
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
@@ -34,15 +34,10 @@ pub async fn run(
     config: ServerConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let app = App::new(engine.clone(), &config, recorder());
+    let app = App::start(engine.clone(), &config, recorder()).await;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     app.identity.keep_fresh(&tasks, stop.clone());
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
-    if let (Some(targets), Some(keys)) = (app.push.clone(), config.task_keys.clone()) {
-        // A token that another control plane is shown has to be known there.
-        keys.refresh().await;
-        push::start(engine.clone(), targets, keys, Arc::clone(&app.circuits), &tasks, stop.clone());
-    }
     let connections = Arc::new(Semaphore::new(config.max_connections));
     let serving = Serving { router: router(app), tls: config.tls, graceful: Arc::default() };
     tokio::pin!(shutdown);

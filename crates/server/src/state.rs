@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tenure_engine::Engine;
+use tenure_engine::delivery::Delivery;
 use tenure_outbound::Outbound;
 use tenure_tls::LiveServer;
 use tokio::sync::Semaphore;
@@ -13,7 +14,7 @@ use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
-use crate::push::{Circuits, PushTargets};
+use crate::push::{HttpCourier, PushTargets};
 use crate::tenants::Tenants;
 use crate::transports::Transports;
 
@@ -64,8 +65,8 @@ pub struct Inner {
     pub tenants: Tenants,
     pub transports: Transports,
     pub push: Option<Live<PushTargets>>,
-    /// Push targets that do not answer.
-    pub circuits: Arc<Circuits>,
+    /// Deliveries of tasks that are pushed.
+    pub delivery: Option<Delivery>,
     /// Calls of users.
     pub limiter: Limiter,
     /// Failed authentications by address.
@@ -75,14 +76,24 @@ pub struct Inner {
 }
 
 impl App {
-    pub fn new(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
+    /// Begins to push, if the configuration has what that takes.
+    pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
+        let delivery = match (&config.push, &config.task_keys) {
+            (Some(targets), Some(keys)) => {
+                // Other control planes must know the key before a worker shows them a token of it.
+                keys.refresh().await;
+                let courier = HttpCourier::new(targets.clone(), Arc::clone(keys));
+                Some(engine.deliver(vec![Arc::new(courier)]))
+            }
+            _ => None,
+        };
         Self(Arc::new(Inner {
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
             tenants: Tenants::new(engine.clone()),
             transports: config.transports.clone(),
-            push: config.push.clone().filter(|_| config.task_keys.is_some()),
-            circuits: Arc::default(),
+            push: config.push.clone().filter(|_| delivery.is_some()),
+            delivery,
             limiter: Limiter::new(limits::RATE_BUCKETS),
             failures: Limiter::new(limits::RATE_BUCKETS),
             engine,

@@ -120,10 +120,14 @@ impl Held {
 
 /// New tasks of queue `q`.
 pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
+    new_tasks_of(engine, "q", count).await
+}
+
+async fn new_tasks_of(engine: &Engine, queue: &str, count: usize) -> Command {
     let name: Arc<str> = "default".into();
     let tasks = engine.mint(count).await.unwrap().into_iter().map(|id| NewTask {
         id,
-        queue: "q".into(),
+        queue: queue.into(),
         operator: "op".into(),
         tenant: Arc::clone(&name),
         owner: None,
@@ -141,7 +145,11 @@ pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
 }
 
 pub async fn submit(engine: &Engine, count: usize) {
-    match engine.one(new_tasks(engine, count).await, 0).await.unwrap().unwrap() {
+    submit_to(engine, "q", count).await;
+}
+
+pub async fn submit_to(engine: &Engine, queue: &str, count: usize) {
+    match engine.one(new_tasks_of(engine, queue, count).await, 0).await.unwrap().unwrap() {
         Answer::Submitted(submitted) => assert_eq!(submitted.len(), count),
         other => panic!("{other:?}"),
     }

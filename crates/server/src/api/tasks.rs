@@ -252,7 +252,7 @@ pub async fn why(
         let found = app.engine.why(validate::task_id(&task, "id")?, &caller.reach()).await?;
         let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
         let target_down = match view.place {
-            Place::Ready(_) => push::target_down(&app, view.body.queue).await?,
+            Place::Ready(_) => push::target_down(&app, view.body.queue),
             _ => None,
         };
         // Nobody asks for tasks of a target that is down; that it is down says more.

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use tenure_core::command::push::PushOutcome;
 use tenure_core::limits;
 use tenure_core::time::DurationMs;
+use tenure_engine::delivery::Outcome;
 use tenure_outbound::{StatusCode, header};
 
 /// What the exchange came to, as far as the attempt is concerned.
@@ -14,18 +14,10 @@ pub enum Verdict {
     Accepted,
     /// It has had it before.
     Duplicate,
-    /// It is to be pushed again, after this long if the worker said so.
+    /// It has to be pushed again, after this long if the worker said so.
     Again { after_ms: Option<DurationMs> },
     /// The worker will never take it.
     Rejected,
-}
-
-/// What it says about the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
-    Alive,
-    /// Does not answer, or not with sense.
-    Down,
 }
 
 impl Verdict {
@@ -40,33 +32,17 @@ impl Verdict {
         }
     }
 
-    /// A worker that says when to come again is well. One that fails in every answer is not.
-    pub fn health(self, status: StatusCode) -> Health {
+    /// As the engine takes it. A worker that says when to come again works; one that answers with errors only does not.
+    /// `target` is scheme, host and port: the rest of an address can be secret.
+    pub fn outcome(self, status: StatusCode, target: &str) -> Outcome {
         match self {
-            Self::Again { after_ms: None } if status != StatusCode::TOO_MANY_REQUESTS => Health::Down,
-            _ => Health::Alive,
-        }
-    }
-
-    /// A word for metrics.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Duplicate => "duplicate",
-            Self::Again { after_ms: Some(_) } => "put_off",
-            Self::Again { after_ms: None } => "failed",
-            Self::Rejected => "rejected",
-        }
-    }
-
-    /// As the core takes it. `target` is scheme, host and port: the rest of an address can be secret.
-    pub fn outcome(self, status: StatusCode, target: &str) -> PushOutcome {
-        match self {
-            Self::Accepted | Self::Duplicate => PushOutcome::Accepted,
-            Self::Again { after_ms } => PushOutcome::Again { after_ms },
+            Self::Accepted => Outcome::Accepted,
+            Self::Duplicate => Outcome::Duplicate,
+            Self::Again { after_ms: None } if status != StatusCode::TOO_MANY_REQUESTS => Outcome::Failed,
+            Self::Again { after_ms } => Outcome::PutOff { after_ms },
             Self::Rejected => {
                 let why = if status.is_redirection() { "; redirects are not followed" } else { "" };
-                PushOutcome::Rejected { message: format!("the worker at {target} answered {status}{why}") }
+                Outcome::Rejected { message: format!("the worker at {target} answered {status}{why}") }
             }
         }
     }
@@ -91,6 +67,8 @@ const MIN_WAIT_MS: DurationMs = 100;
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use tenure_engine::delivery::Health;
 
     use super::*;
 
@@ -126,7 +104,8 @@ mod tests {
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             let found = Verdict::of(status, &header::HeaderMap::new());
-            assert_eq!((found, found.health(status)), (expected, health), "{status}");
+            let found_health = found.outcome(status, "https://h:443").health();
+            assert_eq!((found, found_health), (expected, health), "{status}");
         }
     }
 
@@ -136,7 +115,8 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             let found = Verdict::of(status, &headers("7"));
             assert_eq!(found, Verdict::Again { after_ms: expected }, "{status}");
-            assert_eq!(found.health(status) == Health::Alive, expected.is_some(), "{status}");
+            let health = found.outcome(status, "https://h:443").health();
+            assert_eq!(health == Health::Alive, expected.is_some(), "{status}");
         }
     }
 
@@ -162,7 +142,7 @@ mod tests {
     #[test]
     fn a_rejection_says_who_answered_what() {
         let outcome = Verdict::Rejected.outcome(StatusCode::FOUND, "https://h:443");
-        let PushOutcome::Rejected { message } = outcome else { panic!("{outcome:?}") };
+        let Outcome::Rejected { message } = outcome else { panic!("{outcome:?}") };
         assert_eq!(message, "the worker at https://h:443 answered 302 Found; redirects are not followed");
     }
 }

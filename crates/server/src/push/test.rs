@@ -15,8 +15,8 @@ use tenure_outbound::header::{HeaderName, HeaderValue};
 use tenure_outbound::{Outbound, OutboundError, Refused};
 
 use super::answer::Verdict;
+use super::courier::headers;
 use super::envelope::{self, Around};
-use super::exchange::headers;
 use super::targets::Route;
 use crate::access::guard::unix_now;
 use crate::request::new_request_id;

@@ -1,9 +1,9 @@
 //! Targets that do not answer are left alone for a while.
 //!
-//! While a circuit is open nothing new is granted for its target, so no attempt is spent on it. After a pause one push
-//! goes through as a probe: it closes the circuit, or the pause gets longer. A circuit belongs to a queue and the address
-//! that it pushes to: one that is open costs other queues nothing, not even those behind the same gateway. Each control
-//! plane has its own.
+//! While a circuit is open nothing new is granted for its target, so no attempt is spent on it. After a pause one
+//! delivery goes through as a probe: it closes the circuit, or the pause gets longer. A circuit belongs to a queue and
+//! the address of its target: an open one costs other queues nothing, not even those behind the same gateway. Each
+//! control plane has its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,9 +15,9 @@ use tokio::sync::futures::Notified;
 
 use tenure_core::queue::Push;
 
-use super::answer::Health;
+use super::courier::Health;
 
-/// Whose a circuit is. The address can hold a secret, so it is never shown.
+/// The name of a circuit. The address can hold a secret, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Name {
     queue: Arc<str>,
@@ -36,8 +36,9 @@ impl fmt::Debug for Name {
     }
 }
 
-/// So many failures in a row open a circuit.
+/// This many failures in a row open a circuit.
 const FAILURES: u32 = 5;
+/// The pause before the first probe; it doubles with every probe that fails.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -62,13 +63,13 @@ struct Open {
     probing: bool,
 }
 
-/// What may be pushed to a target now.
+/// What may be delivered to a target now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     Free,
-    /// One push, to see how it is.
+    /// One delivery, to see whether it answers again.
     Probe,
-    /// Nothing before this time, or before the probe has come to something.
+    /// Nothing before this time, or before the outcome of the probe is known.
     Shut {
         until: Instant,
     },
@@ -84,7 +85,7 @@ impl Circuits {
         }
     }
 
-    /// Takes the one push that is allowed. Given back when it is dropped without a word.
+    /// Takes the one delivery that is allowed. Dropping it without a report gives it back.
     pub fn probe(self: &Arc<Self>, name: &Name, now: Instant) -> Option<Probe> {
         let mut troubled = self.troubled();
         let open = troubled.get_mut(name)?.open.as_mut().filter(|open| !open.probing && open.probe_at <= now)?;
@@ -92,7 +93,7 @@ impl Circuits {
         Some(Probe { circuits: Arc::clone(self), name: name.clone() })
     }
 
-    /// What a push that was no probe says about its target.
+    /// Takes note of what a delivery that was not a probe says about its target.
     pub fn report(&self, name: &Name, health: Health, now: Instant) {
         let mut troubled = self.troubled();
         match health {
@@ -118,7 +119,7 @@ impl Circuits {
         }
     }
 
-    /// Since when nothing is granted for a target.
+    /// How long nothing has been granted for a target.
     pub fn open_for(&self, name: &Name, now: Instant) -> Option<Duration> {
         let troubled = self.troubled();
         troubled.get(name)?.open.as_ref().map(|open| now.saturating_duration_since(open.since))
@@ -150,7 +151,7 @@ impl Circuits {
     }
 }
 
-/// The one push to a target whose circuit is open.
+/// The one delivery to a target whose circuit is open.
 #[derive(Debug)]
 pub struct Probe {
     circuits: Arc<Circuits>,
