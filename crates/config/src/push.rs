@@ -12,6 +12,8 @@ use super::settings::Settings;
 
 /// A name that a queue may give.
 const NAME_BYTES: usize = 128;
+/// The largest `push.max_in_flight`.
+const IN_FLIGHT: u64 = 100_000;
 
 #[derive(Debug, Clone)]
 pub struct PushSettings {
@@ -21,6 +23,8 @@ pub struct PushSettings {
     pub mtls: BTreeMap<String, MtlsFiles>,
     pub allow_cidrs: Vec<IpNet>,
     pub allow_http: bool,
+    /// Pushes that wait for an answer at once, over all queues.
+    pub max_in_flight: usize,
 }
 
 /// How TLS to a worker is done, beyond the usual.
@@ -33,12 +37,14 @@ pub struct MtlsFiles {
 
 pub(crate) fn push(settings: &Settings) -> Result<PushSettings, ConfigError> {
     let wanted = "a list of networks such as 10.1.0.0/16";
+    let in_flight = settings.integer_in("push.max_in_flight", "a number from 1 to 100000", 1..=IN_FLIGHT)?;
     Ok(PushSettings {
         callback_base_url: base_url(settings)?,
         secrets: secrets(settings)?,
         mtls: mtls(settings)?,
         allow_cidrs: settings.list_of("push.allow_cidrs", wanted, net::network)?,
         allow_http: settings.flag("push.allow_http")?,
+        max_in_flight: usize::try_from(in_flight).unwrap_or(usize::MAX),
     })
 }
 

@@ -214,6 +214,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         retention: retention(config.retention),
         admin_audit_retention: unless_zero(config.auth.admin_audit_retention),
         audit_retention: unless_zero(config.audit_retention),
+        max_deliveries_in_flight: config.push.max_in_flight,
         ..EngineConfig::default()
     }
 }

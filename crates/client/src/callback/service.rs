@@ -196,7 +196,7 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
         run.id = %attempt.envelope.run_id,
         attempt.number = attempt.envelope.attempt,
         lease.fence = attempt.envelope.fence,
-        dispatch.id = %attempt.envelope.dispatch_id
+        delivery.id = %attempt.envelope.dispatch_id
     );
     let (tell, told) = oneshot::channel();
     site.running.spawn(attempt.run(tell).instrument(span));

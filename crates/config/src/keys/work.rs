@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, File, FileMap, Files, Secret, SecretMap, Text, TextMap, Texts};
+use super::Kind::{Bool, Choice, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -29,6 +29,8 @@ pub const KEYS: &[Key] = keys! {
         "Private networks, such as `10.1.0.0/16`, that tasks may be pushed to. Public addresses are always allowed, link-local and metadata addresses never.";
     "push.allow_http" Bool, "false", Reload,
         "Allows pushes without TLS.";
+    "push.max_in_flight" Integer, "1024", Restart,
+        "Maximum number of pushes of this control plane that wait for an answer at once, over all queues. No queue takes more of them than it leaves free, so a target that does not answer never takes all.";
 
     "outbound.allow_cidrs" Texts, "", Restart,
         "Private networks, such as `10.1.0.0/16`, that outbound calls may reach. Public addresses are always allowed, link-local and metadata addresses never.";

@@ -50,6 +50,7 @@ fn values_of_the_wrong_kind_are_refused_with_their_place() {
             "server:\n  trusted_proxies: [proxy]\n",
             "server.trusted_proxies must be a list of networks such as 10.0.0.0/8",
         ),
+        ("push:\n  max_in_flight: 0\n", "line 2: push.max_in_flight must be a number from 1 to 100000, not `0`"),
         ("outbound:\n  allow_cidrs: [10.0.0.0/99]\n", "outbound.allow_cidrs must be a list of networks"),
         ("worker:\n  control_plane_url: localhost\n", "worker.control_plane_url must be an address"),
         ("worker:\n  control_plane_url: http://u:hunter2@h\n", "without a password"),

@@ -192,7 +192,7 @@ fn pushes_have_secrets_certificates_and_networks_by_name() {
     let push = &config.push;
     assert_eq!(push.callback_base_url.as_deref(), Some("https://tenure.example/x"));
     assert!(push.secrets["acme/etl"].matches("inline") && push.secrets["etl"].matches("from-a-file"));
-    assert!(push.allow_http && push.allow_cidrs.len() == 1);
+    assert!(push.allow_http && push.allow_cidrs.len() == 1 && push.max_in_flight == 1024);
     let own = push.mtls["etl"].own.as_ref().unwrap();
     assert_eq!((own.0.as_path(), own.1.as_path()), (Path::new("/etc/c.pem"), Path::new("/k.pem")));
     assert!(push.mtls["other"].own.is_none() && push.mtls["other"].ca.is_some());
