@@ -9,7 +9,8 @@ use divan::Bencher;
 use tenure_core::attempt::Report;
 use tenure_core::batch::World;
 use tenure_core::command::claim::{Claim, Claimer, Seed};
-use tenure_core::command::{Answer, Command, Numbers, Task, complete};
+use tenure_core::command::report::AttemptReport;
+use tenure_core::command::{Answer, Command, Numbers, Task};
 use tenure_core::id::Fence;
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId};
@@ -66,11 +67,11 @@ fn held(count: usize) -> (World, Vec<Command>) {
     let outcome = granting.decide(&claim(count)).remove(0);
     let Ok(Answer::Claimed(claimed)) = outcome else { unreachable!("a claim of ready tasks is granted") };
     let reports = claimed.grants.iter().map(|grant| {
-        Command::Complete(complete::Complete {
+        Command::Report(AttemptReport {
             task: id(grant.seq().0.unsigned_abs() as usize - 1),
             attempt_id: grant.attempt_id,
             token: grant.token,
-            report: Report::Succeeded { result: Some(Arc::from("{\"ok\":true}")) },
+            report: Report::succeeded(Some(Arc::from("{\"ok\":true}"))),
         })
     });
     let reports = reports.collect();

@@ -168,64 +168,82 @@ impl Failure {
     }
 }
 
-/// What a holder reports at the end.
+/// How a holder says that its attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum Outcome {
     Succeeded {
         result: Option<Arc<str>>,
     },
     Failed(Failure),
-    /// In the words of the callback contract.
-    Completed(Box<Completion>),
+    /// It stopped on purpose.
+    Canceled(Option<Failure>),
+}
+
+/// What a holder reports at the end of its attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub outcome: Outcome,
+    /// Who sends it, where the contract says so.
+    pub worker: Option<WorkerId>,
+    /// All that was sent, where the contract lets a holder say more than the outcome.
+    pub completion: Option<Box<Completion>>,
 }
 
 impl Report {
+    pub const fn succeeded(result: Option<Arc<str>>) -> Self {
+        Self { outcome: Outcome::Succeeded { result }, worker: None, completion: None }
+    }
+
+    pub fn failed(failure: Failure) -> Self {
+        let outcome = if failure.is_canceled() { Outcome::Canceled(Some(failure)) } else { Outcome::Failed(failure) };
+        Self { outcome, worker: None, completion: None }
+    }
+
+    /// The report of a callback worker.
+    pub fn completed(worker: WorkerId, sent: Completion) -> Self {
+        let outcome = match sent.outcome {
+            AttemptState::Succeeded => Outcome::Succeeded { result: sent.output.clone() },
+            AttemptState::Canceled => Outcome::Canceled(sent.error.clone()),
+            AttemptState::Failed => Outcome::Failed(sent.error.clone().unwrap_or_else(|| {
+                Failure::new("USER_CODE", "the worker reported a failure without an error", None, None)
+            })),
+        };
+        Self { outcome, worker: Some(worker), completion: Some(Box::new(sent)) }
+    }
+
     /// How it says that the attempt ended.
-    pub fn state(&self) -> AttemptState {
-        match self {
-            Self::Succeeded { .. } => AttemptState::Succeeded,
-            Self::Failed(failure) if failure.is_canceled() => AttemptState::Canceled,
-            Self::Failed(_) => AttemptState::Failed,
-            Self::Completed(completion) => completion.outcome,
+    pub const fn state(&self) -> AttemptState {
+        match self.outcome {
+            Outcome::Succeeded { .. } => AttemptState::Succeeded,
+            Outcome::Failed(_) => AttemptState::Failed,
+            Outcome::Canceled(_) => AttemptState::Canceled,
         }
     }
 
     /// The result of a success.
-    pub fn result(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Succeeded { result } => result.as_ref(),
-            Self::Failed(_) => None,
-            Self::Completed(completion) => {
-                completion.output.as_ref().filter(|_| completion.outcome == AttemptState::Succeeded)
-            }
+    pub const fn result(&self) -> Option<&Arc<str>> {
+        match &self.outcome {
+            Outcome::Succeeded { result } => result.as_ref(),
+            Outcome::Failed(_) | Outcome::Canceled(_) => None,
         }
     }
 
-    /// The error of a failure or a stop. A failure always has one.
-    pub fn failure(&self) -> Option<Failure> {
-        match self {
-            Self::Succeeded { .. } => None,
-            Self::Failed(failure) => Some(failure.clone()),
-            Self::Completed(completion) => match completion.outcome {
-                AttemptState::Succeeded => None,
-                AttemptState::Canceled => completion.error.clone(),
-                AttemptState::Failed => Some(completion.error.clone().unwrap_or_else(|| {
-                    Failure::new("USER_CODE", "the worker reported a failure without an error", None, None)
-                })),
-            },
+    /// The error of a failure or a stop.
+    pub const fn failure(&self) -> Option<&Failure> {
+        match &self.outcome {
+            Outcome::Succeeded { .. } => None,
+            Outcome::Failed(failure) => Some(failure),
+            Outcome::Canceled(failure) => failure.as_ref(),
         }
     }
 
     /// What it leaves to the next attempt.
     pub fn checkpoint(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Completed(completion) => completion.partial_progress.as_ref(),
-            _ => None,
-        }
+        self.completion.as_ref().and_then(|sent| sent.partial_progress.as_ref())
     }
 }
 
-/// The end of an attempt as a callback worker tells it. What does not fit the outcome is kept as it was sent.
+/// The end of an attempt as a callback worker reports it. Parts that do not fit the outcome are kept as they were sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
     pub outcome: AttemptState,
@@ -246,19 +264,14 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Whether both say the same. What was measured and when is no part of it. `result` is the stored result of the task.
+    /// Whether both say the same. Metrics and times do not count. `result` is the stored result of the task.
     fn is_same(&self, sent: &Self, result: Option<&str>) -> bool {
-        let same = |a: Option<&str>, b: Option<&str>| match (a, b) {
-            (None, None) => true,
-            (Some(a), Some(b)) => json::same_value(a, b),
-            _ => false,
-        };
         let output = if self.outcome == AttemptState::Succeeded { result } else { self.output.as_deref() };
         self.outcome == sent.outcome
-            && same(output, sent.output.as_deref())
+            && json::same(output, sent.output.as_deref())
             && self.error == sent.error
             && self.phase == sent.phase
-            && same(self.partial_progress.as_deref(), sent.partial_progress.as_deref())
+            && json::same(self.partial_progress.as_deref(), sent.partial_progress.as_deref())
     }
 }
 
@@ -295,9 +308,8 @@ pub struct Evidence {
     /// Who sent it, where the report says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// What it said of the end, where the error does not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<AttemptState>,
+    /// How it said that the attempt ended.
+    pub state: AttemptState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,21 +320,16 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    pub fn of(report: &Report, worker: Option<&WorkerId>, received_at: Timestamp) -> Self {
-        let (state, result, failure) = match report {
-            Report::Completed(sent) => (Some(sent.outcome), sent.output.clone(), sent.error.clone()),
-            other => (None, other.result().cloned(), other.failure()),
+    pub fn of(report: &Report, received_at: Timestamp) -> Self {
+        let (result, failure) = match &report.completion {
+            Some(sent) => (sent.output.clone(), sent.error.clone()),
+            None => (report.result().cloned(), report.failure().cloned()),
         };
-        Self { received_at, worker: worker.cloned(), state, result, failure, more: 0 }
+        Self { received_at, worker: report.worker.clone(), state: report.state(), result, failure, more: 0 }
     }
 
     pub fn outcome(&self) -> &'static str {
-        let state = self.state.unwrap_or(match &self.failure {
-            None => AttemptState::Succeeded,
-            Some(failure) if failure.is_canceled() => AttemptState::Canceled,
-            Some(_) => AttemptState::Failed,
-        });
-        match state {
+        match self.state {
             AttemptState::Succeeded => "SUCCEEDED",
             AttemptState::Canceled => "CANCELLED",
             AttemptState::Failed => "FAILED",
@@ -385,30 +392,29 @@ impl ClosedAttempt {
     /// Whether `report` is the one that this attempt's receipt answered. `result` is the stored result of the task,
     /// which belongs to this attempt if it completed.
     pub fn is_replay(&self, report: &Report, result: Option<&str>) -> bool {
-        match (self.receipt, report) {
-            (Some(Receipt::Completed), Report::Succeeded { result: sent }) => match (result, sent) {
-                (None, None) => true,
-                (Some(stored), Some(sent)) => json::same_value(stored, sent),
-                _ => false,
-            },
-            (Some(Receipt::Failed { .. }), Report::Failed(sent)) => self.failure.as_ref() == Some(sent),
-            (Some(_), Report::Completed(sent)) => {
-                let stored = self.callback.as_ref().and_then(|part| part.completion.as_ref());
-                stored.is_some_and(|stored| stored.is_same(sent, result))
+        let Some(receipt) = self.receipt else { return false };
+        if let Some(sent) = &report.completion {
+            let stored = self.callback.as_ref().and_then(|part| part.completion.as_ref());
+            return stored.is_some_and(|stored| stored.is_same(sent, result));
+        }
+        match (receipt, &report.outcome) {
+            (Receipt::Completed, Outcome::Succeeded { result: sent }) => json::same(result, sent.as_deref()),
+            (Receipt::Failed { .. }, Outcome::Failed(_) | Outcome::Canceled(_)) => {
+                self.failure.as_ref() == report.failure()
             }
             _ => false,
         }
     }
 
-    /// Takes up what its holder reported.
-    pub fn take(&mut self, report: &Report, worker: Option<&WorkerId>, now: Timestamp) {
+    /// Records what its holder reported.
+    pub fn take(&mut self, report: &Report, now: Timestamp) {
         self.state = report.state();
-        self.failure = report.failure();
+        self.failure = report.failure().cloned();
         self.ended_at = now;
-        if worker.is_some() {
-            self.worker = worker.cloned();
+        if report.worker.is_some() {
+            self.worker.clone_from(&report.worker);
         }
-        if let Report::Completed(sent) = report {
+        if let Some(sent) = &report.completion {
             let mut stored = sent.clone();
             if stored.outcome == AttemptState::Succeeded {
                 stored.output = None;
@@ -420,10 +426,10 @@ impl ClosedAttempt {
     }
 
     /// Keeps the first report that could not be applied, and counts the others.
-    pub fn keep_evidence(&mut self, report: &Report, worker: Option<&WorkerId>, now: Timestamp) {
+    pub fn keep_evidence(&mut self, report: &Report, now: Timestamp) {
         match &mut self.evidence {
             Some(evidence) => evidence.more = evidence.more.saturating_add(1),
-            None => self.evidence = Some(Evidence::of(report, worker, now)),
+            None => self.evidence = Some(Evidence::of(report, now)),
         }
     }
 }

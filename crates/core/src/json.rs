@@ -13,6 +13,14 @@ pub fn same_value(a: &str, b: &str) -> bool {
     }
 }
 
+/// The same for values that may be absent.
+pub fn same(a: Option<&str>, b: Option<&str>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => same_value(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
+}
+
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {

@@ -1,7 +1,7 @@
 //! A task and the places where it can stand.
 //!
-//! The body never changes. A task is in exactly one place at a time, and each place is a row of its own in the store:
-//! born when the task comes, deleted when it goes.
+//! The body says what to run. A task is in exactly one place at a time, and each place is a table of the store: the row
+//! is inserted when the task arrives there and deleted when it leaves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::retry::RetryPolicy;
 use crate::run::{InRun, Member};
 use crate::time::{DurationMs, Timestamp};
 
-/// What was submitted: written once. The payload of a task of a run is written once more when the outputs that it names
-/// are filled in.
+/// What was submitted. Nothing of it changes afterwards but the payload of a task of a run, which is written a second
+/// time when the outputs that it names are filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Body {
     pub id: TaskId,
@@ -409,19 +409,15 @@ impl Blocked {
         if let Some(member) = &mut carry.run {
             member.sealed = true;
         }
-        Finished {
-            queue: self.queue,
-            end,
-            finished_at: now,
-            result: None,
-            failure: None,
-            reason: None,
-            dead_lettered_at: None,
-            cancel_reason: None,
-            attempt: 0,
-            fence: Fence::default(),
-            carry,
-        }
+        Finished::of(self.queue, end, now, (0, Fence::default()), carry)
+    }
+
+    /// Where it goes when there is nothing left to wait for. `row` is its own.
+    pub fn freed(&self, row: Seq, now: Timestamp) -> Place {
+        let mut carry = self.carry.clone();
+        carry.run.iter_mut().for_each(|member| member.refs.clear());
+        let at = self.at.max(now);
+        Waiting::first(row, self.queue, self.priority, at, self.fair.clone(), carry).at_its_place(now)
     }
 }
 
@@ -472,6 +468,23 @@ pub struct Waiting {
     pub carry: Carry,
 }
 
+impl Waiting {
+    /// A task that has had no attempt. Its own number, which is as fresh as any, serves as the first message.
+    pub fn first(row: Seq, queue: QueueId, priority: u8, at: Timestamp, fair: Option<Arc<str>>, carry: Carry) -> Self {
+        Self { queue, priority, at, fair, message: row.0, attempt: 0, fence: Fence::default(), carry }
+    }
+
+    /// Ready if its time has come, otherwise scheduled.
+    pub fn at_its_place(self, now: Timestamp) -> Place {
+        if self.at > now { Place::Scheduled(self) } else { Place::Ready(self) }
+    }
+
+    /// The task as it ends without another attempt.
+    pub fn ended(&self, end: End, now: Timestamp) -> Finished {
+        Finished::of(self.queue, end, now, (self.attempt, self.fence), self.carry.clone())
+    }
+}
+
 /// Row of `running`: the lease itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Running {
@@ -495,6 +508,29 @@ pub struct Running {
 }
 
 impl Running {
+    /// The task as it ends with this attempt.
+    pub fn ended(&self, closed: ClosedAttempt, end: End, now: Timestamp) -> Finished {
+        Finished::of(self.queue, end, now, (self.attempt, self.lease.generation), self.carry_on(closed))
+    }
+
+    /// The task as it waits for another attempt after this one.
+    pub fn put_back(&self, closed: ClosedAttempt, at: Timestamp, message: i64) -> Waiting {
+        Waiting {
+            queue: self.queue,
+            priority: self.priority,
+            at,
+            fair: self.fair.clone(),
+            message,
+            attempt: self.attempt,
+            fence: self.lease.generation,
+            carry: self.carry_on(closed),
+        }
+    }
+
+    fn carry_on(&self, closed: ClosedAttempt) -> Carry {
+        Carry { last: Some(Box::new(closed)), delivery: None, ..self.carry.clone() }
+    }
+
     /// When its worker took it up. A claim takes a task up as it is granted; a push has to arrive first.
     pub fn started_at(&self) -> Option<Timestamp> {
         self.carry.delivery.as_ref().map_or(Some(self.granted_at), |delivery| delivery.started_at)
@@ -577,4 +613,30 @@ pub struct Finished {
     pub attempt: u32,
     pub fence: Fence,
     pub carry: Carry,
+}
+
+impl Finished {
+    /// A task that has ended. The caller adds what the end leaves behind: a result, a failure, a reason.
+    fn of(queue: QueueId, end: End, now: Timestamp, (attempt, fence): (u32, Fence), carry: Carry) -> Self {
+        Self {
+            queue,
+            end,
+            finished_at: now,
+            result: None,
+            failure: None,
+            reason: None,
+            dead_lettered_at: None,
+            cancel_reason: None,
+            attempt,
+            fence,
+            carry,
+        }
+    }
+
+    /// It failed for good: a dead letter, unless its queue has none.
+    #[must_use]
+    pub fn failed(self, reason: FailReason, queue: &QueueSettings) -> Self {
+        let dead_lettered_at = (!queue.no_dead_letter).then_some(self.finished_at);
+        Self { reason: Some(reason), dead_lettered_at, ..self }
+    }
 }

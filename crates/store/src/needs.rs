@@ -57,7 +57,7 @@ impl<'a> Needs<'a> {
             needs.rows.extend(command.rows());
             let rows = named.iter().chain(command.rows()).copied();
             match command {
-                Command::Complete(_) | Command::Fail(_) => {
+                Command::Report(_) => {
                     needs.reported.extend(rows.clone());
                     not_scanned.extend(rows);
                 }
@@ -142,8 +142,7 @@ impl<'a> Needs<'a> {
 /// Whether a command can be judged only with the earlier attempts of its task. A claim of the same batch may grant a task
 /// that waits: the attempt that is its last one now is an earlier one then.
 fn needs_history(needs: &Needs<'_>, command: &Command, place: &Place) -> bool {
-    let reports =
-        matches!(command, Command::Complete(_) | Command::Fail(_) | Command::Heartbeat(_) | Command::Callback(_));
+    let reports = matches!(command, Command::Report(_) | Command::Heartbeat(_) | Command::Callback(_));
     let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
     batch::needs_history(command, place) || (reports && waits && needs.grants)
 }
@@ -185,7 +184,7 @@ pub fn runs_of_ended(batch: &Batch, needs: &Needs<'_>, world: &World) -> BTreeSe
     for command in batch.commands.iter() {
         let reports = match command {
             Command::Retry(_) | Command::Redrive(_) => false,
-            Command::Complete(_) | Command::Fail(_) => true,
+            Command::Report(_) => true,
             Command::Callback(callback) if matches!(callback.call, Call::Completed(_)) => true,
             _ => continue,
         };

@@ -19,7 +19,7 @@ pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 use crate::attempt::{ClosedAttempt, Reason};
 use crate::command::{
     Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, callback, cancel,
-    claim, complete, expire, fail, heartbeat, hello, pause, promote, push, redrive, release, retry, submit,
+    claim, ending, expire, heartbeat, hello, pause, promote, push, redrive, release, report, retry, submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -144,8 +144,7 @@ pub fn needs_history(command: &Command, place: &Place) -> bool {
         _ => place.last_attempt().is_some_and(|last| last.token == token),
     };
     match command {
-        Command::Complete(c) => !knows(c.attempt_id),
-        Command::Fail(c) => !knows(c.attempt_id),
+        Command::Report(c) => !knows(c.attempt_id),
         Command::Heartbeat(c) => !holds(c.token),
         Command::Callback(c) => !knows(c.proof.attempt_id),
         _ => false,
@@ -204,7 +203,7 @@ impl World {
         })
     }
 
-    /// Decides every command in order. `retrying` says that an earlier try of the same batch may have been committed.
+    /// Decides every command in order.
     pub fn decide(&mut self, commands: &[Command]) -> Vec<Outcome> {
         commands.iter().enumerate().map(|(index, command)| self.decide_one(index, command)).collect()
     }
@@ -226,11 +225,8 @@ impl World {
             Command::Heartbeat(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| heartbeat::decide(task, c, history, queue, ctx))
             }
-            Command::Complete(c) => {
-                self.on_task(c.task, |task, history, queue, ctx| complete::decide(task, c, history, queue, ctx))
-            }
-            Command::Fail(c) => {
-                self.on_task(c.task, |task, history, queue, ctx| fail::decide(task, c, history, queue, ctx))
+            Command::Report(c) => {
+                self.on_task(c.task, |task, history, queue, ctx| report::decide(task, c, history, queue, ctx))
             }
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
             Command::SubmitRun(c) => self.submit_run(c),
@@ -432,7 +428,7 @@ impl World {
         for row in self.held.get(&command.worker).cloned().unwrap_or_default() {
             let _ = self.on_row(row, |task, _, queue, ctx| match &task.place {
                 Place::Running(running) if hello::voids(command, running) => Decision::accept(
-                    expire::end_attempt(task.id, running, Reason::WorkerLost, queue, ctx),
+                    ending::end_attempt(task.id, running, Reason::WorkerLost, queue, ctx),
                     Answer::Done(true),
                 ),
                 _ => Decision::unchanged(Answer::Done(false)),

@@ -13,12 +13,12 @@ use crate::attempt::Failure;
 use crate::command::run::{CancelRun, NewMember, RunCanceled, RunSubmitted, SubmitRun};
 use crate::command::{Answer, Change, Context, Rejection, cancel, submit};
 use crate::event::{Fact, FactKind};
-use crate::id::{Fence, RunId, Seq, TaskId};
+use crate::id::{RunId, Seq, TaskId};
 use crate::limits;
 use crate::queue::QueueId;
 use crate::run::reference::{self, Budget, Parts};
 use crate::run::{Edge, InRun, Member, Run, RunCounts, RunState, RunTask};
-use crate::task::{Blocked, Body, Carry, End, FailReason, Finished, Place, Waiting};
+use crate::task::{Blocked, Body, Carry, End, FailReason, Finished, Place};
 
 /// A run in a batch.
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl World {
             match filled {
                 Ok(filled) => {
                     body.payload = filled.map_or(body.payload, Arc::from);
-                    Change::to(freed(&blocked, row, self.now))
+                    Change::to(blocked.freed(row, self.now))
                 }
                 Err(message) => Change::to(misconfigured(&blocked, &message, self.now)),
             }
@@ -387,7 +387,7 @@ impl World {
     }
 
     fn free(&mut self, row: Seq, id: TaskId, blocked: &Blocked) {
-        let change = Change::to(freed(blocked, row, self.now)).with_fact(id, FactKind::Ready, None).with_wake(id);
+        let change = Change::to(blocked.freed(row, self.now)).with_fact(id, FactKind::Ready, None).with_wake(id);
         self.apply(row, change);
     }
 
@@ -540,24 +540,6 @@ impl World {
             }
         }
     }
-}
-
-/// Where a task goes that waits for nothing any more.
-fn freed(blocked: &Blocked, row: Seq, now: crate::time::Timestamp) -> Place {
-    let mut carry = blocked.carry.clone();
-    carry.run.iter_mut().for_each(|member| member.refs.clear());
-    let waiting = Waiting {
-        queue: blocked.queue,
-        priority: blocked.priority,
-        at: blocked.at.max(now),
-        fair: blocked.fair.clone(),
-        // The task's own number is as fresh as any: it serves as the first message.
-        message: row.0,
-        attempt: 0,
-        fence: Fence::default(),
-        carry,
-    };
-    if blocked.at > now { Place::Scheduled(waiting) } else { Place::Ready(waiting) }
 }
 
 /// A task whose payload asks for what is not there. Trying again would not help.

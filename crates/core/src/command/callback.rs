@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::heartbeat::{self, Heartbeat, Renewed};
-use super::report::{self, Reported};
+use super::report::{self, AttemptReport};
 use super::{Answer, Change, Context, Decision, Rejection, Task, expire};
 use crate::attempt::{AttemptState, ClosedAttempt, Completion, Progress, Report};
 use crate::event::FactKind;
@@ -39,21 +39,24 @@ pub struct Proof {
 /// Times are those of the worker's clock: shown, never judged by.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
-    Started {
-        told_at: Option<Timestamp>,
-    },
-    Heartbeat {
-        told_at: Option<Timestamp>,
-        progress: Progress,
-        checkpoint: Option<Arc<str>>,
-    },
-    /// Always [`Report::Completed`].
-    Completed(Report),
+    Started { told_at: Option<Timestamp> },
+    Heartbeat { told_at: Option<Timestamp>, progress: Progress, checkpoint: Option<Arc<str>> },
+    Completed(Box<Completion>),
 }
 
 impl Call {
     pub fn completed(completion: Completion) -> Self {
-        Self::Completed(Report::Completed(Box::new(completion)))
+        Self::Completed(Box::new(completion))
+    }
+}
+
+impl Callback {
+    /// The report that the call makes, if it ends the attempt.
+    fn report(&self) -> Option<Report> {
+        match &self.call {
+            Call::Completed(sent) => Some(Report::completed(Arc::clone(&self.worker), (**sent).clone())),
+            Call::Started { .. } | Call::Heartbeat { .. } => None,
+        }
     }
 }
 
@@ -194,7 +197,7 @@ fn is_pushed(place: &Place) -> bool {
 
 /// The answer again that this very completion got. Nothing is processed, so that the attempt need not be the current one.
 fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<Decision> {
-    let Call::Completed(report) = &command.call else { return None };
+    let report = command.report()?;
     let result = match &task.place {
         Place::Finished(finished) => finished.result.as_deref(),
         _ => None,
@@ -207,7 +210,7 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
             && command.attempt_id.is_none_or(|id| id == attempt.id)
     };
     let attempt = known.into_iter().find(of_token)?;
-    attempt.is_replay(report, result).then(|| {
+    attempt.is_replay(&report, result).then(|| {
         let told = Told { state: attempt.state, at: attempt.ended_at, disposition: Disposition::Duplicate };
         Decision::unchanged(Answer::Called(Called::Reported(told)))
     })
@@ -215,12 +218,12 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
 
 /// A completion of an attempt that others followed is kept, never applied.
 fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &Context<'_>) -> Option<Change> {
-    let Call::Completed(report) = &command.call else { return None };
+    let report = command.report()?;
     let proves = |old: &&ClosedAttempt| {
         old.id == command.proof.attempt_id && old.number == command.attempt && old.callback.is_some()
     };
     let mut old = history.iter().find(proves)?.clone();
-    old.keep_evidence(report, Some(&command.worker), ctx.now);
+    old.keep_evidence(&report, ctx.now);
     Some(Change::to(task.place.clone()).with_attempt(super::AttemptChange::Put(Box::new(old))))
 }
 
@@ -248,9 +251,9 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
             };
             Decision { change: decision.change, answer }.after(start)
         }
-        Call::Completed(report) => {
+        Call::Completed(sent) => {
             let task = Task { id, place: Place::Running(bound), body: None };
-            reported(&task, command, report, Disposition::Recorded, queue, ctx).after(start)
+            reported(&task, command, sent, Disposition::Recorded, queue, ctx).after(start)
         }
     }
 }
@@ -282,8 +285,8 @@ fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Cont
         (_, Place::Finished(finished)) => Refused::TaskTerminal { cancel_reason: finished.cancel_reason.clone() },
         _ => Refused::AttemptCompleted,
     };
-    let Call::Completed(report) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
-    let decision = reported(task, command, report, Disposition::Late, queue, ctx);
+    let Call::Completed(sent) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
+    let decision = reported(task, command, sent, Disposition::Late, queue, ctx);
     // Whoever had it may still report; nobody else.
     let had = |last: &ClosedAttempt| last.worker.as_ref().is_none_or(|worker| *worker == command.worker);
     match decision.answer {
@@ -299,7 +302,7 @@ fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Cont
 fn reported(
     task: &Task,
     command: &Callback,
-    report: &Report,
+    sent: &Completion,
     disposition: Disposition,
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
@@ -311,11 +314,12 @@ fn reported(
             None => return Decision::refuse(refusal(place, Refused::InvalidToken)),
         },
     };
-    let sent = Reported { attempt_id, token, worker: Some(&command.worker), report };
-    let decision = report::decide(task, &sent, &[], queue, ctx);
+    let report = Report::completed(Arc::clone(&command.worker), sent.clone());
+    let report = AttemptReport { task: task.id, attempt_id, token, report };
+    let decision = report::decide(task, &report, &[], queue, ctx);
     let answer = match decision.answer {
         Ok(Answer::Reported(_)) => {
-            let told = Told { state: report.state(), at: ctx.now, disposition };
+            let told = Told { state: sent.outcome, at: ctx.now, disposition };
             Ok(Answer::Called(Called::Reported(told)))
         }
         _ => Err(refusal(&task.place, Refused::AttemptCompleted)),

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Answer, AttemptChange, Change, Context, Decision, Reach, Rejection, Task, expire};
+use super::{Answer, Change, Context, Decision, Reach, Rejection, Task, ending, expire};
 use crate::attempt::{AttemptState, Failure, Reason};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
-use crate::task::{Blocked, CancelRequest, Carry, End, Finished, Place, Running, State, Waiting};
+use crate::task::{Blocked, CancelRequest, End, Finished, Place, Running, State, Waiting};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,27 +73,14 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
 /// What still waits for others ends here and now. It is never to be ready: those that it waits for may not succeed.
 pub fn end_blocked(id: TaskId, blocked: &Blocked, reason: &Arc<str>, now: Timestamp) -> Change {
     let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..blocked.ended(End::Canceled, now) };
-    Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, None)
+    ending::finish(id, finished, None)
 }
 
 /// Nobody holds it: it ends here and now.
 fn end_waiting(id: TaskId, waiting: &Waiting, reason: &Arc<str>, now: Timestamp) -> Decision {
-    let drop = waiting.carry.last.as_ref().map(|last| AttemptChange::Drop(last.number));
-    let finished = Finished {
-        queue: waiting.queue,
-        end: End::Canceled,
-        finished_at: now,
-        result: None,
-        failure: None,
-        reason: None,
-        dead_lettered_at: None,
-        cancel_reason: Some(Arc::clone(reason)),
-        attempt: waiting.attempt,
-        fence: waiting.fence,
-        carry: waiting.carry.clone(),
-    };
-    let mut change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, None);
-    change.attempts.extend(drop);
+    let ended = waiting.ended(End::Canceled, now);
+    let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..ended };
+    let change = ending::finish_waiting(id, waiting, finished, None);
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
 }
 
@@ -118,30 +105,20 @@ fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> D
         stack: None,
         retryable: Some(false),
     };
-    let mut closed = expire::close(running, AttemptState::Canceled, Reason::Revoked, Some(failure), now);
+    let mut closed = ending::close(running, AttemptState::Canceled, Reason::Revoked, Some(failure), now);
     if let Some(part) = closed.callback.as_mut() {
         part.cancel_reason = Some(Arc::clone(reason));
     }
-    let finished = Finished {
-        queue: running.queue,
-        end: End::Canceled,
-        finished_at: now,
-        result: None,
-        failure: None,
-        reason: None,
-        dead_lettered_at: None,
-        cancel_reason: Some(Arc::clone(reason)),
-        attempt: running.attempt,
-        fence: running.lease.generation,
-        carry: Carry { last: Some(Box::new(closed)), delivery: None, ..running.carry.clone() },
-    };
-    let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Canceled, Some(Reason::Revoked));
+    let ended = running.ended(closed, End::Canceled, now);
+    let change =
+        ending::finish(id, Finished { cancel_reason: Some(Arc::clone(reason)), ..ended }, Some(Reason::Revoked));
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::AttemptChange;
     use crate::command::testing::{
         at, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, swept,
         to_finished, to_running, whole_task, with_ctx,

@@ -1,15 +1,11 @@
-//! Ends what nobody reported: expired leases, timed-out attempts, passed deadlines. Also where a failed attempt leads.
+//! Decides what time has ended: expired leases, timed-out attempts, passed deadlines.
 
-use std::sync::Arc;
-
-use super::cancel::WORKER_INITIATED;
-use super::{Answer, AttemptChange, Change, Context, Decision, Task};
-use crate::attempt::{AttemptState, CallbackPart, ClosedAttempt, Failure, Reason, Receipt};
-use crate::event::FactKind;
+use super::{Answer, Change, Context, Decision, Task, ending};
+use crate::attempt::{Failure, Reason};
 use crate::id::{Seq, TaskId};
 use crate::lease;
 use crate::queue::QueueSettings;
-use crate::task::{Blocked, Carry, End, FailReason, Finished, Place, Running, Waiting};
+use crate::task::{Blocked, End, FailReason, Finished, Place, Running, Waiting};
 use crate::time::Timestamp;
 
 /// The reaper found this row; it is judged again inside the transaction.
@@ -27,7 +23,9 @@ pub fn decide(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Deci
 /// Brings a task up to date: whatever time has ended already is ended. The one place where that happens.
 pub fn settle(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> (Task, Option<Change>) {
     let change = match &task.place {
-        Place::Running(running) => due(running, ctx).map(|reason| end_attempt(task.id, running, reason, queue, ctx)),
+        Place::Running(running) => {
+            due(running, ctx).map(|reason| ending::end_attempt(task.id, running, reason, queue, ctx))
+        }
         Place::Scheduled(waiting) | Place::Ready(waiting) if waiting.carry.spec.is_past_deadline(ctx.now) => {
             Some(miss_deadline(task.id, waiting, queue, ctx.now))
         }
@@ -72,148 +70,6 @@ pub fn is_over(running: &Running, ctx: &Context<'_>) -> bool {
     due(running, ctx).is_some()
 }
 
-/// Closes the attempt for a reason of the control plane's own and sends the task where that leads.
-pub fn end_attempt(
-    id: TaskId,
-    running: &Running,
-    reason: Reason,
-    queue: &QueueSettings,
-    ctx: &mut Context<'_>,
-) -> Change {
-    let message: Arc<str> = match reason {
-        Reason::HeartbeatTimeout => format!("no heartbeat for {} s", running.lease_ttl_ms / 1000).into(),
-        Reason::Timeout => format!("ran longer than {} s", running.carry.spec.timeout_ms() / 1000).into(),
-        Reason::DeadlineExceeded => "the deadline of the task has passed".into(),
-        Reason::CancelTimeout => "did not stop within the cancel grace".into(),
-        Reason::WorkerLost => "a newer process took over the worker's name".into(),
-        Reason::StartTimeout => "the worker accepted the task but did not start it in time".into(),
-        Reason::DispatchFailed => "no worker accepted the task in time".into(),
-        _ => reason.as_str().to_lowercase().into(),
-    };
-    let failure = Failure { code: reason.as_str().into(), message, stack: None, retryable: None };
-    let closed = close(running, AttemptState::Failed, reason, Some(failure), ctx.now);
-    after_failure(id, running, closed, false, queue, ctx).0
-}
-
-/// The attempt in flight as an ended one.
-pub fn close(
-    running: &Running,
-    state: AttemptState,
-    reason: Reason,
-    failure: Option<Failure>,
-    now: Timestamp,
-) -> ClosedAttempt {
-    ClosedAttempt {
-        number: running.attempt,
-        id: running.attempt_id,
-        token: running.lease.token,
-        fence: running.lease.generation,
-        worker: running.lease.holder.clone(),
-        granted_at: running.granted_at,
-        last_heartbeat_at: running.last_heartbeat_at,
-        ended_at: now,
-        state,
-        reason,
-        failure,
-        progress: running.progress.clone(),
-        receipt: None,
-        evidence: None,
-        callback: running.carry.delivery.as_deref().map(|delivery| {
-            Box::new(CallbackPart {
-                started_at: delivery.started_at,
-                told_started_at: delivery.told_started_at,
-                told_heartbeat_at: delivery.told_heartbeat_at,
-                deliveries: delivery.deliveries,
-                cancel_reason: running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason)),
-                completion: None,
-            })
-        }),
-    }
-}
-
-/// Where a task goes whose attempt did not succeed. With `reported` the attempt gets its receipt.
-pub fn after_failure(
-    id: TaskId,
-    running: &Running,
-    mut closed: ClosedAttempt,
-    reported: bool,
-    queue: &QueueSettings,
-    ctx: &mut Context<'_>,
-) -> (Change, Option<Receipt>) {
-    let spec = running.carry.spec;
-    let failure = closed.failure.clone();
-    let stopped = closed.state == AttemptState::Canceled;
-    let retryable = failure.as_ref().is_none_or(Failure::is_retryable);
-    let timed_out = closed.reason == Reason::Timeout || failure.as_ref().is_some_and(Failure::is_timeout);
-
-    let next = if running.cancel.is_some() || stopped {
-        Next::Cancel
-    } else if closed.reason == Reason::DeadlineExceeded || spec.is_past_deadline(ctx.now) {
-        Next::Fail(FailReason::DeadlineExceeded)
-    } else if !retryable {
-        Next::Fail(FailReason::NonRetryable)
-    } else if running.attempt >= running.carry.allowed_attempts() {
-        Next::Fail(FailReason::MaxAttempts)
-    } else {
-        let due = ctx.now.plus(spec.retry().backoff_ms(id, running.attempt, timed_out));
-        if spec.is_past_deadline(due) { Next::Fail(FailReason::DeadlineExceeded) } else { Next::Retry(due) }
-    };
-
-    let dead = matches!(next, Next::Fail(_)) && !queue.no_dead_letter;
-    let receipt = reported.then_some(Receipt::Failed { requeued: matches!(next, Next::Retry(_)), dlq: dead });
-    closed.receipt = receipt;
-    let reason = Some(closed.reason);
-
-    let change = match next {
-        Next::Retry(due) => {
-            let message = ctx.numbers.take();
-            let waiting = Waiting {
-                queue: running.queue,
-                priority: running.priority,
-                at: due,
-                fair: running.fair.clone(),
-                message,
-                attempt: running.attempt,
-                fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed.clone())), delivery: None, ..running.carry.clone() },
-            };
-            let place = if due <= ctx.now { Place::Ready(waiting) } else { Place::Scheduled(waiting) };
-            Change::to(place)
-                .with_attempt(AttemptChange::Put(Box::new(closed)))
-                .with_fact(id, FactKind::Retrying, reason)
-                .with_wake(id)
-        }
-        Next::Cancel | Next::Fail(_) => {
-            let canceled = matches!(next, Next::Cancel);
-            let cancel_reason = running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason));
-            let finished = Finished {
-                queue: running.queue,
-                end: if canceled { End::Canceled } else { End::Failed },
-                finished_at: ctx.now,
-                result: None,
-                failure,
-                reason: if let Next::Fail(reason) = next { Some(reason) } else { None },
-                dead_lettered_at: dead.then_some(ctx.now),
-                cancel_reason: if canceled { cancel_reason.or_else(|| Some(WORKER_INITIATED.into())) } else { None },
-                attempt: running.attempt,
-                fence: running.lease.generation,
-                carry: Carry { last: Some(Box::new(closed)), delivery: None, ..running.carry.clone() },
-            };
-            let kind = if canceled { FactKind::Canceled } else { FactKind::Failed };
-            let change = Change::to(Place::Finished(finished)).with_fact(id, kind, reason);
-            if dead { change.with_fact(id, FactKind::DeadLettered, reason) } else { change }
-        }
-    };
-    (change, receipt)
-}
-
-#[derive(Clone, Copy)]
-enum Next {
-    Cancel,
-    Fail(FailReason),
-    Retry(Timestamp),
-}
-
 fn missed() -> Failure {
     Failure {
         code: Reason::DeadlineExceeded.as_str().into(),
@@ -223,48 +79,32 @@ fn missed() -> Failure {
     }
 }
 
-/// A task whose deadline passed while it waited for others. It is no dead letter: nothing can be done with it alone.
+/// A task whose deadline passed while it waited for others. It is not a dead letter: it cannot be retried alone.
 fn miss_deadline_blocked(id: TaskId, blocked: &Blocked, now: Timestamp) -> Change {
     let ended = blocked.ended(End::Failed, now);
     let finished = Finished { failure: Some(missed()), reason: Some(FailReason::DeadlineExceeded), ..ended };
-    Change::to(Place::Finished(finished)).with_fact(id, FactKind::Failed, Some(Reason::DeadlineExceeded))
+    ending::finish(id, finished, Some(Reason::DeadlineExceeded))
 }
 
 /// A task that was never going to start in time.
 fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Timestamp) -> Change {
-    let failure = missed();
-    let dead = !queue.no_dead_letter;
-    let drop = waiting.carry.last.as_ref().map(|last| AttemptChange::Drop(last.number));
-    let finished = Finished {
-        queue: waiting.queue,
-        end: End::Failed,
-        finished_at: now,
-        result: None,
-        failure: Some(failure),
-        reason: Some(FailReason::DeadlineExceeded),
-        dead_lettered_at: dead.then_some(now),
-        cancel_reason: None,
-        attempt: waiting.attempt,
-        fence: waiting.fence,
-        carry: waiting.carry.clone(),
-    };
-    let mut change =
-        Change::to(Place::Finished(finished)).with_fact(id, FactKind::Failed, Some(Reason::DeadlineExceeded));
-    change.attempts.extend(drop);
-    if dead { change.with_fact(id, FactKind::DeadLettered, Some(Reason::DeadlineExceeded)) } else { change }
+    let ended = waiting.ended(End::Failed, now).failed(FailReason::DeadlineExceeded, queue);
+    let finished = Finished { failure: Some(missed()), ..ended };
+    ending::finish_waiting(id, waiting, finished, Some(Reason::DeadlineExceeded))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Wake;
+    use crate::attempt::{AttemptState, ClosedAttempt};
     use crate::command::testing::{
         at, granted, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
         to_finished, to_waiting, with_ctx, with_grace,
     };
-    use crate::event::Fact;
+    use crate::command::{AttemptChange, Wake};
+    use crate::event::{Fact, FactKind};
     use crate::retry::{Jitter, RetryPolicy};
-    use crate::task::{CancelRequest, Spec, State};
+    use crate::task::{CancelRequest, Carry, Spec, State};
 
     fn reap(place: Place, now: i64) -> Decision {
         with_ctx(now, |ctx| decide(&task(place), &settings(), ctx))

@@ -89,12 +89,12 @@ fn stale(command: &Heartbeat, history: &[ClosedAttempt]) -> ConflictKind {
 mod tests {
     use super::*;
     use crate::attempt::Reason;
-    use crate::command::cancel;
-    use crate::command::report::{self, Reported};
+    use crate::command::report;
     use crate::command::testing::{
-        at, attempt_id, conflict, failed, id, no_backoff, one_attempt, regranted, running, running_with, settings,
-        succeeded, swept, task, to_finished, to_running, to_waiting, token, whole_task, with_ctx, with_grace,
+        at, conflict, failed, id, no_backoff, one_attempt, regranted, running, running_with, settings, succeeded,
+        swept, task, to_finished, to_running, to_waiting, token, whole_task, with_ctx, with_grace,
     };
+    use crate::command::{cancel, testing};
     use crate::task::{CancelRequest, Running, Spec, State};
 
     fn heartbeat(seed: u8) -> Heartbeat {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn each_refusal_says_what_became_of_the_lease() {
         let reported = |spec, sent| {
-            let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: sent };
+            let sent = testing::reported(1, sent);
             let held = task(Place::Running(running_with(spec)));
             let decision = with_ctx(1_000, |ctx| report::decide(&held, &sent, &[], &settings(), ctx));
             task(decision.change.unwrap().place)

@@ -6,9 +6,8 @@
 pub mod callback;
 pub mod cancel;
 pub mod claim;
-pub mod complete;
+pub mod ending;
 pub mod expire;
-pub mod fail;
 pub mod heartbeat;
 pub mod hello;
 pub mod pause;
@@ -322,8 +321,7 @@ pub enum Command {
     Claim(claim::Claim),
     ClaimTask(claim::ClaimTask),
     Heartbeat(heartbeat::Heartbeat),
-    Complete(complete::Complete),
-    Fail(fail::Fail),
+    Report(report::AttemptReport),
     Cancel(cancel::Cancel),
     Retry(retry::Retry),
     Expire(expire::Expire),
@@ -346,8 +344,7 @@ impl Command {
         match self {
             Self::ClaimTask(c) => Some(c.task),
             Self::Heartbeat(c) => Some(c.task),
-            Self::Complete(c) => Some(c.task),
-            Self::Fail(c) => Some(c.task),
+            Self::Report(c) => Some(c.task),
             Self::Cancel(c) => Some(c.task),
             Self::Retry(c) => Some(c.task),
             Self::Callback(c) => Some(c.task),

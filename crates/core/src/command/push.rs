@@ -4,7 +4,7 @@
 //! many control planes one pushes, and a crash of that one only delays the next try.
 
 use super::claim::{Claimed, Grant};
-use super::{Answer, Change, Context, Decision, Task, expire};
+use super::{Answer, Change, Context, Decision, Task, ending, expire};
 use crate::attempt::{AttemptState, Failure, Reason};
 use crate::id::{AttemptId, Seq};
 use crate::limits;
@@ -92,8 +92,8 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
         }))),
         PushOutcome::Rejected { message } => {
             let failure = Failure::new(Reason::DispatchRejected.as_str(), message, None, Some(false));
-            let closed = expire::close(running, AttemptState::Failed, Reason::DispatchRejected, Some(failure), ctx.now);
-            expire::after_failure(task.id, running, closed, false, queue, ctx).0
+            let closed = ending::close(running, AttemptState::Failed, Reason::DispatchRejected, Some(failure), ctx.now);
+            ending::after_failure(task.id, running, closed, queue, ctx)
         }
     };
     Decision::accept(change, Answer::Done(true))

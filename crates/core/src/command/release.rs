@@ -1,10 +1,10 @@
 //! Takes back a grant that could not be delivered: the claimer was gone when the answer was ready.
 
-use super::{Answer, AttemptChange, Change, Context, Decision, Task};
+use super::{Answer, Context, Decision, Task, ending};
 use crate::attempt::{AttemptState, Reason};
 use crate::event::FactKind;
 use crate::id::{AttemptId, Seq};
-use crate::task::{Carry, Place, Waiting};
+use crate::task::Place;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
@@ -19,38 +19,22 @@ pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision
     if running.attempt_id != command.attempt_id || running.last_heartbeat_at.is_some() || running.cancel.is_some() {
         return Decision::unchanged(Answer::Done(false));
     }
-    let closed = super::expire::close(running, AttemptState::Canceled, Reason::Undelivered, None, ctx.now);
-    let waiting = Waiting {
-        queue: running.queue,
-        priority: running.priority,
-        at: ctx.now,
-        fair: running.fair.clone(),
-        message: ctx.numbers.take(),
-        attempt: running.attempt,
-        fence: running.lease.generation,
-        carry: Carry {
-            last: Some(Box::new(closed.clone())),
-            extra_attempts: running.carry.extra_attempts.saturating_add(1),
-            delivery: None,
-            ..running.carry.clone()
-        },
-    };
-    let change = Change::to(Place::Ready(waiting))
-        .with_attempt(AttemptChange::Put(Box::new(closed)))
-        .with_fact(task.id, FactKind::Released, Some(Reason::Undelivered))
-        .with_wake(task.id);
+    let closed = ending::close(running, AttemptState::Canceled, Reason::Undelivered, None, ctx.now);
+    let mut running = running.clone();
+    running.carry.extra_attempts = running.carry.extra_attempts.saturating_add(1);
+    let change = ending::put_back(task.id, &running, closed, ctx.now, FactKind::Released, ctx);
     Decision::accept(change, Answer::Done(true))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Wake;
-    use crate::command::report::{self, Reported};
+    use crate::command::report;
     use crate::command::testing::{
-        at, attempt_id, failed, granted, id, one_attempt, place, ready, running, running_with, settings, succeeded,
-        task, to_waiting, token, with_ctx,
+        at, attempt_id, failed, granted, id, one_attempt, place, ready, reported, running, running_with, settings,
+        succeeded, task, to_waiting, with_ctx,
     };
+    use crate::command::{AttemptChange, Wake};
     use crate::task::{CancelRequest, Running, State};
 
     fn release(held: Running, seed: u8) -> Decision {
@@ -77,7 +61,7 @@ mod tests {
         let second = granted(to_waiting(&decision), 2, 2_000);
         assert!(second.lease.generation > running().lease.generation);
         assert_eq!((second.attempt, second.carry.allowed_attempts()), (2, 2));
-        let sent = Reported { attempt_id: attempt_id(2), token: token(2), worker: None, report: &failed("X") };
+        let sent = reported(2, &failed("X"));
         let dead = with_ctx(3_000, |ctx| report::decide(&task(Place::Running(second)), &sent, &[], &settings(), ctx));
         assert_eq!(place(&dead).state(), State::Failed);
     }
@@ -85,7 +69,7 @@ mod tests {
     #[test]
     fn a_holder_that_was_there_after_all_may_report_until_the_next_grant() {
         let before = task(place(&release(running(), 1)).clone());
-        let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: &succeeded("1") };
+        let sent = reported(1, &succeeded("1"));
         let late = with_ctx(2_000, |ctx| report::decide(&before, &sent, &[], &settings(), ctx));
         assert_eq!(place(&late).state(), State::Succeeded);
     }

@@ -1,29 +1,28 @@
-//! The end of an attempt, as its holder reports it: what `complete` and `fail` share.
+//! A holder reports how its attempt ended.
 
 use std::sync::Arc;
 
 use super::cancel::WORKER_INITIATED;
+use super::ending::{self, Next};
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
-use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Receipt, Report};
-use crate::event::FactKind;
-use crate::id::{AttemptId, LeaseToken, TaskId, WorkerId};
+use crate::attempt::{AttemptState, ClosedAttempt, Outcome, Reason, Receipt, Report};
+use crate::id::{AttemptId, LeaseToken, TaskId};
 use crate::queue::QueueSettings;
-use crate::task::{Carry, End, FailReason, Finished, Place, Running, Waiting};
+use crate::task::{End, FailReason, Finished, Place, Running, Waiting};
 
-/// A report and the proof of who sends it.
+/// A report, and the proof that its sender holds the attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reported<'a> {
+pub struct AttemptReport {
+    pub task: TaskId,
     pub attempt_id: AttemptId,
     pub token: LeaseToken,
-    /// Who says that it sends it, where the contract tells.
-    pub worker: Option<&'a WorkerId>,
-    pub report: &'a Report,
+    pub report: Report,
 }
 
 /// `history` holds the task's earlier attempts; it is needed only when the report names none of the current ones.
 pub fn decide(
     task: &Task,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     history: &[ClosedAttempt],
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
@@ -35,7 +34,7 @@ pub fn decide(
 
 fn judge(
     task: &Task,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     history: &[ClosedAttempt],
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
@@ -58,51 +57,40 @@ fn judge(
 fn accept(
     id: TaskId,
     running: &Running,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
-    let report = sent.report;
-    let reason = match report.state() {
-        AttemptState::Succeeded => Reason::Completed,
-        AttemptState::Failed => Reason::Failed,
-        AttemptState::Canceled => Reason::Canceled,
+    let report = &sent.report;
+    let reason = match report.outcome {
+        Outcome::Succeeded { .. } => Reason::Completed,
+        Outcome::Failed(_) => Reason::Failed,
+        Outcome::Canceled(_) => Reason::Canceled,
     };
-    let mut closed = expire::close(running, report.state(), reason, None, ctx.now);
-    closed.take(report, sent.worker, ctx.now);
-    if report.state() == AttemptState::Succeeded {
+    let mut closed = ending::close(running, report.state(), reason, None, ctx.now);
+    closed.take(report, ctx.now);
+    if let Outcome::Succeeded { result } = &report.outcome {
         closed.receipt = Some(Receipt::Completed);
-        let carry = Carry { last: Some(Box::new(closed)), checkpoint: None, delivery: None, ..running.carry.clone() };
-        let finished = Finished {
-            queue: running.queue,
-            end: End::Succeeded,
-            finished_at: ctx.now,
-            result: report.result().cloned(),
-            failure: None,
-            reason: None,
-            dead_lettered_at: None,
-            cancel_reason: None,
-            attempt: running.attempt,
-            fence: running.lease.generation,
-            carry,
-        };
-        let change = Change::to(Place::Finished(finished)).with_fact(id, FactKind::Succeeded, Some(reason));
-        return Decision::accept(change, Answer::Reported(Receipt::Completed));
+        let mut finished = running.ended(closed, End::Succeeded, ctx.now);
+        finished.result.clone_from(result);
+        finished.carry.checkpoint = None;
+        return Decision::accept(ending::finish(id, finished, Some(reason)), Answer::Reported(Receipt::Completed));
     }
     let mut running = running.clone();
     if let Some(checkpoint) = report.checkpoint() {
         running.carry.checkpoint = Some(Arc::clone(checkpoint));
     }
-    let (change, receipt) = expire::after_failure(id, &running, closed, true, queue, ctx);
-    let receipt = receipt.unwrap_or(Receipt::Failed { requeued: false, dlq: false });
-    Decision::accept(change, Answer::Reported(receipt))
+    let next = Next::after(id, &running, &closed, ctx.now);
+    let receipt = next.receipt(queue);
+    closed.receipt = Some(receipt);
+    Decision::accept(next.change(id, &running, closed, queue, ctx), Answer::Reported(receipt))
 }
 
 /// A report of the last attempt, which has ended and which no other followed.
 fn judge_last(
     task: &Task,
     last: &ClosedAttempt,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
@@ -114,7 +102,7 @@ fn judge_last(
             Place::Finished(finished) => finished.result.as_deref(),
             _ => None,
         };
-        if last.is_replay(sent.report, result) {
+        if last.is_replay(&sent.report, result) {
             return Decision::unchanged(Answer::Reported(receipt));
         }
         return keep(task, last, sent, ConflictKind::ConflictingCompletion, ctx);
@@ -140,9 +128,9 @@ fn judge_last(
 }
 
 /// The attempt as its late report makes it.
-fn reported_late(last: &ClosedAttempt, sent: &Reported<'_>, receipt: Receipt, ctx: &Context<'_>) -> ClosedAttempt {
+fn reported_late(last: &ClosedAttempt, sent: &AttemptReport, receipt: Receipt, ctx: &Context<'_>) -> ClosedAttempt {
     let mut closed = ClosedAttempt { receipt: Some(receipt), ..last.clone() };
-    closed.take(sent.report, sent.worker, ctx.now);
+    closed.take(&sent.report, ctx.now);
     if closed.state == AttemptState::Succeeded {
         closed.reason = Reason::Completed;
     }
@@ -154,69 +142,57 @@ fn late_from_waiting(
     task: &Task,
     waiting: &Waiting,
     last: &ClosedAttempt,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
-    let failure = sent.report.failure();
-    let (end, receipt, kind) = match sent.report.state() {
-        AttemptState::Succeeded => (Some(End::Succeeded), Receipt::Completed, FactKind::Succeeded),
-        AttemptState::Canceled => {
-            (Some(End::Canceled), Receipt::Failed { requeued: false, dlq: false }, FactKind::Canceled)
-        }
-        AttemptState::Failed if !failure.as_ref().is_none_or(Failure::is_retryable) => {
-            let dlq = !queue.no_dead_letter;
-            (Some(End::Failed), Receipt::Failed { requeued: false, dlq }, FactKind::Failed)
-        }
-        AttemptState::Failed => (None, Receipt::Failed { requeued: true, dlq: false }, FactKind::Retrying),
+    let dlq = !queue.no_dead_letter;
+    let (end, receipt) = match &sent.report.outcome {
+        Outcome::Succeeded { .. } => (End::Succeeded, Receipt::Completed),
+        Outcome::Canceled(_) => (End::Canceled, Receipt::Failed { requeued: false, dlq: false }),
+        Outcome::Failed(failure) if !failure.is_retryable() => (End::Failed, Receipt::Failed { requeued: false, dlq }),
+        Outcome::Failed(_) => return late_retry(&task.place, waiting, last, sent, ctx),
     };
     let closed = reported_late(last, sent, receipt, ctx);
-    let Some(end) = end else {
-        let mut waiting = waiting.clone();
-        waiting.carry.last = Some(Box::new(closed.clone()));
-        if let Some(checkpoint) = sent.report.checkpoint() {
-            waiting.carry.checkpoint = Some(Arc::clone(checkpoint));
-        }
-        let place = match &task.place {
-            Place::Ready(_) => Place::Ready(waiting),
-            _ => Place::Scheduled(waiting),
-        };
-        let change = Change::to(place).with_attempt(AttemptChange::Put(Box::new(closed)));
-        return Decision::accept(change, Answer::Reported(receipt));
-    };
-    let number = closed.number;
-    let reason = closed.reason;
-    let dead = end == End::Failed && !queue.no_dead_letter;
-    let finished = Finished {
-        queue: waiting.queue,
-        end,
-        finished_at: ctx.now,
+    let reason = Some(closed.reason);
+    let mut finished = Finished {
         result: sent.report.result().cloned(),
-        failure,
-        reason: (end == End::Failed).then_some(FailReason::NonRetryable),
-        dead_lettered_at: dead.then_some(ctx.now),
+        failure: sent.report.failure().cloned(),
         cancel_reason: (end == End::Canceled).then(|| WORKER_INITIATED.into()),
-        attempt: waiting.attempt,
-        fence: waiting.fence,
-        carry: Carry {
-            last: Some(Box::new(closed)),
-            checkpoint: kept(end, sent, waiting.carry.checkpoint.as_ref()),
-            ..waiting.carry.clone()
-        },
+        ..waiting.ended(end, ctx.now)
     };
-    let mut change = Change::to(Place::Finished(finished)).with_attempt(AttemptChange::Drop(number)).with_fact(
-        task.id,
-        kind,
-        Some(reason),
-    );
-    if dead {
-        change = change.with_fact(task.id, FactKind::DeadLettered, Some(reason));
+    if end == End::Failed {
+        finished = finished.failed(FailReason::NonRetryable, queue);
     }
-    Decision::accept(change, Answer::Reported(receipt))
+    finished.carry.last = Some(Box::new(closed));
+    finished.carry.checkpoint = kept(end, sent, waiting.carry.checkpoint.as_ref());
+    Decision::accept(ending::finish_waiting(task.id, waiting, finished, reason), Answer::Reported(receipt))
+}
+
+/// The report asks for the retry that waits already. It is recorded, and the retry stays.
+fn late_retry(
+    place: &Place,
+    waiting: &Waiting,
+    last: &ClosedAttempt,
+    sent: &AttemptReport,
+    ctx: &Context<'_>,
+) -> Decision {
+    let receipt = Receipt::Failed { requeued: true, dlq: false };
+    let closed = reported_late(last, sent, receipt, ctx);
+    let mut waiting = waiting.clone();
+    waiting.carry.last = Some(Box::new(closed.clone()));
+    if let Some(checkpoint) = sent.report.checkpoint() {
+        waiting.carry.checkpoint = Some(Arc::clone(checkpoint));
+    }
+    let place = match place {
+        Place::Ready(_) => Place::Ready(waiting),
+        _ => Place::Scheduled(waiting),
+    };
+    Decision::accept(Change::to(place).with_attempt(AttemptChange::Put(Box::new(closed))), Answer::Reported(receipt))
 }
 
 /// What the next attempt starts from, should somebody give the task another chance.
-fn kept(end: End, sent: &Reported<'_>, before: Option<&Arc<str>>) -> Option<Arc<str>> {
+fn kept(end: End, sent: &AttemptReport, before: Option<&Arc<str>>) -> Option<Arc<str>> {
     if end == End::Succeeded { None } else { sent.report.checkpoint().or(before).cloned() }
 }
 
@@ -225,47 +201,45 @@ fn late_from_finished(
     task: &Task,
     finished: &Finished,
     last: &ClosedAttempt,
-    sent: &Reported<'_>,
+    sent: &AttemptReport,
     ctx: &Context<'_>,
 ) -> Decision {
-    let end = match sent.report.state() {
-        AttemptState::Succeeded => End::Succeeded,
-        AttemptState::Canceled => End::Canceled,
-        _ => End::Failed,
-    };
-    let receipt = match end {
-        End::Succeeded => Receipt::Completed,
-        _ => Receipt::Failed { requeued: false, dlq: end == End::Failed && finished.dead_lettered_at.is_some() },
+    let report = &sent.report;
+    let (end, receipt) = match &report.outcome {
+        Outcome::Succeeded { .. } => (End::Succeeded, Receipt::Completed),
+        Outcome::Canceled(_) => (End::Canceled, Receipt::Failed { requeued: false, dlq: false }),
+        Outcome::Failed(_) => {
+            (End::Failed, Receipt::Failed { requeued: false, dlq: finished.dead_lettered_at.is_some() })
+        }
     };
     let closed = reported_late(last, sent, receipt, ctx);
-    let reason = closed.reason;
+    let reason = Some(closed.reason);
     let mut finished = finished.clone();
     finished.carry.last = Some(Box::new(closed));
-    if end == End::Failed {
-        finished.failure = sent.report.failure().or(finished.failure);
-    } else {
-        finished.end = end;
-        finished.finished_at = ctx.now;
-        finished.result = sent.report.result().cloned();
-        finished.failure = sent.report.failure();
-        finished.reason = None;
-        finished.dead_lettered_at = None;
-        finished.cancel_reason = (end == End::Canceled).then(|| WORKER_INITIATED.into());
-    }
     finished.carry.checkpoint = kept(end, sent, finished.carry.checkpoint.as_ref());
-    let mut change = Change::to(Place::Finished(finished));
-    match end {
-        End::Succeeded => change = change.with_fact(task.id, FactKind::Succeeded, Some(reason)),
-        End::Canceled => change = change.with_fact(task.id, FactKind::Canceled, Some(reason)),
-        _ => {}
-    }
+    let change = if end == End::Failed {
+        finished.failure = report.failure().cloned();
+        Change::to(Place::Finished(finished))
+    } else {
+        let finished = Finished {
+            end,
+            finished_at: ctx.now,
+            result: report.result().cloned(),
+            failure: report.failure().cloned(),
+            reason: None,
+            dead_lettered_at: None,
+            cancel_reason: (end == End::Canceled).then(|| WORKER_INITIATED.into()),
+            ..finished
+        };
+        ending::finish(task.id, finished, reason)
+    };
     Decision::accept(change, Answer::Reported(receipt))
 }
 
 /// Refuses a report of the last attempt and keeps it as evidence.
-fn keep(task: &Task, last: &ClosedAttempt, sent: &Reported<'_>, kind: ConflictKind, ctx: &Context<'_>) -> Decision {
+fn keep(task: &Task, last: &ClosedAttempt, sent: &AttemptReport, kind: ConflictKind, ctx: &Context<'_>) -> Decision {
     let mut closed = last.clone();
-    closed.keep_evidence(sent.report, sent.worker, ctx.now);
+    closed.keep_evidence(&sent.report, ctx.now);
     let refusal = Conflict::at(&task.place, kind);
     let change = match &task.place {
         Place::Finished(finished) => {
@@ -285,7 +259,7 @@ fn keep(task: &Task, last: &ClosedAttempt, sent: &Reported<'_>, kind: ConflictKi
 }
 
 /// A report of an attempt that others followed: its receipt again, or evidence.
-fn judge_old(task: &Task, sent: &Reported<'_>, history: &[ClosedAttempt], ctx: &Context<'_>) -> Decision {
+fn judge_old(task: &Task, sent: &AttemptReport, history: &[ClosedAttempt], ctx: &Context<'_>) -> Decision {
     let Some(old) = history.iter().find(|old| old.id == sent.attempt_id) else {
         return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleAttempt));
     };
@@ -293,12 +267,12 @@ fn judge_old(task: &Task, sent: &Reported<'_>, history: &[ClosedAttempt], ctx: &
         return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
     }
     let kind = match old.receipt {
-        Some(receipt) if old.is_replay(sent.report, None) => return Decision::unchanged(Answer::Reported(receipt)),
+        Some(receipt) if old.is_replay(&sent.report, None) => return Decision::unchanged(Answer::Reported(receipt)),
         Some(_) => ConflictKind::ConflictingCompletion,
         None => ConflictKind::StaleAttempt,
     };
     let mut old = old.clone();
-    old.keep_evidence(sent.report, sent.worker, ctx.now);
+    old.keep_evidence(&sent.report, ctx.now);
     let refusal = match Conflict::at(&task.place, kind) {
         // The message of an attempt that others followed is never the live one.
         Rejection::Conflict(conflict) => Rejection::Conflict(Conflict { ack: true, ..conflict }),

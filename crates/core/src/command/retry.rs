@@ -75,11 +75,11 @@ mod tests {
     use super::*;
     use crate::command::Wake;
     use crate::command::cancel::{self, Cancel, Mode};
-    use crate::command::report::{self, Reported};
     use crate::command::testing::{
-        at, attempt_id, failed, granted, id, one_attempt, ready, running, running_with, scheduled_retry, settings,
-        succeeded, swept, task, to_waiting, token, whole_task, with_ctx,
+        at, failed, granted, id, one_attempt, ready, running, running_with, scheduled_retry, settings, succeeded,
+        swept, task, to_waiting, whole_task, with_ctx,
     };
+    use crate::command::{report, testing};
     use crate::queue::FairnessKey;
     use crate::task::{Spec, State};
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn reported(place: Place, seed: u8, report: &crate::attempt::Report, now: i64) -> Decision {
-        let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), worker: None, report };
+        let sent = testing::reported(seed, report);
         with_ctx(now, |ctx| report::decide(&task(place), &sent, &[], &settings(), ctx))
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{Change, Context, Rejection};
 use crate::event::FactKind;
-use crate::id::{Fence, TaskId};
+use crate::id::TaskId;
 use crate::limits;
 use crate::queue::{Push, Queue};
-use crate::task::{Body, Carry, EnvelopeSpec, Idempotency, Place, Spec, State, Waiting};
+use crate::task::{Body, Carry, EnvelopeSpec, Idempotency, Spec, State, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
 /// One or many tasks, all or nothing.
@@ -97,19 +97,10 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         run_at,
         run: None,
     };
-    let waiting = Waiting {
-        queue: queue.id,
-        priority: task.priority,
-        at: run_at,
-        fair: queue.settings.fairness_key.as_ref().map(|key| body.fairness_value(key)),
-        // The task's own number is as fresh as any: it serves as the first message.
-        message: task.id.seq().0,
-        attempt: 0,
-        fence: Fence::default(),
-        carry: Carry::fresh(task.spec),
-    };
-    let place = if run_at > ctx.now { Place::Scheduled(waiting) } else { Place::Ready(waiting) };
-    let change = Change::to(place).with_fact(task.id, FactKind::Submitted, None).with_wake(task.id);
+    let fair = queue.settings.fairness_key.as_ref().map(|key| body.fairness_value(key));
+    let waiting = Waiting::first(body.seq(), queue.id, task.priority, run_at, fair, Carry::fresh(task.spec));
+    let change =
+        Change::to(waiting.at_its_place(ctx.now)).with_fact(task.id, FactKind::Submitted, None).with_wake(task.id);
     (body, change)
 }
 
@@ -118,7 +109,9 @@ mod tests {
     use super::*;
     use crate::command::Wake;
     use crate::command::testing::{at, id, queue, with_ctx};
+    use crate::id::Fence;
     use crate::queue::{FairnessKey, QueueSettings};
+    use crate::task::Place;
 
     fn new_task(start: Start) -> NewTask {
         NewTask {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{Conflict, Context, Decision, Numbers, Rejection, Task};
 use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Report};
-use crate::command::{claim, expire};
+use crate::command::report::AttemptReport;
+use crate::command::{claim, ending, expire};
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId};
 use crate::lease::Grace;
 use crate::queue::{Push, Queue, QueueId, QueueSettings};
@@ -154,15 +155,20 @@ pub fn attempt_id(seed: u8) -> AttemptId {
 }
 
 pub fn succeeded(result: &str) -> Report {
-    Report::Succeeded { result: Some(result.into()) }
+    Report::succeeded(Some(result.into()))
 }
 
 pub fn failed(code: &str) -> Report {
-    Report::Failed(Failure::new(code, "it broke", None, None))
+    Report::failed(Failure::new(code, "it broke", None, None))
+}
+
+/// A report of the attempt that a claim of this seed was granted.
+pub fn reported(seed: u8, report: &Report) -> AttemptReport {
+    AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report: report.clone() }
 }
 
 pub fn scheduled_retry() -> Waiting {
-    let closed = expire::close(&running(), AttemptState::Failed, Reason::HeartbeatTimeout, None, at(60_000));
+    let closed = ending::close(&running(), AttemptState::Failed, Reason::HeartbeatTimeout, None, at(60_000));
     Waiting {
         attempt: 1,
         fence: Fence(1),

@@ -8,9 +8,8 @@ use tenure_core::attempt::{ClosedAttempt, Failure, Report};
 use tenure_core::batch::{Outcome, World, needs_history};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
-use tenure_core::command::{
-    Command, Numbers, Reach, Task, complete, expire, fail, heartbeat, promote, redrive, release, retry,
-};
+use tenure_core::command::report::AttemptReport;
+use tenure_core::command::{Command, Numbers, Reach, Task, expire, heartbeat, promote, redrive, release, retry};
 use tenure_core::id::Fence;
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId};
@@ -144,13 +143,13 @@ fn command() -> impl Strategy<Value = Command> {
         })),
         2 => (seed.clone(), 0..2_u8).prop_map(|(seed, result)| {
             let (attempt_id, token) = credentials(seed);
-            let report = Report::Succeeded { result: Some(result.to_string().into()) };
-            Command::Complete(complete::Complete { task: id(), attempt_id, token, report })
+            let report = Report::succeeded(Some(result.to_string().into()));
+            Command::Report(AttemptReport { task: id(), attempt_id, token, report })
         }),
         3 => (seed.clone(), prop_oneof![Just("BUSY"), Just("DATA_QUALITY"), Just("CANCELLED")]).prop_map(|(seed, code)| {
             let (attempt_id, token) = credentials(seed);
-            let report = Report::Failed(Failure::new(code, "", None, None));
-            Command::Fail(fail::Fail { task: id(), attempt_id, token, report })
+            let report = Report::failed(Failure::new(code, "", None, None));
+            Command::Report(AttemptReport { task: id(), attempt_id, token, report })
         }),
         1 => prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)].prop_map(|mode| {
             Command::Cancel(Cancel { task: id(), reason: "stop".into(), mode, reach: Reach::All })

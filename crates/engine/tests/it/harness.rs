@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tenure_engine::core::attempt::{Progress, Report};
 use tenure_engine::core::command::claim::{Claim, Claimer, Grant};
-use tenure_engine::core::command::complete::Complete;
 use tenure_engine::core::command::heartbeat::Heartbeat;
+use tenure_engine::core::command::report::AttemptReport;
 use tenure_engine::core::command::submit::{NewTask, Start, Submit};
 use tenure_engine::core::command::{Answer, Command};
 use tenure_engine::{Engine, random_seed, store};
@@ -161,8 +161,8 @@ pub fn claim(worker: &str, max_jobs: usize) -> Claim {
 }
 
 pub fn complete(grant: &Grant) -> Command {
-    let report = Report::Succeeded { result: Some(r#"{"rows":1}"#.into()) };
-    Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    let report = Report::succeeded(Some(r#"{"rows":1}"#.into()));
+    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
 }
 
 pub fn heartbeat(grant: &Grant) -> Command {

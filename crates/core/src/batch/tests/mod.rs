@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::attempt::{AttemptState, Receipt};
 use crate::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, NotGrantedReason, Seed};
+use crate::command::report::AttemptReport;
 use crate::command::testing::{
     at, attempt_id, body, claimer, failed, id, no_backoff, one_attempt, queue, ready, running, running_with,
     scheduled_retry, settings, succeeded, swept, token,
@@ -56,12 +57,12 @@ fn claim_task(seed: u8) -> Command {
 
 fn complete(seed: u8) -> Command {
     let report = succeeded("1");
-    Command::Complete(complete::Complete { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
+    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
 }
 
 fn fail(seed: u8) -> Command {
     let report = failed("X");
-    Command::Fail(fail::Fail { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
+    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
 }
 
 fn heartbeat(seed: u8) -> Command {

@@ -4,7 +4,7 @@ use crate::command::cancel::{self, Cancel, Mode};
 use crate::command::claim::{self, Claimer};
 use crate::command::push::{self, PushOutcome, Pushed};
 use crate::command::testing::{
-    at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, running,
+    self, at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, running,
     to_finished, to_running, to_waiting, whole_task, with_ctx,
 };
 use crate::queue::Queue;
@@ -129,9 +129,7 @@ fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
 #[test]
 fn an_attempt_that_was_claimed_has_no_token() {
     let claimed = whole_task(Place::Running(running()), Spec::default());
-    let report = Report::Succeeded { result: Some("1".into()) };
-    let sent =
-        Reported { attempt_id: running().attempt_id, token: running().lease.token, worker: None, report: &report };
+    let sent = testing::reported(1, &Report::succeeded(Some("1".into())));
     let ended = with_ctx(1_000, |ctx| report::decide(&claimed, &sent, &[], &push_settings(), ctx));
     let ended = after(&ended, &claimed);
     assert_eq!(ended.place.state(), State::Succeeded);

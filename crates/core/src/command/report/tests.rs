@@ -1,10 +1,11 @@
 use super::*;
-use crate::attempt::Evidence;
+use crate::attempt::{Evidence, Failure};
 use crate::command::cancel::{self, Cancel, Mode};
 use crate::command::testing::{
-    at, attempt_id, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, running, running_with,
+    at, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, reported, running, running_with,
     settings, succeeded, swept, task, to_finished, to_waiting, token, whole_task, with_ctx,
 };
+use crate::event::FactKind;
 use crate::task::{CancelRequest, Spec, State};
 
 fn send(task: &Task, seed: u8, report: &Report, now: i64) -> Decision {
@@ -12,7 +13,7 @@ fn send(task: &Task, seed: u8, report: &Report, now: i64) -> Decision {
 }
 
 fn send_with(task: &Task, seed: u8, report: &Report, history: &[ClosedAttempt], now: i64) -> Decision {
-    let sent = Reported { attempt_id: attempt_id(seed), token: token(seed), worker: None, report };
+    let sent = reported(seed, report);
     with_ctx(now, |ctx| decide(task, &sent, history, &settings(), ctx))
 }
 
@@ -36,7 +37,7 @@ fn last(decision: &Decision) -> ClosedAttempt {
 }
 
 fn fatal() -> Report {
-    Report::Failed(Failure::new("X", "it broke for good", None, Some(false)))
+    Report::failed(Failure::new("X", "it broke for good", None, Some(false)))
 }
 
 fn canceling(requested_at: i64) -> Task {
@@ -71,7 +72,7 @@ fn a_completion_ends_the_task_with_its_result() {
 
 #[test]
 fn a_failure_leads_where_its_kind_says() {
-    let canceled_again = Report::Failed(Failure::new("CANCELLED", "", None, Some(true)));
+    let canceled_again = Report::failed(Failure::new("CANCELLED", "", None, Some(true)));
     for (what, spec, report, answer, state, attempt) in [
         ("retryable", Spec::default(), failed("X"), REQUEUED, State::Scheduled, AttemptState::Failed),
         ("retryable at once", no_backoff(), failed("X"), REQUEUED, State::Ready, AttemptState::Failed),
@@ -106,7 +107,7 @@ fn a_failure_that_says_timeout_waits_twice_as_long() {
 fn an_exact_replay_gets_the_same_receipt_and_changes_nothing() {
     for (what, spec, report) in [
         ("completed", Spec::default(), succeeded(r#"{"a":1,"b":[2]}"#)),
-        ("completed without a result", Spec::default(), Report::Succeeded { result: None }),
+        ("completed without a result", Spec::default(), Report::succeeded(None)),
         ("failed, in back-off", Spec::default(), failed("X")),
         ("failed, ready again", no_backoff(), failed("X")),
         ("failed, dead", one_attempt(), failed("X")),
@@ -143,7 +144,7 @@ fn other_content_for_a_reported_attempt_conflicts_and_is_kept_as_evidence() {
     let waiting = after(&send_running(Spec::default(), &failed("X"), 1_000));
     for (what, before, report, outcome) in [
         ("another result", &done, succeeded("2"), "SUCCEEDED"),
-        ("no result", &done, Report::Succeeded { result: None }, "SUCCEEDED"),
+        ("no result", &done, Report::succeeded(None), "SUCCEEDED"),
         ("failed after all", &done, failed("X"), "FAILED"),
         ("another error", &dead, failed("Y"), "FAILED"),
         ("succeeded after all", &dead, succeeded("1"), "SUCCEEDED"),
@@ -223,7 +224,7 @@ fn a_late_failure_that_is_final_withdraws_the_retry() {
 #[test]
 fn a_late_final_failure_stays_out_of_the_dead_letters_of_a_queue_without_them() {
     let queue = QueueSettings { no_dead_letter: true, ..settings() };
-    let sent = Reported { attempt_id: attempt_id(1), token: token(1), worker: None, report: &fatal() };
+    let sent = reported(1, &fatal());
     let decision = with_ctx(60_001, |ctx| decide(&swept(Spec::default()), &sent, &[], &queue, ctx));
     assert_eq!((receipt(&decision), to_finished(&decision).dead_lettered_at), (ENDED, None));
 }
@@ -284,7 +285,7 @@ fn a_superseded_report_is_kept_and_never_applied() {
     let change = decision.change.unwrap();
     assert_eq!(change.place, second.place);
     let [AttemptChange::Put(kept)] = &change.attempts[..] else { panic!("{change:?}") };
-    let evidence = Evidence::of(&succeeded("1"), None, at(61_000));
+    let evidence = Evidence::of(&succeeded("1"), at(61_000));
     assert_eq!((kept.number, &kept.evidence), (1, &Some(evidence)));
     assert_eq!((kept.state, kept.reason), (AttemptState::Failed, Reason::HeartbeatTimeout));
 }
@@ -320,7 +321,7 @@ fn the_wrong_token_is_refused_wherever_the_attempt_stands() {
         ("superseded", &second, 1, &history, false),
     ] {
         let report = succeeded("1");
-        let sent = Reported { attempt_id: attempt_id(attempt), token: token(9), worker: None, report: &report };
+        let sent = AttemptReport { token: token(9), ..reported(attempt, &report) };
         let decision = with_ctx(59_999, |ctx| decide(task, &sent, history, &settings(), ctx));
         let refusal = conflict(&decision);
         assert_eq!((refusal.kind, refusal.ack, decision.change), (ConflictKind::StaleLease, ack, None), "{what}");
@@ -336,7 +337,7 @@ fn an_attempt_that_nobody_knows_is_stale_and_leaves_no_trace() {
 #[test]
 fn the_message_of_a_refused_report_may_go_unless_it_is_the_live_one() {
     let report = succeeded("1");
-    let wrong = Reported { attempt_id: attempt_id(1), token: token(9), worker: None, report: &report };
+    let wrong = AttemptReport { token: token(9), ..reported(1, &report) };
     let refused = |task: &Task| with_ctx(1_000, |ctx| decide(task, &wrong, &[], &settings(), ctx));
     assert!(!conflict(&refused(&task(Place::Running(running())))).ack);
     assert!(conflict(&refused(&swept(Spec::default()))).ack);

@@ -2,7 +2,7 @@
 //! falsified, as a faulty store, clock or check would do it. Each must be found by the property that forbids it.
 
 use tenure_core::Timestamp;
-use tenure_core::attempt::{ClosedAttempt, Reason, Receipt, Report};
+use tenure_core::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Receipt, Report};
 use tenure_core::batch::{Outcome, Writes};
 use tenure_core::command::callback::Proof;
 use tenure_core::command::{Answer, Command, Conflict, ConflictKind, Rejection};
@@ -73,7 +73,7 @@ impl Mutant {
     }
 
     pub fn tamper_row(self, command: &Command, place: &mut Place, history: &mut [ClosedAttempt]) {
-        let reports = matches!(command, Command::Complete(_) | Command::Fail(_));
+        let reports = matches!(command, Command::Report(_));
         let claims = matches!(command, Command::Claim(_) | Command::ClaimTask(_));
         match (self, &mut *place) {
             (Self::GrantWithoutClosing, Place::Running(held)) if claims => {
@@ -134,10 +134,10 @@ impl Mutant {
     pub fn tamper_command(self, command: &Command, store: &Store) -> Command {
         let mut command = command.clone();
         if self == Self::FailureNotFinal
-            && let Command::Fail(fail) = &mut command
-            && let Report::Failed(failure) = &mut fail.report
+            && let Command::Report(sent) = &mut command
+            && let Some(failure) = sent.report.failure().cloned()
         {
-            failure.retryable = Some(true);
+            sent.report = Report::failed(Failure { retryable: Some(true), ..failure });
         }
         if self == Self::TokenIgnored
             && let Some(task) = command.task()
@@ -148,8 +148,7 @@ impl Mutant {
                 _ => place.last_attempt().map(|last| (last.id, last.token)),
             };
             match (&mut command, current) {
-                (Command::Complete(sent), Some((id, token))) => (sent.attempt_id, sent.token) = (id, token),
-                (Command::Fail(sent), Some((id, token))) => (sent.attempt_id, sent.token) = (id, token),
+                (Command::Report(sent), Some((id, token))) => (sent.attempt_id, sent.token) = (id, token),
                 (Command::Heartbeat(sent), Some((_, token))) => sent.token = token,
                 (Command::Callback(sent), Some((id, _))) => {
                     sent.attempt = place.attempt();
@@ -191,17 +190,21 @@ impl Mutant {
                 }
             }
         }
-        !(self == Self::AnswerWithoutCommit && matches!(command, Command::Complete(_)))
+        !(self == Self::AnswerWithoutCommit && is_completion(command))
     }
 
     pub fn tamper_outcome(self, command: &Command, outcome: Outcome) -> Outcome {
         match (self, command, &outcome) {
             (
                 Self::CompletionNotCompared,
-                Command::Complete(_),
+                command,
                 Err(Rejection::Conflict(Conflict { kind: ConflictKind::ConflictingCompletion, .. })),
-            ) => Ok(Answer::Reported(Receipt::Completed)),
+            ) if is_completion(command) => Ok(Answer::Reported(Receipt::Completed)),
             _ => outcome,
         }
     }
+}
+
+fn is_completion(command: &Command) -> bool {
+    matches!(command, Command::Report(sent) if sent.report.state() == AttemptState::Succeeded)
 }

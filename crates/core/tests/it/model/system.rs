@@ -17,7 +17,8 @@ use tenure_core::attempt::{Failure, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Seed};
-use tenure_core::command::{Answer, Command, Reach, complete, expire, fail, heartbeat, hello, promote, release};
+use tenure_core::command::report::AttemptReport;
+use tenure_core::command::{Answer, Command, Reach, expire, heartbeat, hello, promote, release};
 use tenure_core::id::Fence;
 use tenure_core::queue::{Queue, QueueId, QueueSettings};
 use tenure_core::retry::{Jitter, RetryPolicy};
@@ -533,8 +534,8 @@ impl State {
             }),
             Msg::Complete { grant, content } => {
                 let (attempt_id, token) = credentials(grant);
-                let report = Report::Succeeded { result: Some(result_text(grant, content).into()) };
-                Command::Complete(complete::Complete { task: name(grant), attempt_id, token, report })
+                let report = Report::succeeded(Some(result_text(grant, content).into()));
+                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report })
             }
             Msg::Fail { grant, failing } => {
                 let (attempt_id, token) = credentials(grant);
@@ -543,12 +544,12 @@ impl State {
                     Failing::Fatal => Failure::new("DATA_QUALITY", "", None, None),
                     Failing::Canceled => Failure::new("CANCELLED", "", None, None),
                 };
-                Command::Fail(fail::Fail { task: name(grant), attempt_id, token, report: Report::Failed(failure) })
+                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report: Report::failed(failure) })
             }
             Msg::Forged { grant, token } => {
-                let report = Report::Succeeded { result: None };
+                let report = Report::succeeded(None);
                 let (attempt_id, token) = (credentials(grant).0, credentials(token).1);
-                Command::Complete(complete::Complete { task: name(grant), attempt_id, token, report })
+                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report })
             }
             Msg::Granted { .. } | Msg::Stop { .. } | Msg::Over { .. } => unreachable!("answers go to workers"),
         }

@@ -7,9 +7,10 @@ use tenure_core::attempt::{Failure, Report};
 use tenure_core::batch::{KnownRun, Outcome, World};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::run::{CancelRun, NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start};
-use tenure_core::command::{Command, Numbers, Reach, Task, complete, fail};
+use tenure_core::command::{Command, Numbers, Reach, Task};
 use tenure_core::event::FactKind;
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId};
@@ -110,14 +111,14 @@ pub fn claim(task: usize) -> Command {
 
 pub fn complete(task: usize, result: &str) -> Command {
     let (attempt_id, token) = seed(task).draw(0);
-    let report = Report::Succeeded { result: Some(result.into()) };
-    Command::Complete(complete::Complete { task: id(task), attempt_id, token, report })
+    let report = Report::succeeded(Some(result.into()));
+    Command::Report(AttemptReport { task: id(task), attempt_id, token, report })
 }
 
 pub fn fail(task: usize, code: &str) -> Command {
     let (attempt_id, token) = seed(task).draw(0);
-    let report = Report::Failed(Failure::new(code, "it broke", None, None));
-    Command::Fail(fail::Fail { task: id(task), attempt_id, token, report })
+    let report = Report::failed(Failure::new(code, "it broke", None, None));
+    Command::Report(AttemptReport { task: id(task), attempt_id, token, report })
 }
 
 pub fn cancel(task: usize) -> Command {

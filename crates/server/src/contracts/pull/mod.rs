@@ -20,10 +20,9 @@ use tenure_contract::pull::{
 use tenure_core::attempt::{Failure, Progress, Receipt, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimed, Claimer};
-use tenure_core::command::complete::Complete;
-use tenure_core::command::fail::Fail;
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
 use tenure_core::command::hello::Hello;
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{Answer, Command, Rejection};
 use tenure_core::limits;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
@@ -294,8 +293,8 @@ pub fn complete_command(item: CompleteItem) -> Result<Command, Fault> {
         return Err(Fault::PayloadTooLarge { field: "result".to_owned() });
     }
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
-    let report = Report::Succeeded { result: item.result.map(|result| result.text()) };
-    Ok(Command::Complete(Complete { task, attempt_id, token, report }))
+    let report = Report::succeeded(item.result.map(|result| result.text()));
+    Ok(Command::Report(AttemptReport { task, attempt_id, token, report }))
 }
 
 pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
@@ -307,7 +306,7 @@ pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
     let stack = error.stack.as_deref().map(without_nul);
     let failure =
         Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable);
-    Ok(Command::Fail(Fail { task, attempt_id, token, report: Report::Failed(failure) }))
+    Ok(Command::Report(AttemptReport { task, attempt_id, token, report: Report::failed(failure) }))
 }
 
 /// Postgres keeps no NUL in a text.

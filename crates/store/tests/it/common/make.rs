@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tenure_core::attempt::{Failure, Report};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
-use tenure_core::command::complete::Complete;
-use tenure_core::command::fail::Fail;
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
 use tenure_core::command::release::Release;
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::Retry;
 use tenure_core::command::run::{NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start};
@@ -90,13 +89,13 @@ pub fn heartbeat(grant: &Grant) -> Command {
 }
 
 pub fn complete(grant: &Grant, result: &str) -> Command {
-    let report = Report::Succeeded { result: Some(result.into()) };
-    Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    let report = Report::succeeded(Some(result.into()));
+    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
 }
 
 pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {
-    let report = Report::Failed(Failure::new(code, "it broke", None, retryable));
-    Command::Fail(Fail { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    let report = Report::failed(Failure::new(code, "it broke", None, retryable));
+    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
 }
 
 pub fn cancel(task: TaskId, mode: Mode) -> Command {

@@ -6,7 +6,7 @@ use tenure_core::attempt::{Failure, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::Grant;
-use tenure_core::command::fail::Fail;
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::run::{CancelRun, Carried, NewMember, RunSubmitted, SubmitRun};
 use tenure_core::command::submit::{Submit, Submitted};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
@@ -494,9 +494,9 @@ async fn a_large_run_goes_in_steps(t: &Fixture) {
 async fn stacks_are_not_shown_with_a_run(t: &Fixture) {
     let id = put_graph(t, &[&[]]).await;
     let grant = t.claim_one("q").await;
-    let report = Report::Failed(Failure::new("X", "it broke", Some("a long stack"), Some(false)));
-    let fail = Fail { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report };
-    t.run(Command::Fail(fail)).await.unwrap();
+    let report = Report::failed(Failure::new("X", "it broke", Some("a long stack"), Some(false)));
+    let fail = AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report };
+    t.run(Command::Report(fail)).await.unwrap();
     let view = shown(t, id).await;
     let failure = view.tasks[0].failure.as_ref().unwrap();
     assert_eq!((&*failure.code, &*failure.message, &failure.stack), ("X", "it broke", &None));

@@ -10,15 +10,14 @@ use tenure_core::attempt::{AttemptState, Completion, Failure, Progress, Report};
 use tenure_core::command::callback::{Call, Callback, Proof};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, Seed};
-use tenure_core::command::complete::Complete;
 use tenure_core::command::expire::Expire;
-use tenure_core::command::fail::Fail;
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
 use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
 use tenure_core::command::release::Release;
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::Retry;
 use tenure_core::command::run::{CancelRun, Carried, NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
@@ -549,15 +548,15 @@ impl Known {
             Op::Complete { grant, result, guessed } => {
                 let grant = self.grant(*grant)?;
                 let result = result.map(|result| if result == 0 { "0".into() } else { r#"{"a":[1]}"#.into() });
-                let report = Report::Succeeded { result };
+                let report = Report::succeeded(result);
                 let token = token(grant, *guessed);
-                Command::Complete(Complete { task: grant.task, attempt_id: grant.attempt_id, token, report })
+                Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token, report })
             }
             Op::Fail { grant, code, retryable } => {
                 let grant = self.grant(*grant)?;
-                let report = Report::Failed(Failure::new(CODES[*code], "it broke", Some("at line 1"), *retryable));
+                let report = Report::failed(Failure::new(CODES[*code], "it broke", Some("at line 1"), *retryable));
                 let token = grant.token;
-                Command::Fail(Fail { task: grant.task, attempt_id: grant.attempt_id, token, report })
+                Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token, report })
             }
             Op::Cancel { task, mode, reach } => Command::Cancel(Cancel {
                 task: self.task(*task)?,
