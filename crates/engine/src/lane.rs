@@ -49,7 +49,7 @@ impl Request {
     }
 
     fn weight(&self) -> usize {
-        self.commands.iter().map(Command::weight).sum()
+        self.commands.iter().map(|command| command.profile().weight).sum()
     }
 }
 
@@ -298,7 +298,7 @@ async fn once(
     commands: &Arc<Vec<Command>>,
     retrying: bool,
 ) -> Result<Done, StoreError> {
-    let wanted = commands.iter().map(Command::numbers).sum();
+    let wanted = commands.iter().map(|command| command.profile().numbers).sum();
     let numbers = shared.numbers.take(&*shared.store, wanted).await?;
     let batch = Batch { commands: Arc::clone(commands), numbers, lane, retrying };
     // A panic inside the store must not end the lane.

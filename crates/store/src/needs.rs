@@ -70,7 +70,7 @@ impl<'a> Needs<'a> {
                     not_scanned.extend(rows);
                 }
             }
-            if command.needs_body() {
+            if command.profile().body {
                 needs.bodies.extend(named);
                 needs.bodies.extend(command.rows());
             }

@@ -41,7 +41,7 @@ impl World {
             let key = (Arc::clone(worker), Arc::clone(claim_id));
             rows.extend(self.made.claims.get(&key).into_iter().flatten());
         }
-        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };
+        let ctx = Context::new(self.now, self.grace, &mut self.numbers);
         let mut grants = Vec::new();
         for cell in rows.iter().filter_map(|row| self.tasks.get(row)) {
             // An earlier command of the batch may have ended this claim's attempt and given the task to somebody else.
@@ -70,7 +70,7 @@ impl World {
                 continue;
             };
             let Place::Ready(waiting) = &task.place else { continue };
-            let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };
+            let ctx = Context::new(self.now, self.grace, &mut self.numbers);
             let index = claimed.grants.len();
             let (change, grant) = claim::grant(task.id, waiting, &command.claimer, index, &cell.queue, &ctx);
             let fair = waiting.fair.clone();

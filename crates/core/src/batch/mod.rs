@@ -5,6 +5,7 @@
 //! fails nothing else.
 
 mod claiming;
+mod keys;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -13,13 +14,14 @@ mod writes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use keys::{IdempotencyScope, KeyOwner};
 pub use runs::{Ends, KnownRun, Referring, RunCell};
 pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 
-use crate::attempt::{ClosedAttempt, Reason};
+use crate::attempt::ClosedAttempt;
 use crate::command::{
     Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, callback, cancel,
-    claim, ending, expire, heartbeat, hello, pause, promote, push, redrive, release, report, retry, submit,
+    claim, expire, heartbeat, hello, pause, promote, push, redrive, release, report, retry, submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -119,18 +121,6 @@ impl QueueCell {
     pub fn loaded(queue: Queue, running: u32) -> Self {
         Self { original: queue.clone(), queue, running }
     }
-}
-
-/// Where an idempotency key is unique: tenant, workspace, key.
-pub type IdempotencyScope = (Arc<str>, Arc<str>, Arc<str>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyOwner {
-    pub id: TaskId,
-    /// Who submitted the task that has the key.
-    pub owner: Option<Arc<str>>,
-    pub fingerprint: [u8; 32],
-    pub state: State,
 }
 
 /// Whether a command can be judged only with the earlier attempts of its task.
@@ -326,62 +316,31 @@ impl World {
     }
 
     fn submit(&mut self, command: &submit::Submit) -> Outcome {
-        let mut answers = Vec::with_capacity(command.tasks.len());
-        let mut keys = HashMap::new();
-        // First all checks, then all changes: one bad entry refuses the whole submission.
-        for (index, task) in command.tasks.iter().enumerate() {
-            let known = self.tasks.get(&task.id.seq()).filter(|cell| cell.task.id == task.id);
-            if let Some(cell) = known {
-                let state = cell.task.place.state();
-                answers.push(Some(submit::Submitted { id: task.id, state, created: true }));
-                continue;
-            }
-            let queue = self.names.get(&task.queue).and_then(|id| self.queues.get(id));
-            if queue.is_some_and(|cell| !cell.queue.takes(&task.tenant)) {
-                return Err(Rejection::QueueNotFound);
-            }
-            if let Some(refusal) = queue.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
-                return Err(refusal);
-            }
-            let Some(idempotency) = &task.idempotency else {
-                answers.push(None);
-                continue;
-            };
-            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
-            match self.keys.get(&scope).or_else(|| keys.get(&scope)) {
-                // Another owner's task is not to be seen; that its key is taken cannot be hidden.
-                Some(known) if task.owner.is_some() && task.owner != known.owner => {
-                    return Err(Rejection::IdempotencyConflict { index, existing: None });
-                }
-                Some(owner) if owner.fingerprint == idempotency.fingerprint => {
-                    // An earlier command of the batch may have moved it since its key was read.
-                    let moved = self.tasks.get(&owner.id.seq()).filter(|cell| cell.task.id == owner.id);
-                    let state = moved.map_or(owner.state, |cell| cell.task.place.state());
-                    answers.push(Some(submit::Submitted { id: owner.id, state, created: false }));
-                }
-                Some(owner) => return Err(Rejection::IdempotencyConflict { index, existing: Some(owner.id) }),
-                None => {
-                    let state = match task.start {
-                        submit::Start::At(at) if at > self.now => State::Scheduled,
-                        submit::Start::After(ms) if ms > 0 => State::Scheduled,
-                        _ => State::Ready,
-                    };
-                    let (id, owner) = (task.id, task.owner.clone());
-                    keys.insert(scope, KeyOwner { id, owner, fingerprint: idempotency.fingerprint, state });
-                    answers.push(None);
-                }
-            }
-        }
+        let find = |task: &submit::NewTask| submit::Known {
+            made: self.state_of(task.id),
+            queue: self.names.get(&task.queue).and_then(|id| self.queues.get(id)).map(|cell| &cell.queue),
+            // An earlier command of the batch may have moved the task since its key was read.
+            key: task
+                .key_scope()
+                .and_then(|scope| self.keys.get(&scope))
+                .map(|known| KeyOwner { state: self.state_of(known.id).unwrap_or(known.state), ..known.clone() }),
+        };
+        let submit::Checked { existing, keys } = submit::check(command, self.now, find)?;
         self.keys.extend(keys);
-        let answers = answers.into_iter().zip(&command.tasks);
-        Ok(Answer::Submitted(answers.map(|(known, task)| known.unwrap_or_else(|| self.create(task))).collect()))
+        let tasks = existing.into_iter().zip(&command.tasks);
+        Ok(Answer::Submitted(tasks.map(|(known, task)| known.unwrap_or_else(|| self.create(task))).collect()))
+    }
+
+    /// Where a loaded task is.
+    fn state_of(&self, id: TaskId) -> Option<State> {
+        self.tasks.get(&id.seq()).filter(|cell| cell.task.id == id).map(|cell| cell.task.place.state())
     }
 
     fn create(&mut self, task: &submit::NewTask) -> submit::Submitted {
         let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
             unreachable!("the store makes the queues that a submit names before it loads them")
         };
-        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };
+        let ctx = Context::new(self.now, self.grace, &mut self.numbers);
         let (body, change) = submit::decide(task, &queue.queue, &ctx);
         let state = change.place.state();
         self.born(body, change);
@@ -426,13 +385,7 @@ impl World {
         self.incarnations.insert(Arc::clone(&command.worker), Arc::clone(&command.incarnation));
         self.made.hellos.push(command.clone());
         for row in self.held.get(&command.worker).cloned().unwrap_or_default() {
-            let _ = self.on_row(row, |task, _, queue, ctx| match &task.place {
-                Place::Running(running) if hello::voids(command, running) => Decision::accept(
-                    ending::end_attempt(task.id, running, Reason::WorkerLost, queue, ctx),
-                    Answer::Done(true),
-                ),
-                _ => Decision::unchanged(Answer::Done(false)),
-            });
+            let _ = self.on_row(row, |task, _, queue, ctx| hello::void(task, command, queue, ctx));
         }
         Ok(Answer::Done(true))
     }
@@ -443,10 +396,7 @@ impl World {
             let stopping = self.is_stopping(*row);
             let outcome = self.on_row(*row, |task, _, queue, ctx| {
                 ctx.sealed |= stopping;
-                match redrive::decide(task, command, queue, ctx) {
-                    Some(change) => Decision::accept(change, Answer::Done(true)),
-                    None => Decision::unchanged(Answer::Done(false)),
-                }
+                redrive::decide(task, command, queue, ctx)
             });
             released += u64::from(outcome == Ok(Answer::Done(true)));
         }

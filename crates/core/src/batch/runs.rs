@@ -112,7 +112,7 @@ impl World {
         if self.runs.get(&new.id.seq()).is_some_and(|cell| cell.run.id == new.id) {
             return Ok(Answer::RunSubmitted(RunSubmitted { id: new.id, created: true }));
         }
-        let scope = new.key.as_ref().map(|key| (Arc::clone(&new.tenant), Arc::clone(&new.workspace), Arc::clone(key)));
+        let scope = new.key_scope();
         if let Some(known) = scope.as_ref().and_then(|scope| self.run_keys.get(scope)) {
             let requested = new.fingerprint;
             // Another owner's run is not to be seen; that its key is taken cannot be hidden.
@@ -148,8 +148,7 @@ impl World {
             if let Some(refusal) = ttl.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
                 return Err(refusal);
             }
-            let Some(idempotency) = &task.idempotency else { continue };
-            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+            let Some(scope) = task.key_scope() else { continue };
             if let Some(known) = self.keys.get(&scope) {
                 let hidden = task.owner.is_some() && task.owner != known.owner;
                 return Err(Rejection::IdempotencyConflict { index, existing: (!hidden).then_some(known.id) });
@@ -197,7 +196,7 @@ impl World {
         let Some(queue) = self.names.get(&task.queue).and_then(|id| self.queues.get(id)) else {
             unreachable!("the store makes the queues that a submit names before it loads them")
         };
-        let ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed: false };
+        let ctx = Context::new(self.now, self.grace, &mut self.numbers);
         let (mut body, change) = submit::decide(task, &queue.queue, &ctx);
         let (Place::Scheduled(waiting) | Place::Ready(waiting)) = &change.place else { return };
         let (run, row) = (command.run.id, task.id.seq());
@@ -249,8 +248,7 @@ impl World {
         self.made.runs.edges.extend(open);
         // A new task has not been anything else before: what it is born as counts as a move.
         let ended = change.place.end().is_some();
-        if let Some(idempotency) = &task.idempotency {
-            let scope = (Arc::clone(&task.tenant), Arc::clone(&task.workspace), Arc::clone(&idempotency.key));
+        if let Some((scope, idempotency)) = task.key_scope().zip(task.idempotency.as_ref()) {
             let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
             self.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: change.place.state() });
         }

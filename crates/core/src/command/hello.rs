@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use super::Rejection;
+use super::{Answer, Context, Decision, Rejection, Task, ending};
+use crate::attempt::Reason;
 use crate::id::WorkerId;
-use crate::task::Running;
+use crate::queue::QueueSettings;
+use crate::task::{Place, Running};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -25,8 +27,19 @@ pub fn decide(known: Option<&str>, command: &Hello) -> Result<bool, Rejection> {
     }
 }
 
+/// Ends an attempt that an older process of the same worker held.
+pub fn void(task: &Task, command: &Hello, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
+    match &task.place {
+        Place::Running(running) if voids(command, running) => {
+            let change = ending::end_attempt(task.id, running, Reason::WorkerLost, queue, ctx);
+            Decision::accept(change, Answer::Done(true))
+        }
+        _ => Decision::unchanged(Answer::Done(false)),
+    }
+}
+
 /// Whether a lease belongs to an older process of the same worker.
-pub fn voids(command: &Hello, running: &Running) -> bool {
+fn voids(command: &Hello, running: &Running) -> bool {
     running.lease.holder.as_ref() == Some(&command.worker)
         && running.incarnation.as_ref().is_some_and(|incarnation| **incarnation < *command.incarnation)
 }

@@ -11,6 +11,7 @@ pub mod expire;
 pub mod heartbeat;
 pub mod hello;
 pub mod pause;
+mod profile;
 pub mod promote;
 pub mod push;
 pub mod redrive;
@@ -25,11 +26,12 @@ pub(crate) mod testing;
 
 use std::sync::Arc;
 
+pub use profile::{Kind, Profile, Target};
+
 use crate::attempt::{ClosedAttempt, Reason, Receipt};
 use crate::event::{Fact, FactKind};
-use crate::id::{RunId, Seq, TaskId};
+use crate::id::{RunId, TaskId};
 use crate::lease::Grace;
-use crate::limits;
 use crate::queue::QueueId;
 use crate::run::RunState;
 use crate::task::{Body, Place, State};
@@ -53,6 +55,13 @@ pub struct Context<'a> {
     /// The task has ended, and its end has had consequences in its run or its run has ended too: no late report and no
     /// retry changes it any more.
     pub sealed: bool,
+}
+
+impl<'a> Context<'a> {
+    /// For a task whose end is not sealed.
+    pub const fn new(now: Timestamp, grace: Grace, numbers: &'a mut Numbers) -> Self {
+        Self { now, grace, numbers, sealed: false }
+    }
 }
 
 /// Fresh sequence numbers, reserved before the batch began.
@@ -336,63 +345,6 @@ pub enum Command {
     Pushed(push::Pushed),
     SubmitRun(run::SubmitRun),
     CancelRun(run::CancelRun),
-}
-
-impl Command {
-    /// The task that the command names, if it names one.
-    pub fn task(&self) -> Option<TaskId> {
-        match self {
-            Self::ClaimTask(c) => Some(c.task),
-            Self::Heartbeat(c) => Some(c.task),
-            Self::Report(c) => Some(c.task),
-            Self::Cancel(c) => Some(c.task),
-            Self::Retry(c) => Some(c.task),
-            Self::Callback(c) => Some(c.task),
-            _ => None,
-        }
-    }
-
-    /// Rows that background work names; they were read from the store and are checked again.
-    pub fn rows(&self) -> &[Seq] {
-        match self {
-            Self::Expire(c) => std::slice::from_ref(&c.row),
-            Self::Promote(c) => std::slice::from_ref(&c.row),
-            Self::Release(c) => std::slice::from_ref(&c.row),
-            Self::Redrive(c) => &c.rows,
-            Self::TakePush(c) => std::slice::from_ref(&c.row),
-            Self::Pushed(c) => std::slice::from_ref(&c.row),
-            _ => &[],
-        }
-    }
-
-    /// Whether the decision reads the task's body.
-    pub fn needs_body(&self) -> bool {
-        matches!(self, Self::Cancel(_) | Self::Retry(_) | Self::Redrive(_) | Self::Callback(_))
-    }
-
-    /// How many fresh numbers the decision can use.
-    pub fn numbers(&self) -> usize {
-        match self {
-            Self::Submit(_) | Self::SubmitRun(_) | Self::Claim(_) | Self::SetQueue(_) | Self::PauseQueue(_) => 0,
-            Self::Redrive(c) => c.rows.len(),
-            // Whoever touches a running task may find its lease expired and put it back first.
-            Self::Hello(_) => crate::batch::VOID_ROWS,
-            Self::CancelRun(_) => limits::RUN_TASKS,
-            _ => 2,
-        }
-    }
-
-    /// How much work it is, in tasks: what bounds a batch.
-    pub fn weight(&self) -> usize {
-        match self {
-            Self::Submit(c) => c.tasks.len(),
-            Self::SubmitRun(c) => c.tasks.len(),
-            Self::CancelRun(_) => limits::RUN_TASKS,
-            Self::Claim(c) => c.max_jobs,
-            Self::Redrive(c) => c.rows.len(),
-            _ => 1,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 pub struct SubmitRun {
     pub run: NewRun,
     pub tasks: Vec<NewMember>,
-    /// Whose the queues become that do not exist yet; `None` is shared by all tenants.
+    /// Tenant that will own any queue this creates; `None` is shared by all tenants.
     pub maker: Option<Arc<str>>,
 }
 

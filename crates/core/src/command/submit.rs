@@ -1,9 +1,10 @@
 //! New work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Change, Context, Rejection};
+use crate::batch::{IdempotencyScope, KeyOwner};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::limits;
@@ -15,7 +16,7 @@ use crate::time::{DurationMs, Timestamp};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submit {
     pub tasks: Vec<NewTask>,
-    /// Whose the queues become that do not exist yet; `None` is shared by all tenants.
+    /// Tenant that will own any queue this creates; `None` is shared by all tenants.
     pub maker: Option<Arc<str>>,
 }
 
@@ -47,11 +48,95 @@ pub enum Start {
     At(Timestamp),
 }
 
+impl Start {
+    /// When the task is due, if it is submitted at `now`.
+    fn run_at(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::After(ms) => now.plus(ms),
+            Self::At(point) => point.max(now),
+        }
+    }
+
+    /// Where the task is at first.
+    fn state(self, now: Timestamp) -> State {
+        if self.run_at(now) > now { State::Scheduled } else { State::Ready }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
     pub id: TaskId,
     pub state: State,
     pub created: bool,
+}
+
+/// What is known about a task to be.
+#[derive(Debug, Default)]
+pub struct Known<'a> {
+    /// An earlier try of the same submission made it: where it is now.
+    pub made: Option<State>,
+    /// `None` if the queue does not exist yet.
+    pub queue: Option<&'a Queue>,
+    /// The task that has its idempotency key.
+    pub key: Option<KeyOwner>,
+}
+
+/// A submission that may be carried out.
+#[derive(Debug)]
+pub struct Checked {
+    /// For each entry the task that it stands for already. An entry without one is created.
+    pub existing: Vec<Option<Submitted>>,
+    /// Keys that the created tasks take.
+    pub keys: HashMap<IdempotencyScope, KeyOwner>,
+}
+
+/// Checks all entries before anything is created: one bad entry refuses the whole submission.
+pub fn check<'a>(command: &Submit, now: Timestamp, find: impl Fn(&NewTask) -> Known<'a>) -> Result<Checked, Rejection> {
+    let mut checked = Checked { existing: Vec::with_capacity(command.tasks.len()), keys: HashMap::new() };
+    for (index, task) in command.tasks.iter().enumerate() {
+        let known = find(task);
+        if let Some(state) = known.made {
+            checked.existing.push(Some(Submitted { id: task.id, state, created: true }));
+            continue;
+        }
+        if known.queue.is_some_and(|queue| !queue.takes(&task.tenant)) {
+            return Err(Rejection::QueueNotFound);
+        }
+        if let Some(refusal) = known.queue.and_then(|queue| token_ttl(task, index, queue, now)) {
+            return Err(refusal);
+        }
+        let existing = match task.key_scope().zip(task.idempotency.as_ref()) {
+            None => None,
+            Some((scope, idempotency)) => match known.key.as_ref().or_else(|| checked.keys.get(&scope)) {
+                Some(holder) => Some(same_task(task, index, idempotency, holder)?),
+                None => {
+                    let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
+                    checked.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: task.start.state(now) });
+                    None
+                }
+            },
+        };
+        checked.existing.push(existing);
+    }
+    Ok(checked)
+}
+
+/// The same key with the same content is the same task.
+fn same_task(
+    task: &NewTask,
+    index: usize,
+    idempotency: &Idempotency,
+    holder: &KeyOwner,
+) -> Result<Submitted, Rejection> {
+    // Another owner's task must not be seen; that its key is taken cannot be hidden.
+    if task.owner.is_some() && task.owner != holder.owner {
+        return Err(Rejection::IdempotencyConflict { index, existing: None });
+    }
+    if holder.fingerprint != idempotency.fingerprint {
+        return Err(Rejection::IdempotencyConflict { index, existing: Some(holder.id) });
+    }
+    Ok(Submitted { id: holder.id, state: holder.state, created: false })
 }
 
 /// Refuses a task whose tokens could run out before its attempt does: of a queue that pushes, or one that asks for a
@@ -74,11 +159,7 @@ pub fn token_ttl(task: &NewTask, index: usize, queue: &Queue, now: Timestamp) ->
 
 /// A task as it is born.
 pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change) {
-    let run_at = match task.start {
-        Start::Now => ctx.now,
-        Start::After(ms) => ctx.now.plus(ms),
-        Start::At(point) => point.max(ctx.now),
-    };
+    let run_at = task.start.run_at(ctx.now);
     let body = Body {
         id: task.id,
         queue: queue.id,

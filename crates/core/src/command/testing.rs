@@ -100,7 +100,7 @@ pub fn running_with(spec: Spec) -> Running {
 /// What a claim of this seed makes of a ready task.
 pub fn granted(waiting: &Waiting, seed: u8, now: i64) -> Running {
     let mut numbers = Numbers::new(100, 200);
-    let ctx = Context { now: at(now), grace: Grace::NONE, numbers: &mut numbers, sealed: false };
+    let ctx = Context::new(at(now), Grace::NONE, &mut numbers);
     let (change, _) = claim::grant(id(), waiting, &claimer(seed), 0, &queue(), &ctx);
     match change.place {
         Place::Running(running) => running,
@@ -116,7 +116,7 @@ pub fn push_settings() -> QueueSettings {
 /// Granted at 0 by a dispatcher of seed 1, and on its way.
 pub fn dispatched(spec: Spec) -> Running {
     let mut numbers = Numbers::new(100, 200);
-    let ctx = Context { now: at(0), grace: Grace::NONE, numbers: &mut numbers, sealed: false };
+    let ctx = Context::new(at(0), Grace::NONE, &mut numbers);
     let queue = Queue { settings: push_settings(), ..queue() };
     let waiting = Waiting { carry: Carry::fresh(spec), ..ready() };
     let dispatcher = claim::Claimer::delivery(claimer(1).seed);
@@ -194,7 +194,7 @@ pub fn with_ctx<T>(now: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
 /// Runs `f` at `now` with an outage grace that ends at `until`.
 pub fn with_grace<T>(now: i64, until: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut numbers = Numbers::new(1_000, 2_000);
-    f(&mut Context { now: at(now), grace: Grace::until(at(until)), numbers: &mut numbers, sealed: false })
+    f(&mut Context::new(at(now), Grace::until(at(until)), &mut numbers))
 }
 
 pub fn conflict(decision: &Decision) -> Conflict {

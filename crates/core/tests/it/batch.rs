@@ -79,7 +79,7 @@ fn body(backoff_ms: i64) -> Arc<Body> {
 impl Row {
     /// One transaction: load, decide, write.
     fn execute(&mut self, commands: &[Command], body: &Arc<Body>, now: Timestamp) -> Vec<Outcome> {
-        let numbers = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+        let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
         let mut world = World::new(now, Grace::NONE, Numbers::new(1, 1 + numbers));
         world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
         if commands.iter().any(|command| needs_history(command, &self.place)) {

@@ -7,7 +7,7 @@ mod writes;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::attempt::{AttemptState, Receipt};
+use crate::attempt::{AttemptState, Reason, Receipt};
 use crate::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, NotGrantedReason, Seed};
 use crate::command::report::AttemptReport;
 use crate::command::testing::{
@@ -22,7 +22,7 @@ use crate::task::{Carry, FailReason, Idempotency, Running, Spec, Waiting};
 
 /// A world with the queue `q`, in which each command may use the numbers that it says it needs and no more.
 fn world_for(now: i64, commands: &[Command]) -> World {
-    let numbers = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+    let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
     let mut world = World::new(at(now), Grace::NONE, Numbers::new(1_000, 1_000 + numbers));
     world.add_queue(queue(), 0);
     world

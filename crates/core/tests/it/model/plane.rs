@@ -135,7 +135,7 @@ impl Store {
     fn load(&self, command: &Command, now: u8, config: &Config) -> World {
         let silent_for_ms = at(now).since(at(self.alive_at));
         let grace = Grace::from_marks(at(now), silent_for_ms, at(self.grace_until));
-        let numbers = Numbers::new(1_000, 1_000 + command.numbers() as i64);
+        let numbers = Numbers::new(1_000, 1_000 + command.profile().numbers as i64);
         let mut world = World::new(at(now), config.mutant.tamper_grace(grace), numbers);
         let open = self.rows.iter().filter(|row| matches!(row.place, Place::Running(_))).count();
         world.add_queue(config.queue(), config.mutant.tamper_open(open) as u32);
@@ -178,7 +178,7 @@ impl Store {
         if needs_history(command, &place) {
             world.history.insert(seq, history);
         }
-        let body = command.needs_body().then(|| Arc::clone(body));
+        let body = command.profile().body.then(|| Arc::clone(body));
         world.add_task(Task { id: row.id, place, body });
     }
 

@@ -143,7 +143,7 @@ impl Plane {
 
     /// One transaction: load, decide, draw the consequences, write.
     pub fn execute(&mut self, commands: &[Command], now: i64) -> Vec<Outcome> {
-        let numbers = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+        let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
         let mut world = World::new(at(now), Grace::NONE, Numbers::new(1_000_000, 1_000_000 + numbers));
         world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
         self.load(&mut world, commands);

@@ -182,7 +182,7 @@ pub struct Client {
 impl Client {
     /// A batch with as many numbers as its commands can use.
     pub async fn batch(&self, commands: Vec<Command>) -> Batch {
-        let numbers = commands.iter().map(Command::numbers).sum::<usize>();
+        let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>();
         let numbers = self.store.reserve_numbers(numbers as i64).await.unwrap();
         Batch { commands: Arc::new(commands), numbers, lane: Lane::Work, retrying: false }
     }

@@ -189,7 +189,7 @@ impl Three {
         if commands.is_empty() {
             return Ok(());
         }
-        let wanted = commands.iter().map(Command::numbers).sum::<usize>() as i64;
+        let wanted = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
         let start = self.known.next_number + 1;
         self.known.next_number += wanted;
         let numbers = Numbers::new(start, start + wanted);
