@@ -8,6 +8,7 @@ pub mod attempt;
 pub mod batch;
 pub mod command;
 pub mod event;
+pub mod fingerprint;
 pub mod id;
 pub mod json;
 pub mod lease;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use tenure_contract::callback::Resources;
 use tenure_contract::user::{QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission};
 use tenure_core::command::submit::{NewTask, Start};
@@ -11,7 +10,7 @@ use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
-use tenure_core::{RunId, TaskId, Timestamp};
+use tenure_core::{RunId, TaskId, Timestamp, fingerprint};
 
 use crate::access::caller::Caller;
 use crate::error::Fault;
@@ -137,7 +136,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
             .transpose()?,
         envelope,
     };
-    new.idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint(&new) });
+    new.idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint::of_task(&new) });
     Ok(new)
 }
 
@@ -158,6 +157,7 @@ fn envelope(task: &TaskSubmission, at: At) -> Result<Option<Arc<EnvelopeSpec>>, 
         cpu_millicores: amount(resources.and_then(|r| r.cpu_millicores), "resources.cpu_millicores")?,
         token_ttl_ms: ttl.transpose()?,
     };
+    let envelope = without_defaults(envelope, &task.operator);
     Ok((envelope != EnvelopeSpec::default()).then(|| Arc::new(envelope)))
 }
 
@@ -262,43 +262,11 @@ pub fn pairs(tags: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<Str
     Ok(tags)
 }
 
-/// Digest of what was submitted, with defaults filled in: a field that is left out and its default are the same.
-fn fingerprint(task: &NewTask) -> [u8; 32] {
-    Sha256::digest(content(task).to_string().as_bytes()).into()
-}
-
-/// What was submitted, with defaults filled in.
-pub fn content(task: &NewTask) -> serde_json::Value {
-    // serde_json keeps the keys of a `Value` sorted, so equal payloads give equal texts. A payload that is nested too
-    // deeply for a `Value` counts as it was written.
-    let payload = serde_json::from_str::<serde_json::Value>(&task.payload)
-        .map_or_else(|_| task.payload.to_string(), |value| value.to_string());
-    let start = match task.start {
-        Start::Now => serde_json::json!(0),
-        Start::After(ms) => serde_json::json!(ms),
-        Start::At(at) => serde_json::json!(at.to_string()),
-    };
-    let spec = &task.spec;
-    let mut content = serde_json::json!({
-        "queue": task.queue, "operator": task.operator, "tenant": task.tenant, "workspace": task.workspace,
-        "priority": task.priority, "payload": payload, "start": start, "tags": task.tags,
-        "max_attempts": spec.max_attempts(), "timeout_ms": spec.timeout_ms(), "retry": spec.retry(),
-        "cancel_grace_ms": spec.cancel_grace_ms(), "lease_ttl_ms": spec.lease_ttl_ms, "heartbeat_ms": spec.heartbeat_ms,
-        "deadline": spec.deadline,
-    });
-    // Whoever sends none of it, or what would be taken anyway, has the same digest as before there was any.
-    if let Some(envelope) = task.envelope.as_deref().map(|envelope| without_defaults(envelope, &task.operator))
-        && envelope != EnvelopeSpec::default()
-    {
-        content["envelope"] = serde_json::json!(envelope);
-    }
-    content
-}
-
-fn without_defaults(envelope: &EnvelopeSpec, operator: &str) -> EnvelopeSpec {
+/// Whatever is the default anyway is left out, so that it makes no difference to the fingerprint of a submission.
+fn without_defaults(envelope: EnvelopeSpec, operator: &str) -> EnvelopeSpec {
     let usual = Resources::default();
     EnvelopeSpec {
-        asset_id: envelope.asset_id.clone().filter(|asset| **asset != *operator),
+        asset_id: envelope.asset_id.filter(|asset| **asset != *operator),
         memory_bytes: envelope.memory_bytes.filter(|bytes| *bytes != usual.memory_bytes),
         cpu_millicores: envelope.cpu_millicores.filter(|cpu| *cpu != usual.cpu_millicores),
         token_ttl_ms: envelope.token_ttl_ms,

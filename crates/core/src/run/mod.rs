@@ -3,6 +3,7 @@
 //! A run is its tasks and the edges between them. Each edge resolves once, when the task before it ends; what that leads
 //! to is decided with the end itself. The run's own row counts how its tasks ended and says the rest.
 
+pub mod plan;
 pub mod reference;
 
 use std::collections::BTreeMap;

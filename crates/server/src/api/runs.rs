@@ -14,6 +14,7 @@ use tenure_contract::user::{CancelRequest, Page};
 use tenure_contract::words::RunState;
 use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::run::plan;
 use tenure_core::{RunId, limits};
 use tenure_engine::store::{RunFilter, RunView, RunWeight};
 
@@ -48,8 +49,8 @@ pub async fn submit(
         let raw = request::read(&headers, body, limits::BATCH_BODY_BYTES).await?;
         let submission: run_plan::Submission = raw.decode()?;
         let minted = app.engine.mint(submission.ids()?).await?;
-        let plan = submission.plan(&minted, &caller)?;
-        start(&app, plan, raw.bytes.len()).await
+        let run = submission.plan(&minted, &caller)?;
+        start(&app, run, raw.bytes.len()).await
     };
     created(answer.await, &id)
 }
@@ -231,10 +232,8 @@ pub async fn rerun(
         let (run, reach) = (validate::run_id(&run, "id")?, caller.reach());
         let weight = app.engine.run_weight(run, &reach).await?;
         let RunWeight { run: parent, bytes } = weight.ok_or(Fault::Refused(Rejection::RunNotFound))?;
-        if !run_plan::is_rerunnable(&parent) {
-            return Err(Fault::Refused(Rejection::RunNotRerunnable { state: parent.state() }));
-        }
-        // What has ended does not grow any more: it is weighed before it is read.
+        plan::check_rerun(&parent).map_err(Fault::Refused)?;
+        // A run that has ended does not grow any more: its size is checked before it is read.
         if bytes > limits::CARRIED_BYTES as u64 {
             let (has, limit) = (bytes >> 20, limits::CARRIED_BYTES >> 20);
             let message =
@@ -243,19 +242,15 @@ pub async fn rerun(
         }
         let material = app.engine.run_material(run, &reach).await?;
         let material = material.ok_or(Fault::Refused(Rejection::RunNotFound))?;
-        // Retention has begun to remove it: what is left of it is no run.
-        if material.tasks.len() != material.run.counts.total() as usize {
-            return Err(Fault::Refused(Rejection::RunNotFound));
-        }
         let minted = app.engine.mint(material.tasks.len() + 1).await?;
         let now = app.engine.now().await?;
-        let plan = run_plan::rerun(&material, &minted, asked.run_key.as_deref(), &caller, now)?;
-        let held = plan.tasks.iter().map(|one| {
+        let again = run_plan::rerun(&material, &minted, asked.run_key.as_deref(), &caller, now)?;
+        let held = again.tasks.iter().map(|one| {
             let result = one.carried.as_ref().and_then(|carried| carried.result.as_deref());
             one.task.payload.len() + result.map_or(0, str::len)
         });
         let bytes = held.sum();
-        start(&app, plan, bytes).await
+        start(&app, again, bytes).await
     };
     let answer = audit::operation(&app, &caller, &id, "run.rerun", &run, answer.await).await;
     created(answer, &id)
