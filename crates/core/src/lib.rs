@@ -17,6 +17,7 @@ pub mod queue;
 pub mod retry;
 pub mod run;
 pub mod task;
+pub mod tenant;
 pub mod time;
 pub mod why;
 

@@ -25,6 +25,7 @@ mod outbox;
 mod random;
 mod replicas;
 mod sweep;
+mod tenants;
 mod waiters;
 
 pub use claims::ClaimWait;
@@ -35,6 +36,7 @@ pub use events::{Event, EventId, Events};
 pub use lane::Reply;
 pub use outbox::Transports;
 pub use random::{random_bits, random_seed};
+pub use tenants::Tenants;
 pub use tenure_core as core;
 pub use tenure_store as store;
 pub use tenure_transport as transport;

@@ -15,7 +15,7 @@ use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
 use crate::push::{HttpCourier, PushTargets};
-use crate::tenants::Tenants;
+use crate::tenants::Admission;
 use crate::transports::Transports;
 
 /// How a server is set up.
@@ -62,7 +62,7 @@ pub struct Inner {
     pub engine: Engine,
     pub access: Live<Access>,
     pub identity: Arc<Identity>,
-    pub tenants: Tenants,
+    pub admission: Admission,
     pub transports: Transports,
     pub push: Option<Live<PushTargets>>,
     /// Deliveries of tasks that are pushed.
@@ -90,7 +90,7 @@ impl App {
         Self(Arc::new(Inner {
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
-            tenants: Tenants::new(engine.clone()),
+            admission: Admission::new(&engine),
             transports: config.transports.clone(),
             push: config.push.clone().filter(|_| delivery.is_some()),
             delivery,

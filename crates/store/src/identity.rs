@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure_core::tenant::TenantUsage;
 use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::error::StoreError;
@@ -111,15 +112,6 @@ pub struct OperationAuditFilter {
 pub struct AuditCut {
     pub admin_before: Option<Timestamp>,
     pub operations_before: Option<Timestamp>,
-}
-
-/// What the tasks of a tenant that have not ended amount to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TenantUsage {
-    pub ready: u64,
-    pub scheduled: u64,
-    pub running: u64,
-    pub payload_bytes: u64,
 }
 
 /// What a store keeps about callers. Every method either happens whole or not at all, and rows carry the store's time.

@@ -24,7 +24,7 @@ pub use error::StoreError;
 pub use faults::{Fault, Faults};
 pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TenantUsage,
+    OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT,
 };
 pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{

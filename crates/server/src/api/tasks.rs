@@ -20,6 +20,7 @@ use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{self, NewTask, Submit};
 use tenure_core::command::{Answer, Command, Reach, Rejection};
 use tenure_core::task::Place;
+use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
@@ -28,7 +29,6 @@ use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::tenants::Wanted;
 use crate::validate::{self, At};
 use crate::{audit, push, render};
 
@@ -125,7 +125,7 @@ pub async fn admit<'a>(app: &App, tasks: impl IntoIterator<Item = &'a NewTask>) 
     }
     let defaults = app.access.get().tenant_limits;
     for (tenant, wanted) in wanted {
-        app.tenants.admit(tenant, defaults, wanted).await?;
+        app.admission.admit(tenant, defaults, wanted).await?;
     }
     Ok(())
 }

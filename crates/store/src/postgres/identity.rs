@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use tenure_core::Timestamp;
+use tenure_core::tenant::TenantUsage;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -12,8 +13,7 @@ use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, TenantUsage, key_is_taken, page, task_keys_since, without_nul,
-    without_nul_if,
+    OperationAuditFilter, OperationAuditRow, key_is_taken, page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::tenant::TenantUsage;
 use tenure_core::time::Timestamp;
 
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, TenantUsage, key_is_taken, page, task_keys_since, without_nul,
-    without_nul_if,
+    OperationAuditFilter, OperationAuditRow, key_is_taken, page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 

@@ -15,6 +15,7 @@ use crate::api::respond;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
+use crate::tenants::{from_wire, to_wire};
 use crate::validate;
 
 pub fn router() -> Router<App> {
@@ -28,9 +29,11 @@ pub fn router() -> Router<App> {
     responses((status = 200, body = TenantsBody, description = "The tenants")))]
 pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
-        let all = app.tenants.all().await?;
-        let mut tenants: Vec<Tenant> =
-            all.iter().map(|(name, limits)| Tenant { name: name.clone(), limits: *limits, usage: None }).collect();
+        let all = app.admission.tenants.limits().await?;
+        let mut tenants: Vec<Tenant> = all
+            .iter()
+            .map(|(name, limits)| Tenant { name: name.clone(), limits: to_wire(*limits), usage: None })
+            .collect();
         tenants.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(TenantsBody { tenants })
     };
@@ -70,7 +73,7 @@ pub async fn set(
             return Err(Fault::invalid("submits_per_second", "must be from 0 to 1000000000"));
         }
         let name = within_reach(&caller, &tenant)?;
-        app.tenants.set(name, Some(asked)).await?;
+        app.admission.tenants.set(name, Some(from_wire(asked))).await?;
         body(&app, name).await
     };
     respond(answer.await, &id)
@@ -87,7 +90,7 @@ pub async fn unset(
 ) -> Response {
     let answer = async {
         let name = within_reach(&caller, &tenant)?;
-        app.tenants.set(name, None).await?;
+        app.admission.tenants.set(name, None).await?;
         body(&app, name).await
     };
     respond(answer.await, &id)
@@ -100,13 +103,13 @@ fn within_reach<'a>(caller: &Caller, tenant: &'a str) -> Result<&'a str, Fault> 
 }
 
 async fn body(app: &App, name: &str) -> Result<TenantBody, Fault> {
-    let limits = app.tenants.all().await?.get(name).copied().unwrap_or_default();
-    let usage = app.tenants.usage(name).await?;
+    let limits = app.admission.tenants.limits().await?.get(name).copied().unwrap_or_default();
+    let usage = app.admission.tenants.usage(name).await?;
     let usage = TenantUsage {
         ready: usage.ready,
         scheduled: usage.scheduled,
         running: usage.running,
         payload_bytes: usage.payload_bytes,
     };
-    Ok(TenantBody { tenant: Tenant { name: name.to_owned(), limits, usage: Some(usage) } })
+    Ok(TenantBody { tenant: Tenant { name: name.to_owned(), limits: to_wire(limits), usage: Some(usage) } })
 }

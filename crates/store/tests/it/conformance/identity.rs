@@ -1,7 +1,8 @@
 //! Keys, revocations, and the limits of tenants.
 
 use tenure_core::command::submit::{NewTask, Start};
-use tenure_store::{ApiKey, AuditCut, NewApiKey, StoreError, TASK_KEY_KEPT, TenantUsage};
+use tenure_core::tenant::TenantUsage;
+use tenure_store::{ApiKey, AuditCut, NewApiKey, StoreError, TASK_KEY_KEPT};
 
 use crate::common::{Fixture, START, after_start, make};
 
