@@ -26,11 +26,14 @@
 //! # }
 //! ```
 //!
+//! Workers that tasks are pushed to are in the module `callback`, behind the feature of that name.
+//!
 //! A task runs at least once. What must happen once is written in Tenure's own transaction (the result) or guarded
 //! with [`TaskContext::fence`] where it is written.
 
 mod administer;
 mod builder;
+#[cfg(feature = "callback")]
 pub mod callback;
 mod client;
 mod error;

@@ -47,8 +47,6 @@ pub enum TlsError {
     NoRoots { file: PathBuf },
     #[error("TLS cannot be set up")]
     Setup(#[source] Error),
-    #[error("the address of Postgres cannot be read")]
-    Address(#[source] tokio_postgres::Error),
     #[error("{} exists already: give another folder, or remove what is in it", file.display())]
     Exists { file: PathBuf },
     #[error("cannot write {}", file.display())]

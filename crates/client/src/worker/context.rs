@@ -11,6 +11,7 @@ use super::error::TaskError;
 use super::lease::{CancelReason, Lease};
 use super::registry::Registry;
 use super::{CHECKPOINT_BYTES, MESSAGE_BYTES, cut};
+#[cfg(feature = "callback")]
 use crate::callback::Refusal;
 use crate::fence::Fence;
 
@@ -152,6 +153,7 @@ impl TaskContext {
     }
 
     /// What the control plane said when it refused a callback and so took the lease away.
+    #[cfg(feature = "callback")]
     pub fn refusal(&self) -> Option<Refusal> {
         self.lease.refusal()
     }

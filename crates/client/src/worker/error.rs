@@ -2,7 +2,9 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::path::PathBuf;
 
-use tenure_contract::callback::{Category, TaskError as CallbackTaskError};
+use tenure_contract::callback::Category;
+#[cfg(feature = "callback")]
+use tenure_contract::callback::TaskError as CallbackTaskError;
 use tenure_contract::pull::JobError;
 
 use super::{ERROR_CODE_BYTES, MESSAGE_BYTES, STACK_BYTES, cut};
@@ -100,6 +102,7 @@ impl TaskError {
     }
 
     /// For the callback contract, which knows categories only: another code stands before the message.
+    #[cfg(feature = "callback")]
     pub(crate) fn into_callback(mut self) -> CallbackTaskError {
         let category = self.category();
         if category.as_str() != self.code {
@@ -235,6 +238,7 @@ mod tests {
         assert_eq!(TaskError::from(elapsed).category(), Category::Timeout);
     }
 
+    #[cfg(feature = "callback")]
     #[test]
     fn a_code_of_ones_own_is_told_with_the_message() {
         let wire = TaskError::permanent("NO_SUCH_DAY", "2025-02-30").into_callback();

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::beat::{Beat, News};
 use super::id::canonical_task_id;
 use super::lock;
+#[cfg(feature = "callback")]
 use crate::callback::Refusal;
 
 /// Why a handler is to stop.
@@ -69,6 +70,7 @@ struct State {
     /// The result counts also after a cancel.
     kept: bool,
     /// What the control plane said when it took the lease away.
+    #[cfg(feature = "callback")]
     refusal: Option<Refusal>,
 }
 
@@ -111,6 +113,7 @@ impl Lease {
             checkpoint: None,
             stage: None,
             kept: false,
+            #[cfg(feature = "callback")]
             refusal: None,
         };
         Self {
@@ -157,12 +160,14 @@ impl Lease {
     }
 
     /// [`lose`](Self::lose), since the control plane refused a callback.
+    #[cfg(feature = "callback")]
     pub(crate) fn lose_by(&self, refusal: Refusal) {
         let reason = format!("the server answered {}", refusal.error());
         self.state().refusal.get_or_insert(refusal);
         self.lose(reason);
     }
 
+    #[cfg(feature = "callback")]
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.state().refusal.clone()
     }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::{ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, RecyclingMethod, Runtime};
-use tenure_tls::{PostgresAddress, explain_postgres};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row, Statement, ToStatement};
 
+use super::address::{PostgresAddress, explain_tls};
 use super::hosts::EachHost;
 use crate::error::StoreError;
 
@@ -110,7 +110,7 @@ impl Conn {
     pub async fn get(pool: &Pool) -> Result<Self, StoreError> {
         let moves = pool.moves();
         let object = pool.connections.get().await.map_err(|error| {
-            let source = explain_postgres(&error).map_or_else(|| error.into(), Into::into);
+            let source = explain_tls(&error).map_or_else(|| error.into(), Into::into);
             StoreError::Unavailable { operation: "connect", source }
         })?;
         Ok(Self { object: Some(object), pool: pool.clone(), moves })

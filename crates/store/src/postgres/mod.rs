@@ -3,6 +3,7 @@
 //! The database's clock decides every expiry. A batch is one transaction: rows that it names are locked in their order,
 //! candidates of claims are taken with `SKIP LOCKED`, and everything it writes travels with the commit.
 
+mod address;
 mod columns;
 mod conn;
 mod cursors;
@@ -31,7 +32,6 @@ use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId, limits};
-use tenure_tls::{PostgresAddress, TlsError};
 
 use crate::clock::Clock;
 use crate::codec;
@@ -43,6 +43,7 @@ use crate::model::{
 };
 use crate::needs::{self, Messages, Needs};
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
+pub use address::{AddressError, PostgresAddress, explain_tls};
 use conn::{Conn, Pool, Pools, failed};
 use cursors::Cursors;
 use load::{Searches, query};
@@ -98,7 +99,7 @@ struct Cache {
 impl Postgres {
     /// `sslmode` and `sslrootcert` of the address say which TLS: see [`PostgresAddress`].
     pub async fn open(url: &str, clock: Arc<Clock>) -> Result<Self, StoreError> {
-        let failed = |error: TlsError| StoreError::Failed { operation: "read the address", source: error.into() };
+        let failed = |error: AddressError| StoreError::Failed { operation: "read the address", source: error.into() };
         let mut address = PostgresAddress::parse(url).map_err(failed)?;
         address
             .config

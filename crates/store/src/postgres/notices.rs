@@ -8,10 +8,10 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_tls::{PostgresAddress, explain_postgres};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
+use super::address::{PostgresAddress, explain_tls};
 use super::conn::{Conn, failed};
 use super::hosts::connect;
 use super::load::query;
@@ -75,7 +75,7 @@ async fn hear(address: &PostgresAddress, own: &str, sender: &mpsc::Sender<Notice
     config.application_name("tenure listen");
     let connected = tokio::time::timeout(CONNECT_WITHIN, connect(&config, &tls)).await?;
     let (client, mut connection) =
-        connected.map_err(|error| explain_postgres(&error).map_or_else(|| Failure::from(error), Failure::from))?;
+        connected.map_err(|error| explain_tls(&error).map_or_else(|| Failure::from(error), Failure::from))?;
     let mut talk = pin!(async {
         ask_for_notices(&client).await?;
         // Whatever was told before this was not heard.

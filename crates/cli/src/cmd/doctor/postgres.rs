@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tenure_tls::{PostgresAddress, explain_postgres};
+use tenure_engine::store::postgres::{PostgresAddress, explain_tls};
 use tokio_postgres::Client;
 
 use super::server::clock;
@@ -41,7 +41,7 @@ pub async fn connect(url: &str) -> Result<Client, String> {
 
 /// The error and its causes; Postgres names neither address nor password.
 fn plain(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(why) = explain_postgres(error) {
+    if let Some(why) = explain_tls(error) {
         return why;
     }
     let source = error.source().map_or_else(String::new, |source| format!(": {source}"));

@@ -1,28 +1,22 @@
-//! TLS for connections to Postgres, as its address asks for.
+//! The address of a Postgres server, and the TLS that it asks for.
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use rustls::ClientConfig;
+use tenure_tls::{Roots, ServerTrust, TlsError, explain, rustls};
 use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::error::{TlsError, explain};
-use crate::provider::provider;
-use crate::roots::Roots;
-use crate::verify::{Trust, Verifier};
-
-/// What is verified of a Postgres server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PostgresTrust {
-    /// Nothing: keeps out those who only listen, not those who answer in the server's place.
-    Nobody,
-    /// That its certificate is from one of these CAs.
-    Chain(Roots),
-    /// That, and that it is for the host that was dialled.
-    Full(Roots),
+/// Why an address cannot be used. Never quotes it: it may contain a password.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    #[error("the address of Postgres cannot be read")]
+    Unreadable(#[source] tokio_postgres::Error),
+    #[error("{setting} has no effect: {why}")]
+    Unused { setting: &'static str, why: &'static str },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// The address of a Postgres server, with the TLS that it asks for:
@@ -51,16 +45,16 @@ impl std::fmt::Debug for PostgresAddress {
 
 impl PostgresAddress {
     /// Of `postgres://…`. Reads the CA file.
-    pub fn parse(url: &str) -> Result<Self, TlsError> {
+    pub fn parse(url: &str) -> Result<Self, AddressError> {
         let (plain, mode, roots) = take_tls(url)?;
-        let mut config: Config = plain.parse().map_err(TlsError::Address)?;
+        let mut config: Config = plain.parse().map_err(AddressError::Unreadable)?;
         let trust = trust(&mut config, mode.as_deref(), roots)?;
-        Ok(Self { config, tls: connector(&trust)? })
+        Ok(Self { config, tls: MakeRustlsConnect::new(trust.client_config()?) })
     }
 }
 
 /// The address without what tokio-postgres does not know, the mode and the CA file.
-fn take_tls(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), TlsError> {
+fn take_tls(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), AddressError> {
     // A password may have a question mark.
     let host = url.find('@').map_or(0, |at| at + 1);
     let Some(question) = url[host..].find('?').map(|at| host + at) else {
@@ -79,22 +73,22 @@ fn take_tls(url: &str) -> Result<(String, Option<String>, Option<PathBuf>), TlsE
     Ok((plain, mode, roots))
 }
 
-fn trust(config: &mut Config, mode: Option<&str>, roots: Option<PathBuf>) -> Result<PostgresTrust, TlsError> {
+fn trust(config: &mut Config, mode: Option<&str>, roots: Option<PathBuf>) -> Result<ServerTrust, AddressError> {
     let verifies = matches!(mode, Some("require" | "verify-ca" | "verify-full"));
     if roots.is_some() && !verifies {
-        return Err(TlsError::Unused {
+        return Err(AddressError::Unused {
             setting: "sslrootcert",
             why: "nothing is verified; add sslmode=verify-full to the address",
         });
     }
     let roots = Roots::of(roots.as_deref());
     let (ssl_mode, trust) = match mode {
-        Some("disable") => (SslMode::Disable, PostgresTrust::Nobody),
-        Some("prefer") | None => (SslMode::Prefer, PostgresTrust::Nobody),
-        Some("verify-ca") => (SslMode::Require, PostgresTrust::Chain(roots)),
-        Some("require" | "verify-full") => (SslMode::Require, PostgresTrust::Full(roots)),
+        Some("disable") => (SslMode::Disable, ServerTrust::Nobody),
+        Some("prefer") | None => (SslMode::Prefer, ServerTrust::Nobody),
+        Some("verify-ca") => (SslMode::Require, ServerTrust::Chain(roots)),
+        Some("require" | "verify-full") => (SslMode::Require, ServerTrust::Full(roots)),
         Some(_) => {
-            return Err(TlsError::Unused {
+            return Err(AddressError::Unused {
                 setting: "sslmode",
                 why: "its value is unknown; use disable, prefer, require, verify-ca or verify-full",
             });
@@ -104,26 +98,9 @@ fn trust(config: &mut Config, mode: Option<&str>, roots: Option<PathBuf>) -> Res
     Ok(trust)
 }
 
-fn connector(trust: &PostgresTrust) -> Result<MakeRustlsConnect, TlsError> {
-    let trust = match trust {
-        PostgresTrust::Nobody => Trust::Nobody,
-        PostgresTrust::Chain(roots) => Trust::Chain(roots.load()?),
-        PostgresTrust::Full(roots) => Trust::full(roots.load()?)?,
-    };
-    let provider = provider();
-    let verifier = Verifier { trust, expected: None, worker: None, provider: Arc::clone(&provider) };
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(TlsError::Setup)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    Ok(MakeRustlsConnect::new(config))
-}
-
 /// `%2F` and its like.
-fn decode(text: &str) -> Result<String, TlsError> {
-    let broken = || TlsError::Unused { setting: "sslrootcert", why: "its value is not percent-encoded text" };
+fn decode(text: &str) -> Result<String, AddressError> {
+    let broken = || AddressError::Unused { setting: "sslrootcert", why: "its value is not percent-encoded text" };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -141,7 +118,7 @@ fn decode(text: &str) -> Result<String, TlsError> {
 }
 
 /// Why TLS to Postgres was not set up, if that is what an error is about.
-pub fn explain_postgres(error: &(dyn Error + 'static)) -> Option<String> {
+pub fn explain_tls(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(io) = error.downcast_ref::<std::io::Error>()
@@ -165,18 +142,18 @@ mod tests {
     fn modes_say_what_is_verified() {
         let file = || Roots::File("/etc/ca.crt".into());
         let table = [
-            ("", SslMode::Prefer, PostgresTrust::Nobody),
-            ("?sslmode=prefer", SslMode::Prefer, PostgresTrust::Nobody),
-            ("?sslmode=disable", SslMode::Disable, PostgresTrust::Nobody),
-            ("?sslmode=require", SslMode::Require, PostgresTrust::Full(Roots::System)),
-            ("?sslmode=verify-full", SslMode::Require, PostgresTrust::Full(Roots::System)),
-            ("?sslmode=verify-ca", SslMode::Require, PostgresTrust::Chain(Roots::System)),
-            ("?sslmode=require&sslrootcert=/etc/ca.crt", SslMode::Require, PostgresTrust::Full(file())),
-            ("?sslrootcert=%2Fetc%2fca.crt&sslmode=verify-ca", SslMode::Require, PostgresTrust::Chain(file())),
+            ("", SslMode::Prefer, ServerTrust::Nobody),
+            ("?sslmode=prefer", SslMode::Prefer, ServerTrust::Nobody),
+            ("?sslmode=disable", SslMode::Disable, ServerTrust::Nobody),
+            ("?sslmode=require", SslMode::Require, ServerTrust::Full(Roots::System)),
+            ("?sslmode=verify-full", SslMode::Require, ServerTrust::Full(Roots::System)),
+            ("?sslmode=verify-ca", SslMode::Require, ServerTrust::Chain(Roots::System)),
+            ("?sslmode=require&sslrootcert=/etc/ca.crt", SslMode::Require, ServerTrust::Full(file())),
+            ("?sslrootcert=%2Fetc%2fca.crt&sslmode=verify-ca", SslMode::Require, ServerTrust::Chain(file())),
             (
                 "?application_name=x&sslmode=verify-full&connect_timeout=3",
                 SslMode::Require,
-                PostgresTrust::Full(Roots::System),
+                ServerTrust::Full(Roots::System),
             ),
         ];
         for (query, ssl_mode, expected) in table {
