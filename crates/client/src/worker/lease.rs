@@ -217,6 +217,7 @@ impl Lease {
         state.beat.tell(news)
     }
 
+    #[cfg_attr(not(feature = "callback"), allow(dead_code, reason = "only callbacks send it"))]
     pub(crate) fn last_checkpoint(&self) -> Option<Json> {
         self.state().checkpoint.clone()
     }
@@ -225,6 +226,7 @@ impl Lease {
         self.state().stage = Some(stage);
     }
 
+    #[cfg_attr(not(feature = "callback"), allow(dead_code, reason = "only callbacks send it"))]
     pub(crate) fn stage(&self) -> Option<String> {
         self.state().stage.clone()
     }
