@@ -13,10 +13,10 @@ pub type OutboxEntryPage = Page<OutboxEntry>;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"name": "etl-deploy", "role": "api", "expires_in": "720h"})))]
+#[serde(deny_unknown_fields)]
 pub struct NewApiKey {
     /// For people.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, required = true))]
-    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub name: String,
     /// viewer, api, operator, tenant_admin or admin; default api.
     #[cfg_attr(feature = "openapi", schema(pattern = "^(viewer|api|operator|tenant_admin|admin)$"))]
@@ -65,9 +65,9 @@ pub struct CreatedApiKey {
 /// Body of `POST /api/v1/admin/worker-tokens`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct WorkerTokenRequest {
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
-    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub worker_id: String,
     /// At most `15m`, default `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,10 +101,10 @@ pub struct WorkerToken {
 /// Body of `POST /api/v1/admin/worker-tokens/revocations`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Revocation {
     /// The `jti` of the token; `tenure worker token inspect` shows it.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
-    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     pub token_id: String,
 }
 
@@ -258,6 +258,7 @@ pub struct OutboxEntry {
 /// Body of `POST /api/v1/admin/outbox/retry`: either `ids`, or `all`. Only failed entries are tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct OutboxRetryRequest {
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
-//! Wire types of the worker contracts and of the user API: serde and nothing else.
+//! Wire types of the worker contracts and of the user API: serde, and what to suggest for a name that does not exist.
 //!
 //! A field is spelled here exactly as it stands on the wire, or its module says by which rule. `null` on input means absent, absent options are left
-//! out on output, unknown fields are ignored. JSON that Tenure only carries (payloads, results) stays raw text.
+//! out on output, unknown fields are refused in requests of the user API and ignored everywhere else. JSON that Tenure only carries (payloads, results) stays raw text.
 
 pub mod admin;
 pub mod callback;
@@ -10,6 +10,7 @@ pub mod error;
 pub mod events;
 pub mod pull;
 pub mod run;
+pub mod suggest;
 pub mod user;
 pub mod words;
 

@@ -19,6 +19,7 @@ pub type RunPage = Page<Run>;
     {"key": "extract", "queue": "etl", "operator": "extract", "payload": {"day": "2025-01-15"}},
     {"key": "load", "queue": "etl", "operator": "load", "depends_on": ["extract"],
      "payload": {"rows": {"$from": "extract", "path": "/rows"}}}]})))]
+#[serde(deny_unknown_fields)]
 pub struct RunSubmission {
     /// Unique in its tenant and workspace: the same key with the same content is the same run.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
@@ -243,6 +244,7 @@ pub struct RunCanceled {
 /// Body of `POST /api/v1/runs/{id}/rerun`, optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RerunRequest {
     /// `from_failure`, which is also the default.
     #[cfg_attr(feature = "openapi", schema(pattern = "^from_failure$"))]

@@ -63,12 +63,11 @@ mod page {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"queue": "etl", "operator": "extract", "payload": {"day": "2025-01-15"},
     "max_attempts": 5, "tags": {"team": "etl"}, "idempotency_key": "extract-2025-01-15"})))]
+#[serde(deny_unknown_fields)]
 pub struct TaskSubmission {
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$", required = true))]
-    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     pub queue: String,
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$", required = true))]
-    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     pub operator: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Json>,
@@ -148,6 +147,7 @@ pub struct TaskSubmission {
 /// What an attempt may use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Resources {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 9_007_199_254_740_991_i64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +159,7 @@ pub struct Resources {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RetryPolicy {
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,6 +188,7 @@ pub struct Submitted {
 /// Body of `POST /api/v1/tasks/batch`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct BatchSubmission {
     /// 1..=10000, all or nothing.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 10_000))]
@@ -375,6 +377,7 @@ pub struct WhyReason {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"reason": "the input was wrong", "mode": "cooperative"})))]
+#[serde(deny_unknown_fields)]
 pub struct CancelRequest {
     /// Up to 256 bytes, default `user_requested`.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256))]
@@ -409,6 +412,7 @@ pub struct Retried {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"max_running": 100, "rate": {"per_second": 50, "burst": 100}, "fairness_key": "tenant"})))]
+#[serde(deny_unknown_fields)]
 pub struct QueueSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<i64>,
@@ -443,6 +447,7 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D)
 /// Where and how the tasks of a queue are pushed to a worker of the callback contract.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct PushSettings {
     /// Where envelopes are posted to. `https`, unless the configuration allows `http`.
     pub url: String,
@@ -470,11 +475,37 @@ pub struct PushSettings {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Rate {
     pub per_second: f64,
     /// Default: `per_second`, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<f64>,
+}
+
+/// A rate as a queue shows it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueueRate {
+    pub per_second: f64,
+    pub burst: f64,
+}
+
+/// Where and how the tasks of a queue are pushed, with every default filled in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueuePush {
+    pub url: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtls_ref: Option<String>,
+    pub concurrency: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_second: Option<f64>,
+    pub ack_timeout_ms: i64,
+    pub start_timeout_ms: i64,
+    pub dispatch_timeout_ms: i64,
 }
 
 /// A queue as `GET /api/v1/queues` shows it.
@@ -498,9 +529,8 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<u64>,
     pub dead_letter: bool,
-    /// Where its tasks are pushed, with every default filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub push: Option<PushSettings>,
+    pub push: Option<QueuePush>,
     pub counts: QueueCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ready_at: Option<String>,
@@ -512,7 +542,7 @@ pub struct QueueLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Rate>,
+    pub rate: Option<QueueRate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fairness_key: Option<String>,
 }
@@ -555,6 +585,7 @@ pub struct DeadLetter {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"filter": {"queue": "etl", "reason": "max_attempts"}, "dry_run": true})))]
+#[serde(deny_unknown_fields)]
 pub struct RedriveRequest {
     #[serde(default)]
     pub filter: RedriveFilter,
@@ -571,6 +602,7 @@ pub struct RedriveRequest {
 /// Joined by AND; an empty filter is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RedriveFilter {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,6 +34,11 @@ pub enum Fault {
         field: String,
         message: String,
     },
+    /// A field, or a parameter of a query, that does not exist.
+    UnknownField {
+        field: String,
+        message: String,
+    },
     PayloadTooLarge {
         field: String,
     },
@@ -143,7 +148,9 @@ impl Fault {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Invalid { .. } | Self::TokenTtl { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid { .. } | Self::UnknownField { .. } | Self::TokenTtl { .. } => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             Self::MissingWorkerToken
             | Self::InvalidWorkerToken
             | Self::MissingApiKey
@@ -194,6 +201,7 @@ impl Fault {
             Self::BodyTooLarge { .. } | Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::BodyTimeout => "request_timeout",
             Self::Invalid { .. } | Self::BadArgument { .. } => "invalid_argument",
+            Self::UnknownField { .. } => "unknown_field",
             Self::TokenTtl { .. } => "token_ttl_too_short",
             Self::InvalidTaskToken => "invalid_token",
             Self::MissingWorkerToken => "missing_worker_token",
@@ -256,7 +264,9 @@ impl Fault {
     fn message(&self) -> String {
         match self {
             Self::Malformed { message } => message.clone(),
-            Self::Invalid { message, .. } | Self::BadArgument { message, .. } => message.clone(),
+            Self::Invalid { message, .. } | Self::UnknownField { message, .. } | Self::BadArgument { message, .. } => {
+                message.clone()
+            }
             Self::InvalidBearer => "the bearer token is not valid".to_owned(),
             Self::NoRole => "none of the groups in the token has a role".to_owned(),
             Self::ProviderUnavailable => {
@@ -355,9 +365,10 @@ impl Fault {
         match self {
             Self::TokenTtl { .. } => Some("token_ttl_seconds".to_owned()),
             Self::Refused(Rejection::TokenTtl { index, .. }) => Some(format!("tasks[{index}].token_ttl_seconds")),
-            Self::Invalid { field, .. } | Self::BadArgument { field, .. } | Self::PayloadTooLarge { field } => {
-                Some(field.clone())
-            }
+            Self::Invalid { field, .. }
+            | Self::UnknownField { field, .. }
+            | Self::BadArgument { field, .. }
+            | Self::PayloadTooLarge { field } => Some(field.clone()),
             _ => None,
         }
     }

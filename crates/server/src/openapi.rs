@@ -115,6 +115,7 @@ fn whole() -> Value {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
     each(&mut document["paths"], |path| each(path, operation));
     each(&mut document["components"]["schemas"], schema);
+    flatten(&mut document["components"]["schemas"]);
     document
 }
 
@@ -170,6 +171,31 @@ fn schema(value: &mut Value) {
         schema(property);
     }
     value.get_mut("items").into_iter().for_each(schema);
+}
+
+/// A type that takes in the fields of another is one object: a part that allows no other fields would refuse the rest.
+fn flatten(schemas: &mut Value) {
+    let parts = |schema: &Value| schema["allOf"].as_array().cloned();
+    let all = schemas.clone();
+    each(schemas, |schema| {
+        for part in parts(schema).into_iter().flatten() {
+            let name = part["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+            let part = name.map_or(&part, |name| &all[name]);
+            for key in ["properties", "required", "additionalProperties"] {
+                match (&mut schema[key], part[key].clone()) {
+                    (Value::Object(whole), Value::Object(more)) => whole.extend(more),
+                    (Value::Array(whole), Value::Array(more)) => whole.extend(more),
+                    (_, Value::Null) => {}
+                    (absent, more) => *absent = more,
+                }
+            }
+            schema["type"] = "object".into();
+        }
+        if let Some(schema) = schema.as_object_mut() {
+            schema.remove("allOf");
+            schema.retain(|_, value| !value.is_null());
+        }
+    });
 }
 
 #[cfg(test)]

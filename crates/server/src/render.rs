@@ -281,7 +281,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         transport: stats.queue.transport.as_str().to_owned(),
         limits: user::QueueLimits {
             max_running: settings.max_running.map(u64::from),
-            rate: settings.rate.map(|rate| user::Rate { per_second: rate.per_second, burst: Some(rate.burst) }),
+            rate: settings.rate.map(|rate| user::QueueRate { per_second: rate.per_second, burst: rate.burst }),
             fairness_key: settings.fairness_key.as_ref().map(ToString::to_string),
         },
         lease_ttl_seconds: settings.lease_ttl_ms.map(whole_seconds),

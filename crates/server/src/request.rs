@@ -8,6 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tenure_contract::suggest;
 
 use crate::error::Fault;
 use crate::limits;
@@ -97,11 +98,18 @@ impl Raw {
         serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner();
-            if inner.is_data() {
-                Fault::invalid(field_of(&path, &inner.to_string()), &inner.to_string())
-            } else {
-                malformed(&inner)
+            if !inner.is_data() {
+                return malformed(&inner);
             }
+            let message = inner.to_string();
+            // The position is that of a text which the caller may never have seen.
+            let message = message.split(" at line ").next().unwrap_or_default();
+            if let Some(message) = suggest::unknown_field(message, &[]) {
+                return Fault::UnknownField { field: path, message };
+            }
+            let absent = message.starts_with("missing field") || message.starts_with("invalid type: null");
+            let wrong = if absent { "is required" } else { message };
+            Fault::invalid(field_of(&path, message), wrong)
         })
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tenure_contract::Json;
 use tenure_contract::run::EntryFields;
+use tenure_contract::suggest;
 use tenure_contract::user::TaskSubmission;
 use tenure_core::command::run::SubmitRun;
 use tenure_core::run::plan::{self, Entry, PastTask, Plan, Repeat};
@@ -20,6 +21,7 @@ use crate::validate::{self, At};
 
 /// A submitted run before its entries are understood.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Submission {
     #[serde(default, alias = "runKey")]
     run_key: Option<String>,
@@ -116,6 +118,14 @@ fn decode(fields: BTreeMap<String, Json>, at: At) -> Result<(String, Vec<String>
     let depends_on = depends_on.map_err(|_| wrong("depends_on", "must be a list of keys"))?.flatten();
     let task = Raw { bytes: Bytes::from(fields.task) }.decode::<TaskSubmission>().map_err(|fault| match fault {
         Fault::Invalid { field, message } => Fault::Invalid { field: at.field(&field), message },
+        // A task of a run has two fields more than others.
+        Fault::UnknownField { field, message } => match suggest::nearest(&field, ["key", "depends_on"]) {
+            Some(near) => {
+                let message = format!("unknown field `{field}`{}", suggest::meant(Some(near)));
+                Fault::UnknownField { field: at.field(&field), message }
+            }
+            None => Fault::UnknownField { field: at.field(&field), message },
+        },
         other => other,
     })?;
     Ok((key, depends_on.unwrap_or_default(), task))

@@ -210,15 +210,15 @@ fn card(queue: &Queue, now: Timestamp) -> String {
         .row("dead", counts.dead_lettered.to_string())
         .row_if("oldest", queue.oldest_ready_at.as_ref().map(|at| times::age(at, now)));
     if let Some(push) = &queue.push {
-        let ms = |ms: Option<i64>| ms.map(|ms| format!("{ms} ms"));
+        let ms = |ms: i64| format!("{ms} ms");
         card.row("push to", clean(&push.url))
             .row_if("secret", push.secret_ref.as_deref().map(clean))
             .row_if("mtls", push.mtls_ref.as_deref().map(clean))
-            .row_if("at once", push.concurrency.map(|n| n.to_string()))
+            .row("at once", push.concurrency.to_string())
             .row_if("rate", push.rate_per_second.map(|rate| format!("{rate}/s")))
-            .row_if("ack timeout", ms(push.ack_timeout_ms))
-            .row_if("start timeout", ms(push.start_timeout_ms))
-            .row_if("dispatch timeout", ms(push.dispatch_timeout_ms));
+            .row("ack timeout", ms(push.ack_timeout_ms))
+            .row("start timeout", ms(push.start_timeout_ms))
+            .row("dispatch timeout", ms(push.dispatch_timeout_ms));
     }
     card.render()
 }
@@ -252,10 +252,7 @@ fn table(queues: &[Queue], now: Timestamp) -> String {
 /// Everything that is not the default.
 fn limits(queue: &Queue) -> Option<String> {
     let limits = &queue.limits;
-    let rate = limits.rate.as_ref().map(|rate| match rate.burst {
-        Some(burst) => format!("{}/s, burst {burst}", rate.per_second),
-        None => format!("{}/s", rate.per_second),
-    });
+    let rate = limits.rate.as_ref().map(|rate| format!("{}/s, burst {}", rate.per_second, rate.burst));
     let parts = [
         limits.max_running.map(|max| format!("{max} running")),
         rate,
@@ -298,7 +295,8 @@ mod tests {
     fn a_queue_that_pushes_shows_where_to_and_how() {
         console::set_colors_enabled(false);
         let queue = r#"{"name":"etl","paused":false,"kind":"push","transport":"embedded","limits":{},"dead_letter":true,
-            "push":{"url":"https://w.example:8443/dispatch/s3cret","secret_ref":"etl","concurrency":8,"ack_timeout_ms":10000},
+            "push":{"url":"https://w.example:8443/dispatch/s3cret","secret_ref":"etl","concurrency":8,"ack_timeout_ms":10000,
+            "start_timeout_ms":60000,"dispatch_timeout_ms":300000},
             "counts":{"scheduled":0,"ready":2,"running":1,"dead_lettered":0}}"#;
         let queue: Queue = serde_json::from_str(queue).unwrap();
         let now: Timestamp = "2025-01-15T10:01:00Z".parse().unwrap();

@@ -30,6 +30,7 @@ pub fn router() -> Router<App> {
 /// Filters of the dead letters
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct ListQuery {
     queue: Option<String>,
     operator: Option<String>,

@@ -13,6 +13,7 @@ pub mod words;
 
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use tenure_contract::suggest;
 
 use crate::error::Fault;
 use crate::request::RequestId;
@@ -47,6 +48,13 @@ pub fn query<T: serde::de::DeserializeOwned>(uri: &axum::http::Uri) -> Result<T,
     let query = axum::extract::Query::<T>::try_from_uri(uri);
     query.map(|query| query.0).map_err(|rejection| {
         let message = rejection.body_text();
-        Fault::invalid("query", message.trim_start_matches("Failed to deserialize query string: "))
+        let message = message.trim_start_matches("Failed to deserialize query string: ");
+        let name = message.split_once("unknown field `").and_then(|(_, rest)| rest.split('`').next());
+        match (name, suggest::unknown_field(message, &[])) {
+            (Some(name), Some(said)) => {
+                Fault::UnknownField { field: name.to_owned(), message: said.replacen("field", "parameter", 1) }
+            }
+            _ => Fault::invalid("query", message),
+        }
     })
 }

@@ -36,6 +36,7 @@ pub fn router() -> Router<App> {
 /// A page of a list
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct PageQuery {
     /// 1..=1000, default 100
     #[param(minimum = 1, maximum = 1000)]

@@ -97,6 +97,7 @@ fn created(answer: Result<(RunView, bool), Fault>, id: &RequestId) -> Response {
 /// Filters of a list of runs
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct ListQuery {
     /// In any case
     #[param(value_type = Option<RunState>)]

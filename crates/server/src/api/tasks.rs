@@ -140,6 +140,7 @@ async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submi
 /// Filters of a list of tasks
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct ListQuery {
     queue: Option<String>,
     /// In any case

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_contract::user::PushSettings;
+use tenure_contract::user::{PushSettings, QueuePush};
 use tenure_core::command::Reach;
 use tenure_core::limits;
 use tenure_core::queue::Push;
@@ -114,16 +114,16 @@ async fn guard(url: &str, targets: &PushTargets) -> Result<(), Fault> {
 }
 
 /// As the API shows it: every default filled in.
-pub fn shown(push: &Push) -> PushSettings {
-    PushSettings {
+pub fn shown(push: &Push) -> QueuePush {
+    QueuePush {
         url: push.url.to_string(),
         secret_ref: push.secret_ref.as_deref().map(ToOwned::to_owned),
         mtls_ref: push.mtls_ref.as_deref().map(ToOwned::to_owned),
-        concurrency: Some(push.concurrency.into()),
+        concurrency: push.concurrency,
         rate_per_second: push.rate_per_second,
-        ack_timeout_ms: Some(push.ack_timeout_ms),
-        start_timeout_ms: Some(push.start_timeout_ms),
-        dispatch_timeout_ms: Some(push.dispatch_timeout_ms),
+        ack_timeout_ms: push.ack_timeout_ms,
+        start_timeout_ms: push.start_timeout_ms,
+        dispatch_timeout_ms: push.dispatch_timeout_ms,
     }
 }
 

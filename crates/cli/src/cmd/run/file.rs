@@ -1,58 +1,27 @@
 //! The file that a run is submitted from.
-//!
-//! The server ignores fields that it does not know, as an API has to. In a file one is a slip of the pen, and a task
-//! whose `depends_on` is misspelt would not wait: so it is refused here.
 
+use std::collections::BTreeMap;
+
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use tenure_client::Json;
 use tenure_client::run::{RunEntry, RunSubmission};
-use tenure_contract::run::snake;
+use tenure_contract::run::EntryFields;
+use tenure_contract::suggest;
 use tenure_contract::user::TaskSubmission;
-
-/// Objects inside of a task whose fields have names of ours.
-const NESTED: [&str; 2] = ["retry", "resources"];
-/// For suggestions.
-const RUN: [&str; 6] = ["run_key", "tenant", "workspace", "labels", "deadline", "tasks"];
-const TASK: [&str; 14] = [
-    "key",
-    "queue",
-    "operator",
-    "payload",
-    "depends_on",
-    "priority",
-    "delay_ms",
-    "run_at",
-    "max_attempts",
-    "lease_ttl_seconds",
-    "timeout_ms",
-    "deadline",
-    "retry",
-    "tags",
-];
 
 /// JSON is read as JSON, so that its numbers keep their digits.
 pub fn parse(text: &str) -> Result<RunSubmission, String> {
     let is_json = text.trim_start().starts_with('{');
     let value = if is_json { serde_json::from_str(text).map_err(|error| error.to_string())? } else { yaml(text)? };
     // serde would also take the fields one after the other in a list, without their names.
-    let Value::Object(fields) = &value else {
+    if !value.is_object() {
         return Err("it must be a mapping with a `tasks` field".to_owned());
-    };
+    }
     let run = if is_json { serde_json::from_str(text) } else { serde_json::from_value(value.clone()) };
-    let run: RunSubmission = run.map_err(|error| match fault(&value) {
-        // What only the text shows, such as a field that is there twice.
-        problem if problem.is_empty() => error.to_string(),
-        problem => problem,
-    })?;
-    let known = |value: &RunSubmission| object(serde_json::to_value(value));
-    if let Some(name) = stranger(fields, &known(&run)) {
-        return Err(format!("`{name}` is not a field of a run{}", suggestion(name, &RUN)));
-    }
-    let entries = fields.get("tasks").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for (at, (entry, read)) in entries.iter().zip(&run.tasks).enumerate() {
-        strangers_in(entry, read).map_err(|problem| format!("tasks[{at}]{problem}"))?;
-    }
-    Ok(run)
+    // Some mistakes show only in the text, such as a field that is there twice.
+    run.map_err(|error| fault(&value).unwrap_or_else(|| error.to_string()))
 }
 
 fn yaml(text: &str) -> Result<Value, String> {
@@ -74,81 +43,51 @@ fn yaml(text: &str) -> Result<Value, String> {
     })
 }
 
-/// What does not fit, and where: field by field, since the whole does not say.
-fn fault(run: &Value) -> String {
+/// The first mistake and its place. The tasks are read one by one, because the whole does not name the field.
+fn fault(run: &Value) -> Option<String> {
     let entries = run.get("tasks").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for (at, entry) in entries.iter().enumerate() {
-        if serde_json::from_value::<RunEntry>(entry.clone()).is_ok() {
-            continue;
-        }
-        let part = located::<TaskSubmission>(entry).err();
-        let whole = || located::<RunEntry>(entry).err().unwrap_or_default();
-        let problem = part.filter(|problem| !problem.starts_with(':')).unwrap_or_else(whole);
-        return match problem.strip_prefix(':') {
-            Some(problem) => format!("tasks[{at}]:{problem}"),
-            None => format!("tasks[{at}].{problem}"),
-        };
-    }
-    let problem = located::<RunSubmission>(run).err().unwrap_or_default();
-    problem.trim_start_matches([':', ' ']).to_owned()
-}
-
-/// `FIELD: PROBLEM`, or `: PROBLEM`.
-fn located<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let message = error.inner().to_string();
-        // Of a text that nobody has written.
-        let message = message.split(" at line ").next().unwrap_or_default();
-        match error.path().to_string().as_str() {
-            "." => match message.split_once(": ") {
-                Some((field, problem)) if TASK.contains(&field) => format!("{field}: {problem}"),
-                _ => format!(": {message}"),
-            },
-            path => format!("{path}: {message}"),
-        }
+    let tasks = entries.iter().enumerate().find_map(|(at, entry)| match entry_fault(entry)? {
+        (field, problem) if field.is_empty() => Some(format!("tasks[{at}]: {problem}")),
+        (field, problem) => Some(format!("tasks[{at}].{field}: {problem}")),
+    });
+    tasks.or_else(|| {
+        let (field, problem) = located::<RunSubmission, _>(run, &[]).err()?;
+        Some(if field.is_empty() { problem } else { format!("{field}: {problem}") })
     })
 }
 
-fn strangers_in(entry: &Value, read: &RunEntry) -> Result<(), String> {
-    let (Value::Object(entry), known) = (entry, object(serde_json::to_value(read))) else { return Ok(()) };
-    if let Some(name) = stranger(entry, &known) {
-        return Err(format!(": `{name}` is not a field of a task{}", suggestion(name, &TASK)));
-    }
-    for nested in NESTED {
-        if let (Some(Value::Object(given)), Some(Value::Object(known))) = (entry.get(nested), known.get(nested))
-            && let Some(name) = stranger(given, known)
-        {
-            return Err(format!(".{nested}: `{name}` is not one of its fields"));
+fn entry_fault(entry: &Value) -> Option<(String, String)> {
+    let error = serde_json::from_value::<RunEntry>(entry.clone()).err()?;
+    let fields = serde_json::from_value::<BTreeMap<String, Json>>(entry.clone()).ok().map(EntryFields::of);
+    let task = match fields {
+        Some(Ok(fields)) => {
+            let mut text = serde_json::Deserializer::from_str(&fields.task);
+            located::<TaskSubmission, _>(&mut text, &["key", "depends_on"]).err()
         }
-    }
-    Ok(())
-}
-
-/// A field that was given and is not in what was understood. What is empty or null may be missing there.
-fn stranger<'a>(given: &'a Map<String, Value>, known: &Map<String, Value>) -> Option<&'a str> {
-    let says_nothing = |value: &Value| match value {
-        Value::Null => true,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
+        Some(Err(fault)) => Some((fault.field, fault.message)),
+        None => None,
     };
-    let is_stranger = |(name, value): &(&'a String, &Value)| !says_nothing(value) && !known.contains_key(&snake(name));
-    given.iter().find(is_stranger).map(|(name, _)| name.as_str())
+    // Only `key` and `depends_on` are left.
+    task.or_else(|| {
+        let error = error.to_string();
+        let (field, problem) = error.split_once(": ").unwrap_or(("", &error));
+        Some((field.to_owned(), problem.to_owned()))
+    })
 }
 
-fn object(value: serde_json::Result<Value>) -> Map<String, Value> {
-    match value {
-        Ok(Value::Object(fields)) => fields,
-        _ => Map::new(),
-    }
-}
-
-fn suggestion(name: &str, known: &[&str]) -> String {
-    let near = known.iter().map(|known| (strsim::damerau_levenshtein(&snake(name), known), known));
-    match near.min().filter(|(distance, _)| *distance <= 2) {
-        Some((_, known)) => format!("; did you mean `{known}`?"),
-        None => String::new(),
-    }
+/// The field at fault, and what is wrong with it.
+fn located<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D, more: &[&str]) -> Result<T, (String, String)>
+where
+    D::Error: std::fmt::Display,
+{
+    serde_path_to_error::deserialize(from).map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.inner().to_string();
+        // The position is that of a text that nobody has written.
+        let message = message.split(" at line ").next().unwrap_or_default();
+        let message = suggest::unknown_field(message, more).unwrap_or_else(|| message.to_owned());
+        (if path == "." { String::new() } else { path }, message)
+    })
 }
 
 #[cfg(test)]
@@ -175,12 +114,13 @@ mod tests {
             ("{", "EOF while parsing an object at line 1 column 1"),
             ("- a", "it must be a mapping with a `tasks` field"),
             ("a: [", "at line 1"),
-            ("taks: [{key: a}]", "`taks` is not a field of a run; did you mean `tasks`?"),
-            (r#"{"tasks": [], "color": "red"}"#, "`color` is not a field of a run"),
+            ("taks: [{key: a}]", "taks: unknown field `taks`; did you mean `tasks`?"),
+            (r#"{"tasks": [], "color": "red"}"#, "color: unknown field `color`"),
             (&task(", timeout_ms: long"), "tasks[0].timeout_ms: invalid type: string \"long\", expected i64"),
             (&task(", depends_on: b"), "tasks[0].depends_on: invalid type: string \"b\", expected a sequence"),
-            (&task(", depend_on: [b]"), "tasks[0]: `depend_on` is not a field of a task; did you mean `depends_on`?"),
-            (&task(", retry: {jitter: full, max: 1}"), "tasks[0].retry: `max` is not one of its fields"),
+            (&task(", depend_on: [b]"), "tasks[0].depend_on: unknown field `depend_on`; did you mean `depends_on`?"),
+            (&task(", retry: {jitter: full, max: 1}"), "tasks[0].retry.max: unknown field `max`"),
+            ("tasks: [{key: a, queue: q}]", "tasks[0]: missing field `operator`"),
             (&task(", retry: {factor: x}"), "tasks[0].retry.factor: invalid type: string \"x\", expected f64"),
             (&task(", queue: p"), "duplicate mapping key: queue at line 1, column 41"),
         ] {

@@ -27,6 +27,7 @@ pub fn router() -> Router<App> {
 /// Filters of the audit of admins
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct AdminQuery {
     /// 1..=500, default 100
     #[param(minimum = 1, maximum = 500)]
@@ -119,6 +120,7 @@ fn admin_cells(row: &AdminAuditRow) -> [String; 11] {
 /// Filters of the audit of operations
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct OperationQuery {
     /// 1..=500, default 100
     #[param(minimum = 1, maximum = 500)]

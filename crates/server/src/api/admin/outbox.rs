@@ -31,6 +31,7 @@ pub fn router() -> Router<App> {
 /// Filters of the outbox
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct OutboxQuery {
     /// waiting, published or failed
     #[param(pattern = "^(waiting|published|failed)$")]

@@ -16,6 +16,8 @@ cases!(
         a_batch_has_its_limits,
         a_delay_and_a_time_schedule_a_task,
         every_field_has_its_bounds,
+        unknown_fields_are_refused_with_a_suggestion,
+        missing_fields_are_required,
     ],
     on_both_stores: [
         a_task_is_shown_as_it_was_submitted,
@@ -247,9 +249,73 @@ async fn every_field_has_its_bounds(server: Server) {
         json!({"lease_ttl_seconds": 1}),
         json!({"lease_ttl_seconds": 3_600}),
         json!({"max_attempts": 1}),
-        json!({"unknown_field": {"x": 1}}),
         json!({"idempotency_key": "x".repeat(256)}),
     ] {
         assert_eq!(submit(&server, extra.clone()).await.0, StatusCode::CREATED, "{extra}");
     }
+}
+
+async fn unknown_fields_are_refused_with_a_suggestion(server: Server) {
+    let task = server.submit(json!({"delay_ms": 60_000})).await;
+    let member = json!({"key": "a", "queue": "q", "operator": "op"});
+    let with = |mut body: Value, extra: Value| {
+        crate::harness::merge(&mut body, extra);
+        body
+    };
+    let one = json!({"queue": "q", "operator": "op"});
+    for (path, body, field, meant) in [
+        ("tasks", with(one.clone(), json!({"delay_mss": 1})), "delay_mss", "delay_ms"),
+        ("tasks", with(one.clone(), json!({"timeout": 1})), "timeout", "timeout_ms"),
+        ("tasks", with(one.clone(), json!({"retry": {"fator": 2}})), "retry.fator", "factor"),
+        (
+            "tasks/batch",
+            json!({"tasks": [one, with(one.clone(), json!({"priorty": 1}))]}),
+            "tasks[1].priorty",
+            "priority",
+        ),
+        ("tasks/batch", json!({"task": []}), "task", "tasks"),
+        (&format!("tasks/{task}/cancel"), json!({"resaon": "x"}), "resaon", "reason"),
+        ("runs", json!({"runkey": "k", "tasks": [member]}), "runkey", "run_key"),
+        (
+            "runs",
+            json!({"tasks": [with(member.clone(), json!({"depend_on": ["b"]}))]}),
+            "tasks[0].depend_on",
+            "depends_on",
+        ),
+        (
+            "runs",
+            json!({"tasks": [with(member.clone(), json!({"maxAttempt": 1}))]}),
+            "tasks[0].max_attempt",
+            "max_attempts",
+        ),
+        ("dead-letters/redrive", json!({"filter": {"que": "q"}}), "filter.que", "queue"),
+        ("dead-letters/redrive", json!({"filter": {"queue": "q"}, "dryrun": true}), "dryrun", "dry_run"),
+    ] {
+        let refused = server.post(&format!("/api/v1/{path}"), body.clone()).await.refused(422);
+        assert_eq!((&refused["error"], &refused["field"]), (&json!("unknown_field"), &json!(field)), "{body}");
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("; did you mean `{meant}`?")), "{message}");
+    }
+    let refused = server.put("/api/v1/queues/q", json!({"rate": {"per_sec": 1, "per_second": 1}})).await.refused(422);
+    assert_eq!((&refused["error"], &refused["field"]), (&json!("unknown_field"), &json!("rate.per_sec")));
+    for (list, meant) in [("tasks?stat=Ready", "state"), ("runs?labels=a:b", "label"), ("queues?cursr=a", "cursor")] {
+        let refused = server.get(&format!("/api/v1/{list}")).await.refused(422);
+        let (name, _) = list.split_once('?').unwrap().1.split_once('=').unwrap();
+        let expected = format!("unknown parameter `{name}`; did you mean `{meant}`?");
+        assert_eq!((&refused["error"], &refused["message"]), (&json!("unknown_field"), &json!(expected)));
+    }
+    assert_eq!(count(&server).await, 1);
+}
+
+async fn missing_fields_are_required(server: Server) {
+    for (body, field) in [
+        (json!({"queue": "q"}), "operator"),
+        (json!({"operator": "op"}), "queue"),
+        (json!({"queue": null, "operator": "op"}), "queue"),
+    ] {
+        let refused = server.post("/api/v1/tasks", body).await.refused(422);
+        assert_eq!((&refused["field"], &refused["message"]), (&json!(field), &json!("is required")));
+    }
+    let refused = server.post("/api/v1/runs", json!({"tasks": [{"key": "a", "queue": "q"}]})).await.refused(422);
+    assert_eq!((&refused["field"], &refused["message"]), (&json!("tasks[0].operator"), &json!("is required")));
 }
