@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, header};
+use tenure_core::command::Rejection;
 use tenure_engine::store::{AdminAudit, OperationAudit};
 
 use crate::access::caller::Caller;
 use crate::access::guard::nobody;
+use crate::api::errors;
 use crate::error::Fault;
 use crate::request::RequestId;
 use crate::state::App;
@@ -86,7 +88,8 @@ pub async fn operation<T>(
 ) -> Result<T, Fault> {
     let (status, detail) = match &answer {
         Ok(_) => ("ok", ""),
-        Err(fault) => ("refused", fault.word()),
+        Err(Fault::Refused(Rejection::NotFound)) => ("refused", "not_found"),
+        Err(fault) => ("refused", errors::word(fault)),
     };
     let row = OperationAudit {
         actor: caller.actor.to_string(),

@@ -21,7 +21,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::connection::Serving;
 use crate::contracts::Contract;
-use crate::error::Fault;
+use crate::error::{Fault, Thing};
 use crate::request::{RequestId, with_request_id};
 use crate::state::{App, ServerConfig};
 use crate::{access, contracts, limits};
@@ -133,7 +133,7 @@ fn cors(app: App) -> CorsLayer {
 }
 
 async fn unknown_path(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
-    contract.refuse(Fault::NotFound { what: "not_found" }, &id)
+    contract.refuse(Fault::NotFound(Thing::Path), &id)
 }
 
 async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {

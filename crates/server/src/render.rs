@@ -17,18 +17,6 @@ use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, Ru
 
 use crate::api::words;
 
-/// Where a job stands, in the words of the pull contract.
-pub const fn job_status(state: State, dead_lettered: bool) -> &'static str {
-    match state {
-        State::Blocked | State::Scheduled | State::Ready => "QUEUED",
-        State::Running => "RUNNING",
-        State::Succeeded => "COMPLETED",
-        State::Failed if dead_lettered => "DLQ",
-        State::Failed => "FAILED",
-        State::Canceled | State::Skipped => "CANCELLED",
-    }
-}
-
 /// `None` only if the store lost the body of a task that it granted.
 pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
     let body = grant.body.as_ref()?;

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tenure_contract::suggest;
 
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault};
 use crate::limits;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -56,7 +56,7 @@ pub async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, 
         .and_then(|value| value.split(';').next())
         .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"));
     if !json {
-        return Err(Fault::UnsupportedMediaType);
+        return Err(BadRequest::UnsupportedMediaType.into());
     }
     read_any(headers, body, limit).await
 }
@@ -65,14 +65,14 @@ pub async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, 
 pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, Fault> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit) {
-        return Err(Fault::BodyTooLarge { limit });
+        return Err(BadRequest::BodyTooLarge { limit }.into());
     }
     let collect = Limited::new(body, limit).collect();
     match tokio::time::timeout(limits::BODY_TIMEOUT, collect).await {
-        Err(_) => Err(Fault::BodyTimeout),
+        Err(_) => Err(BadRequest::BodyTimeout.into()),
         Ok(Ok(collected)) => Ok(Raw { bytes: collected.to_bytes() }),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Fault::BodyTooLarge { limit }),
-        Ok(Err(_)) => Err(Fault::Malformed { message: "the body is incomplete".to_owned() }),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BadRequest::BodyTooLarge { limit }.into()),
+        Ok(Err(_)) => Err(Fault::malformed("the body is incomplete")),
     }
 }
 
@@ -105,7 +105,7 @@ impl Raw {
             // The position is that of a text which the caller may never have seen.
             let message = message.split(" at line ").next().unwrap_or_default();
             if let Some(message) = suggest::unknown_field(message, &[]) {
-                return Fault::UnknownField { field: path, message };
+                return BadRequest::UnknownField { field: path, message }.into();
             }
             let absent = message.starts_with("missing field") || message.starts_with("invalid type: null");
             let wrong = if absent { "is required" } else { message };
@@ -119,7 +119,7 @@ impl Raw {
 }
 
 fn malformed(error: &serde_json::Error) -> Fault {
-    Fault::Malformed { message: format!("not JSON: {error}") }
+    Fault::malformed(format!("not JSON: {error}"))
 }
 
 /// The path of a field; for one that is missing or comes twice, the path of where it should be.
@@ -159,7 +159,7 @@ mod tests {
             (r#" ["a",[1]]"#, "body"),
         ] {
             match fault(text) {
-                Fault::Invalid { field: found, .. } => assert_eq!(found, field, "{text}"),
+                Fault::Request(BadRequest::Invalid { field: found, .. }) => assert_eq!(found, field, "{text}"),
                 other => panic!("{text}: {other:?}"),
             }
         }
@@ -170,7 +170,7 @@ mod tests {
         let whole = r#"{"name":"a","items":[]} x"#;
         // Also behind a field at fault.
         for text in ["", "{", "[", whole, "{'name':1}", r#"{"name":1,"#, r#"{"name":1} x"#, "{} x", "[] x"] {
-            assert!(matches!(fault(text), Fault::Malformed { .. }), "{text}");
+            assert!(matches!(fault(text), Fault::Request(BadRequest::Malformed { .. })), "{text}");
         }
     }
 

@@ -15,7 +15,7 @@ use tenure_core::{RunId, TaskId, Timestamp, limits};
 use tenure_engine::store::RunMaterial;
 
 use crate::access::caller::Caller;
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault};
 use crate::request::Raw;
 use crate::validate::{self, At};
 
@@ -117,15 +117,15 @@ fn decode(fields: BTreeMap<String, Json>, at: At) -> Result<(String, Vec<String>
     let depends_on = fields.depends_on.map(|keys| keys.decode::<Option<Vec<String>>>()).transpose();
     let depends_on = depends_on.map_err(|_| wrong("depends_on", "must be a list of keys"))?.flatten();
     let task = Raw { bytes: Bytes::from(fields.task) }.decode::<TaskSubmission>().map_err(|fault| match fault {
-        Fault::Invalid { field, message } => Fault::Invalid { field: at.field(&field), message },
-        // A task of a run has two fields more than others.
-        Fault::UnknownField { field, message } => match suggest::nearest(&field, ["key", "depends_on"]) {
-            Some(near) => {
-                let message = format!("unknown field `{field}`{}", suggest::meant(Some(near)));
-                Fault::UnknownField { field: at.field(&field), message }
-            }
-            None => Fault::UnknownField { field: at.field(&field), message },
-        },
+        Fault::Request(BadRequest::Invalid { field, message }) => Fault::invalid(at.field(&field), &message),
+        Fault::Request(BadRequest::UnknownField { field, message }) => {
+            // A task of a run has two fields more than others.
+            let message = match suggest::nearest(&field, ["key", "depends_on"]) {
+                Some(near) => format!("unknown field `{field}`{}", suggest::meant(Some(near))),
+                None => message,
+            };
+            BadRequest::UnknownField { field: at.field(&field), message }.into()
+        }
         other => other,
     })?;
     Ok((key, depends_on.unwrap_or_default(), task))

@@ -8,7 +8,7 @@ use tenure_engine::store::StoreError;
 use tenure_engine::{Engine, Tenants};
 
 use crate::access::limiter::{Allowance, Limiter};
-use crate::error::Fault;
+use crate::error::{Fault, Unavailable};
 
 const BURST_SECONDS: f64 = 10.0;
 /// Of how many tenants the rates are remembered.
@@ -41,11 +41,9 @@ impl Admission {
         if verdict.allowed {
             return Ok(());
         }
-        Err(Fault::TenantLimit {
-            limit: "submits_per_second",
-            message: format!("tenant {tenant} may submit {rate} tasks per second"),
-            retry_after: verdict.retry_after,
-        })
+        let message = format!("tenant {tenant} may submit {rate} tasks per second");
+        let retry_after = verdict.retry_after;
+        Err(Unavailable::TenantLimit { limit: "submits_per_second", message, retry_after }.into())
     }
 }
 
@@ -56,7 +54,7 @@ fn over_limit(tenant: &str, OverLimit { limit, used, allowed }: OverLimit) -> Fa
         TenantLimit::PayloadBytes => ("max_payload_bytes", "bytes of payload"),
     };
     let message = format!("tenant {tenant} has {used} {what}, the maximum is {allowed}");
-    Fault::TenantLimit { limit, message, retry_after: Duration::from_secs(1) }
+    Unavailable::TenantLimit { limit, message, retry_after: Duration::from_secs(1) }.into()
 }
 
 pub const fn from_wire(wire: WireLimits) -> TenantLimits {
@@ -71,7 +69,7 @@ pub const fn to_wire(limits: TenantLimits) -> WireLimits {
 
 pub fn unavailable(error: StoreError) -> Fault {
     if error.is_transient() {
-        return Fault::StoreUnavailable { retry_after: Duration::from_secs(1) };
+        return Unavailable::STORE.into();
     }
     tracing::error!("the store failed: {}", error.chain());
     Fault::Internal

@@ -44,10 +44,11 @@ fn fits_sqs(prefix: &str, queue: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::BadRequest;
 
     fn message(transports: &Transports, queue: &str, asked: &str) -> String {
         match transports.of_queue(queue, asked) {
-            Err(Fault::Invalid { field, message }) if field == "transport" => message,
+            Err(Fault::Request(BadRequest::Invalid { field, message })) if field == "transport" => message,
             other => panic!("{queue} {asked}: {other:?}"),
         }
     }

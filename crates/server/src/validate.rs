@@ -13,7 +13,7 @@ use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
 use tenure_core::{RunId, TaskId, Timestamp, fingerprint};
 
 use crate::access::caller::Caller;
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault};
 
 const OWNER_CHARS: usize = 128;
 
@@ -98,7 +98,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
     let (lease_ttl_ms, heartbeat_ms) = liveness(&task, at)?;
     let payload = task.payload.map_or_else(|| Arc::from("{}"), |payload| payload.text());
     if payload.len() > limits::PAYLOAD_BYTES {
-        return Err(Fault::PayloadTooLarge { field: at.field("payload") });
+        return Err(BadRequest::PayloadTooLarge { field: at.field("payload") }.into());
     }
     let priority = task.priority.unwrap_or(i64::from(limits::PRIORITY_DEFAULT));
     let priority = within(priority, 0, i64::from(limits::PRIORITY_MAX), at.field("priority"))?;

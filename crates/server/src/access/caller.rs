@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use tenure_auth::{DEFAULT_TENANT, Role, UserScope};
 use tenure_core::command::Reach;
 
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault, Forbidden};
 use crate::validate;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Caller {
     }
 
     pub fn require(&self, scope: UserScope) -> Result<(), Fault> {
-        if self.role.may(scope) { Ok(()) } else { Err(Fault::Forbidden { role: self.role, scope }) }
+        if self.role.may(scope) { Ok(()) } else { Err(Forbidden::UserScope { role: self.role, scope }.into()) }
     }
 
     /// `X-Tenant-ID` and `X-User-ID` can take away and never add.
@@ -37,14 +37,14 @@ impl Caller {
         if let Some(asked) = header(headers, "x-tenant-id")? {
             let asked = validate::scope(asked, "X-Tenant-ID").map_err(bad_header)?;
             match &self.tenant {
-                Some(own) if *own != asked => return Err(Fault::TenantForbidden),
+                Some(own) if *own != asked => return Err(Forbidden::Tenant.into()),
                 _ => self.tenant = Some(asked),
             }
         }
         if let Some(asked) = header(headers, "x-user-id")? {
             let asked = validate::owner(asked, "X-User-ID").map_err(bad_header)?;
             if self.subject.as_ref().is_some_and(|own| *own != asked) {
-                return Err(Fault::OwnerForbidden);
+                return Err(Forbidden::Owner.into());
             }
             self.owner = Some(Arc::clone(&asked));
             self.subject = Some(asked);
@@ -89,7 +89,7 @@ impl Caller {
             (_, None) => Ok(self.home()),
             (None, Some(asked)) => validate::scope(asked, field),
             (Some(own), Some(asked)) if **own == *asked => Ok(Arc::clone(own)),
-            (Some(_), Some(_)) => Err(Fault::TenantForbidden),
+            (Some(_), Some(_)) => Err(Forbidden::Tenant.into()),
         }
     }
 }
@@ -98,14 +98,14 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fau
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Fault::Malformed { message: format!("{name} was sent more than once") });
+        return Err(Fault::malformed(format!("{name} was sent more than once")));
     }
-    value.to_str().map(Some).map_err(|_| Fault::Malformed { message: format!("{name} is not plain text") })
+    value.to_str().map(Some).map_err(|_| Fault::malformed(format!("{name} is not plain text")))
 }
 
 fn bad_header(fault: Fault) -> Fault {
     match fault {
-        Fault::Invalid { field, message } => Fault::Malformed { message: format!("{field} {message}") },
+        Fault::Request(BadRequest::Invalid { field, message }) => Fault::malformed(format!("{field} {message}")),
         other => other,
     }
 }
@@ -140,9 +140,9 @@ mod tests {
         for (own, sent, expected) in [
             ((Some("a"), None), (None, None), Ok((Some("a"), None))),
             ((Some("a"), None), (Some("a"), Some("u")), Ok((Some("a"), Some("u")))),
-            ((Some("a"), None), (Some("b"), None), Err(Fault::TenantForbidden)),
+            ((Some("a"), None), (Some("b"), None), Err(Forbidden::Tenant.into())),
             ((Some("a"), Some("u")), (None, Some("u")), Ok((Some("a"), Some("u")))),
-            ((Some("a"), Some("u")), (None, Some("v")), Err(Fault::OwnerForbidden)),
+            ((Some("a"), Some("u")), (None, Some("v")), Err(Forbidden::Owner.into())),
             ((None, None), (Some("b"), None), Ok((Some("b"), None))),
             ((None, None), (None, Some("u")), Ok((None, Some("u")))),
         ] {
@@ -161,7 +161,13 @@ mod tests {
     fn strange_user_ids_are_refused() {
         let long = "x".repeat(129);
         for id in ["a b", "a/b", "a\\b", "", long.as_str()] {
-            assert!(matches!(narrowed(caller(None, None), None, Some(id)), Err(Fault::Malformed { .. })), "{id}");
+            assert!(
+                matches!(
+                    narrowed(caller(None, None), None, Some(id)),
+                    Err(Fault::Request(BadRequest::Malformed { .. }))
+                ),
+                "{id}"
+            );
         }
         assert!(narrowed(caller(None, None), Some("Not A Tenant"), None).is_err());
     }

@@ -21,7 +21,7 @@ use super::rules::{self, Found, Rule};
 use super::{Access, KeyBy, RateLimit};
 use crate::audit;
 use crate::contracts::Contract;
-use crate::error::Fault;
+use crate::error::{Credential, Fault, Forbidden, Setting, Unavailable};
 use crate::identity::Effort;
 use crate::identity::task_keys::Unverified;
 use crate::request::RequestId;
@@ -118,7 +118,9 @@ fn limited(app: &App, access: &Access, caller: &Caller, from: IpAddr) -> Result<
     let verdict = app.limiter.take(&bucket(limit.key_by, caller, from), allowance(limit), Instant::now());
     if !verdict.allowed {
         metrics::counter!("tenure_rate_limit_blocked_total").increment(1);
-        return Err(Fault::RateLimited { limit: limit.requests_per_minute, retry_after: verdict.retry_after });
+        return Err(
+            Unavailable::RateLimited { limit: limit.requests_per_minute, retry_after: verdict.retry_after }.into()
+        );
     }
     metrics::counter!("tenure_rate_limit_allowed_total").increment(1);
     Ok(Some((limit, verdict)))
@@ -139,37 +141,45 @@ fn worker(app: &App, access: &Access, headers: &HeaderMap, scope: Scope) -> Resu
         }
         Fault::of_worker(error)
     })?;
-    if worker.may(scope) { Ok(worker) } else { Err(Fault::WorkerScope { scope }) }
+    if worker.may(scope) { Ok(worker) } else { Err(Forbidden::WorkerScope { scope }.into()) }
 }
 
 async fn bootstrap(access: &Access, request: &mut Request) -> Result<(), Fault> {
     if access.workers.bootstrap.is_empty() {
-        return Err(Fault::BootstrapNotConfigured);
+        return Err(Fault::NotConfigured(Setting::BootstrapKeys));
     }
     let key = request.headers().get(BOOTSTRAP_KEY).and_then(|value| value.to_str().ok());
-    let key = key.ok_or(Fault::MissingBootstrapKey)?.to_owned();
+    let key = key.ok_or(Fault::MissingCredential(Credential::BootstrapKey))?.to_owned();
     // Read as the handler reads it: the key is judged for the id that the token will name.
-    let Path(id) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidBootstrapKey)?;
-    access.workers.authenticate_bootstrap(&id, Some(&key)).map_err(|_| Fault::InvalidBootstrapKey)
+    let Path(id) = request
+        .extract_parts::<Path<String>>()
+        .await
+        .map_err(|_| Fault::InvalidCredential(Credential::BootstrapKey))?;
+    access
+        .workers
+        .authenticate_bootstrap(&id, Some(&key))
+        .map_err(|_| Fault::InvalidCredential(Credential::BootstrapKey))
 }
 
 /// What a task token says, if it is one of ours and of the task that the path names.
 async fn task(app: &App, request: &mut Request) -> Result<TaskBearer, Fault> {
-    let token = bearer(request.headers()).ok_or(Fault::InvalidTaskToken)?.to_owned();
-    let keys = app.identity.task_keys().ok_or(Fault::InvalidTaskToken)?;
+    let token = bearer(request.headers()).ok_or(Fault::InvalidCredential(Credential::TaskToken))?.to_owned();
+    let keys = app.identity.task_keys().ok_or(Fault::InvalidCredential(Credential::TaskToken))?;
     let verified = keys.verify_task(&token).await.map_err(|reason| {
         tracing::debug!(%reason, "task token refused");
         match reason {
-            Unverified::Refused(_) => Fault::InvalidTaskToken,
-            Unverified::KeysUnavailable => Fault::StoreUnavailable { retry_after: Duration::from_secs(1) },
+            Unverified::Refused(_) => Fault::InvalidCredential(Credential::TaskToken),
+            Unverified::KeysUnavailable => Unavailable::STORE.into(),
         }
     })?;
-    let Path(named) = request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidTaskToken)?;
-    let of_path = TaskId::parse(&named).map_err(|_| Fault::InvalidTaskToken)?;
-    let task = TaskId::parse(&verified.claims.task_id).map_err(|_| Fault::InvalidTaskToken)?;
-    let attempt_id = AttemptId::parse(&verified.claims.attempt_id).map_err(|_| Fault::InvalidTaskToken)?;
+    let Path(named) =
+        request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
+    let of_path = TaskId::parse(&named).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
+    let task = TaskId::parse(&verified.claims.task_id).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
+    let attempt_id =
+        AttemptId::parse(&verified.claims.attempt_id).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
     if task != of_path {
-        return Err(Fault::InvalidTaskToken);
+        return Err(Fault::InvalidCredential(Credential::TaskToken));
     }
     let proof = Proof { attempt: verified.claims.attempt, attempt_id };
     Ok(TaskBearer { task, proof, token: Arc::new(verified) })
@@ -207,7 +217,7 @@ impl Failures<'_> {
 
     /// A failure that is one too many is answered as such.
     fn count(&self, fault: Fault, rule: Rule) -> Fault {
-        if !fault.is_unauthorized() {
+        if !fault.is_unauthenticated() {
             return fault;
         }
         let who = match rule {
@@ -222,7 +232,9 @@ impl Failures<'_> {
         if verdict.allowed {
             return fault;
         }
-        Fault::TooManyFailures { retry_after: verdict.retry_after.max(Duration::from_secs(1)) }
+        Fault::Unavailable(Unavailable::TooManyFailures {
+            retry_after: verdict.retry_after.max(Duration::from_secs(1)),
+        })
     }
 }
 

@@ -18,6 +18,7 @@ use super::tasks::{cursor, narrowed};
 use super::{query, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
+use crate::api::errors::refuse;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -120,7 +121,7 @@ pub async fn redrive(
             let status = if redrive.dry_run { StatusCode::OK } else { StatusCode::ACCEPTED };
             (status, Json(redrive)).into_response()
         }
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }
 

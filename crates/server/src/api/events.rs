@@ -14,7 +14,8 @@ use tenure_engine::{Event, EventId};
 
 use super::words;
 use crate::access::guard::User;
-use crate::error::Fault;
+use crate::api::errors::refuse;
+use crate::error::{Fault, Unavailable};
 use crate::limits;
 use crate::request::RequestId;
 use crate::state::App;
@@ -45,11 +46,11 @@ pub async fn events(
             }
         };
         let place = app.event_streams.clone().try_acquire_owned();
-        let place = place.map_err(|_| Fault::Busy { retry_after: std::time::Duration::from_secs(5) })?;
+        let place = place.map_err(|_| Unavailable::Busy { retry_after: std::time::Duration::from_secs(5) })?;
         Ok::<_, Fault>((app.engine.events(caller.reach(), after).await?, place))
     };
     match opened.await {
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
         Ok(watching) => {
             let stream = stream::unfold(watching, |(mut events, place)| async move {
                 // A store that is away ends the stream; the watcher comes back with its last id.

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod dead_letters;
+pub mod errors;
 pub mod events;
 pub mod health;
 pub mod metrics;
@@ -15,11 +16,16 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use tenure_contract::suggest;
 
-use crate::error::Fault;
+use self::errors::refuse;
+use crate::contracts::Dialect;
+use crate::error::{BadRequest, Fault};
 use crate::request::RequestId;
 use crate::state::App;
 
-pub fn router() -> Router<App> {
+/// It names no contract in its answers, and owns every path that no other contract claims.
+pub const DIALECT: Dialect = Dialect { name: None, owns: |_| true, router, refuse };
+
+fn router() -> Router<App> {
     Router::new()
         .merge(admin::router())
         .merge(whoami::router())
@@ -35,7 +41,7 @@ pub fn router() -> Router<App> {
 pub fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
     match answer {
         Ok(body) => Json(body).into_response(),
-        Err(fault) => fault.for_user(id),
+        Err(fault) => refuse(fault, id),
     }
 }
 
@@ -52,7 +58,8 @@ pub fn query<T: serde::de::DeserializeOwned>(uri: &axum::http::Uri) -> Result<T,
         let name = message.split_once("unknown field `").and_then(|(_, rest)| rest.split('`').next());
         match (name, suggest::unknown_field(message, &[])) {
             (Some(name), Some(said)) => {
-                Fault::UnknownField { field: name.to_owned(), message: said.replacen("field", "parameter", 1) }
+                BadRequest::UnknownField { field: name.to_owned(), message: said.replacen("field", "parameter", 1) }
+                    .into()
             }
             _ => Fault::invalid("query", message),
         }

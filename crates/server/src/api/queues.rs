@@ -19,7 +19,7 @@ use tenure_engine::store::QueueStats;
 use super::{query, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
-use crate::error::Fault;
+use crate::error::{Fault, Thing};
 use crate::live::Live;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -71,13 +71,8 @@ pub async fn show(
     Extension(caller): User,
     Path(name): Path<String>,
 ) -> Response {
-    let answer = async {
-        stats(&app, &caller, &name)
-            .await?
-            .as_ref()
-            .map(render::queue)
-            .ok_or(Fault::NotFound { what: "queue_not_found" })
-    };
+    let answer =
+        async { stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::NotFound(Thing::Queue)) };
     respond(answer.await, &id)
 }
 

@@ -21,7 +21,8 @@ use tenure_engine::store::{RunFilter, RunView, RunWeight};
 use super::tasks::{admit, cancel_request, cursor, narrowed};
 use super::{query, respond, words};
 use crate::access::guard::User;
-use crate::error::Fault;
+use crate::api::errors::refuse;
+use crate::error::{Fault, Unavailable};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::{audit, render, run_plan, validate};
@@ -59,7 +60,7 @@ pub async fn submit(
 async fn start(app: &App, plan: SubmitRun, bytes: usize) -> Result<(RunView, bool), Fault> {
     match admit(app, plan.tasks.iter().filter(|one| one.carried.is_none()).map(|one| &one.task)).await {
         // A submit that is sent again brings nothing new: it is answered even if the first one used up what is allowed.
-        Err(Fault::TenantLimit { .. }) if key_is_known(app, &plan.run).await? => {}
+        Err(Fault::Unavailable(Unavailable::TenantLimit { .. })) if key_is_known(app, &plan.run).await? => {}
         admitted => admitted?,
     }
     match app.engine.one(Command::SubmitRun(plan), bytes).await?? {
@@ -90,7 +91,7 @@ fn created(answer: Result<(RunView, bool), Fault>, id: &RequestId) -> Response {
             let status = if created { StatusCode::CREATED } else { StatusCode::OK };
             (status, Json(Run { created: Some(created), ..render::whole_run(&view) })).into_response()
         }
-        Err(fault) => fault.for_user(id),
+        Err(fault) => refuse(fault, id),
     }
 }
 

@@ -26,6 +26,7 @@ use tenure_engine::store::TaskFilter;
 
 use super::{query, respond, words};
 use crate::access::guard::User;
+use crate::api::errors::refuse;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -71,7 +72,7 @@ pub async fn submit_one(
             let state = words::task(task.state);
             (status, Json(Submitted { task_id: task.id.to_string(), state, created: task.created })).into_response()
         }
-        Err(fault) => fault.of_one().for_user(&id),
+        Err(fault) => refuse(fault.of_one(), &id),
     }
 }
 

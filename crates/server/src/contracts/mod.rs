@@ -4,7 +4,7 @@
 
 pub mod callback;
 pub mod pull;
-pub mod user;
+pub mod wording;
 
 use axum::Router;
 use axum::extract::Request;
@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tenure_contract::CONTRACT_HEADER;
 
+use crate::api;
 use crate::error::Fault;
 use crate::request::RequestId;
 use crate::state::App;
@@ -44,7 +45,7 @@ impl Contract {
         match self {
             Self::Pull => &pull::DIALECT,
             Self::Callback => &callback::DIALECT,
-            Self::User => &user::DIALECT,
+            Self::User => &api::DIALECT,
         }
     }
 

@@ -12,7 +12,7 @@ use tenure_engine::store::ApiKey;
 use super::Effort;
 use crate::access::caller::Caller;
 use crate::access::guard::unix_now;
-use crate::error::Fault;
+use crate::error::{Fault, Unavailable};
 
 /// A key that was revoked on another replica is refused here after this long at the latest.
 const FRESH: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ impl ApiKeys {
             }
             Err(error) if error.is_transient() => match cached {
                 Some((at, key @ Some(_))) if at.elapsed() < KEPT_IN_OUTAGE => Ok(key),
-                _ => Err(Fault::StoreUnavailable { retry_after: Duration::from_secs(1) }),
+                _ => Err(Unavailable::STORE.into()),
             },
             Err(error) => {
                 tracing::error!(error = error.chain(), "cannot look up an API key");

@@ -17,7 +17,7 @@ use tenure_outbound::Outbound;
 use crate::access::Access;
 use crate::access::caller::Caller;
 use crate::access::guard::{bearer, unix_now};
-use crate::error::Fault;
+use crate::error::{Credential, Fault};
 use api_keys::ApiKeys;
 use oidc::Provider;
 use revocations::Revocations;
@@ -104,7 +104,7 @@ impl Identity {
             Ok((sent, admin_only)) => self.by_key(access, sent, admin_only, effort).await,
             Err(_) => match (bearer(headers), &access.oidc) {
                 (Some(token), Some(oidc)) => self.provider.user(oidc, token, unix_now(), effort).await,
-                _ => Err(Fault::MissingApiKey),
+                _ => Err(Fault::MissingCredential(Credential::ApiKey)),
             },
         }
     }
@@ -119,9 +119,9 @@ impl Identity {
             };
             return Ok(Caller { role, tenant, owner: None, subject: None, actor: actor.into() });
         }
-        let caller = self.api_keys.caller(sent, effort).await?.ok_or(Fault::InvalidApiKey)?;
+        let caller = self.api_keys.caller(sent, effort).await?.ok_or(Fault::InvalidCredential(Credential::ApiKey))?;
         if admin_only && caller.role != tenure_auth::Role::Admin {
-            return Err(Fault::InvalidApiKey);
+            return Err(Fault::InvalidCredential(Credential::ApiKey));
         }
         Ok(caller)
     }

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::Effort;
 use crate::access::caller::Caller;
-use crate::error::Fault;
+use crate::error::{Credential, Fault, Forbidden, Unavailable};
 use crate::live::Live;
 use crate::validate;
 
@@ -102,12 +102,12 @@ impl Provider {
 
     pub async fn user(&self, oidc: &OidcAccess, token: &str, now: i64, effort: Effort) -> Result<Caller, Fault> {
         if effort == Effort::Cheap {
-            return Err(Fault::InvalidBearer);
+            return Err(Fault::InvalidCredential(Credential::Bearer));
         }
         let user = self.verify(oidc, token, now).await?;
-        let role = user.role.ok_or(Fault::NoRole)?;
+        let role = user.role.ok_or(Fault::Forbidden(Forbidden::NoRole))?;
         let tenant = user.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
-        let tenant = validate::scope(tenant, "tenant").map_err(|_| Fault::InvalidBearer)?;
+        let tenant = validate::scope(tenant, "tenant").map_err(|_| Fault::InvalidCredential(Credential::Bearer))?;
         Ok(Caller {
             role,
             tenant: (role != Role::Admin).then_some(tenant),
@@ -132,13 +132,13 @@ impl Provider {
             Some(known) => Some(Arc::clone(&known.keys)),
             None => self.fetch(url, Why::Old).await.or_else(|| known.map(|known| Arc::clone(&known.keys))),
         };
-        let Some(keys) = keys else { return Err(Fault::ProviderUnavailable) };
+        let Some(keys) = keys else { return Err(Unavailable::IdentityProvider.into()) };
         let verify = |keys: &JwkSet| oidc.verifier(OidcKeys::Set(keys.clone())).verify(token, now);
         match verify(&keys) {
             Err(TokenError::UnknownKey { .. }) => {}
             judged => return judged.map_err(|error| refused(&error)),
         }
-        let keys = self.fetch(url, Why::UnknownKey).await.ok_or(Fault::InvalidBearer)?;
+        let keys = self.fetch(url, Why::UnknownKey).await.ok_or(Fault::InvalidCredential(Credential::Bearer))?;
         verify(&keys).map_err(|error| refused(&error))
     }
 
@@ -186,5 +186,5 @@ impl Provider {
 
 fn refused(error: &TokenError) -> Fault {
     tracing::debug!(reason = %error, "bearer token refused");
-    Fault::InvalidBearer
+    Fault::InvalidCredential(Credential::Bearer)
 }

@@ -133,6 +133,7 @@ mod tests {
     use tenure_outbound::{Outbound, Policy, Trust};
 
     use super::*;
+    use crate::error::BadRequest;
 
     fn targets(base_url: Option<&str>) -> PushTargets {
         let names = ["etl", "acme/etl"];
@@ -150,7 +151,7 @@ mod tests {
 
     async fn fault(wire: &PushSettings, reach: &Reach) -> (String, String) {
         match block(wire, Some(&targets(Some("https://t.example"))), reach).await {
-            Err(Fault::Invalid { field, message }) => (field, message),
+            Err(Fault::Request(BadRequest::Invalid { field, message })) => (field, message),
             other => panic!("{wire:?}: {other:?}"),
         }
     }
@@ -214,7 +215,7 @@ mod tests {
     async fn without_an_address_to_report_to_nothing_can_be_pushed() {
         let refused = block(&to("https://1.1.1.1/d"), Some(&targets(None)), &Reach::All).await.unwrap_err();
         assert!(
-            matches!(&refused, Fault::Invalid { message, .. } if message.contains("callback.base_url")),
+            matches!(&refused, Fault::Request(BadRequest::Invalid { message, .. }) if message.contains("callback.base_url")),
             "{refused:?}"
         );
         assert!(block(&to("https://1.1.1.1/d"), None, &Reach::All).await.is_err());

@@ -15,9 +15,10 @@ use tenure_engine::store::{ApiKey as StoredKey, NewApiKey as StoredNew};
 
 use crate::access::caller::Caller;
 use crate::access::guard::{User, unix_now};
+use crate::api::errors::refuse;
 use crate::api::queues::PageQuery;
 use crate::api::{query, respond};
-use crate::error::Fault;
+use crate::error::{Fault, Forbidden, Thing};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::unavailable;
@@ -48,7 +49,7 @@ pub async fn create(
         let name = validate::words(&asked.name, "name", NAME_BYTES)?;
         let role = role(asked.role.as_deref(), &caller)?;
         let owner = match (&caller.owner, asked.owner.as_deref()) {
-            (Some(own), Some(asked)) if **own != *asked => return Err(Fault::OwnerForbidden),
+            (Some(own), Some(asked)) if **own != *asked => return Err(Forbidden::Owner.into()),
             (Some(own), _) => Some(own.to_string()),
             (None, Some(asked)) => Some(validate::owner(asked, "owner")?.to_string()),
             (None, None) => None,
@@ -69,7 +70,7 @@ pub async fn create(
     };
     match answer.await {
         Ok(created) => (StatusCode::CREATED, Json(created)).into_response(),
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }
 
@@ -78,7 +79,7 @@ fn role(asked: Option<&str>, caller: &Caller) -> Result<Role, Fault> {
     let role = asked
         .map_or(Some(Role::Api), Role::parse)
         .ok_or_else(|| Fault::invalid("role", "must be viewer, api, operator, tenant_admin or admin"))?;
-    if role > caller.role { Err(Fault::RoleForbidden { role: caller.role }) } else { Ok(role) }
+    if role > caller.role { Err(Forbidden::HigherRole { role: caller.role }.into()) } else { Ok(role) }
 }
 
 fn expiry(text: &str) -> Result<Timestamp, Fault> {
@@ -141,14 +142,14 @@ pub async fn revoke(
         find(&app, &caller, key).await?;
         let revoked = app.engine.store().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
         app.identity.api_keys().forget(key);
-        revoked.as_ref().map(render).ok_or(Fault::NotFound { what: "api_key_not_found" })
+        revoked.as_ref().map(render).ok_or(Fault::NotFound(Thing::ApiKey))
     };
     respond(answer.await, &id)
 }
 
 async fn find(app: &App, caller: &Caller, key: &str) -> Result<StoredKey, Fault> {
     let found = app.engine.store().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
-    found.filter(|key| reaches(caller, key)).ok_or(Fault::NotFound { what: "api_key_not_found" })
+    found.filter(|key| reaches(caller, key)).ok_or(Fault::NotFound(Thing::ApiKey))
 }
 
 /// A key of a higher role is out of reach, also one that happens to belong to the same tenant; so is one of another
@@ -161,7 +162,7 @@ fn reaches(caller: &Caller, key: &StoredKey) -> bool {
 
 /// Not every store could be asked for any text.
 fn known(key: &str) -> Result<&str, Fault> {
-    validate::name(key, "id").map(|_| key).map_err(|_| Fault::NotFound { what: "api_key_not_found" })
+    validate::name(key, "id").map(|_| key).map_err(|_| Fault::NotFound(Thing::ApiKey))
 }
 
 fn render(key: &StoredKey) -> ApiKey {

@@ -11,6 +11,7 @@ use tenure_contract::user::Page;
 use tenure_engine::store::{AdminAuditFilter, OperationAuditFilter};
 
 use crate::access::guard::User;
+use crate::api::errors::refuse;
 use crate::api::{query, respond};
 use crate::error::Fault;
 use crate::request::RequestId;
@@ -83,7 +84,7 @@ pub async fn admin(
     match answer.await {
         Ok((page, true)) => csv(&ADMIN_COLUMNS, page.items.iter().map(admin_cells), page.next_cursor.as_deref()),
         Ok((page, false)) => respond(Ok(page), &id),
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }
 
@@ -178,7 +179,7 @@ pub async fn operations(
             csv(&OPERATION_COLUMNS, page.items.iter().map(operation_cells), page.next_cursor.as_deref())
         }
         Ok((page, false)) => respond(Ok(page), &id),
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }
 

@@ -147,10 +147,11 @@ fn entry(view: &OutboxView) -> OutboxEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::BadRequest;
 
     fn asked(json: serde_json::Value) -> Result<OutboxRetry, String> {
         which(serde_json::from_value(json).unwrap()).map_err(|fault| match fault {
-            Fault::Invalid { field, .. } => field,
+            Fault::Request(BadRequest::Invalid { field, .. }) => field,
             other => panic!("{other:?}"),
         })
     }

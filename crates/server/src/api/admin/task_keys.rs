@@ -7,8 +7,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use tenure_contract::admin::TaskKeyIds;
 
+use crate::api::errors::refuse;
 use crate::api::respond;
-use crate::error::Fault;
+use crate::error::{Fault, Thing};
 use crate::request::RequestId;
 use crate::state::App;
 use crate::tenants::unavailable;
@@ -37,7 +38,7 @@ pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -
     responses((status = 204, description = "taken back")))]
 pub async fn forget(State(app): State<App>, Extension(id): Extension<RequestId>, Path(kid): Path<String>) -> Response {
     let answer = async {
-        let unknown = Fault::NotFound { what: "task_key_not_found" };
+        let unknown = Fault::NotFound(Thing::TaskKey);
         if validate::name(&kid, "id").is_err() {
             return Err(unknown);
         }
@@ -49,6 +50,6 @@ pub async fn forget(State(app): State<App>, Extension(id): Extension<RequestId>,
     };
     match answer.await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }

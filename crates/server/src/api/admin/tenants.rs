@@ -12,7 +12,7 @@ use tenure_core::limits;
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::api::respond;
-use crate::error::Fault;
+use crate::error::{Fault, Thing};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::{from_wire, to_wire};
@@ -99,7 +99,7 @@ pub async fn unset(
 fn within_reach<'a>(caller: &Caller, tenant: &'a str) -> Result<&'a str, Fault> {
     let is_name = validate::scope(tenant, "tenant").is_ok();
     let covers = caller.tenant.as_deref().is_none_or(|own| own == tenant);
-    if is_name && covers { Ok(tenant) } else { Err(Fault::NotFound { what: "tenant_not_found" }) }
+    if is_name && covers { Ok(tenant) } else { Err(Fault::NotFound(Thing::Tenant)) }
 }
 
 async fn body(app: &App, name: &str) -> Result<TenantBody, Fault> {

@@ -15,8 +15,9 @@ use tenure_contract::error::UserError;
 use tenure_core::{Timestamp, limits};
 
 use crate::access::guard::{User, unix_now};
+use crate::api::errors::refuse;
 use crate::api::respond;
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault, Setting};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::tenants::unavailable;
@@ -106,7 +107,7 @@ fn mint(
     // Both formats are good on every route of the control plane; a worker that knows only the older one holds an HMAC key.
     let request = MintRequest { ttl, scopes, ed25519: true, ..MintRequest::new(worker, audience, unix_now()) };
     access.workers.keys.mint(&request).map_err(|error| match error {
-        MintError::NoKey => Fault::NoSigningKey,
+        MintError::NoKey => Fault::NotConfigured(Setting::SigningKey),
         MintError::Ttl => Fault::bad("ttl", "must be a duration from 1s to 15m"),
         other => Fault::bad("worker_id", &other.to_string()),
     })
@@ -124,7 +125,7 @@ async fn issued(app: &App, actor: &str, id: &RequestId, minted: Minted) -> Worke
 /// The issuer answers 400, where the rest of the API says 422.
 fn as_bad(fault: Fault) -> Fault {
     match fault {
-        Fault::Invalid { field, message } => Fault::bad(field, &message),
+        Fault::Request(BadRequest::Invalid { field, message }) => Fault::bad(field, &message),
         other => other,
     }
 }
@@ -148,7 +149,7 @@ pub async fn revoke(
     };
     match answer.await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(fault) => fault.for_user(&id),
+        Err(fault) => refuse(fault, &id),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Two prefixes lead to the same handlers. Who may call is judged before the body is read; what the token and the body
 //! say is held against the task by the core, in one place.
 
+mod errors;
+
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -25,7 +27,7 @@ use tenure_core::{AttemptId, Timestamp, limits};
 use super::Dialect;
 use super::pull::{first, without_nul};
 use crate::access::guard::{AsTask, TaskBearer, unix_now};
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault};
 use crate::request::{self, Raw, RequestId};
 use crate::state::App;
 use crate::validate;
@@ -35,8 +37,7 @@ const BODY_BYTES: usize = 4 << 20;
 /// A clock that is further off than this is counted.
 const SKEW_MS: i64 = 5 * 60_000;
 
-pub const DIALECT: Dialect =
-    Dialect { name: Some(CALLBACK_CONTRACT), owns, router, refuse: |fault, id| fault.for_callback(id) };
+pub const DIALECT: Dialect = Dialect { name: Some(CALLBACK_CONTRACT), owns, router, refuse: errors::refuse };
 
 fn router() -> Router<App> {
     Router::new()
@@ -273,7 +274,7 @@ fn told_time(text: Option<&str>, field: &str) -> Result<Option<Timestamp>, Fault
 
 fn within_a_payload(json: Option<&tenure_contract::Json>, field: &str) -> Result<(), Fault> {
     if json.is_some_and(|json| json.len() > limits::PAYLOAD_BYTES) {
-        return Err(Fault::PayloadTooLarge { field: field.to_owned() });
+        return Err(BadRequest::PayloadTooLarge { field: field.to_owned() }.into());
     }
     Ok(())
 }
@@ -290,7 +291,7 @@ struct Large {
 
 impl Large {
     fn before(fault: Fault, raw: &Raw) -> Fault {
-        let Fault::Invalid { .. } = fault else { return fault };
+        let Fault::Request(BadRequest::Invalid { .. }) = fault else { return fault };
         let judged = raw.decode::<Self>().ok().map(|large| {
             within_a_payload(large.output.as_ref(), "output")
                 .and_then(|()| within_a_payload(large.partial_progress.as_ref(), "partialProgress"))
@@ -361,6 +362,6 @@ fn renewed_token(app: &App, bearer: &TaskBearer) -> Result<Option<(String, Strin
 fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
     match answer {
         Ok(body) => Json(body).into_response(),
-        Err(fault) => fault.for_callback(id),
+        Err(fault) => errors::refuse(fault, id),
     }
 }

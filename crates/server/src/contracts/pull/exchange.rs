@@ -14,6 +14,7 @@ use tenure_core::limits;
 use tenure_engine::{ClaimWait, Reply};
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::errors;
 use crate::access::guard::AsWorker;
 use crate::contracts::pull;
 use crate::error::Fault;
@@ -48,14 +49,14 @@ pub async fn exchange(
 ) -> Response {
     let exchange = match check(&app, &worker, &headers, body).await {
         Ok(exchange) => exchange,
-        Err(fault) => return fault.for_worker(&id),
+        Err(fault) => return errors::refuse(fault, &id),
     };
     if exchange.split {
         return split(app, exchange, id);
     }
     match whole(&app, exchange).await {
         Ok(answer) => Json(answer).into_response(),
-        Err(fault) => fault.for_worker(&id),
+        Err(fault) => errors::refuse(fault, &id),
     }
 }
 
@@ -153,12 +154,12 @@ async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
 fn answer(item: Result<Command, Fault>, replies: &mut dyn Iterator<Item = Reply>) -> ItemAnswer {
     let command = match item {
         Ok(command) => command,
-        Err(fault) => return fault.for_item(),
+        Err(fault) => return errors::item(&fault),
     };
     let outcome = match replies.next() {
         Some(Ok(outcome)) => outcome,
-        Some(Err(error)) => return Fault::from(error).for_item(),
-        None => return Fault::Internal.for_item(),
+        Some(Err(error)) => return errors::item(&Fault::from(error)),
+        None => return errors::item(&Fault::Internal),
     };
     let answer = if matches!(command, Command::Heartbeat(_)) {
         pull::renewed(outcome).map(|renewed| ItemAnswer {
@@ -180,7 +181,7 @@ fn answer(item: Result<Command, Fault>, replies: &mut dyn Iterator<Item = Reply>
             },
         })
     };
-    answer.unwrap_or_else(|fault| fault.for_item())
+    answer.unwrap_or_else(|fault| errors::item(&fault))
 }
 
 fn has_reports(exchange: &Exchange) -> bool {
@@ -212,7 +213,7 @@ fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
             line.push(b'\n');
             lines.send(Ok(line.into())).await.is_ok()
         };
-        let failed = |fault: Fault| ExchangeResponse { claim_error: Some(fault.for_item()), ..Default::default() };
+        let failed = |fault: Fault| ExchangeResponse { claim_error: Some(errors::item(&fault)), ..Default::default() };
         let turn = match turn(&app, &mut exchange).await {
             Ok(turn) => turn,
             Err(fault) => {

@@ -1,6 +1,8 @@
 //! The pull contract: long-poll claim, heartbeat, complete, fail, exchange.
 
+mod errors;
 pub mod exchange;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,7 @@ use tenure_engine::{ClaimWait, random_seed};
 
 use super::Dialect;
 use crate::access::guard::AsWorker;
-use crate::error::Fault;
+use crate::error::{BadRequest, Fault, Forbidden};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::{render, validate};
@@ -39,7 +41,7 @@ pub const DIALECT: Dialect = Dialect {
     name: Some(PULL_CONTRACT),
     owns: |path| path.starts_with("/internal/worker/"),
     router,
-    refuse: |fault, id| fault.for_worker(id),
+    refuse: errors::refuse,
 };
 
 fn router() -> Router<App> {
@@ -56,7 +58,7 @@ pub fn speaks_as(app: &App, worker: &Worker, id: &str) -> Result<Arc<str>, Fault
     let id = validate::text_of(id, "worker_id", limits::WORKER_ID_BYTES)?;
     match app.access.get().workers.speaks_as(worker, &id) {
         Ok(true) => Ok(id),
-        Ok(false) => Err(Fault::WorkerMismatch),
+        Ok(false) => Err(Forbidden::WorkerMismatch.into()),
         Err(error) => Err(Fault::of_worker(error)),
     }
 }
@@ -290,7 +292,7 @@ pub fn heartbeat_command(item: HeartbeatItem) -> Result<Command, Fault> {
 
 pub fn complete_command(item: CompleteItem) -> Result<Command, Fault> {
     if item.result.as_ref().is_some_and(|result| result.len() > limits::PAYLOAD_BYTES) {
-        return Err(Fault::PayloadTooLarge { field: "result".to_owned() });
+        return Err(BadRequest::PayloadTooLarge { field: "result".to_owned() }.into());
     }
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
     let report = Report::succeeded(item.result.map(|result| result.text()));
@@ -362,6 +364,6 @@ pub fn reported(outcome: Outcome) -> Result<Receipt, Fault> {
 fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
     match answer {
         Ok(body) => Json(body).into_response(),
-        Err(fault) => fault.for_worker(id),
+        Err(fault) => errors::refuse(fault, id),
     }
 }
