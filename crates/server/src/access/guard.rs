@@ -9,21 +9,21 @@ use axum::extract::{Extension, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use tenure_auth::WorkerCredential;
 use tenure_auth::worker::Scope;
-use tenure_auth::{TaskClaims, Verified, WorkerCredential};
-use tenure_core::command::callback::Proof;
-use tenure_core::{AttemptId, TaskId};
+use tenure_core::TaskId;
 
 use super::address::{self, Peer};
 use super::caller::Caller;
 use super::limiter::{Allowance, Verdict};
 use super::rules::{self, Found, Rule};
+use super::task_token::{Presented, TaskBearer, TaskToken};
 use super::{Access, KeyBy, RateLimit};
 use crate::audit;
 use crate::contracts::Contract;
+use crate::contracts::callback::CallbackToken;
 use crate::error::{Credential, Fault, Forbidden, Setting, Unavailable};
 use crate::identity::Effort;
-use crate::identity::task_keys::Unverified;
 use crate::request::RequestId;
 use crate::state::App;
 
@@ -31,8 +31,8 @@ const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const BOOTSTRAP_KEY: &str = "x-worker-bootstrap-key";
 
-/// Lets in whom the rule of the route names, and says so to the handler by an extension: [`Caller`] for users,
-/// [`tenure_auth::Worker`] for workers.
+/// Lets in the callers that the rule of the route names, and tells the handler by an extension: [`Caller`] for users,
+/// [`tenure_auth::Worker`] for workers, [`TaskBearer`] for tasks.
 pub async fn guard(
     State(app): State<App>,
     Extension(contract): Extension<Contract>,
@@ -93,7 +93,7 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
             request.extensions_mut().insert(worker);
         }),
         Rule::Bootstrap => bootstrap(access, request).await,
-        Rule::Task => task(app, request).await.map(|bearer| {
+        Rule::Task => task_of_path::<CallbackToken>(app, request).await.map(|bearer| {
             request.extensions_mut().insert(bearer);
         }),
         Rule::User(_) => app.identity.user(access, request.headers(), failures.effort()).await.map(|caller| {
@@ -161,28 +161,11 @@ async fn bootstrap(access: &Access, request: &mut Request) -> Result<(), Fault> 
         .map_err(|_| Fault::InvalidCredential(Credential::BootstrapKey))
 }
 
-/// What a task token says, if it is one of ours and of the task that the path names.
-async fn task(app: &App, request: &mut Request) -> Result<TaskBearer, Fault> {
-    let token = bearer(request.headers()).ok_or(Fault::InvalidCredential(Credential::TaskToken))?.to_owned();
-    let keys = app.identity.task_keys().ok_or(Fault::InvalidCredential(Credential::TaskToken))?;
-    let verified = keys.verify_task(&token).await.map_err(|reason| {
-        tracing::debug!(%reason, "task token refused");
-        match reason {
-            Unverified::Refused(_) => Fault::InvalidCredential(Credential::TaskToken),
-            Unverified::KeysUnavailable => Unavailable::STORE.into(),
-        }
-    })?;
-    let Path(named) =
-        request.extract_parts::<Path<String>>().await.map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
-    let of_path = TaskId::parse(&named).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
-    let task = TaskId::parse(&verified.claims.task_id).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
-    let attempt_id =
-        AttemptId::parse(&verified.claims.attempt_id).map_err(|_| Fault::InvalidCredential(Credential::TaskToken))?;
-    if task != of_path {
-        return Err(Fault::InvalidCredential(Credential::TaskToken));
-    }
-    let proof = Proof { attempt: verified.claims.attempt, attempt_id };
-    Ok(TaskBearer { task, proof, token: Arc::new(verified) })
+/// The bearer of a token of the task that the path names.
+async fn task_of_path<T: TaskToken>(app: &App, request: &mut Request) -> Result<TaskBearer<T>, Fault> {
+    let presented = Presented::<T>::verify(app.identity.task_keys(), request.headers()).await?;
+    let named = request.extract_parts::<Path<String>>().await.ok().and_then(|Path(id)| TaskId::parse(&id).ok());
+    named.and_then(|task| presented.for_task(task)).ok_or(Fault::InvalidCredential(T::CREDENTIAL))
 }
 
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -260,17 +243,6 @@ pub type User = Extension<Caller>;
 
 /// What handlers of worker routes take their worker from.
 pub type AsWorker = Extension<tenure_auth::Worker>;
-
-/// Whom a task token let in.
-#[derive(Debug, Clone)]
-pub struct TaskBearer {
-    pub task: TaskId,
-    pub proof: Proof,
-    pub token: Arc<Verified<TaskClaims>>,
-}
-
-/// What handlers of the callback contract take their bearer from.
-pub type AsTask = Extension<TaskBearer>;
 
 /// The actor of a request that nobody was let in for.
 pub fn nobody() -> Arc<str> {

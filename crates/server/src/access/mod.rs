@@ -6,6 +6,7 @@ pub mod caller;
 pub mod guard;
 pub mod limiter;
 pub mod rules;
+pub mod task_token;
 
 use std::time::Duration;
 

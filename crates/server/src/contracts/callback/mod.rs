@@ -4,6 +4,9 @@
 //! say is held against the task by the core, in one place.
 
 mod errors;
+mod token;
+
+pub use token::CallbackToken;
 
 use std::sync::Arc;
 
@@ -26,11 +29,15 @@ use tenure_core::{AttemptId, Timestamp, limits};
 
 use super::Dialect;
 use super::pull::{first, without_nul};
-use crate::access::guard::{AsTask, TaskBearer, unix_now};
+use crate::access::guard::unix_now;
+use crate::access::task_token::TaskBearer;
 use crate::error::{BadRequest, Fault};
 use crate::request::{self, Raw, RequestId};
 use crate::state::App;
 use crate::validate;
+
+/// The bearer that the guard let in.
+type AsTask = Extension<TaskBearer<CallbackToken>>;
 
 /// A body of this contract.
 const BODY_BYTES: usize = 4 << 20;
@@ -226,14 +233,14 @@ impl Said {
 
 async fn call(
     app: &App,
-    bearer: &TaskBearer,
+    bearer: &CallbackToken,
     said: Said,
     call: Call,
     told_at: Option<Timestamp>,
     bytes: usize,
 ) -> Result<Called, Fault> {
     let is_beat = matches!(call, Call::Heartbeat { .. });
-    let claims = &bearer.token.claims;
+    let claims = &bearer.verified.claims;
     let command = Command::Callback(Callback {
         task: bearer.task,
         tenant: claims.tenant_id.as_str().into(),
@@ -343,8 +350,8 @@ fn reported(told: Told) -> CompletedResponse {
 }
 
 /// Another token of the same attempt and length, once less than a third of this one's life is left.
-fn renewed_token(app: &App, bearer: &TaskBearer) -> Result<Option<(String, String)>, Fault> {
-    let token = &bearer.token;
+fn renewed_token(app: &App, bearer: &CallbackToken) -> Result<Option<(String, String)>, Fault> {
+    let token = &bearer.verified;
     let (now, life) = (unix_now(), token.expires_at_s - token.issued_at_s);
     if (token.expires_at_s - now) * 3 >= life {
         return Ok(None);
