@@ -10,4 +10,4 @@ mod replays;
 mod runs;
 mod submits;
 mod tokens;
-mod worker;
+pub mod worker;
