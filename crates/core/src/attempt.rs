@@ -327,14 +327,6 @@ impl Evidence {
         };
         Self { received_at, worker: report.worker.clone(), state: report.state(), result, failure, more: 0 }
     }
-
-    pub fn outcome(&self) -> &'static str {
-        match self.state {
-            AttemptState::Succeeded => "SUCCEEDED",
-            AttemptState::Canceled => "CANCELLED",
-            AttemptState::Failed => "FAILED",
-        }
-    }
 }
 
 /// What a holder says about how far it is. The last value wins.

@@ -299,22 +299,9 @@ impl Place {
         }
     }
 
-    /// The state in the words of the callback contract.
-    pub fn phase(&self) -> Phase {
-        match self {
-            Self::Blocked(_) => Phase::Blocked,
-            Self::Scheduled(waiting) if waiting.attempt == 0 => Phase::Blocked,
-            Self::Scheduled(_) => Phase::RetryWait,
-            Self::Ready(_) => Phase::Ready,
-            Self::Running(running) if running.started_at().is_none() => Phase::Dispatched,
-            Self::Running(_) => Phase::Running,
-            Self::Finished(finished) => match finished.end {
-                End::Succeeded => Phase::Succeeded,
-                End::Failed => Phase::Failed,
-                End::Canceled => Phase::Canceled,
-                End::Skipped => Phase::Skipped,
-            },
-        }
+    pub fn standing(&self) -> Standing {
+        let started = matches!(self, Self::Running(running) if running.started_at().is_some());
+        Standing { state: self.state(), attempt: self.attempt(), started }
     }
 
     /// The last attempt, if it has ended.
@@ -421,34 +408,14 @@ impl Blocked {
     }
 }
 
-/// The states of the callback contract and of runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
-    Blocked,
-    Ready,
-    Dispatched,
-    Running,
-    RetryWait,
-    Succeeded,
-    Failed,
-    Skipped,
-    Canceled,
-}
-
-impl Phase {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Blocked => "BLOCKED",
-            Self::Ready => "READY",
-            Self::Dispatched => "DISPATCHED",
-            Self::Running => "RUNNING",
-            Self::RetryWait => "RETRY_WAIT",
-            Self::Succeeded => "SUCCEEDED",
-            Self::Failed => "FAILED",
-            Self::Skipped => "SKIPPED",
-            Self::Canceled => "CANCELLED",
-        }
-    }
+/// Where a task stands, as far as a refused caller is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    pub state: State,
+    /// The last granted attempt, 0 if there was none.
+    pub attempt: u32,
+    /// A worker has started the attempt that is in flight. A pushed attempt is running before that.
+    pub started: bool,
 }
 
 /// Row of `scheduled` and `ready`.

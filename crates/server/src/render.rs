@@ -193,7 +193,7 @@ fn callback_attempt(part: &CallbackPart, closed: &ClosedAttempt) -> CallbackAtte
 fn late_report(evidence: &Evidence, worker: &str) -> LateReport {
     LateReport {
         received_at: time(evidence.received_at),
-        outcome: AttemptState::parse(evidence.outcome()).unwrap_or(AttemptState::Failed),
+        outcome: words::attempt(evidence.state),
         worker_id: Some(evidence.worker.as_deref().unwrap_or(worker).to_owned()),
         result: evidence.result.clone().map(Json::from_trusted),
         error: evidence.failure.as_ref().map(failure),

@@ -9,7 +9,7 @@ use tenure_core::command::Reach;
 use tenure_core::event::Fact;
 use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
-use tenure_core::task::{Body, Carry, Phase, Place, Running, State};
+use tenure_core::task::{Body, Carry, Place, Running, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
@@ -65,22 +65,6 @@ impl RunTaskView {
             self.started_at = delivery.started_at;
         }
         self
-    }
-
-    /// The state in the words of runs.
-    pub fn phase(&self) -> Phase {
-        match self.state {
-            State::Blocked => Phase::Blocked,
-            State::Scheduled if self.attempt == 0 => Phase::Blocked,
-            State::Scheduled => Phase::RetryWait,
-            State::Ready => Phase::Ready,
-            State::Running if self.started_at.is_none() => Phase::Dispatched,
-            State::Running => Phase::Running,
-            State::Succeeded => Phase::Succeeded,
-            State::Failed => Phase::Failed,
-            State::Skipped => Phase::Skipped,
-            State::Canceled => Phase::Canceled,
-        }
     }
 }
 

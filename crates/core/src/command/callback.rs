@@ -12,7 +12,7 @@ use crate::attempt::{AttemptState, ClosedAttempt, Completion, Progress, Report};
 use crate::event::FactKind;
 use crate::id::{AttemptId, TaskId, WorkerId};
 use crate::queue::QueueSettings;
-use crate::task::{Phase, Place, Running};
+use crate::task::{Place, Running, Standing};
 use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -84,21 +84,11 @@ pub enum Disposition {
     Late,
 }
 
-impl Disposition {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Recorded => "recorded",
-            Self::Duplicate => "duplicate",
-            Self::Late => "late",
-        }
-    }
-}
-
 /// A callback that was refused, and where the task stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub why: Refused,
-    pub phase: Phase,
+    pub standing: Standing,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,7 +166,7 @@ fn judge(
 }
 
 fn refusal(place: &Place, why: Refused) -> Rejection {
-    Rejection::Callback(Refusal { why, phase: place.phase() })
+    Rejection::Callback(Refusal { why, standing: place.standing() })
 }
 
 /// The attempt that counts: the one in flight, or the last one until another is granted.

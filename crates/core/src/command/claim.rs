@@ -183,25 +183,14 @@ impl NotGranted {
     }
 }
 
+/// Why a task was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotGrantedReason {
     AlreadyRunning,
-    Completed,
-    Canceled,
+    Ended(End),
+    /// It is not ready yet, or its queue grants nothing now.
     NotDue,
     NotFound,
-}
-
-impl NotGrantedReason {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AlreadyRunning => "already_running",
-            Self::Completed => "completed",
-            Self::Canceled => "cancelled",
-            Self::NotDue => "not_due",
-            Self::NotFound => "not_found",
-        }
-    }
 }
 
 /// Grants one ready task. The caller has checked that the queue has room.
@@ -273,10 +262,7 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             }
             refuse(NotGrantedReason::AlreadyRunning, Some((held.queue, held.message)))
         }
-        Place::Finished(finished) => match finished.end {
-            End::Canceled | End::Skipped => refuse(NotGrantedReason::Canceled, None),
-            End::Succeeded | End::Failed => refuse(NotGrantedReason::Completed, None),
-        },
+        Place::Finished(finished) => refuse(NotGrantedReason::Ended(finished.end), None),
     }
 }
 
@@ -397,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_task_that_cannot_be_granted_says_why_and_whether_its_message_may_go() {
-        use NotGrantedReason::{AlreadyRunning, Canceled, Completed, NotDue};
+        use NotGrantedReason::{AlreadyRunning, Ended, NotDue};
         let paused = Queue { paused: true, ..queue() };
         let full = Queue { settings: QueueSettings { max_running: Some(0), ..settings() }, ..queue() };
         let canceled = {
@@ -424,9 +410,9 @@ mod tests {
                 NotDue,
                 true,
             ),
-            ("canceled", canceled, queue(), live, Canceled, true),
-            ("dead", dead, queue(), live, Completed, true),
-            ("past its deadline", missed, queue(), live, Completed, true),
+            ("canceled", canceled, queue(), live, Ended(End::Canceled), true),
+            ("dead", dead, queue(), live, Ended(End::Failed), true),
+            ("past its deadline", missed, queue(), live, Ended(End::Failed), true),
         ] {
             let decision = claim_at(place, claimer(2), message, &queue, 1_000);
             assert_eq!(not_granted(&decision), (reason, ack), "{what}");

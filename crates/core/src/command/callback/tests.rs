@@ -83,9 +83,10 @@ fn told(decision: &Decision) -> (AttemptState, Timestamp, Disposition) {
     }
 }
 
-fn refused(decision: &Decision) -> (Refused, Phase) {
+/// Why it was refused, the state of the task, and whether a worker has started its attempt.
+fn refused(decision: &Decision) -> (Refused, State, bool) {
     match &decision.answer {
-        Err(Rejection::Callback(refusal)) => (refusal.why.clone(), refusal.phase),
+        Err(Rejection::Callback(refusal)) => (refusal.why.clone(), refusal.standing.state, refusal.standing.started),
         other => panic!("{other:?}"),
     }
 }
@@ -123,7 +124,7 @@ fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
     assert_eq!((delivery.started_at, delivery.told_started_at), (Some(at(2_000)), Some(at(7))));
     assert_eq!((delivery.next_at, running.last_heartbeat_at), (None, Some(at(2_000))));
     assert_eq!(decision.change.as_ref().unwrap().facts[0].kind, FactKind::Started);
-    assert_eq!(place(&decision).phase(), Phase::Running);
+    assert!(place(&decision).standing().started);
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn a_start_repeated_by_its_worker_changes_nothing_and_another_worker_is_told() {
     for what in [started(), alive(), succeeded("1")] {
         let other = Callback { worker: "w-2".into(), ..callback(1, 1, what) };
         let decision = send(&held, &other, &[], 2_000);
-        assert_eq!(refused(&decision), (Refused::AlreadyStarted, Phase::Running));
+        assert_eq!(refused(&decision), (Refused::AlreadyStarted, State::Running, true));
         assert_eq!(decision.change, None);
     }
 }
@@ -204,7 +205,7 @@ fn the_order_of_the_checks() {
         ("a token of the right number and another id", with(2, (2, 9), None), Refused::InvalidToken),
         ("a token of another number and the right id", with(2, (1, 2), None), Refused::InvalidToken),
     ] {
-        assert_eq!(refused(&send(&second, &command, &history, 91_000)), (expected, Phase::Dispatched), "{what}");
+        assert_eq!(refused(&send(&second, &command, &history, 91_000)), (expected, State::Running, false), "{what}");
     }
     assert!(send(&second, &with(2, (2, 2), Some(2)), &history, 91_000).answer.is_ok());
     for scope in [
@@ -257,7 +258,7 @@ fn a_replay_is_compared_by_what_it_says_not_by_what_was_measured() {
         failed("USER_CODE"),
     ] {
         let decision = call(&done, other, 2_000);
-        let expected = (Refused::TaskTerminal { cancel_reason: None }, Phase::Succeeded);
+        let expected = (Refused::TaskTerminal { cancel_reason: None }, State::Succeeded, false);
         assert_eq!(refused(&decision), expected);
         assert_eq!(last(&decision).evidence.unwrap().worker.as_deref(), Some("w-1"));
     }
@@ -265,14 +266,14 @@ fn a_replay_is_compared_by_what_it_says_not_by_what_was_measured() {
 
 #[test]
 fn a_late_end_counts_until_another_attempt_is_granted() {
-    for (what, spec, phase) in [
-        ("in back-off", Spec::default(), Phase::RetryWait),
-        ("ready again", no_backoff(), Phase::Ready),
-        ("after the last attempt", one_attempt(), Phase::Failed),
+    for (what, spec, state) in [
+        ("in back-off", Spec::default(), State::Scheduled),
+        ("ready again", no_backoff(), State::Ready),
+        ("after the last attempt", one_attempt(), State::Failed),
     ] {
         let held = started_at(spec, 0);
         let (silent, _) = with_ctx(90_000, |ctx| expire::settle(&held, &push_settings(), ctx));
-        assert_eq!(silent.place.phase(), phase, "{what}");
+        assert_eq!(silent.place.state(), state, "{what}");
         let late = call(&silent, succeeded("7"), 91_000);
         assert_eq!(told(&late), (AttemptState::Succeeded, at(91_000), Disposition::Late), "{what}");
         assert_eq!((to_finished(&late).end, to_finished(&late).dead_lettered_at), (End::Succeeded, None), "{what}");
@@ -290,10 +291,10 @@ fn a_late_end_counts_until_another_attempt_is_granted() {
         );
         for early in [started(), alive()] {
             let is_beat = early == alive();
-            let (why, _) = refused(&call(&silent, early, 91_000));
-            let expected = match (is_beat, phase) {
+            let (why, ..) = refused(&call(&silent, early, 91_000));
+            let expected = match (is_beat, state) {
                 (true, _) => Refused::Expired,
-                (false, Phase::Failed) => Refused::TaskTerminal { cancel_reason: None },
+                (false, State::Failed) => Refused::TaskTerminal { cancel_reason: None },
                 (false, _) => Refused::AttemptCompleted,
             };
             assert_eq!(why, expected, "{what}");
@@ -333,14 +334,14 @@ fn a_superseded_end_is_kept_and_never_applied() {
     let (second, history) = regranted(90_000);
     let decision = send(&second, &callback(1, 1, succeeded("1")), &history, 91_000);
     let expected = Refused::AttemptMismatch { expected: 2, received: 1 };
-    assert_eq!(refused(&decision), (expected, Phase::Dispatched));
+    assert_eq!(refused(&decision), (expected, State::Running, false));
     let change = decision.change.unwrap();
     assert_eq!(change.place, second.place);
     let [super::super::AttemptChange::Put(kept)] = &change.attempts[..] else { panic!("{change:?}") };
     let evidence = kept.evidence.as_ref().unwrap();
     assert_eq!(
-        (evidence.outcome(), evidence.worker.as_deref(), evidence.received_at),
-        ("SUCCEEDED", Some("w-1"), at(91_000))
+        (evidence.state, evidence.worker.as_deref(), evidence.received_at),
+        (AttemptState::Succeeded, Some("w-1"), at(91_000))
     );
     let wrong = Callback { proof: Proof { attempt: 1, attempt_id: attempt_id(9) }, ..callback(1, 1, succeeded("1")) };
     assert_eq!(send(&second, &wrong, &history, 91_000).change, None, "nobody knows that token");
@@ -368,9 +369,9 @@ fn a_cancel_before_the_start_ends_the_task_and_the_start_is_told_why() {
     let command =
         Cancel { task: id(), reason: "changed_my_mind".into(), mode: Mode::Cooperative, reach: Default::default() };
     let canceled = after(&with_ctx(500, |ctx| cancel::decide(&task, &command, &push_settings(), ctx)), &task);
-    assert_eq!(canceled.place.phase(), Phase::Canceled);
+    assert_eq!(canceled.place.state(), State::Canceled);
     let expected = Refused::TaskTerminal { cancel_reason: Some("changed_my_mind".into()) };
-    assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), Phase::Canceled));
+    assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), State::Canceled, false));
     let late = call(&canceled, succeeded("1"), 600);
     assert_eq!(refused(&late).0, expected);
     assert!(last(&late).evidence.is_some());

@@ -143,19 +143,19 @@ fn other_content_for_a_reported_attempt_conflicts_and_is_kept_as_evidence() {
     let dead = after(&send_running(one_attempt(), &failed("X"), 1_000));
     let waiting = after(&send_running(Spec::default(), &failed("X"), 1_000));
     for (what, before, report, outcome) in [
-        ("another result", &done, succeeded("2"), "SUCCEEDED"),
-        ("no result", &done, Report::succeeded(None), "SUCCEEDED"),
-        ("failed after all", &done, failed("X"), "FAILED"),
-        ("another error", &dead, failed("Y"), "FAILED"),
-        ("succeeded after all", &dead, succeeded("1"), "SUCCEEDED"),
-        ("succeeded after all, in back-off", &waiting, succeeded("1"), "SUCCEEDED"),
-        ("canceled after all", &waiting, failed("CANCELLED"), "CANCELLED"),
+        ("another result", &done, succeeded("2"), AttemptState::Succeeded),
+        ("no result", &done, Report::succeeded(None), AttemptState::Succeeded),
+        ("failed after all", &done, failed("X"), AttemptState::Failed),
+        ("another error", &dead, failed("Y"), AttemptState::Failed),
+        ("succeeded after all", &dead, succeeded("1"), AttemptState::Succeeded),
+        ("succeeded after all, in back-off", &waiting, succeeded("1"), AttemptState::Succeeded),
+        ("canceled after all", &waiting, failed("CANCELLED"), AttemptState::Canceled),
     ] {
         let decision = send(before, 1, &report, 2_000);
         let refusal = conflict(&decision);
         assert_eq!((refusal.kind, refusal.ack), (ConflictKind::ConflictingCompletion, true), "{what}");
         let evidence = last(&decision).evidence.expect(what);
-        assert_eq!((evidence.outcome(), evidence.received_at), (outcome, at(2_000)), "{what}");
+        assert_eq!((evidence.state, evidence.received_at), (outcome, at(2_000)), "{what}");
         assert_eq!(place(&decision).state(), before.place.state(), "{what}");
         assert_eq!(last(&decision).receipt, before.place.last_attempt().unwrap().receipt, "{what}");
     }
@@ -254,12 +254,12 @@ fn a_late_report_is_refused_and_kept_once_the_task_was_canceled_or_its_deadline_
         ("deadline passed while it ran", &task(Place::Running(running_with(deadline))), State::Failed),
         ("deadline passed in the dead letters", &swept(dead_before_it), State::Failed),
     ] {
-        for (report, outcome) in [(succeeded("7"), "SUCCEEDED"), (failed("X"), "FAILED")] {
+        for (report, outcome) in [(succeeded("7"), AttemptState::Succeeded), (failed("X"), AttemptState::Failed)] {
             let decision = send(before, 1, &report, 70_000);
             let refusal = conflict(&decision);
             let expected = (ConflictKind::AttemptClosed, state, true);
             assert_eq!((refusal.kind, refusal.state, refusal.ack), expected, "{what}");
-            assert_eq!(last(&decision).evidence.unwrap().outcome(), outcome, "{what}");
+            assert_eq!(last(&decision).evidence.unwrap().state, outcome, "{what}");
             assert_eq!((last(&decision).receipt, &to_finished(&decision).result), (None, &None), "{what}");
         }
     }
@@ -299,7 +299,7 @@ fn of_several_superseded_reports_the_first_is_kept_and_the_others_are_counted() 
         history = vec![(**kept).clone()];
     }
     let evidence = history[0].evidence.clone().unwrap();
-    assert_eq!((evidence.received_at, evidence.outcome(), evidence.more), (at(61_000), "FAILED", 2));
+    assert_eq!((evidence.received_at, evidence.state, evidence.more), (at(61_000), AttemptState::Failed, 2));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use tenure_contract::callback::CallbackError;
 use tenure_core::command::Rejection;
 use tenure_core::command::callback::{Refusal, Refused};
 
+use super::words;
 use crate::contracts::wording::Wording;
 use crate::error::{Credential, Fault, Unavailable};
 use crate::request::RequestId;
@@ -39,7 +40,7 @@ fn is_worth_a_retry(status: StatusCode) -> bool {
 fn show_task(body: &mut CallbackError, refusal: &Refusal) {
     // A caller without a valid token learns nothing about the task.
     if refusal.why != Refused::InvalidToken {
-        body.state = Some(refusal.phase.as_str().to_owned());
+        body.state = Some(words::task_state(refusal.standing).to_owned());
     }
     match &refusal.why {
         Refused::AttemptMismatch { expected, received } => {
@@ -78,7 +79,7 @@ fn of_callback(refusal: &Refusal) -> Wording {
         }
         Refused::InvalidToken => Wording::of(&Fault::InvalidCredential(Credential::TaskToken), self::refusal),
         Refused::TaskTerminal { .. } => {
-            conflict("task_already_terminal", format!("the task has ended: {}", refusal.phase.as_str()))
+            conflict("task_already_terminal", format!("the task has ended: {}", words::task_state(refusal.standing)))
         }
         Refused::AttemptCompleted => conflict("attempt_already_completed", "the attempt has ended".to_owned()),
         Refused::AlreadyStarted => conflict("attempt_already_started", "another worker holds the attempt".to_owned()),

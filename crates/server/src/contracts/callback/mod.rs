@@ -5,6 +5,7 @@
 
 mod errors;
 mod token;
+mod words;
 
 pub use token::CallbackToken;
 

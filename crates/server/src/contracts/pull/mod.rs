@@ -160,7 +160,7 @@ async fn claim_task(app: &App, claim: ClaimTask) -> Result<ClaimResponse, Fault>
         }
         Answer::NotGranted(not) => Ok(ClaimResponse {
             claimed: false,
-            reason: Some(not.reason.as_str().to_owned()),
+            reason: Some(words::not_granted(not.reason).to_owned()),
             ack: Some(not.ack),
             ..ClaimResponse::default()
         }),

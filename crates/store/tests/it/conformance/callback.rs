@@ -9,7 +9,7 @@ use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
 use tenure_core::command::submit::NewTask;
 use tenure_core::command::{Answer, Command, Rejection};
 use tenure_core::queue::{Push, QueueSettings};
-use tenure_core::task::{Phase, Place, Spec, State};
+use tenure_core::task::{Place, Spec, State};
 use tenure_store::AttemptView;
 
 use crate::common::{Fixture, after_start, make};
@@ -127,7 +127,7 @@ async fn of_many_control_planes_one_takes_a_push(t: &Fixture) {
 
 async fn a_start_binds_its_worker_and_ends_the_pushing(t: &Fixture) {
     let grant = dispatched(t, Spec::default()).await;
-    assert_eq!(t.view(grant.task).await.place.phase(), Phase::Dispatched);
+    assert!(!t.view(grant.task).await.place.standing().started);
     t.clock.advance(1_000);
     t.run(callback(&grant, Call::Started { told_at: Some(after_start(7)) })).await.unwrap();
     let Place::Running(running) = t.view(grant.task).await.place else { panic!("it runs") };
@@ -182,7 +182,7 @@ async fn a_replay_is_known_after_a_newer_grant(t: &Fixture) {
     assert!(matches!(t.run(other).await, Err(Rejection::Callback(_))));
     let attempts = t.attempts(first.task).await;
     let AttemptView::Closed(one) = &attempts[0] else { panic!("{attempts:?}") };
-    assert_eq!(one.evidence.as_ref().unwrap().outcome(), "CANCELLED");
+    assert_eq!(one.evidence.as_ref().unwrap().state, AttemptState::Canceled);
     t.run(callback(&second, Call::completed(completion(AttemptState::Succeeded)))).await.unwrap();
     assert_eq!(told(t.run(end()).await), (AttemptState::Failed, Disposition::Duplicate));
     assert_eq!(t.state(first.task).await, State::Succeeded);

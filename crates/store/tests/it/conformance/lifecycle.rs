@@ -9,7 +9,7 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Answer, Command, ConflictKind, Reach, Rejection};
 use tenure_core::queue::QueueSettings;
-use tenure_core::task::{EnvelopeSpec, Place, Spec, State};
+use tenure_core::task::{End, EnvelopeSpec, Place, Spec, State};
 use tenure_core::{Fence, TaskId};
 use tenure_store::{AttemptView, Batch, Lane};
 
@@ -271,7 +271,7 @@ async fn a_claim_by_id_gets_that_task_or_a_reason(t: &Fixture) {
     assert_eq!(reason(t.run(make::claim_task("w", later)).await), NotGrantedReason::NotDue);
     assert_eq!(reason(t.run(make::claim_task("w", t.mint().await)).await), NotGrantedReason::NotFound);
     t.complete(&claimed.grants[0]).await.unwrap();
-    assert_eq!(reason(t.run(make::claim_task("w", ids[1])).await), NotGrantedReason::Completed);
+    assert_eq!(reason(t.run(make::claim_task("w", ids[1])).await), NotGrantedReason::Ended(End::Succeeded));
 }
 
 async fn a_guessed_id_names_nothing(t: &Fixture) {

@@ -8,7 +8,7 @@ use tenure_core::command::claim::{ClaimTask, NotGranted, NotGrantedReason};
 use tenure_core::command::submit::Submit;
 use tenure_core::command::{Answer, Command};
 use tenure_core::queue::Transport;
-use tenure_core::task::Spec;
+use tenure_core::task::{End, Spec};
 use tenure_store::{
     MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry, OutboxState, OutboxView, PutOff, Settled,
 };
@@ -235,7 +235,7 @@ async fn a_claim_by_id_says_whether_the_message_may_go(t: &Fixture) {
     assert_eq!(ask(Some("77-0")).await, (NotGrantedReason::AlreadyRunning, true), "an older one");
     assert_eq!(ask(None).await, (NotGrantedReason::AlreadyRunning, false));
     t.complete(&grant).await.unwrap();
-    assert_eq!(ask(Some(&live)).await, (NotGrantedReason::Completed, true));
+    assert_eq!(ask(Some(&live)).await, (NotGrantedReason::Ended(End::Succeeded), true));
     // While a task waits, any message for it may be the one that wakes somebody.
     let id = t.put_in("q").await;
     publish(t).await;

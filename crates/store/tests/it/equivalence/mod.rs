@@ -18,7 +18,7 @@ use tenure_core::command::redrive::Redrive;
 use tenure_core::command::run::RunSubmitted;
 use tenure_core::command::{Answer, Command, Numbers, Reach};
 use tenure_core::run::{Edge, RunState};
-use tenure_core::task::Place;
+use tenure_core::task::{Place, Standing, State};
 use tenure_core::{RunId, Seq, Timestamp};
 use tenure_store::{
     AttemptView, Batch, Clock, DeadLetterFilter, Done, Lane, NewRedrive, RedriveFilter, RedriveView, RunFilter, Store,
@@ -292,8 +292,9 @@ impl Three {
                 let waits: Vec<_> = self.reference.run_tasks[&row].depends_on.iter().map(key).collect();
                 same("a name", kind, body.task_key(), &task.key)?;
                 same("what it depends on", kind, &waits, &task.depends_on)?;
-                let stands = (place.state(), place.phase(), place.attempt());
-                same("where it stands", kind, &stands, &(task.state, task.phase(), task.attempt))?;
+                let started = task.state == State::Running && task.started_at.is_some();
+                let shown = Standing { state: task.state, attempt: task.attempt, started };
+                same("where it stands", kind, &place.standing(), &shown)?;
                 let ended = match place {
                     Place::Finished(finished) => {
                         // A stack is shown with the task, not with the run.
