@@ -243,7 +243,7 @@ fn separate(settings: &Settings, auth: &AuthSettings) -> Result<(), ConfigError>
         let same = held.iter().find(|(_, held)| held.matches(key.reveal()) || held.matches(&digest));
         if let Some((worker, _)) = same {
             return Err(ConfigError::Rule(format!(
-                "{} equals {}: a worker must not be able to act as a user; give workers a secret of their own",
+                "{} equals {}: a worker must not be able to act as a user: give workers their own secret",
                 place(settings, worker),
                 place(settings, user)
             )));

@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::settings::Settings;
 use super::store_url::StoreUrl;
 
-/// Where tasks are kept.
+/// The store.
 #[derive(Debug, Clone)]
 pub struct Database {
     pub driver: Driver,

@@ -45,7 +45,7 @@ fn given(name: String, path: &str, value: OsString) -> Result<Given, ConfigError
         Shape::List => Value::List(list(&text)),
         Shape::Map => {
             let map = serde_json::from_str(&text)
-                .map_err(|_| wrong(path, &origin, "must be a JSON object of texts, such as {\"name\":\"value\"}"))?;
+                .map_err(|_| wrong(path, &origin, "must be a JSON object of strings, such as {\"name\":\"value\"}"))?;
             Value::Map(map)
         }
     };

@@ -3,9 +3,9 @@
 use super::keys::{self, Key, Kind, Shape};
 
 const HEAD: &str = "\
-# Configuration of Tenure. Every key stands here with its default; remove the `#` before those that you set.
+# Configuration of Tenure. Every key is listed with its default; remove the `#` from those that you set.
 # It is looked for at --config, TENURE_CONFIG, ./tenure.yaml, ~/.tenure/config.yaml, /etc/tenure/tenure.yaml.
-# `tenure config lint --production` says what a production system should set.
+# `tenure config lint --production` reports what a production system should change.
 ";
 const WIDTH: usize = 110;
 

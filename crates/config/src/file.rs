@@ -58,10 +58,10 @@ fn plain(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     match error {
         serde_saphyr::Error::UnsupportedTag { .. } => {
-            return "a tag that is not supported: put a value that begins with ! in quotes".to_owned();
+            return "unsupported tag: put a value that begins with ! in quotes".to_owned();
         }
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-            return format!("the key `{}` stands twice", shortened(key));
+            return format!("the key `{}` is set twice", shortened(key));
         }
         _ => {}
     }

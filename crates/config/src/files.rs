@@ -17,7 +17,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it has more than 1 MiB"));
     }
     // Not the error of the conversion, which would carry the bytes along.
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is no UTF-8"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not valid UTF-8"))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::settings::Settings;
 
-/// How long what has ended is kept.
+/// How long ended work is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     pub finished: Duration,
@@ -13,7 +13,7 @@ pub struct Retention {
     pub max_finished: u64,
 }
 
-/// How often a caller of the user API may call.
+/// Rate limits of the user API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
     pub enabled: bool,

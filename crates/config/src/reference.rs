@@ -7,20 +7,20 @@ use super::keys::{self, Change, Key, Shape};
 const HEAD: &str = "\
 # Configuration
 
-Made from the table of keys in `crates/config/src/keys`; a test compares the two, and `TENURE_BLESS=1 cargo test -p
-tenure-config reference` writes it anew. `tenure config example` prints a file to begin with, `tenure config show` what
-holds and where it was set, `tenure config lint --production` what a production system should set.
+Generated from the table of keys in `crates/config/src/keys`; `TENURE_BLESS=1 cargo test -p tenure-config reference`
+writes it again. `tenure config example` prints a file to start from, `tenure config show` the current values and their
+origins, `tenure config lint --production` what a production system should change.
 
 ## Where values come from
 
 1. Flags of the command: `--listen`, `--store`, `--data`.
 2. Variables: `TENURE_` and the path in upper case, with `__` between levels. `auth.worker_token` is
-   `TENURE_AUTH__WORKER_TOKEN`. Lists have commas between their entries, maps are JSON objects.
+   `TENURE_AUTH__WORKER_TOKEN`. Lists are separated by commas, maps are JSON objects.
 3. The file: `--config`, else `TENURE_CONFIG`, else the first of `./tenure.yaml`, `~/.tenure/config.yaml` and
    `/etc/tenure/tenure.yaml` that exists.
 4. The default.
 
-The first that has a value wins, key by key. A file looks like this:
+For each key, the first of these that sets it takes precedence. A file looks like this:
 
 ```yaml
 server:
@@ -34,22 +34,22 @@ auth:
   oidc_admin_groups: [platform, oncall]
 ```
 
-Unknown keys and values that make no sense are errors that name the file and line, or the variable. The process then
-ends with code 2.
+Unknown keys and invalid values are errors that name the file and line, or the variable. The process then exits with
+code 2.
 
 ## Values
 
-**Duration**: numbers with units, one after the other: `250ms`, `30s`, `1h30m`, `7d`; `0` needs no unit. At most 100
-years. **Size**: bytes, or a number with `KiB`, `MiB`, `GiB`, `KB`, `MB` or `GB`. **File**: a path; what is not absolute
-starts at the folder of the configuration file, or at the working folder when a variable names it.
+**Duration**: numbers with units: `250ms`, `30s`, `1h30m`, `7d`; `0` needs no unit. At most 100 years. **Size**: bytes, or
+a number with `KiB`, `MiB`, `GiB`, `KB`, `MB` or `GB`. **File**: a path. A relative path in the configuration file is
+relative to that file, in a variable to the working folder.
 
 **Secrets** are never printed. A single secret has a second key that ends in `_file` and names a file with the value;
-white space around it is cut. Both together, an empty file and one that cannot be read are errors. A secret of workers
-must differ from the keys of users.
+surrounding white space is removed. Setting both, an empty file and an unreadable file are errors. Worker secrets must
+differ from user keys.
 
-**Changes.** Keys marked *reload* are read again within 5 s of a change of a file, and on SIGHUP. A configuration that is
-wrong by then is not taken: the former one stays and the error is logged. The others need a restart. Flags and variables
-stay what they were at the start.
+**Changes.** Keys marked *reload* are read again within 5 s of a change to a file, and on SIGHUP. An invalid configuration
+is rejected: the previous values stay in effect and the error is logged. Other keys need a restart. Flags and variables
+keep the values they had at start.
 ";
 
 /// The whole page.

@@ -9,7 +9,7 @@ use super::settings::Settings;
 /// More connections than any machine has file descriptors for.
 const CONNECTIONS: u64 = 1_000_000;
 
-/// Where the control plane listens, and to whom.
+/// The HTTP listener of the control plane.
 #[derive(Debug, Clone)]
 pub struct Server {
     pub host: String,

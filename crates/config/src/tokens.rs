@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::net;
 use super::settings::Settings;
 
-/// Tokens that the control plane signs for running tasks.
+/// Tokens that the control plane issues to running tasks.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     pub issuer: String,

@@ -5,7 +5,7 @@ use super::error::ConfigError;
 use super::net;
 use super::settings::Settings;
 
-/// What a worker process needs, and how worker RPC is protected.
+/// Settings of worker processes, and TLS for worker RPC.
 #[derive(Debug, Clone)]
 pub struct Worker {
     pub id: Option<String>,

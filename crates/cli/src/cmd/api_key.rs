@@ -155,7 +155,7 @@ async fn lost(client: &Client, info: &ApiKey, path: &Path, error: &std::io::Erro
 fn said(info: &ApiKey) -> String {
     let owner = info.owner.as_deref().map(|owner| format!(", owner {}", clean(owner))).unwrap_or_default();
     let until = match &info.expires_at {
-        Some(at) => format!("good until {}", clean(at)),
+        Some(at) => format!("valid until {}", clean(at)),
         None => "valid until it is revoked".to_owned(),
     };
     format!("Key {}: role {}, tenant {}{owner}, {until}.", clean(&info.id), clean(&info.role), clean(&info.tenant))
@@ -196,14 +196,14 @@ fn state(key: &ApiKey, now: Timestamp) -> &'static str {
     match (&key.revoked_at, expired) {
         (Some(_), _) => "revoked",
         (None, true) => "expired",
-        (None, false) => "good",
+        (None, false) => "valid",
     }
 }
 
 fn table(keys: &[ApiKey], now: Timestamp) -> String {
     let rows = keys.iter().map(|key| {
         let state = match state(key, now) {
-            "good" => cell("good"),
+            "valid" => cell("valid"),
             other => cell(other).fg(comfy_table::Color::Yellow),
         };
         vec![
@@ -245,8 +245,8 @@ mod tests {
         let lasting = ApiKey { expires_at: None, ..key("c") };
         let keys = [key("a"), revoked, lasting];
         let states = |now: &str| keys.each_ref().map(|key| state(key, now.parse().unwrap()));
-        assert_eq!(states("2026-01-01T12:00:00Z"), ["good", "revoked", "good"]);
-        assert_eq!(states("2026-01-02T00:00:00Z"), ["expired", "revoked", "good"]);
+        assert_eq!(states("2026-01-01T12:00:00Z"), ["valid", "revoked", "valid"]);
+        assert_eq!(states("2026-01-02T00:00:00Z"), ["expired", "revoked", "valid"]);
         let text = table(&keys, "2026-01-01T12:00:00Z".parse().unwrap());
         assert_eq!(text.lines().count(), 4);
         assert!(text.contains("in 12h") && !text.contains('\x1b'), "{text}");
@@ -263,6 +263,6 @@ mod tests {
         let created =
             CreatedApiKey { key: "tnr_secret".into(), info: ApiKey { owner: Some("ann".into()), ..key("a") } };
         let text = said(&created.info);
-        assert_eq!(text, "Key a: role api, tenant acme, owner ann, good until 2026-01-02T00:00:00Z.");
+        assert_eq!(text, "Key a: role api, tenant acme, owner ann, valid until 2026-01-02T00:00:00Z.");
     }
 }

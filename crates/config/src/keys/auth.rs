@@ -3,32 +3,32 @@ use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
     "auth.enabled" Bool, "false", Reload,
-        "Asks users for a key. Without it everybody who reaches the API is an admin of every tenant, and only a loopback address is listened on.";
+        "Requires a key from users. If false, everyone who reaches the API is an admin of all tenants, and the server listens on loopback addresses only.";
     "auth.api_key" Secret, "", Reload,
-        "Key of users, sent as `X-API-Key`. Its role is `api`, its tenant `default`.";
+        "API key for users, sent as `X-API-Key`. Its role is `api`, its tenant `default`.";
     "auth.api_key_file" File, "", Reload,
-        "File that holds `auth.api_key`.";
+        "File with `auth.api_key`.";
     "auth.admin_api_key" Secret, "", Reload,
-        "Key of admins, sent as `X-Admin-API-Key` or `X-API-Key`. It reaches every tenant.";
+        "API key for admins, sent as `X-Admin-API-Key` or `X-API-Key`. It reaches all tenants.";
     "auth.admin_api_key_file" File, "", Reload,
-        "File that holds `auth.admin_api_key`.";
+        "File with `auth.admin_api_key`.";
     "auth.admin_fallback_enabled" Bool, "false", Reload,
-        "Lets `auth.api_key` into admin endpoints while no admin key is set.";
+        "Accepts `auth.api_key` on admin endpoints while no admin key is set.";
     "auth.admin_audit_retention" Duration, "0s", Restart,
-        "How long the record of admin calls is kept. 0 keeps it for ever.";
+        "How long the audit log of admin requests is kept. 0 keeps it forever.";
 
     "auth.oidc_enabled" Bool, "false", Reload,
         "Accepts bearer tokens of an identity provider.";
     "auth.oidc_issuer" Text, "", Reload,
-        "Issuer that a token has to name in `iss`.";
+        "Required issuer (`iss`) of a token.";
     "auth.oidc_audience" Text, "", Reload,
-        "Audience that a token has to name in `aud`. Without it any audience is accepted.";
+        "Required audience (`aud`) of a token. If unset, any audience is accepted.";
     "auth.oidc_jwks_url" Text, "", Reload,
-        "Where the keys of the issuer are published: an https address that is public, unless `outbound` allows more.";
+        "URL of the issuer's key set: a public https address, unless `outbound` allows more.";
     "auth.oidc_public_key" Text, "", Reload,
-        "Public key of the issuer in PEM, in place of `auth.oidc_jwks_url`.";
+        "Public key of the issuer in PEM, instead of `auth.oidc_jwks_url`.";
     "auth.oidc_public_key_file" File, "", Reload,
-        "File that holds `auth.oidc_public_key`.";
+        "File with `auth.oidc_public_key`.";
     "auth.oidc_groups_claim" Text, "groups", Reload,
         "Claim that lists the groups of a user.";
     "auth.oidc_tenant_claim" Text, "tenant_id", Reload,
@@ -38,38 +38,38 @@ pub const KEYS: &[Key] = keys! {
     "auth.oidc_operator_groups" Texts, "", Reload,
         "Groups whose members are operators.";
     "auth.oidc_viewer_groups" Texts, "", Reload,
-        "Groups whose members may look and change nothing.";
+        "Groups whose members have read-only access.";
 
     "auth.worker_token" Secret, "", Reload,
-        "Token that workers share. It is refused for a worker that has an entry in `auth.worker_tokens`.";
+        "Token shared by workers. It is not accepted for a worker with an entry in `auth.worker_tokens`.";
     "auth.worker_token_file" File, "", Reload,
-        "File that holds `auth.worker_token`.";
+        "File with `auth.worker_token`.";
     "auth.worker_token_previous" Secret, "", Reload,
-        "Token that workers shared before. It is accepted beside `auth.worker_token`, so that workers can change over one by one.";
+        "Previous shared token. It is accepted in addition to `auth.worker_token`, so that workers can change one by one.";
     "auth.worker_token_previous_file" File, "", Reload,
-        "File that holds `auth.worker_token_previous`.";
+        "File with `auth.worker_token_previous`.";
     "auth.worker_tokens" SecretMap, "", Reload,
-        "Tokens of single workers, by worker id.";
+        "Tokens of individual workers, by worker id.";
     "auth.worker_signing_key" Secret, "", Reload,
         "Key that signs worker tokens with HMAC-SHA256, and verifies them.";
     "auth.worker_signing_key_file" File, "", Reload,
-        "File that holds `auth.worker_signing_key`.";
+        "File with `auth.worker_signing_key`.";
     "auth.worker_signing_keys" Secrets, "", Reload,
-        "Keys that verify worker tokens and sign none: the former key, while its tokens live.";
+        "Additional keys that verify worker tokens but do not sign: the previous key, until its tokens have expired.";
     "auth.worker_private_key_file" File, "", Reload,
-        "Ed25519 private key, in PEM, that signs worker tokens. Only the control plane holds it.";
+        "Ed25519 private key (PEM) that signs worker tokens. Only the control plane needs it.";
     "auth.worker_public_keys" Texts, "", Reload,
         "Ed25519 public keys that verify worker tokens: 32 bytes in base64 or base64url, or PEM.";
     "auth.worker_public_keys_file" File, "", Reload,
-        "File that holds `auth.worker_public_keys`: one key per line, or PEM.";
+        "File with `auth.worker_public_keys`: one key per line, or PEM.";
     "auth.worker_revoked_token_ids" Texts, "", Reload,
-        "Ids (`jti`) of signed worker tokens that are refused.";
+        "Ids (`jti`) of revoked signed worker tokens.";
     "auth.worker_revoked_token_ids_file" File, "", Reload,
-        "File that holds `auth.worker_revoked_token_ids`: one id per line, `#` begins a comment. It must not be empty, so keep a comment in it.";
+        "File with `auth.worker_revoked_token_ids`: one id per line, `#` starts a comment. The file must not be empty, so keep a comment in it.";
     "auth.worker_bootstrap_keys" SecretMap, "", Reload,
-        "Keys with which a worker fetches its own signed token, by worker id: the key itself, or `sha256:` and the hexadecimal digest of it.";
+        "Keys with which workers request their own signed tokens, by worker id: the key itself, or `sha256:` and its hexadecimal digest.";
     "auth.legacy_worker_tokens" Bool, "false", Reload,
         "Accepts signed worker tokens without `aud` or `iat`, from older issuers.";
     "auth.anonymous_workers" Bool, "false", Reload,
-        "Lets workers in without a token. Loopback addresses only.";
+        "Accepts workers without a token. Loopback addresses only.";
 };

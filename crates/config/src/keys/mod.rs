@@ -134,26 +134,24 @@ pub(crate) fn sections() -> Vec<(&'static str, &'static str)> {
 
 fn meaning(section: &str) -> &'static str {
     match section {
-        "server" => "Where the control plane listens, and to whom.",
-        "database" => "Where tasks are kept.",
-        "auth" => "Who is let in: users, admins, workers.",
-        "rate_limit" => "How often a caller of the user API may call.",
-        "tenants" => "What each tenant may use. 0 means without limit.",
-        "retention" => "How long what has ended is kept.",
-        "audit" => "The record of who did what.",
-        "transport" => "How wake-ups travel. Claims are granted from the store whatever it is.",
-        "outbox" => "Wake-ups that were committed with their task and are still to be sent.",
-        "redis" => "The Redis whose streams carry wake-ups.",
-        "sqs" => "The SQS queues that carry wake-ups.",
-        "tokens" => "Tokens that the control plane signs for running tasks.",
+        "server" => "The HTTP listener of the control plane.",
+        "database" => "The store.",
+        "auth" => "Credentials of users, admins and workers.",
+        "rate_limit" => "Rate limits of the user API.",
+        "tenants" => "Limits of each tenant. 0 means no limit.",
+        "retention" => "How long ended work is kept.",
+        "audit" => "The audit log.",
+        "transport" => "How wake-ups travel. Tasks are always granted from the store.",
+        "outbox" => "Wake-ups that are committed and waiting to be published.",
+        "redis" => "Redis Streams as a transport for wake-ups.",
+        "sqs" => "SQS as a transport for wake-ups.",
+        "tokens" => "Tokens that the control plane issues to running tasks.",
         "dispatch" => "The dispatch contract.",
         "callback" => "The callback contract.",
-        "push" => "Pushes of tasks to workers of the callback contract.",
-        "outbound" => {
-            "Calls from the control plane to addresses that were chosen elsewhere, such as `auth.oidc_jwks_url`."
-        }
-        "worker" => "What a worker process needs, and how worker RPC is protected.",
-        "logging" => "What is logged, and how.",
+        "push" => "Pushing tasks to workers of the callback contract.",
+        "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",
+        "worker" => "Settings of worker processes, and TLS for worker RPC.",
+        "logging" => "Logs.",
         _ => "",
     }
 }

@@ -3,71 +3,71 @@ use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
     "server.host" Text, "127.0.0.1", Restart,
-        "Address or name to listen on. Anything but a loopback address needs `auth.enabled` and a worker credential. The flag `--listen` sets it together with the port.";
+        "Address or host name to listen on. Other than loopback addresses need `auth.enabled` and a worker credential. The flag `--listen` sets it together with the port.";
     "server.port" Integer, "7423", Restart,
-        "Port to listen on. 0 takes a free one.";
+        "Port to listen on. 0 picks a free port.";
     "server.tls.cert_file" File, "", Reload,
-        "Certificate chain in PEM, the server's own first. Set together with the key it turns TLS on.";
+        "Certificate chain in PEM, the server's own first. Set it together with the key to enable TLS.";
     "server.tls.key_file" File, "", Reload,
         "Private key of the certificate, in PEM.";
     "server.tls.client_ca_file" File, "", Reload,
-        "Roots, in PEM, under which certificates of clients are accepted.";
+        "CA certificates (PEM) for verifying client certificates.";
     "server.tls.client_auth" Choice(&["off", "optional", "required"]), "off", Reload,
-        "Whether clients show a certificate. With `server.tls.client_ca_file` and without this key it is `required`.";
+        "Whether clients present a certificate. With `server.tls.client_ca_file` the default is `required`.";
     "server.cors_allowed_origins" Texts, "", Reload,
         "Origins whose pages may call the API from a browser: `https://console.example.com`, or `*` for all.";
     "server.max_connections" Integer, "10000", Restart,
-        "Open connections at a time. More are left waiting in the backlog of the system.";
+        "Maximum number of open connections. More wait in the backlog of the operating system.";
     "server.trusted_proxies" Texts, "", Reload,
-        "Networks, such as `10.0.0.0/8`, whose `X-Forwarded-For` is believed. Without any the address of the connection counts.";
+        "Networks, such as `10.0.0.0/8`, whose `X-Forwarded-For` header is trusted. If empty, the address of the connection is used.";
 
     "database.driver" Choice(&["sqlite", "postgres"]), "sqlite", Restart,
-        "Kind of the store. SQLite is for one control plane, Postgres for any number.";
+        "Type of the store. SQLite serves one control plane, Postgres any number.";
     "database.path" Text, "tenure.db", Restart,
-        "File of an SQLite store. What is not absolute starts in the data folder.";
+        "File of the SQLite store. A relative path is relative to the data folder.";
     "database.dsn" Dsn, "", Restart,
-        "Address of a Postgres: `postgres://user:password@host/database?sslmode=verify-full`. The flag `--store` or the variable `TENURE_STORE` sets it too.";
+        "Postgres address: `postgres://user:password@host/database?sslmode=verify-full`. The flag `--store` and the variable `TENURE_STORE` also set it.";
     "database.tls.ca_file" File, "", Restart,
-        "Roots, in PEM, for the certificate of the Postgres. Without it those of the system hold. Whether TLS is used says `sslmode` in the DSN.";
+        "CA certificates (PEM) for verifying Postgres. Default: those of the system. `sslmode` in the DSN decides whether TLS is used.";
 
     "rate_limit.enabled" Bool, "false", Reload,
         "Limits calls to the user API, after authentication. Worker routes are not limited.";
     "rate_limit.requests_per_minute" Integer, "120", Reload,
-        "Calls per minute that each caller may make in the long run.";
+        "Sustained number of calls per minute and caller.";
     "rate_limit.burst" Integer, "60", Reload,
-        "Calls that a caller may make at once after a pause.";
+        "Number of calls that a caller may make at once after a pause.";
     "rate_limit.key_by" Choice(&["owner", "api_key", "ip"]), "owner", Reload,
         "What counts as one caller: the owner that the request acts for, the key, or the address.";
     "rate_limit.bucket_ttl" Duration, "15m", Reload,
-        "After so long without a call a caller is forgotten.";
+        "How long a caller is remembered after its last call.";
     "rate_limit.cleanup_interval" Duration, "1m", Reload,
         "How often forgotten callers are removed from memory.";
     "rate_limit.failed_auth_per_minute" Integer, "30", Reload,
-        "Failed authentications per address and minute before the answer is 429. It holds also when `rate_limit.enabled` is false. 0 means without limit.";
+        "Failed authentications per address and minute before the answer is 429. Applies even if `rate_limit.enabled` is false. 0 means no limit.";
 
     "tenants.max_ready" Integer, "0", Reload,
-        "Tasks of a tenant that may wait at a time, ready, scheduled or blocked. At the limit its submissions are refused.";
+        "Maximum number of waiting tasks of a tenant (ready, scheduled or blocked). Beyond it, submits are refused.";
     "tenants.max_running" Integer, "0", Reload,
-        "Tasks of a tenant that may run at a time. At the limit its submissions are refused; what waits already still runs.";
+        "Maximum number of running tasks of a tenant. Beyond it, submits are refused; waiting tasks still run.";
     "tenants.submits_per_second" Integer, "0", Reload,
-        "Tasks that a tenant may submit per second. Bursts of ten seconds' worth pass.";
+        "Maximum number of tasks that a tenant may submit per second. Allows bursts of ten times that.";
     "tenants.max_payload_bytes" super::Kind::Size, "0", Reload,
-        "Bytes of all payloads of a tenant that wait or run, as a number or with a unit such as `64MiB`.";
+        "Maximum total size of the payloads of a tenant's waiting and running tasks, as a number or with a unit such as `64MiB`.";
 
     "retention.finished" Duration, "7d", Restart,
         "How long ended tasks are kept.";
     "retention.dead_letters" Duration, "30d", Restart,
         "How long dead letters are kept.";
     "retention.events" Duration, "1h", Restart,
-        "How long facts can be replayed to those who watch.";
+        "How long events can be replayed.";
     "retention.max_finished" Integer, "10000000", Restart,
-        "Ended tasks that are kept at most. What is younger than 10 minutes stays all the same: its report may be sent again.";
+        "Maximum number of ended tasks to keep. Tasks that ended less than 10 minutes ago are always kept, because their reports may be repeated.";
 
     "audit.retention" Duration, "30d", Restart,
-        "How long the record of operations is kept. 0 keeps it for ever.";
+        "How long the audit log of operations is kept. 0 keeps it forever.";
 
     "logging.level" Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", Restart,
-        "What is logged. The variable `TENURE_LOG` takes a filter in its place.";
+        "Log level. The variable `TENURE_LOG` overrides it with a filter.";
     "logging.format" Choice(&["json", "pretty"]), "", Restart,
-        "How it is logged. Without this key it is `json`, and `pretty` when somebody looks at it on a terminal.";
+        "Log format. Default: `pretty` on a terminal, otherwise `json`.";
 };

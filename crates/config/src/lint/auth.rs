@@ -4,7 +4,7 @@ use super::{Report, SECRET_BYTES, weakness};
 use crate::auth::{AuthSettings, DIGEST, OidcSettings, WorkerSettings};
 use crate::config::Config;
 
-const NEW_SECRET: &str = "make one with `openssl rand -hex 32`, keep it in a file, and name the file in the _file key";
+const NEW_SECRET: &str = "create one with `openssl rand -hex 32` in a file, and name the file in the _file key";
 
 /// What is looked at only with OIDC.
 const UNUSED: [&str; 5] =
@@ -18,29 +18,33 @@ pub(super) fn check(config: &Config, report: &mut Report) {
 
 fn users(auth: &AuthSettings, report: &mut Report) {
     if auth.enabled {
-        report.pass("auth.enabled", "users are asked for a key");
+        report.pass("auth.enabled", "users need a key");
     } else {
-        report.risk("auth.enabled", "everybody who reaches the API is an admin", "set auth.enabled: true and keys");
+        report.risk("auth.enabled", "everyone who reaches the API is an admin", "set auth.enabled: true and keys");
     }
     user_key(report, "auth.api_key", auth.api_key.as_ref());
     user_key(report, "auth.admin_api_key", auth.admin_api_key.as_ref());
     match (&auth.api_key, &auth.admin_api_key) {
         (Some(user), Some(admin)) if user.matches(admin.reveal()) => {
-            report.risk("auth.key_separation", "the key of users and the key of admins are equal", NEW_SECRET);
+            report.risk("auth.key_separation", "users and admins have the same key", NEW_SECRET);
         }
-        _ => report.pass("auth.key_separation", "users and admins share no key"),
+        _ => report.pass("auth.key_separation", "users and admins have different keys"),
     }
     if auth.admin_fallback {
         let fix = "set auth.admin_api_key, and auth.admin_fallback_enabled: false";
-        report.risk("auth.admin_fallback_enabled", "the key of users opens admin endpoints without an admin key", fix);
+        report.risk(
+            "auth.admin_fallback_enabled",
+            "the user key is accepted on admin endpoints while there is no admin key",
+            fix,
+        );
     } else {
-        report.pass("auth.admin_fallback_enabled", "admin endpoints need the key of admins");
+        report.pass("auth.admin_fallback_enabled", "admin endpoints need the admin key");
     }
     if auth.admin_audit_retention.is_zero() {
-        let fix = "say how long it is needed, such as auth.admin_audit_retention: 2160h";
-        report.risk("auth.admin_audit_retention", "the record of admin calls grows for ever", fix);
+        let fix = "set a limit, such as auth.admin_audit_retention: 2160h";
+        report.risk("auth.admin_audit_retention", "the audit log of admin requests grows forever", fix);
     } else {
-        report.pass("auth.admin_audit_retention", "the record of admin calls has an end");
+        report.pass("auth.admin_audit_retention", "the audit log of admin requests has a limit");
     }
 }
 
@@ -83,14 +87,14 @@ fn workers(config: &Config, report: &mut Report) {
         let message = "shared worker token still configured with signed worker tokens";
         report.warn("auth.worker_token", message, "remove auth.worker_token once all workers use signed tokens");
     } else {
-        report.pass("auth.worker_token", "no shared token beside signed ones");
+        report.pass("auth.worker_token", "no shared token together with signed ones");
     }
     static_tokens(worker, signed, verified, report);
     if plain().next().is_some() {
         let fix = "set sha256: and the digest: printf %s KEY | sha256sum";
-        report.warn("auth.worker_bootstrap_keys", "a key stands in the configuration itself", fix);
+        report.warn("auth.worker_bootstrap_keys", "a key is stored in the configuration itself", fix);
     } else {
-        report.pass("auth.worker_bootstrap_keys", "only digests of keys are kept");
+        report.pass("auth.worker_bootstrap_keys", "only digests of keys are stored");
     }
 }
 
@@ -101,7 +105,7 @@ fn signing_key(worker: &WorkerSettings, report: &mut Report) {
         Some(None) => report.pass(key, "is set"),
         None if !worker.signing_keys.is_empty() => {
             let fix = "set auth.worker_signing_key_file, or remove auth.worker_signing_keys";
-            report.risk(key, "there are rotation keys, but no active key", fix);
+            report.risk(key, "there are rotation keys but no active key", fix);
         }
         None => report.pass(key, "is not set"),
     }
@@ -114,8 +118,8 @@ pub(super) fn inline(config: &Config, report: &mut Report, key: &str, file_key: 
     } else if config.settings.is_set(key) {
         report.warn(
             file_key,
-            format!("{key} stands in the configuration itself"),
-            "move it to a file and name that here",
+            format!("{key} is stored in the configuration itself"),
+            "move it to a file and name the file here",
         );
     } else {
         report.pass(file_key, format!("{key} is not set"));
@@ -130,7 +134,7 @@ fn rotation(worker: &WorkerSettings, report: &mut Report) {
     let twice =
         keys.iter().enumerate().any(|(i, key)| keys.iter().skip(i + 1).any(|other| key.matches(other.reveal())));
     if repeats_active {
-        let fix = "remove it there: the active key verifies anyway";
+        let fix = "remove it there: the active key also verifies";
         report.warn(key, "rotation keys include the active worker signing key", fix);
     }
     if twice {
@@ -147,7 +151,7 @@ fn static_tokens(worker: &WorkerSettings, signed: bool, verified: bool, report: 
     if !worker.tokens.is_empty() && signed {
         report.warn(
             key,
-            "static tokens of workers stand beside a signing key",
+            "static worker tokens are configured together with a signing key",
             "remove them once signed tokens are used",
         );
     } else if worker.tokens.is_empty() && worker.token.is_some() && !verified {
@@ -178,7 +182,7 @@ fn oidc(config: &Config, report: &mut Report) {
     }
     if oidc.admin_groups.is_empty() && oidc.operator_groups.is_empty() && oidc.viewer_groups.is_empty() {
         let fix = "set auth.oidc_admin_groups, auth.oidc_operator_groups or auth.oidc_viewer_groups";
-        report.warn("auth.oidc_groups", "no group has a role, so nobody may do anything", fix);
+        report.warn("auth.oidc_groups", "no group has a role, so no user has access", fix);
     } else {
         report.pass("auth.oidc_groups", "groups have roles");
     }
@@ -188,7 +192,7 @@ fn keys_of_issuer(oidc: &OidcSettings, report: &mut Report) {
     let key = "auth.oidc_jwks_url";
     match (&oidc.jwks_url, &oidc.public_key) {
         (Some(_), _) => report.pass(key, "is set"),
-        (None, Some(_)) => report.pass(key, "a public key stands in its place"),
+        (None, Some(_)) => report.pass(key, "a public key is used instead"),
         (None, None) => report.risk(key, "is not set", "set it, or auth.oidc_public_key_file"),
     }
 }

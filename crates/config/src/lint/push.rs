@@ -20,14 +20,16 @@ fn base_url(config: &Config, report: &mut Report) {
         net::is_loopback(net::host_of(rest.split('/').next().unwrap_or_default()))
     };
     match &config.push.callback_base_url {
-        None if !config.auth.enabled => report.pass(check, "is not set: in dev mode it is the address listened on"),
+        None if !config.auth.enabled => {
+            report.pass(check, "is not set: in dev mode it is the address that the server listens on")
+        }
         None => report.warn(
             check,
             "is not set, so no queue can push its tasks",
-            "set callback.base_url to the address at which workers reach this control plane, unless all workers claim",
+            "set callback.base_url to the address where workers reach this control plane, unless all workers claim",
         ),
         Some(url) if url.starts_with("http://") && !near(url) => {
-            let fix = "begin callback.base_url with https://";
+            let fix = "use https:// in callback.base_url";
             report.risk(check, "task tokens cross the network unencrypted", fix);
         }
         Some(_) => report.pass(check, "is encrypted, or on a loopback address"),
@@ -38,15 +40,15 @@ fn secrets(config: &Config, report: &mut Report) {
     let weak: Vec<_> =
         config.push.secrets.iter().filter_map(|(name, secret)| Some((name, weakness(secret)?))).collect();
     for (name, why) in &weak {
-        report.risk("push.secrets", format!("the secret `{name}` {why}"), "make one with `openssl rand -hex 32`");
+        report.risk("push.secrets", format!("the secret `{name}` {why}"), "create one with `openssl rand -hex 32`");
     }
     if weak.is_empty() {
         report.pass("push.secrets", format!("{} secret(s)", config.push.secrets.len()));
     }
     if config.settings.is_set("push.secrets") {
-        let fix = "move them to files, and name those in push.secret_files";
-        report.warn("push.secret_files", "push.secrets stands in the configuration itself", fix);
+        let fix = "move the secrets to files, and name the files in push.secret_files";
+        report.warn("push.secret_files", "push.secrets is stored in the configuration itself", fix);
     } else {
-        report.pass("push.secret_files", "no secret of a push stands in the configuration itself");
+        report.pass("push.secret_files", "no push secret is stored in the configuration itself");
     }
 }

@@ -25,7 +25,7 @@ fn server(config: &Config, report: &mut Report) {
     rate_limit(&config.rate_limit, report);
     match config.logging.format {
         Some(LogFormat::Pretty) => {
-            report.risk("logging.format", "is not json", "set logging.format: json, which programs can read");
+            report.risk("logging.format", "is not json", "set logging.format: json, which is machine-readable");
         }
         Some(LogFormat::Json) | None => report.pass("logging.format", "json"),
     }
@@ -34,14 +34,14 @@ fn server(config: &Config, report: &mut Report) {
     } else if net::is_loopback(&config.server.host) {
         report.pass("server.tls", "is off, on a loopback address");
     } else {
-        let fix = "set server.tls.cert_file and server.tls.key_file, unless a proxy in front ends TLS";
+        let fix = "set server.tls.cert_file and server.tls.key_file, unless a proxy in front terminates TLS";
         report.warn("server.tls", "is off, and others can reach the server", fix);
     }
     if config.rate_limit.key_by == RateKey::Ip {
         let fix = "set rate_limit.key_by: owner";
-        report.warn("rate_limit.key_by", "callers behind one address share their limit", fix);
+        report.warn("rate_limit.key_by", "callers with the same address share their limit", fix);
     } else {
-        report.pass("rate_limit.key_by", "callers are told apart by who they are");
+        report.pass("rate_limit.key_by", "callers are distinguished by identity");
     }
 }
 
@@ -49,7 +49,7 @@ fn rate_limit(limit: &RateLimit, report: &mut Report) {
     if limit.enabled {
         report.pass("rate_limit.enabled", "is on");
     } else {
-        report.risk("rate_limit.enabled", "callers may call as often as they like", "set rate_limit.enabled: true");
+        report.risk("rate_limit.enabled", "callers have no rate limit", "set rate_limit.enabled: true");
     }
     if limit.requests_per_minute == 0 || limit.burst == 0 {
         let fix = "set rate_limit.requests_per_minute and rate_limit.burst above 0";
@@ -71,7 +71,7 @@ fn database(config: &Config, report: &mut Report) {
         report.pass("database.path", "is absolute");
     } else {
         let fix = "set an absolute path, such as /var/lib/tenure/tenure.db";
-        report.risk("database.path", "is relative, so where it lies depends on the data folder", fix);
+        report.risk("database.path", "is relative, so its location depends on the data folder", fix);
     }
     // Workers are elsewhere when the server lets others reach it, or when calls to workers are meant to cross a network.
     if !net::is_loopback(&config.server.host) || config.worker.rpc_tls.enabled {
@@ -114,9 +114,9 @@ fn rpc_tls(config: &Config, report: &mut Report) {
         _ if !tls.enabled => report.pass(check, "is not used: TLS is off"),
         BindWorkerId::Off => {
             let fix = "set worker.rpc_tls.bind_worker_id: require, once certificates name their worker";
-            report.warn(check, "a certificate of one worker serves for all", fix);
+            report.warn(check, "the certificate of one worker is accepted for all", fix);
         }
-        BindWorkerId::Warn => report.pass(check, "a certificate that does not name its worker is logged"),
-        BindWorkerId::Require => report.pass(check, "a certificate has to name its worker"),
+        BindWorkerId::Warn => report.pass(check, "a certificate that does not name its worker is only logged"),
+        BindWorkerId::Require => report.pass(check, "a certificate must name its worker"),
     }
 }

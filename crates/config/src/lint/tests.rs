@@ -208,7 +208,7 @@ fn messages_that_are_quoted_stand_word_for_word() {
     assert_eq!(checks[0].to_string(), "[PASS] config: /etc/t.yaml loads");
     assert_eq!(
         checks[1].to_string(),
-        "[FAIL] auth.enabled: everybody who reaches the API is an admin\n      fix: set auth.enabled: true and keys"
+        "[FAIL] auth.enabled: everyone who reaches the API is an admin\n      fix: set auth.enabled: true and keys"
     );
 }
 

@@ -17,7 +17,7 @@ fn redis(config: &Config, report: &mut Report) {
             .for_each(|check| report.pass(check, "is not used: redis.url is not set"));
         return;
     };
-    let plain = "begin redis.url with rediss://, and set redis.tls.ca_file if its certificate is of your own";
+    let plain = "use rediss:// in redis.url, and set redis.tls.ca_file if you use a private CA";
     match (place.tls, place.loopback, place.password) {
         (true, _, _) => report.pass("redis.tls", "is on"),
         (false, true, _) => report.pass("redis.tls", "is off, on a loopback address"),
@@ -31,12 +31,12 @@ fn redis(config: &Config, report: &mut Report) {
         report.pass("redis.password", message);
     } else {
         let fix = "give Redis a user and a password, and name them in redis.url";
-        report.warn("redis.password", "whoever reaches Redis can remove and make wake-ups", fix);
+        report.warn("redis.password", "anyone who reaches Redis can remove and create wake-ups", fix);
     }
     if place.password {
         inline(config, report, "redis.url", "redis.url_file");
     } else {
-        report.pass("redis.url_file", "redis.url holds no password");
+        report.pass("redis.url_file", "redis.url contains no password");
     }
 }
 
@@ -50,15 +50,15 @@ fn sqs(sqs: Option<&SqsSettings>, report: &mut Report) {
     let plain = sqs.endpoint_url.as_deref().and_then(|url| url.strip_prefix("http://"));
     let is_near = |rest: &str| net::is_loopback(net::host_of(rest.split(['/', '?', '#']).next().unwrap_or_default()));
     if plain.is_some_and(|rest| !is_near(rest)) {
-        let fix = "begin sqs.endpoint_url with https://, or remove it";
+        let fix = "use https:// in sqs.endpoint_url, or remove it";
         report.risk("sqs.endpoint_url", "signed requests cross the network unencrypted", fix);
     } else {
         report.pass("sqs.endpoint_url", "is encrypted, or on a loopback address");
     }
     if sqs.create_queues {
-        let fix = "make the SQS queues beforehand, and set sqs.create_queues: false";
-        report.warn("sqs.create_queues", "the control plane may make SQS queues, and removes none", fix);
+        let fix = "create the SQS queues beforehand, and set sqs.create_queues: false";
+        report.warn("sqs.create_queues", "the control plane may create SQS queues; it removes none", fix);
     } else {
-        report.pass("sqs.create_queues", "SQS queues are made by others");
+        report.pass("sqs.create_queues", "SQS queues are created by others");
     }
 }

@@ -222,7 +222,7 @@ fn secret_files_are_trimmed_and_have_to_hold_something() {
         assert!(load().unwrap_err().ends_with("which is empty"), "{key}");
         std::fs::write(&secret, b"\xffhunter2").unwrap();
         let message = load().unwrap_err();
-        assert!(message.contains("no UTF-8") && !message.contains("hunter2"), "{message}");
+        assert!(message.contains("not valid UTF-8") && !message.contains("hunter2"), "{message}");
         std::fs::write(&secret, format!(" {}\n", super::content_for(key))).unwrap();
         let config = load().unwrap();
         assert_eq!(config.settings.content(key).unwrap().reveal(), super::content_for(key));
