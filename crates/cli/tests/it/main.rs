@@ -6,4 +6,5 @@ mod commands;
 mod direct;
 mod security;
 mod survival;
+mod tour;
 mod workers;

@@ -65,7 +65,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-fn collect(folder: &Path, extension: &str, into: &mut Vec<PathBuf>) {
+pub fn collect(folder: &Path, extension: &str, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
         if path.is_dir() {
