@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_config::{Config, RedisSettings, SqsSettings, TransportName, TransportSettings};
-use tenure_engine::core::queue::Transport;
+use tenure_core::queue::Transport;
 use tenure_engine::{EngineConfig, Transports};
 use tenure_transport::redis::{RedisConfig, RedisTransport};
 use tenure_transport::sqs::{SqsConfig, SqsTransport};

@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure_core::batch::Outcome;
-use tenure_core::command::claim::{Claim, ClaimTask, Claimed};
+use tenure_core::attempt::Receipt;
+use tenure_core::command::claim::{Claim, ClaimTask, Claimed, NotGranted};
 use tenure_core::command::hello::Hello;
+use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{Answer, Command, Rejection};
+use tenure_store::Lane;
 
+use crate::commands::{Reply, typed, variant};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::lane::{LaneQueue, Reply};
+use crate::lane::LaneQueue;
 use crate::waiters::Waiter;
 
 /// How long a claim waits for work.
@@ -61,12 +64,12 @@ impl KnownWorkers {
 
 impl Engine {
     /// Lets a worker process in, or says that a newer one has its name. What an older one held is voided.
-    pub async fn hello(&self, hello: Hello) -> Result<Result<(), Rejection>, EngineError> {
+    pub async fn hello(&self, hello: Hello) -> Reply<()> {
         if self.shared.known_workers.knows(&hello) {
             return Ok(Ok(()));
         }
-        let outcome = self.one(Command::Hello(hello.clone()), 0).await?;
-        Ok(outcome.map(|_| self.shared.known_workers.learn(&hello)))
+        let admitted = self.ask(Lane::Work, Command::Hello(hello.clone()), 0, variant!(Done)).await?;
+        Ok(admitted.map(|_| self.shared.known_workers.learn(&hello)))
     }
 
     /// Claims tasks of the named queues. Waits only while there are none, and never to get more.
@@ -78,10 +81,8 @@ impl Engine {
             if let Some(waiter) = &waiter {
                 waiter.about_to_ask();
             }
-            let claimed = match self.one(Command::Claim(claim.clone()), 0).await? {
-                Ok(Answer::Claimed(claimed)) => self.with_messages(claimed).await,
-                _ => return Err(EngineError::Internal),
-            };
+            let claimed = self.ask(Lane::Work, Command::Claim(claim.clone()), 0, variant!(Claimed)).await?;
+            let claimed = self.with_messages(never_refused(claimed)?).await;
             let Some(waiter) = waiter.as_ref().filter(|_| claimed.grants.is_empty()) else { return Ok(claimed) };
             if !self.next_ask(waiter, &claimed, until).await? {
                 return Ok(claimed);
@@ -114,30 +115,37 @@ impl Engine {
     /// Reports and a claim that does not wait, committed together: one turn of a worker's loop.
     pub async fn report_and_claim(
         &self,
-        mut reports: Vec<Command>,
+        reports: Vec<AttemptReport>,
         claim: Option<Claim>,
         bytes: usize,
-    ) -> Result<(Vec<Reply>, Option<Claimed>), EngineError> {
+    ) -> Result<(Vec<Reply<Receipt>>, Option<Claimed>), EngineError> {
         let claims = claim.is_some();
+        let mut commands: Vec<Command> = reports.into_iter().map(Command::Report).collect();
         if let Some(claim) = claim {
             self.shared.saw(&claim.queues);
-            reports.push(Command::Claim(claim));
+            commands.push(Command::Claim(claim));
         }
-        let mut replies = self.run(reports, bytes).await?;
+        let mut replies = self.shared.work.send(commands, bytes).await?;
         let claimed = match claims.then(|| replies.pop()).flatten() {
             None => None,
-            Some(Ok(Ok(Answer::Claimed(claimed)))) => Some(self.with_messages(claimed).await),
-            Some(Err(error)) => return Err(error),
-            Some(Ok(_)) => return Err(EngineError::Internal),
+            Some(reply) => {
+                let claimed = never_refused(typed(reply, variant!(Claimed))?)?;
+                Some(self.with_messages(claimed).await)
+            }
         };
-        Ok((replies, claimed))
+        Ok((replies.into_iter().map(|reply| typed(reply, variant!(Reported))).collect(), claimed))
     }
 
     /// Claims one task by its id. Never waits.
-    pub async fn claim_task(&self, claim: ClaimTask) -> Result<Outcome, EngineError> {
-        match self.one(Command::ClaimTask(claim), 0).await? {
-            Ok(Answer::Claimed(claimed)) => Ok(Ok(Answer::Claimed(self.with_messages(claimed).await))),
-            outcome => Ok(outcome),
+    pub async fn claim_task(&self, claim: ClaimTask) -> Reply<TaskClaim> {
+        let granted = |answer| match answer {
+            Answer::Claimed(claimed) => Some(TaskClaim::Granted(claimed)),
+            Answer::NotGranted(not) => Some(TaskClaim::NotGranted(not)),
+            _ => None,
+        };
+        match self.ask(Lane::Work, Command::ClaimTask(claim), 0, granted).await? {
+            Ok(TaskClaim::Granted(claimed)) => Ok(Ok(TaskClaim::Granted(self.with_messages(claimed).await))),
+            other => Ok(other),
         }
     }
 
@@ -148,6 +156,21 @@ impl Engine {
         self.shared.outbox.names(grants.filter(|g| g.transport.is_external() && g.receipt.is_none())).await;
         std::mem::take(&mut handed.claimed)
     }
+}
+
+/// The answer to a claim that names its task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskClaim {
+    Granted(Claimed),
+    NotGranted(NotGranted),
+}
+
+/// A claim by queue is granted what there is, which may be nothing. The rules have no reason to refuse it.
+fn never_refused(claimed: Result<Claimed, Rejection>) -> Result<Claimed, EngineError> {
+    claimed.map_err(|rejection| {
+        tracing::error!(?rejection, "a claim was refused");
+        EngineError::Internal
+    })
 }
 
 /// Grants on their way to a claimer, who may leave meanwhile.

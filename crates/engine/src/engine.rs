@@ -3,8 +3,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure_core::batch::Outcome;
-use tenure_core::command::pause::{PauseQueue, SetQueue};
-use tenure_core::command::{Command, Reach};
+use tenure_core::command::Reach;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::run::Run;
 use tenure_core::task::Place;
@@ -12,8 +11,9 @@ use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
-    AttemptView, Clock, DeadLetterFilter, Done, Lane, NewRedrive, Notice, Page, QueueStats, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunView, RunWeight, Store, StoreError, TaskFilter, TaskView,
+    AttemptView, Clock, DeadLetterFilter, Done, IdentityStore, Lane, NewRedrive, Notice, OutboxFilter, OutboxRetry,
+    OutboxView, Page, QueueStats, RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight,
+    Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use crate::claims::KnownWorkers;
 use crate::duty::{Duties, Duty};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
-use crate::lane::{self, LaneQueue, Reply};
+use crate::lane::{self, LaneQueue};
 use crate::numbers::NumberPool;
 use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
@@ -211,7 +211,7 @@ impl Engine {
         let (outbox, ends) = Outbox::new(&config.transports);
         let duties = Duties::without(&sweep::beyond(&config.transports));
         duties.renew(&*store).await?;
-        let committers = if store.kind() == "sqlite" { 1 } else { 2 };
+        let committers = store.committers();
         let shared = Arc::new(Shared {
             store,
             config,
@@ -275,7 +275,12 @@ impl Engine {
         self.shared.store.kind()
     }
 
-    /// The store itself, for what the engine has no word for.
+    /// Keys, revocations, audit and limits of tenants, about which the engine has no rules.
+    pub fn identity(&self) -> &dyn IdentityStore {
+        &*self.shared.store
+    }
+
+    /// The store itself, for tests that look behind the engine or make it fail.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
     }
@@ -322,45 +327,6 @@ impl Engine {
             id
         });
         Ok(ids.collect())
-    }
-
-    /// Commands of one caller, each judged by itself, committed before this returns. `bytes` is about how much memory
-    /// they hold.
-    pub async fn run(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
-        self.shared.work.send(commands, bytes).await
-    }
-
-    /// One command.
-    pub async fn one(&self, command: Command, bytes: usize) -> Result<Outcome, EngineError> {
-        let mut replies = self.shared.work.send(vec![command], bytes).await?;
-        replies.pop().unwrap_or(Err(EngineError::Internal))
-    }
-
-    /// Heartbeats go their own way, past everything else that waits.
-    pub async fn heartbeats(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
-        self.shared.heartbeat.send(commands, bytes).await
-    }
-
-    pub async fn set_queue(&self, set: SetQueue) -> Result<Outcome, EngineError> {
-        let queue = Arc::clone(&set.queue);
-        let changes_transport = set.transport.is_some() || !set.keep_push;
-        let outcome = self.one(Command::SetQueue(set), 0).await?;
-        if changes_transport && outcome.is_ok() {
-            self.shared.sweep.send_replace(());
-            self.shared.tell(|| Notice::Transports);
-        }
-        self.shared.queues_set.notify_waiters();
-        self.shared.waiters.wake_all(&queue);
-        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
-        Ok(outcome)
-    }
-
-    pub async fn pause_queue(&self, pause: PauseQueue) -> Result<Outcome, EngineError> {
-        let queue = Arc::clone(&pause.queue);
-        let outcome = self.one(Command::PauseQueue(pause), 0).await?;
-        self.shared.waiters.wake_all(&queue);
-        self.shared.tell(|| Notice::Ready { queue, tasks: usize::MAX });
-        Ok(outcome)
     }
 
     pub async fn task(&self, id: TaskId, reach: &Reach) -> Result<Option<TaskView>, EngineError> {
@@ -432,6 +398,16 @@ impl Engine {
     /// A run with all that is needed to repeat it.
     pub async fn run_material(&self, id: RunId, reach: &Reach) -> Result<Option<RunMaterial>, EngineError> {
         Ok(self.shared.store.run_material(id, reach).await?)
+    }
+
+    /// Wake-ups that have not left the process yet, or could not.
+    pub async fn outbox(&self, filter: &OutboxFilter) -> Result<Page<OutboxView>, EngineError> {
+        Ok(self.shared.store.outbox(filter).await?)
+    }
+
+    /// Tries failed wake-ups again. Returns how many.
+    pub async fn retry_outbox(&self, which: &OutboxRetry) -> Result<u64, EngineError> {
+        Ok(self.shared.store.retry_outbox(which).await?)
     }
 
     pub async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, EngineError> {

@@ -15,12 +15,10 @@ use tenure_core::command::{Answer, Command, release::Release};
 use tenure_store::{Batch, Done, Lane, StoreError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::commands::Reply;
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::waiters::Waiters;
-
-/// The answer to one command: by the rules, or none at all.
-pub type Reply = Result<Outcome, EngineError>;
 
 /// How many requests may wait.
 const WAITING_REQUESTS: usize = 20_000;
@@ -38,7 +36,7 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(10);
 /// Commands of one caller, each judged by itself.
 struct Request {
     commands: Vec<Command>,
-    reply: oneshot::Sender<Vec<Reply>>,
+    reply: oneshot::Sender<Vec<Reply<Answer>>>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -80,7 +78,7 @@ impl LaneQueue {
 
     /// Stands in line. `bytes` is about how much memory the commands hold. Once accepted they are carried out, even if
     /// the caller stops waiting.
-    pub async fn send(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply>, EngineError> {
+    pub async fn send(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply<Answer>>, EngineError> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -88,7 +86,7 @@ impl LaneQueue {
         (&mut awaited.answers).await.map_err(|_| EngineError::Closed)
     }
 
-    fn put(&self, commands: Vec<Command>, bytes: usize) -> Result<oneshot::Receiver<Vec<Reply>>, EngineError> {
+    fn put(&self, commands: Vec<Command>, bytes: usize) -> Result<oneshot::Receiver<Vec<Reply<Answer>>>, EngineError> {
         let kib = u32::try_from(bytes / 1024 + commands.len().div_ceil(4)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(kib.min(WAITING_KIB as u32));
         let room = room.map_err(|_| EngineError::busy())?;
@@ -102,7 +100,7 @@ impl LaneQueue {
         Ok(answers)
     }
 
-    fn release(&self, undelivered: &[Reply]) {
+    fn release(&self, undelivered: &[Reply<Answer>]) {
         let grants = undelivered.iter().filter_map(|reply| match reply {
             Ok(Ok(Answer::Claimed(claimed))) => Some(&claimed.grants),
             _ => None,
@@ -157,7 +155,7 @@ impl LaneQueue {
 /// A caller that waits for its answers. It may stop waiting when they are already on their way to it.
 struct Awaited<'a> {
     lane: &'a LaneQueue,
-    answers: oneshot::Receiver<Vec<Reply>>,
+    answers: oneshot::Receiver<Vec<Reply<Answer>>>,
 }
 
 impl Drop for Awaited<'_> {
@@ -224,7 +222,7 @@ async fn serve(shared: &Arc<Shared>, lane: Lane, requests: Vec<Request>) {
     }
     let mut answers = execute(shared, lane, Arc::new(commands)).await.into_iter();
     for (size, (reply, room)) in sizes.into_iter().zip(replies) {
-        let own: Vec<Reply> = answers.by_ref().take(size).collect();
+        let own: Vec<Reply<Answer>> = answers.by_ref().take(size).collect();
         // Before the answer: whoever has it may send the next request at once.
         drop(room);
         if let Err(undelivered) = reply.send(own) {
@@ -234,7 +232,7 @@ async fn serve(shared: &Arc<Shared>, lane: Lane, requests: Vec<Request>) {
 }
 
 /// Runs commands as one batch; if the batch as such fails, one by one, so that one poison command harms nobody.
-async fn execute(shared: &Arc<Shared>, lane: Lane, commands: Arc<Vec<Command>>) -> Vec<Reply> {
+async fn execute(shared: &Arc<Shared>, lane: Lane, commands: Arc<Vec<Command>>) -> Vec<Reply<Answer>> {
     match run(shared, lane, &commands).await {
         Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
         Err(error) if error.is_transient() || commands.len() == 1 => {

@@ -14,6 +14,7 @@
 
 mod background;
 mod claims;
+mod commands;
 pub mod delivery;
 mod duty;
 mod engine;
@@ -28,15 +29,14 @@ mod sweep;
 mod tenants;
 mod waiters;
 
-pub use claims::ClaimWait;
+pub use claims::{ClaimWait, TaskClaim};
+pub use commands::{CallbackSender, Reply};
 pub use duty::{Duties, Duty};
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};
-pub use lane::Reply;
 pub use outbox::Transports;
 pub use random::{random_bits, random_seed};
 pub use tenants::Tenants;
-pub use tenure_core as core;
 pub use tenure_store as store;
 pub use tenure_transport as transport;

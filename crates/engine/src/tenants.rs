@@ -43,7 +43,7 @@ impl std::fmt::Debug for Tenants {
 
 impl Tenants {
     pub fn new(engine: &Engine) -> Self {
-        Self { store: Arc::clone(engine.store()), limits: tokio::sync::Mutex::default(), usage: Mutex::default() }
+        Self { store: Arc::clone(&engine.shared.store), limits: tokio::sync::Mutex::default(), usage: Mutex::default() }
     }
 
     /// Whether a tenant with these limits may submit this. A submission that may pass is counted at once.

@@ -70,7 +70,7 @@ impl Pending {
             user_agent: self.user_agent,
             tenant: caller.and_then(|caller| caller.tenant.as_deref()).map(ToOwned::to_owned),
         };
-        if let Err(error) = app.engine.store().audit_admin(&[row]).await {
+        if let Err(error) = app.engine.identity().audit_admin(&[row]).await {
             metrics::counter!("tenure_audit_failures_total").increment(1);
             tracing::error!(error = error.chain(), "cannot write an admin request to the audit log");
         }
@@ -119,7 +119,7 @@ pub async fn issued(app: &App, actor: &str, id: &RequestId, worker: &str, token_
 }
 
 async fn record(app: &App, row: OperationAudit) {
-    if let Err(error) = app.engine.store().audit_operations(&[row]).await {
+    if let Err(error) = app.engine.identity().audit_operations(&[row]).await {
         metrics::counter!("tenure_audit_failures_total").increment(1);
         tracing::error!(error = error.chain(), "cannot write an operation to the audit log");
     }

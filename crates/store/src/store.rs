@@ -134,6 +134,9 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 
+    /// How many batches of work it is worth to have under way at once.
+    fn committers(&self) -> usize;
+
     /// For tests that make steps fail.
     fn faults(&self) -> &Faults;
 

@@ -7,15 +7,16 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::push::{PushOutcome, Pushed};
-use tenure_core::command::{Answer, Command, Reach};
+use tenure_core::command::{Command, Reach};
 use tenure_core::queue::Queue;
 use tenure_core::{AttemptId, Seq, TaskId};
-use tenure_store::AttemptView;
+use tenure_store::{AttemptView, Lane};
 
 use super::Depot;
 use super::circuit::Probe;
 use super::courier::{Health, Outcome, Parcel, millis};
 use super::places::Place;
+use crate::commands::variant;
 
 /// When the control plane stops, an answer that is on its way may still arrive within this time.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -126,9 +127,8 @@ impl Depot {
     /// if another delivery of it is on its way.
     async fn note(&self, label: &Label, outcome: PushOutcome) -> bool {
         let pushed = Pushed { row: label.row, attempt_id: label.attempt_id, delivery: label.number, outcome };
-        match self.engine.one(Command::Pushed(pushed), 0).await {
-            Ok(Ok(Answer::Done(counted))) => counted,
-            Ok(_) => false,
+        match self.engine.ask(Lane::Work, Command::Pushed(pushed), 0, variant!(Done)).await {
+            Ok(counted) => counted.unwrap_or(false),
             Err(error) => {
                 // It is repeated when the time of this delivery is over.
                 tracing::warn!(task.id = %label.task, delivery.id = label.delivery_id, %error,

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::Seq;
+use tenure_core::command::Command;
 use tenure_core::command::push::TakePush;
-use tenure_core::command::{Answer, Command};
 use tenure_core::queue::{Queue, QueueId};
 
 use super::circuit::{Gate, Name, Probe};
 use super::places::Place;
 use super::{BATCH_TASKS, Depot, LOOK_EVERY};
 use crate::background;
+use crate::commands::{typed, variant};
 use crate::error::EngineError;
 
 /// Due deliveries are not looked for more often than this.
@@ -93,13 +94,13 @@ impl Depot {
         let replies = self.engine.shared.work.send(commands, 0).await?;
         let mut taken = 0;
         for (candidate, reply) in candidates.into_iter().zip(replies) {
-            match reply {
-                Ok(Ok(Answer::Claimed(claimed))) => {
+            match typed(reply, variant!(Claimed)) {
+                Ok(Ok(claimed)) => {
                     let Some(grant) = claimed.grants.into_iter().next() else { continue };
                     taken += 1;
                     self.send(candidate.queue, grant, candidate.place, candidate.probe);
                 }
-                Ok(_) => {}
+                Ok(Err(_)) => {}
                 // The others were taken all the same.
                 Err(error) => tracing::warn!(task.seq = candidate.row.0, %error, "cannot take a due push"),
             }

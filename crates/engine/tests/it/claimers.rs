@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_engine::core::TaskId;
-use tenure_engine::core::attempt::Receipt;
-use tenure_engine::core::command::Answer;
+use tenure_core::TaskId;
+use tenure_core::attempt::Receipt;
 use tenure_engine::{ClaimWait, Engine};
 
 use crate::harness::{Home, claim, complete, submit};
@@ -23,8 +22,8 @@ async fn work(engine: Engine, claimer: usize, done: Arc<AtomicUsize>) -> Vec<Tas
         let claimed = engine.claim(claim(&worker, 1 + claimer % 5), ClaimWait(Duration::from_millis(200))).await;
         for grant in claimed.unwrap().grants {
             assert_eq!((grant.attempt, grant.fence.0), (1, 1), "granted for the first time");
-            let outcome = engine.one(complete(&grant), 0).await.unwrap();
-            assert_eq!(outcome, Ok(Answer::Reported(Receipt::Completed)));
+            let outcome = engine.report(complete(&grant), 0).await.unwrap();
+            assert_eq!(outcome, Ok(Receipt::Completed));
             granted.push(grant.task);
             done.fetch_add(1, Ordering::SeqCst);
         }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tenure_engine::core::command::Reach;
-use tenure_engine::core::command::pause::SetQueue;
-use tenure_engine::core::queue::{Push, QueueSettings};
+use tenure_core::command::Reach;
+use tenure_core::command::pause::SetQueue;
+use tenure_core::queue::{Push, QueueSettings};
 use tenure_engine::delivery::{Courier, Handover, Outcome, Parcel};
 use tenure_engine::{Engine, EngineConfig};
 use tenure_testkit::wait_until;

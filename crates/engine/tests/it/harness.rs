@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_engine::core::attempt::{Progress, Report};
-use tenure_engine::core::command::claim::{Claim, Claimer, Grant};
-use tenure_engine::core::command::heartbeat::Heartbeat;
-use tenure_engine::core::command::report::AttemptReport;
-use tenure_engine::core::command::submit::{NewTask, Start, Submit};
-use tenure_engine::core::command::{Answer, Command};
+use tenure_core::attempt::{Progress, Report};
+use tenure_core::command::claim::{Claim, Claimer, Grant};
+use tenure_core::command::heartbeat::Heartbeat;
+use tenure_core::command::report::AttemptReport;
+use tenure_core::command::submit::{NewTask, Start, Submit};
 use tenure_engine::{Engine, random_seed, store};
 use tenure_testkit::{Database, Postgres, wait_until};
 
@@ -119,11 +118,11 @@ impl Held {
 }
 
 /// New tasks of queue `q`.
-pub async fn new_tasks(engine: &Engine, count: usize) -> Command {
+pub async fn new_tasks(engine: &Engine, count: usize) -> Submit {
     new_tasks_of(engine, "q", count).await
 }
 
-async fn new_tasks_of(engine: &Engine, queue: &str, count: usize) -> Command {
+async fn new_tasks_of(engine: &Engine, queue: &str, count: usize) -> Submit {
     let name: Arc<str> = "default".into();
     let tasks = engine.mint(count).await.unwrap().into_iter().map(|id| NewTask {
         id,
@@ -141,7 +140,7 @@ async fn new_tasks_of(engine: &Engine, queue: &str, count: usize) -> Command {
         traceparent: None,
         envelope: None,
     });
-    Command::Submit(Submit { tasks: tasks.collect(), maker: None })
+    Submit { tasks: tasks.collect(), maker: None }
 }
 
 pub async fn submit(engine: &Engine, count: usize) {
@@ -149,10 +148,8 @@ pub async fn submit(engine: &Engine, count: usize) {
 }
 
 pub async fn submit_to(engine: &Engine, queue: &str, count: usize) {
-    match engine.one(new_tasks_of(engine, queue, count).await, 0).await.unwrap().unwrap() {
-        Answer::Submitted(submitted) => assert_eq!(submitted.len(), count),
-        other => panic!("{other:?}"),
-    }
+    let submit = new_tasks_of(engine, queue, count).await;
+    assert_eq!(engine.submit(submit, 0).await.unwrap().unwrap().len(), count);
 }
 
 pub fn claim(worker: &str, max_jobs: usize) -> Claim {
@@ -160,12 +157,12 @@ pub fn claim(worker: &str, max_jobs: usize) -> Claim {
     Claim { claimer, queues: vec!["q".into()], max_jobs }
 }
 
-pub fn complete(grant: &Grant) -> Command {
+pub fn complete(grant: &Grant) -> AttemptReport {
     let report = Report::succeeded(Some(r#"{"rows":1}"#.into()));
-    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report }
 }
 
-pub fn heartbeat(grant: &Grant) -> Command {
+pub fn heartbeat(grant: &Grant) -> Heartbeat {
     let progress = Progress::default();
-    Command::Heartbeat(Heartbeat { task: grant.task, token: grant.token, progress, checkpoint: None })
+    Heartbeat { task: grant.task, token: grant.token, progress, checkpoint: None }
 }

@@ -1,7 +1,6 @@
 //! More comes than the store can take.
 
-use tenure_engine::core::command::Command;
-use tenure_engine::core::command::submit::Submit;
+use tenure_core::command::submit::Submit;
 use tenure_engine::{Engine, EngineError};
 
 use crate::harness::{Home, new_tasks};
@@ -21,25 +20,25 @@ async fn what_weighs_too_much_is_turned_away(home: Home) {
     }
     let held = home.hold().await;
     // Half of what may wait, twice, and a little more.
-    let mut first = Box::pin(engine.one(tasks.pop().unwrap(), 120 << 20));
+    let mut first = Box::pin(engine.submit(tasks.pop().unwrap(), 120 << 20));
     assert!(futures_util::poll!(&mut first).is_pending());
-    let mut second = Box::pin(engine.one(tasks.pop().unwrap(), 120 << 20));
+    let mut second = Box::pin(engine.submit(tasks.pop().unwrap(), 120 << 20));
     assert!(futures_util::poll!(&mut second).is_pending());
-    assert!(is_busy(&engine.one(tasks.pop().unwrap(), 120 << 20).await));
+    assert!(is_busy(&engine.submit(tasks.pop().unwrap(), 120 << 20).await));
     drop(held);
     assert!(matches!((first.await, second.await), (Ok(Ok(_)), Ok(Ok(_)))));
     // There is room again.
-    assert!(matches!(engine.one(tasks.pop().unwrap(), 120 << 20).await, Ok(Ok(_))));
+    assert!(matches!(engine.submit(tasks.pop().unwrap(), 120 << 20).await, Ok(Ok(_))));
     engine.shutdown().await;
 }
 
 async fn what_is_too_many_is_turned_away(home: Home) {
     let engine = Engine::open(&home.url()).await.unwrap();
-    let Command::Submit(all) = new_tasks(&engine, 30_000).await else { unreachable!() };
+    let all = new_tasks(&engine, 30_000).await;
     let held = home.hold().await;
     let (mut waiting, mut busy) = (Vec::new(), 0);
     for task in all.tasks {
-        let mut sent = Box::pin(engine.one(Command::Submit(Submit { tasks: vec![task], maker: None }), 0));
+        let mut sent = Box::pin(engine.submit(Submit { tasks: vec![task], maker: None }, 0));
         match futures_util::poll!(&mut sent) {
             std::task::Poll::Pending => waiting.push(sent),
             std::task::Poll::Ready(answer) => {

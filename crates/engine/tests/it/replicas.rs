@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_engine::core::command::claim::Claimed;
-use tenure_engine::core::command::pause::PauseQueue;
-use tenure_engine::core::command::submit::Start;
-use tenure_engine::core::command::{Command, Reach};
+use tenure_core::command::Reach;
+use tenure_core::command::claim::Claimed;
+use tenure_core::command::pause::PauseQueue;
+use tenure_core::command::submit::Start;
 use tenure_engine::{ClaimWait, Duty, Engine, EngineConfig, Event};
 use tenure_testkit::wait_until;
 
@@ -98,7 +98,7 @@ async fn a_claim_that_waits_at_one_is_woken_by_a_submit_at_another() {
         let claimed = claimed.await.unwrap();
         times.push(began.elapsed());
         assert_eq!(claimed.grants.len(), 1);
-        here.one(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
+        here.report(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
     }
     times.sort_unstable();
     eprintln!("submit at one, granted at the other: median {:?}, longest {:?}", times[10], times[19]);
@@ -123,7 +123,7 @@ async fn what_was_told_while_nobody_listened_is_found_when_it_listens_again() {
         submit(&second, 1).await;
         let claimed = claimed.await.unwrap();
         assert_eq!(claimed.grants.len(), 1);
-        first.one(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
+        first.report(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
         wait_until("both to listen again", SOON, async || listening(&raw).await == 2).await;
     }
     first.shutdown().await;
@@ -152,12 +152,12 @@ async fn a_task_scheduled_at_one_is_made_ready_in_time_by_another() {
     let (first, second) = two(&home).await;
     for here in [&first, &second, &first, &second] {
         let claimed = waiting(here).await;
-        let Command::Submit(mut submit) = new_tasks(here, 1).await else { unreachable!("new tasks are submitted") };
+        let mut submit = new_tasks(here, 1).await;
         submit.tasks[0].start = Start::At(here.now().await.unwrap().plus(300));
-        here.one(Command::Submit(submit), 0).await.unwrap().unwrap();
+        here.submit(submit, 0).await.unwrap().unwrap();
         let claimed = claimed.await.unwrap();
         assert_eq!(claimed.grants.len(), 1);
-        here.one(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
+        here.report(complete(&claimed.grants[0]), 0).await.unwrap().unwrap();
     }
     first.shutdown().await;
     second.shutdown().await;

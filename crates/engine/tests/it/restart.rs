@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use tenure_engine::core::command::Answer;
-use tenure_engine::core::command::claim::Grant;
+use tenure_core::attempt::Receipt;
+use tenure_core::command::claim::Grant;
 use tenure_engine::{ClaimWait, Engine};
 use tenure_testkit::wait_until;
 
@@ -39,9 +39,9 @@ async fn ten_thousand_running_leases_survive_a_restart(home: Home) {
     // Their holders go on as if nothing had been.
     for held in grants.chunks(1_000) {
         let beats = engine.heartbeats(held.iter().map(heartbeat).collect(), 0).await.unwrap();
-        assert!(beats.iter().all(|beat| matches!(beat, Ok(Ok(Answer::Renewed(_))))));
-        let done = engine.run(held.iter().map(complete).collect(), 0).await.unwrap();
-        assert!(done.iter().all(|done| matches!(done, Ok(Ok(Answer::Reported(_))))));
+        assert!(beats.iter().all(|beat| matches!(beat, Ok(Ok(_)))));
+        let (done, _) = engine.report_and_claim(held.iter().map(complete).collect(), None, 0).await.unwrap();
+        assert!(done.iter().all(|done| matches!(done, Ok(Ok(Receipt::Completed)))));
     }
     let counts = engine.queues(None, None, 1).await.unwrap().items[0].counts;
     assert_eq!((counts.running, counts.ready, counts.finished), (0, 0, LEASES as i64));

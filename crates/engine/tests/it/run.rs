@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_engine::core::attempt::{Reason, Receipt};
-use tenure_engine::core::command::{Answer, Reach};
-use tenure_engine::core::task::State;
+use tenure_core::attempt::{Reason, Receipt};
+use tenure_core::command::Reach;
+use tenure_core::task::State;
 use tenure_engine::store::AttemptView;
 use tenure_engine::{ClaimWait, Engine, EngineError};
 use tenure_testkit::wait_until;
@@ -27,17 +27,15 @@ async fn a_task_runs_to_its_end(home: Home) {
     let [grant] = &claimed.grants[..] else { panic!("{claimed:?}") };
     assert_eq!((grant.attempt, grant.fence.0), (1, 1));
     assert_eq!(&*grant.body.as_ref().unwrap().payload, "{}");
-    let renewed = engine.heartbeats(vec![heartbeat(grant)], 0).await.unwrap();
-    assert!(matches!(&renewed[..], [Ok(Ok(Answer::Renewed(_)))]));
-    let done = engine.one(complete(grant), 0).await.unwrap();
-    assert_eq!(done, Ok(Answer::Reported(Receipt::Completed)));
+    assert!(engine.heartbeat(heartbeat(grant), 0).await.unwrap().is_ok());
+    assert_eq!(engine.report(complete(grant), 0).await.unwrap(), Ok(Receipt::Completed));
     engine.shutdown().await;
     // It is there for whoever opens the store next, and so is its receipt.
     drop(engine);
     let engine = reopen(&home).await;
     let task = engine.task(grant.task, &Reach::All).await.unwrap().unwrap();
     assert_eq!(task.place.state(), State::Succeeded);
-    assert_eq!(engine.one(complete(grant), 0).await.unwrap(), Ok(Answer::Reported(Receipt::Completed)));
+    assert_eq!(engine.report(complete(grant), 0).await.unwrap(), Ok(Receipt::Completed));
     assert!(engine.claim(claim("w-1", 10), ClaimWait::NONE).await.unwrap().grants.is_empty());
     engine.shutdown().await;
 }
@@ -84,7 +82,7 @@ async fn a_claim_that_is_given_up_takes_nothing(home: Home) {
             AttemptView::Open(running) => assert_eq!(running.lease.holder.as_deref(), Some("here")),
         }
     }
-    assert!(matches!(engine.one(complete(&grant), 0).await, Ok(Ok(_))));
+    assert!(matches!(engine.report(complete(&grant), 0).await, Ok(Ok(_))));
     engine.shutdown().await;
 }
 
@@ -109,7 +107,7 @@ async fn a_grant_that_reaches_nobody_is_taken_back(home: Home) {
     assert_eq!((first.reason, first.worker.as_deref()), (Reason::Undelivered, Some("gone")));
     // It costs nothing of the budget: three attempts are left, this one among them.
     let task = engine.task(grant.task, &Reach::All).await.unwrap().unwrap();
-    let tenure_engine::core::task::Place::Running(running) = task.place else { panic!("{:?}", task.place) };
+    let tenure_core::task::Place::Running(running) = task.place else { panic!("{:?}", task.place) };
     assert_eq!(running.carry.allowed_attempts(), 4);
     engine.shutdown().await;
 }
@@ -118,7 +116,7 @@ async fn after_shutdown_nothing_is_taken(home: Home) {
     let engine = Engine::open(&home.url()).await.unwrap();
     let late = new_tasks(&engine, 1).await;
     engine.shutdown().await;
-    assert_eq!(engine.one(late, 0).await, Err(EngineError::Closed));
+    assert_eq!(engine.submit(late, 0).await, Err(EngineError::Closed));
     // Shutting down twice is no harm.
     engine.shutdown().await;
 }

@@ -1,7 +1,7 @@
 //! Who sees which changes.
 
-use tenure_engine::core::command::{Command, Reach};
-use tenure_engine::core::{TaskId, task};
+use tenure_core::command::Reach;
+use tenure_core::{TaskId, task};
 use tenure_engine::{Engine, Event};
 
 use crate::harness::{Home, new_tasks};
@@ -13,13 +13,13 @@ on_both_stores!(a_watcher_sees_the_changes_of_its_own_tasks, why_is_answered_to_
 async fn submit(engine: &Engine) -> Vec<TaskId> {
     let whose = [("acme", Some("ann")), ("acme", Some("bob")), ("acme", None), ("other", Some("ann"))];
     let whose = whose.into_iter().chain([("acme", Some("ann"))]);
-    let Command::Submit(mut submit) = new_tasks(engine, 5).await else { unreachable!("new tasks are submitted") };
+    let mut submit = new_tasks(engine, 5).await;
     for (task, (tenant, owner)) in submit.tasks.iter_mut().zip(whose) {
         task.tenant = tenant.into();
         task.owner = owner.map(Into::into);
     }
     let ids = submit.tasks.iter().map(|task| task.id).collect();
-    engine.one(Command::Submit(submit), 0).await.unwrap().unwrap();
+    engine.submit(submit, 0).await.unwrap().unwrap();
     ids
 }
 

@@ -10,7 +10,6 @@ use axum::response::Response;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
 use tenure_contract::user::{Page, Queue, QueuePage, QueuePaused, QueueSettings};
-use tenure_core::command::Answer;
 use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::limits;
 use tenure_core::queue::{QueueSettings as CoreSettings, Transport};
@@ -160,8 +159,6 @@ pub async fn resume(
 
 async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
     let queue = validate::name(name, "name")?;
-    match app.engine.pause_queue(PauseQueue { queue, paused, reach: caller.tenant_reach() }).await?? {
-        Answer::Queue(queue) => Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused }),
-        _ => Err(Fault::Internal),
-    }
+    let queue = app.engine.pause_queue(PauseQueue { queue, paused, reach: caller.tenant_reach() }).await??;
+    Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused })
 }

@@ -13,7 +13,7 @@ use tenure_contract::run::{RerunRequest, Run, RunCanceled, RunPage, RunSubmissio
 use tenure_contract::user::{CancelRequest, Page};
 use tenure_contract::words::RunState;
 use tenure_core::command::run::{CancelRun, NewRun, RunSubmitted, SubmitRun};
-use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::command::{Reach, Rejection};
 use tenure_core::run::plan;
 use tenure_core::{RunId, limits};
 use tenure_engine::store::{RunFilter, RunView, RunWeight};
@@ -63,14 +63,10 @@ async fn start(app: &App, plan: SubmitRun, bytes: usize) -> Result<(RunView, boo
         Err(Fault::Unavailable(Unavailable::TenantLimit { .. })) if key_is_known(app, &plan.run).await? => {}
         admitted => admitted?,
     }
-    match app.engine.one(Command::SubmitRun(plan), bytes).await?? {
-        Answer::RunSubmitted(RunSubmitted { id, created }) => {
-            // Whoever may submit it may see it: a key of another owner was refused.
-            let view = app.engine.run_view(id, &Reach::All).await?;
-            Ok((view.ok_or(Fault::Internal)?, created))
-        }
-        _ => Err(Fault::Internal),
-    }
+    let RunSubmitted { id, created } = app.engine.submit_run(plan, bytes).await??;
+    // Whoever may submit it may see it: a key of another owner was refused.
+    let view = app.engine.run_view(id, &Reach::All).await?;
+    Ok((view.ok_or(Fault::Internal)?, created))
 }
 
 async fn key_is_known(app: &App, run: &NewRun) -> Result<bool, Fault> {
@@ -198,15 +194,13 @@ pub async fn cancel(
         let (reason, mode) = cancel_request(&headers, body).await?;
         let command = CancelRun { run: validate::run_id(&run, "id")?, reason, mode, reach: caller.reach() };
         let run = command.run;
-        match app.engine.one(Command::CancelRun(command), 0).await?? {
-            Answer::RunCanceled(canceled) => Ok(RunCanceled {
-                run_id: run.to_string(),
-                state: words::run(found(&app, run, &caller.reach()).await?.run.state()),
-                cancel_requested: true,
-                cancel_reason: canceled.reason.to_string(),
-            }),
-            _ => Err(Fault::Internal),
-        }
+        let canceled = app.engine.cancel_run(command).await??;
+        Ok(RunCanceled {
+            run_id: run.to_string(),
+            state: words::run(found(&app, run, &caller.reach()).await?.run.state()),
+            cancel_requested: true,
+            cancel_reason: canceled.reason.to_string(),
+        })
     };
     let answer = audit::operation(&app, &caller, &id, "run.cancel", &run, answer.await).await;
     respond(answer, &id)

@@ -17,8 +17,8 @@ use tenure_contract::user::{
 use tenure_contract::words::TaskState;
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
-use tenure_core::command::submit::{self, NewTask, Submit};
-use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::command::submit::{NewTask, Submit};
+use tenure_core::command::{Reach, Rejection};
 use tenure_core::task::Place;
 use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
@@ -61,9 +61,8 @@ pub async fn submit_one(
         let minted = app.engine.mint(1).await?;
         let task = validate::submission(task, minted[0], &caller, At(None))?;
         admit(&app, [&task]).await?;
-        let submitted =
-            run_submit(&app, Submit { tasks: vec![task], maker: caller.queues_of().map(Into::into) }, raw.bytes.len())
-                .await?;
+        let submit = Submit { tasks: vec![task], maker: caller.queues_of().map(Into::into) };
+        let submitted = app.engine.submit(submit, raw.bytes.len()).await??;
         submitted.into_iter().next().ok_or(Fault::Internal)
     };
     match answer.await {
@@ -98,7 +97,7 @@ pub async fn submit_batch(
         let tasks: Vec<NewTask> = tasks.collect::<Result<_, _>>()?;
         admit(&app, &tasks).await?;
         let submit = Submit { tasks, maker: caller.queues_of().map(Into::into) };
-        let submitted = run_submit(&app, submit, raw.bytes.len()).await?;
+        let submitted = app.engine.submit(submit, raw.bytes.len()).await??;
         Ok(BatchSubmitted {
             created: submitted.iter().filter(|task| task.created).count(),
             tasks: submitted
@@ -129,13 +128,6 @@ pub async fn admit<'a>(app: &App, tasks: impl IntoIterator<Item = &'a NewTask>) 
         app.admission.admit(tenant, defaults, wanted).await?;
     }
     Ok(())
-}
-
-async fn run_submit(app: &App, submit: Submit, bytes: usize) -> Result<Vec<submit::Submitted>, Fault> {
-    match app.engine.one(Command::Submit(submit), bytes).await?? {
-        Answer::Submitted(submitted) => Ok(submitted),
-        _ => Err(Fault::Internal),
-    }
 }
 
 /// Filters of a list of tasks
@@ -297,15 +289,13 @@ pub async fn cancel(
         let (reason, mode) = cancel_request(&headers, body).await?;
         let command = Cancel { task: validate::task_id(&task, "id")?, reason, mode, reach: caller.reach() };
         let task_id = command.task.to_string();
-        match app.engine.one(Command::Cancel(command), 0).await?? {
-            Answer::Canceled(canceled) => Ok(Canceled {
-                task_id,
-                state: words::task(canceled.state),
-                cancel_requested: true,
-                cancel_reason: canceled.reason.to_string(),
-            }),
-            _ => Err(Fault::Internal),
-        }
+        let canceled = app.engine.cancel(command).await??;
+        Ok(Canceled {
+            task_id,
+            state: words::task(canceled.state),
+            cancel_requested: true,
+            cancel_reason: canceled.reason.to_string(),
+        })
     };
     let answer = audit::operation(&app, &caller, &id, "task.cancel", &task, answer.await).await;
     respond(answer, &id)
@@ -323,15 +313,8 @@ pub async fn retry(
     let answer = async {
         let command = Retry { task: validate::task_id(&task, "id")?, reach: caller.reach() };
         let task_id = command.task.to_string();
-        match app.engine.one(Command::Retry(command), 0).await?? {
-            Answer::Retried(retried) => Ok(Retried {
-                task_id,
-                state: TaskState::Ready,
-                attempt: retried.attempt,
-                max_attempts: retried.max_attempts,
-            }),
-            _ => Err(Fault::Internal),
-        }
+        let retried = app.engine.retry(command).await??;
+        Ok(Retried { task_id, state: TaskState::Ready, attempt: retried.attempt, max_attempts: retried.max_attempts })
     };
     let answer = audit::operation(&app, &caller, &id, "task.retry", &task, answer.await).await;
     respond(answer, &id)

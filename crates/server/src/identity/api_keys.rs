@@ -67,7 +67,7 @@ impl ApiKeys {
         if effort == Effort::Cheap && !matches!(cached, Some((_, Some(_)))) {
             return Ok(None);
         }
-        match self.engine.store().api_key_by_hash(&digest).await {
+        match self.engine.identity().api_key_by_hash(&digest).await {
             Ok(key) => {
                 self.remember(digest, key.clone(), turn);
                 Ok(key)

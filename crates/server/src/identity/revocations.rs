@@ -38,7 +38,7 @@ impl Revocations {
     pub async fn add(&self, token_id: &str, by: &str) -> Result<(), StoreError> {
         let _asking = self.asking.lock().await;
         let until = Timestamp::from_millis((unix_now() + KEPT_SECONDS).saturating_mul(1000));
-        self.engine.store().revoke_worker_token(token_id, until, by).await?;
+        self.engine.identity().revoke_worker_token(token_id, until, by).await?;
         self.ids.update(|ids| {
             ids.insert(token_id.to_owned());
         });
@@ -48,7 +48,7 @@ impl Revocations {
     /// Takes over what the store has. If it cannot be asked, what is known holds on.
     pub async fn refresh(&self) {
         let _asking = self.asking.lock().await;
-        match self.engine.store().revoked_worker_tokens().await {
+        match self.engine.identity().revoked_worker_tokens().await {
             Ok(ids) => {
                 let ids: HashSet<String> = ids.into_iter().collect();
                 if *self.ids.get() != ids {

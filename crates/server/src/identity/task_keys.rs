@@ -65,7 +65,7 @@ impl SharedTaskKeys {
         let before = self.keys.get();
         let gone: Vec<&str> = before.own_kids().filter(|kid| keys.own_kids().all(|kept| kept != *kid)).collect();
         for kid in gone {
-            if let Err(error) = self.engine.store().forget_task_key(kid).await {
+            if let Err(error) = self.engine.identity().forget_task_key(kid).await {
                 tracing::error!(key.id = kid, error = error.chain(), "cannot withdraw a removed task key");
             }
         }
@@ -77,7 +77,7 @@ impl SharedTaskKeys {
     /// Takes a key of any replica back: its tokens are refused here at once, and elsewhere within seconds. A replica
     /// that has the key itself registers it again, until it has another one.
     pub async fn forget(&self, kid: &str) -> Result<bool, StoreError> {
-        let known = self.engine.store().forget_task_key(kid).await?;
+        let known = self.engine.identity().forget_task_key(kid).await?;
         self.take_over().await;
         Ok(known)
     }
@@ -103,7 +103,7 @@ impl SharedTaskKeys {
 
     async fn register(&self) -> bool {
         let own = self.keys.get();
-        let registered = self.engine.store().register_task_key(own.kid(), &own.public_jwk()).await;
+        let registered = self.engine.identity().register_task_key(own.kid(), &own.public_jwk()).await;
         if let Err(error) = &registered {
             tracing::warn!(error = error.chain(), "cannot register the task key for other replicas");
         }
@@ -111,7 +111,7 @@ impl SharedTaskKeys {
     }
 
     async fn take_over(&self) -> bool {
-        let shared = self.engine.store().task_keys();
+        let shared = self.engine.identity().task_keys();
         match shared.await {
             Ok(peers) => {
                 let peers = peers.iter().filter_map(|(kid, jwk)| {

@@ -281,6 +281,11 @@ impl Store for Postgres {
         "postgres"
     }
 
+    /// While one batch waits for its commit, another can be loaded.
+    fn committers(&self) -> usize {
+        2
+    }
+
     fn faults(&self) -> &Faults {
         &self.faults
     }

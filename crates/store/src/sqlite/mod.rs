@@ -305,6 +305,11 @@ impl Store for Sqlite {
         "sqlite"
     }
 
+    /// One thread writes; a second batch would only wait for it.
+    fn committers(&self) -> usize {
+        1
+    }
+
     fn faults(&self) -> &Faults {
         &self.faults
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tenure_config::Config;
-use tenure_engine::core::queue::Push;
+use tenure_core::queue::Push;
 use tenure_server::PushTargets;
 
 use super::Finding;

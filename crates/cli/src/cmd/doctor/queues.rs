@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OpenFlags};
 use tenure_config::StoreUrl;
-use tenure_engine::core::queue::{Push, Transport};
+use tenure_core::queue::{Push, Transport};
 
 use super::postgres;
 

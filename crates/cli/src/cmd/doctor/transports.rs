@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_config::{Config, SqsSettings, TransportName};
-use tenure_engine::core::queue::Transport;
+use tenure_core::queue::Transport;
 use tenure_engine::transport::{TransportError, Upkeep};
 
 use super::Finding;

@@ -65,7 +65,7 @@ pub async fn create(
             created_by: caller.actor.to_string(),
             expires_at: asked.expires_in.as_deref().map(expiry).transpose()?,
         };
-        let stored = app.engine.store().create_api_key(&new).await.map_err(unavailable)?;
+        let stored = app.engine.identity().create_api_key(&new).await.map_err(unavailable)?;
         Ok(CreatedApiKey { key: fresh.text.reveal().to_owned(), info: render(&stored) })
     };
     match answer.await {
@@ -101,7 +101,7 @@ pub async fn list(
     let answer = async {
         let asked: PageQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
-        let store = app.engine.store();
+        let store = app.engine.identity();
         let page =
             store.api_keys(caller.tenant.as_deref(), asked.cursor.as_deref(), limit).await.map_err(unavailable)?;
         let items = page.items.iter().filter(|key| reaches(&caller, key)).map(render).collect();
@@ -140,7 +140,7 @@ pub async fn revoke(
     let answer = async {
         let key = known(&key)?;
         find(&app, &caller, key).await?;
-        let revoked = app.engine.store().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
+        let revoked = app.engine.identity().revoke_api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
         app.identity.api_keys().forget(key);
         revoked.as_ref().map(render).ok_or(Fault::NotFound(Thing::ApiKey))
     };
@@ -148,7 +148,7 @@ pub async fn revoke(
 }
 
 async fn find(app: &App, caller: &Caller, key: &str) -> Result<StoredKey, Fault> {
-    let found = app.engine.store().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
+    let found = app.engine.identity().api_key(key, caller.tenant.as_deref()).await.map_err(unavailable)?;
     found.filter(|key| reaches(caller, key)).ok_or(Fault::NotFound(Thing::ApiKey))
 }
 

@@ -65,7 +65,7 @@ pub async fn admin(
             before: before(asked.cursor.as_deref())?,
             limit: limit(asked.limit)?,
         };
-        let page = app.engine.store().admin_audit(&filter).await.map_err(unavailable)?;
+        let page = app.engine.identity().admin_audit(&filter).await.map_err(unavailable)?;
         let rows = page.items.into_iter().map(|row| AdminAuditRow {
             id: row.id,
             actor: row.entry.actor,
@@ -160,7 +160,7 @@ pub async fn operations(
             before: before(asked.cursor.as_deref())?,
             limit: limit(asked.limit)?,
         };
-        let page = app.engine.store().operation_audit(&filter).await.map_err(unavailable)?;
+        let page = app.engine.identity().operation_audit(&filter).await.map_err(unavailable)?;
         let rows = page.items.into_iter().map(|row| OperationAuditRow {
             id: row.id,
             actor: row.entry.actor,

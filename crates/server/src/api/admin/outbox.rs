@@ -18,7 +18,6 @@ use crate::api::{query, respond};
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::tenants::unavailable;
 use crate::{render, validate};
 
 /// Entries that one request may name.
@@ -67,7 +66,7 @@ pub async fn list(
             after: after.transpose()?,
             limit: validate::page_limit(asked.limit)?,
         };
-        let page = app.engine.store().outbox(&filter).await.map_err(unavailable)?;
+        let page = app.engine.outbox(&filter).await?;
         Ok(Page { items: page.items.iter().map(entry).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)
@@ -86,7 +85,7 @@ pub async fn retry(
     let answer = async {
         of_all(&caller)?;
         let asked: OutboxRetryRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
-        let retried = app.engine.store().retry_outbox(&which(asked)?).await.map_err(unavailable)?;
+        let retried = app.engine.retry_outbox(&which(asked)?).await?;
         Ok(OutboxRetried { retried })
     };
     respond(answer.await, &id)

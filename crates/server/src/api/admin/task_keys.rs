@@ -24,7 +24,7 @@ pub fn router() -> Router<App> {
     responses((status = 200, body = TaskKeyIds, description = "The ids")))]
 pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
-        let keys = app.engine.store().task_keys().await.map_err(unavailable)?;
+        let keys = app.engine.identity().task_keys().await.map_err(unavailable)?;
         Ok(TaskKeyIds { items: keys.into_iter().map(|(kid, _)| kid).collect() })
     };
     respond(answer.await, &id)
@@ -44,7 +44,7 @@ pub async fn forget(State(app): State<App>, Extension(id): Extension<RequestId>,
         }
         let forgotten = match app.identity.task_keys() {
             Some(keys) => keys.forget(&kid).await,
-            None => app.engine.store().forget_task_key(&kid).await,
+            None => app.engine.identity().forget_task_key(&kid).await,
         };
         if forgotten.map_err(unavailable)? { Ok(()) } else { Err(unknown) }
     };

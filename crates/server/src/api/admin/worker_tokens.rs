@@ -158,7 +158,7 @@ pub async fn revoke(
     responses((status = 200, body = Revocations, description = "The ids of revoked tokens")))]
 pub async fn revocations(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
     let answer = async {
-        let mut items = app.engine.store().revoked_worker_tokens().await.map_err(unavailable)?;
+        let mut items = app.engine.identity().revoked_worker_tokens().await.map_err(unavailable)?;
         items.sort();
         Ok(Revocations { items })
     };

@@ -9,8 +9,6 @@ mod words;
 
 pub use token::CallbackToken;
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
@@ -24,12 +22,12 @@ use tenure_contract::callback::{
     StartedRequest, StartedResponse, TaskError,
 };
 use tenure_core::attempt::{AttemptState, Completion, Failure, Progress};
-use tenure_core::command::callback::{self, Call, Callback, Called, Told};
-use tenure_core::command::{Answer, Command};
+use tenure_core::command::callback::{self, Told};
 use tenure_core::{AttemptId, Timestamp, limits};
+use tenure_engine::CallbackSender;
 
 use super::Dialect;
-use super::pull::{first, without_nul};
+use super::pull::without_nul;
 use crate::access::guard::unix_now;
 use crate::access::task_token::TaskBearer;
 use crate::error::{BadRequest, Fault};
@@ -81,11 +79,10 @@ pub async fn started(
     let answer = async {
         let request: StartedRequest = request::read(&headers, body, BODY_BYTES).await?.decode()?;
         let told_at = told_time(request.started_at.as_deref(), "startedAt")?;
-        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
-        match call(&app, &bearer, said, Call::Started { told_at }, told_at, 0).await? {
-            Called::Started { at } => Ok(StartedResponse { acknowledged: true, server_time: at.to_string() }),
-            _ => Err(Fault::Internal),
-        }
+        let sender = sender(&bearer, request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        let at = app.engine.started(sender, told_at).await??;
+        count_skew(told_at, at);
+        Ok(StartedResponse { acknowledged: true, server_time: at.to_string() })
     };
     respond(answer.await, &id)
 }
@@ -106,7 +103,7 @@ pub async fn heartbeat(
         let raw = request::read(&headers, body, BODY_BYTES).await?;
         let request: HeartbeatRequest = raw.decode()?;
         let told_at = told_time(request.heartbeat_at.as_deref(), "heartbeatAt")?;
-        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        let sender = sender(&bearer, request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
         let pct = request.progress_pct.map(|pct| validate::within(pct, 0, 100, "progressPct")).transpose()?;
         let checkpoint = request.checkpoint.map(|checkpoint| checkpoint.text());
         if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
@@ -117,22 +114,19 @@ pub async fn heartbeat(
             pct: pct.and_then(|pct| u8::try_from(pct).ok()),
             message: request.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),
         };
-        let beat = Call::Heartbeat { told_at, progress, checkpoint };
-        match call(&app, &bearer, said, beat, told_at, raw.bytes.len()).await? {
-            Called::Renewed { renewed, at } => {
-                let (task_token, token_expires_at) = renewed_token(&app, &bearer)?.unzip();
-                Ok(HeartbeatResponse {
-                    acknowledged: true,
-                    should_cancel: renewed.cancel.is_some(),
-                    cancel_reason: renewed.cancel.as_deref().map(ToOwned::to_owned),
-                    server_time: at.to_string(),
-                    lease_expires_at: Some(renewed.expires_at.to_string()),
-                    task_token,
-                    token_expires_at,
-                })
-            }
-            _ => Err(Fault::Internal),
-        }
+        let beat = app.engine.beat(sender, told_at, progress, checkpoint, raw.bytes.len());
+        let (renewed, at) = beat.await??;
+        count_skew(told_at, at);
+        let (task_token, token_expires_at) = renewed_token(&app, &bearer)?.unzip();
+        Ok(HeartbeatResponse {
+            acknowledged: true,
+            should_cancel: renewed.cancel.is_some(),
+            cancel_reason: renewed.cancel.as_deref().map(ToOwned::to_owned),
+            server_time: at.to_string(),
+            lease_expires_at: Some(renewed.expires_at.to_string()),
+            task_token,
+            token_expires_at,
+        })
     };
     respond(answer.await, &id)
 }
@@ -155,12 +149,13 @@ pub async fn completed(
         within_a_payload(request.output.as_ref(), "output")?;
         within_a_payload(request.partial_progress.as_ref(), "partialProgress")?;
         let told_at = told_time(request.completed_at.as_deref(), "completedAt")?;
-        let said = Said::new(request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
+        let sender = sender(&bearer, request.attempt, request.attempt_id.as_deref(), &request.worker_id)?;
         let completion = completion(request, told_at)?;
-        match call(&app, &bearer, said, Call::completed(completion), told_at, raw.bytes.len()).await? {
-            Called::Reported(told) => Ok(reported(told)),
-            _ => Err(Fault::Internal),
+        let told = app.engine.completed(sender, completion, raw.bytes.len()).await??;
+        if told.disposition != callback::Disposition::Duplicate {
+            count_skew(told_at, told.at);
         }
+        Ok(reported(told))
     };
     respond(answer.await, &id)
 }
@@ -213,62 +208,33 @@ pub async fn completed_alias(
     completed(app, id, bearer, headers, body).await
 }
 
-/// The part of a body that every call has.
-struct Said {
-    attempt: u32,
-    attempt_id: Option<AttemptId>,
-    worker: Arc<str>,
-}
-
-impl Said {
-    fn new(attempt: u32, attempt_id: Option<&str>, worker: &str) -> Result<Self, Fault> {
-        if attempt == 0 {
-            return Err(Fault::invalid("attempt", "must be at least 1"));
-        }
-        let attempt_id = attempt_id
-            .map(|text| AttemptId::parse(text).map_err(|_| Fault::invalid("attemptId", "must be att_<ULID>")))
-            .transpose()?;
-        Ok(Self { attempt, attempt_id, worker: validate::words(worker, "workerId", limits::WORKER_ID_BYTES)? })
-    }
-}
-
-async fn call(
-    app: &App,
+/// What the token and the part of a body that every call has say.
+fn sender(
     bearer: &CallbackToken,
-    said: Said,
-    call: Call,
-    told_at: Option<Timestamp>,
-    bytes: usize,
-) -> Result<Called, Fault> {
-    let is_beat = matches!(call, Call::Heartbeat { .. });
+    attempt: u32,
+    attempt_id: Option<&str>,
+    worker: &str,
+) -> Result<CallbackSender, Fault> {
+    if attempt == 0 {
+        return Err(Fault::invalid("attempt", "must be at least 1"));
+    }
+    let attempt_id = attempt_id
+        .map(|text| AttemptId::parse(text).map_err(|_| Fault::invalid("attemptId", "must be att_<ULID>")))
+        .transpose()?;
     let claims = &bearer.verified.claims;
-    let command = Command::Callback(Callback {
+    Ok(CallbackSender {
         task: bearer.task,
         tenant: claims.tenant_id.as_str().into(),
         workspace: claims.workspace_id.as_str().into(),
         proof: bearer.proof,
-        attempt: said.attempt,
-        attempt_id: said.attempt_id,
-        worker: said.worker,
-        call,
-    });
-    let outcome = if is_beat {
-        first(app.engine.heartbeats(vec![command], bytes).await?)?
-    } else {
-        app.engine.one(command, bytes).await?
-    };
-    let Answer::Called(called) = outcome? else { return Err(Fault::Internal) };
-    count_skew(told_at, &called);
-    Ok(called)
+        attempt,
+        attempt_id,
+        worker: validate::words(worker, "workerId", limits::WORKER_ID_BYTES)?,
+    })
 }
 
 /// Nothing is judged by the clock of a worker; one that is far off is worth knowing.
-fn count_skew(told_at: Option<Timestamp>, called: &Called) {
-    let now = match called {
-        Called::Started { at } | Called::Renewed { at, .. } => *at,
-        Called::Reported(Told { disposition: callback::Disposition::Duplicate, .. }) => return,
-        Called::Reported(told) => told.at,
-    };
+fn count_skew(told_at: Option<Timestamp>, now: Timestamp) {
     if told_at.is_some_and(|told| told.since(now).abs() > SKEW_MS) {
         metrics::counter!("worker_clock_skew").increment(1);
     }

@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use tenure_auth::Worker;
 use tenure_contract::pull::{ExchangeClaim, ExchangeRequest, ExchangeResponse, ItemAnswer};
 use tenure_core::attempt::Receipt;
-use tenure_core::command::Command;
 use tenure_core::command::claim::{Claim, Claimer};
+use tenure_core::command::heartbeat::{Heartbeat, Renewed};
+use tenure_core::command::report::AttemptReport;
 use tenure_core::limits;
 use tenure_engine::{ClaimWait, Reply};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,16 +25,16 @@ use crate::validate;
 
 /// A request, checked. The commands of faulty items are missing; their answers are ready.
 struct Exchange {
-    complete: Option<Part>,
-    fail: Option<Part>,
-    heartbeat: Option<Part>,
+    complete: Option<Part<AttemptReport>>,
+    fail: Option<Part<AttemptReport>>,
+    heartbeat: Option<Part<Heartbeat>>,
     claim: Option<(Claim, ClaimWait)>,
     split: bool,
     bytes: usize,
 }
 
 /// Items of one kind: what to run, or what is wrong.
-type Part = Vec<Result<Command, Fault>>;
+type Part<T> = Vec<Result<T, Fault>>;
 
 /// `POST /internal/worker/exchange`
 #[utoipa::path(post, path = "/internal/worker/exchange", tag = "pull contract", request_body = ExchangeRequest,
@@ -63,9 +64,9 @@ pub async fn exchange(
 async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> Result<Exchange, Fault> {
     let raw = request::read(headers, body, limits::BATCH_BODY_BYTES).await?;
     let request: ExchangeRequest = raw.decode()?;
-    let complete = part(request.complete, "complete", pull::complete_command)?;
-    let fail = part(request.fail, "fail", pull::fail_command)?;
-    let heartbeat = part(request.heartbeat, "heartbeat", pull::heartbeat_command)?;
+    let complete = part(request.complete, "complete", pull::success_of)?;
+    let fail = part(request.fail, "fail", pull::failure_of)?;
+    let heartbeat = part(request.heartbeat, "heartbeat", pull::heartbeat_of)?;
     let claim = request.claim.as_ref();
     let claim_id = claim.and_then(|claim| claim.claim_id.as_deref());
     let asked = claim.map(check_claim).transpose()?;
@@ -81,11 +82,11 @@ async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> R
     })
 }
 
-fn part<T>(
+fn part<T, C>(
     items: Option<Vec<T>>,
     field: &str,
-    command: impl Fn(T) -> Result<Command, Fault>,
-) -> Result<Option<Part>, Fault> {
+    command: impl Fn(T) -> Result<C, Fault>,
+) -> Result<Option<Part<C>>, Fault> {
     let Some(items) = items else { return Ok(None) };
     if items.len() > limits::EXCHANGE_ITEMS {
         return Err(Fault::invalid(field, &format!("at most {} items", limits::EXCHANGE_ITEMS)));
@@ -123,25 +124,18 @@ struct Turn {
 
 /// Reports and a first try of the claim are committed together; heartbeats go their own way beside them.
 async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
-    let mut reports = Vec::new();
-    for part in [&exchange.complete, &exchange.fail].into_iter().flatten() {
-        reports.extend(part.iter().filter_map(|item| item.as_ref().ok()).cloned());
-    }
-    let beats: Vec<Command> =
-        exchange.heartbeat.iter().flatten().filter_map(|item| item.as_ref().ok()).cloned().collect();
+    let mut reports = valid(exchange.complete.as_deref());
+    reports.extend(valid(exchange.fail.as_deref()));
+    let beats = valid(exchange.heartbeat.as_deref());
     let claim = exchange.claim.as_ref().map(|(claim, _)| claim.clone());
     let (reported, beaten) =
         tokio::join!(app.engine.report_and_claim(reports, claim, exchange.bytes), app.engine.heartbeats(beats, 0));
-    let (replies, claimed) = reported?;
-    let mut replies = replies.into_iter();
-    let mut beaten = beaten?.into_iter();
-    let answers = |part: Option<Part>, replies: &mut dyn Iterator<Item = Reply>| {
-        part.map(|items| items.into_iter().map(|item| answer(item, replies)).collect::<Vec<_>>())
-    };
+    let (receipts, claimed) = reported?;
+    let mut receipts = receipts.into_iter();
     let reports = ExchangeResponse {
-        complete: answers(exchange.complete.take(), &mut replies),
-        fail: answers(exchange.fail.take(), &mut replies),
-        heartbeat: answers(exchange.heartbeat.take(), &mut beaten),
+        complete: answers(exchange.complete.take(), &mut receipts, show_receipt),
+        fail: answers(exchange.fail.take(), &mut receipts, show_receipt),
+        heartbeat: answers(exchange.heartbeat.take(), &mut beaten?.into_iter(), show_lease),
         ..ExchangeResponse::default()
     };
     let jobs = match claimed {
@@ -151,41 +145,45 @@ async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
     Ok(Turn { reports, jobs })
 }
 
-fn answer(item: Result<Command, Fault>, replies: &mut dyn Iterator<Item = Reply>) -> ItemAnswer {
-    let command = match item {
-        Ok(command) => command,
-        Err(fault) => return errors::item(&fault),
+fn valid<T: Clone>(part: Option<&[Result<T, Fault>]>) -> Vec<T> {
+    part.into_iter().flatten().filter_map(|item| item.as_ref().ok()).cloned().collect()
+}
+
+/// The answers to a part. Those of faulty items are ready; every other item has the next reply.
+fn answers<T, A>(
+    part: Option<Part<T>>,
+    replies: &mut impl Iterator<Item = Reply<A>>,
+    show: impl Fn(A) -> ItemAnswer,
+) -> Option<Vec<ItemAnswer>> {
+    let mut answer = |item: Result<T, Fault>| {
+        item?;
+        Ok::<_, Fault>(show(replies.next().ok_or(Fault::Internal)???))
     };
-    let outcome = match replies.next() {
-        Some(Ok(outcome)) => outcome,
-        Some(Err(error)) => return errors::item(&Fault::from(error)),
-        None => return errors::item(&Fault::Internal),
+    part.map(|items| items.into_iter().map(|item| answer(item).unwrap_or_else(|fault| errors::item(&fault))).collect())
+}
+
+fn show_receipt(receipt: Receipt) -> ItemAnswer {
+    let (requeued, dlq) = match receipt {
+        Receipt::Completed => (None, None),
+        Receipt::Failed { requeued, dlq } => (Some(requeued), Some(dlq)),
     };
-    let answer = if matches!(command, Command::Heartbeat(_)) {
-        pull::renewed(outcome).map(|renewed| ItemAnswer {
-            ok: true,
-            lease_expires_at: Some(renewed.expires_at.to_string()),
-            should_cancel: Some(renewed.cancel.is_some()),
-            cancel_reason: renewed.cancel.map(|reason| reason.to_string()),
-            ..ItemAnswer::default()
-        })
-    } else {
-        pull::reported(outcome).map(|receipt| match receipt {
-            Receipt::Completed => ItemAnswer { ok: true, ack: Some(true), ..ItemAnswer::default() },
-            Receipt::Failed { requeued, dlq } => ItemAnswer {
-                ok: true,
-                ack: Some(true),
-                requeued: Some(requeued),
-                dlq: Some(dlq),
-                ..ItemAnswer::default()
-            },
-        })
-    };
-    answer.unwrap_or_else(|fault| errors::item(&fault))
+    ItemAnswer { ok: true, ack: Some(true), requeued, dlq, ..ItemAnswer::default() }
+}
+
+fn show_lease(renewed: Renewed) -> ItemAnswer {
+    ItemAnswer {
+        ok: true,
+        lease_expires_at: Some(renewed.expires_at.to_string()),
+        should_cancel: Some(renewed.cancel.is_some()),
+        cancel_reason: renewed.cancel.map(|reason| reason.to_string()),
+        ..ItemAnswer::default()
+    }
 }
 
 fn has_reports(exchange: &Exchange) -> bool {
-    [&exchange.complete, &exchange.fail, &exchange.heartbeat].into_iter().flatten().any(|part| !part.is_empty())
+    let Exchange { complete, fail, heartbeat, .. } = exchange;
+    let counts = [complete.as_ref().map(Vec::len), fail.as_ref().map(Vec::len), heartbeat.as_ref().map(Vec::len)];
+    counts.into_iter().flatten().sum::<usize>() > 0
 }
 
 /// One body. The claim waits only if nothing was reported: answers to reports are not held back.

@@ -20,15 +20,14 @@ use tenure_contract::pull::{
     HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
 };
 use tenure_core::attempt::{Failure, Progress, Receipt, Report};
-use tenure_core::batch::Outcome;
+use tenure_core::command::Rejection;
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimed, Claimer};
-use tenure_core::command::heartbeat::{Heartbeat, Renewed};
+use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
 use tenure_core::command::report::AttemptReport;
-use tenure_core::command::{Answer, Command, Rejection};
 use tenure_core::limits;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
-use tenure_engine::{ClaimWait, random_seed};
+use tenure_engine::{ClaimWait, TaskClaim, random_seed};
 
 use super::Dialect;
 use crate::access::guard::AsWorker;
@@ -154,17 +153,16 @@ pub async fn hello(app: &App, claimer: &Claimer) -> Result<(), Fault> {
 
 async fn claim_task(app: &App, claim: ClaimTask) -> Result<ClaimResponse, Fault> {
     match app.engine.claim_task(claim).await?? {
-        Answer::Claimed(claimed) => {
+        TaskClaim::Granted(claimed) => {
             let jobs = jobs(app, claimed).await?;
             Ok(ClaimResponse { claimed: !jobs.is_empty(), job: jobs.into_iter().next(), ..ClaimResponse::default() })
         }
-        Answer::NotGranted(not) => Ok(ClaimResponse {
+        TaskClaim::NotGranted(not) => Ok(ClaimResponse {
             claimed: false,
             reason: Some(words::not_granted(not.reason).to_owned()),
             ack: Some(not.ack),
             ..ClaimResponse::default()
         }),
-        _ => Err(Fault::Internal),
     }
 }
 
@@ -194,10 +192,8 @@ pub async fn heartbeat(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: HeartbeatRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let command = heartbeat_command(request.into());
-        let command = checked(&app, &worker, &worker_id, command)?;
-        let outcome = first(app.engine.heartbeats(vec![command], raw.bytes.len()).await?)?;
-        let renewed = renewed(outcome)?;
+        let heartbeat = checked(&app, &worker, &worker_id, heartbeat_of(request.into()))?;
+        let renewed = app.engine.heartbeat(heartbeat, raw.bytes.len()).await??;
         Ok(HeartbeatResponse {
             ok: true,
             lease_expires_at: renewed.expires_at.to_string(),
@@ -224,11 +220,9 @@ pub async fn complete(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: CompleteRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let command = checked(&app, &worker, &worker_id, complete_command(request.into()))?;
-        match reported(app.engine.one(command, raw.bytes.len()).await?)? {
-            Receipt::Completed => Ok(CompleteResponse { ok: true, ack: true }),
-            Receipt::Failed { .. } => Err(Fault::Internal),
-        }
+        let report = checked(&app, &worker, &worker_id, success_of(request.into()))?;
+        app.engine.report(report, raw.bytes.len()).await??;
+        Ok(CompleteResponse { ok: true, ack: true })
     };
     respond(answer.await, &id)
 }
@@ -249,17 +243,18 @@ pub async fn fail(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: FailRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let command = checked(&app, &worker, &worker_id, fail_command(request.into()))?;
-        match reported(app.engine.one(command, raw.bytes.len()).await?)? {
-            Receipt::Failed { requeued, dlq } => Ok(FailResponse { ok: true, ack: true, requeued, dlq }),
-            Receipt::Completed => Err(Fault::Internal),
-        }
+        let report = checked(&app, &worker, &worker_id, failure_of(request.into()))?;
+        let (requeued, dlq) = match app.engine.report(report, raw.bytes.len()).await?? {
+            Receipt::Failed { requeued, dlq } => (requeued, dlq),
+            Receipt::Completed => (false, false),
+        };
+        Ok(FailResponse { ok: true, ack: true, requeued, dlq })
     };
     respond(answer.await, &id)
 }
 
 /// Request faults come before the mismatch of ids, and that before unknown jobs and tokens.
-fn checked(app: &App, worker: &Worker, worker_id: &str, command: Result<Command, Fault>) -> Result<Command, Fault> {
+fn checked<T>(app: &App, worker: &Worker, worker_id: &str, command: Result<T, Fault>) -> Result<T, Fault> {
     match command {
         Err(fault @ Fault::Refused(_)) => {
             speaks_as(app, worker, worker_id)?;
@@ -273,13 +268,13 @@ fn checked(app: &App, worker: &Worker, worker_id: &str, command: Result<Command,
     }
 }
 
-pub fn heartbeat_command(item: HeartbeatItem) -> Result<Command, Fault> {
+pub fn heartbeat_of(item: HeartbeatItem) -> Result<Heartbeat, Fault> {
     let pct = item.progress_pct.map(|pct| validate::within(pct, 0, 100, "progress_pct")).transpose()?;
     if item.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.len() > limits::CHECKPOINT_BYTES) {
         let message = format!("may have at most {} bytes", limits::CHECKPOINT_BYTES);
         return Err(Fault::invalid("checkpoint", &message));
     }
-    Ok(Command::Heartbeat(Heartbeat {
+    Ok(Heartbeat {
         task: job_id(&item.job_id)?,
         token: lease_token(&item.lease_token)?,
         progress: Progress {
@@ -287,19 +282,19 @@ pub fn heartbeat_command(item: HeartbeatItem) -> Result<Command, Fault> {
             message: item.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),
         },
         checkpoint: item.checkpoint.map(|checkpoint| checkpoint.text()),
-    }))
+    })
 }
 
-pub fn complete_command(item: CompleteItem) -> Result<Command, Fault> {
+pub fn success_of(item: CompleteItem) -> Result<AttemptReport, Fault> {
     if item.result.as_ref().is_some_and(|result| result.len() > limits::PAYLOAD_BYTES) {
         return Err(BadRequest::PayloadTooLarge { field: "result".to_owned() }.into());
     }
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
     let report = Report::succeeded(item.result.map(|result| result.text()));
-    Ok(Command::Report(AttemptReport { task, attempt_id, token, report }))
+    Ok(AttemptReport { task, attempt_id, token, report })
 }
 
-pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
+pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
     let error = &item.error;
     if error.code.is_empty() {
         return Err(Fault::invalid("error.code", "must not be empty"));
@@ -308,7 +303,7 @@ pub fn fail_command(item: FailItem) -> Result<Command, Fault> {
     let stack = error.stack.as_deref().map(without_nul);
     let failure =
         Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable);
-    Ok(Command::Report(AttemptReport { task, attempt_id, token, report: Report::failed(failure) }))
+    Ok(AttemptReport { task, attempt_id, token, report: Report::failed(failure) })
 }
 
 /// Postgres keeps no NUL in a text.
@@ -339,26 +334,6 @@ fn lease_token(text: &str) -> Result<LeaseToken, Fault> {
     }
     // A text of another shape is no token of ours: it is looked up as one that was never granted.
     Ok(LeaseToken::parse(text).unwrap_or(LeaseToken::from_u128(0)))
-}
-
-pub fn first(
-    mut replies: Vec<Result<Outcome, tenure_engine::EngineError>>,
-) -> Result<Outcome, tenure_engine::EngineError> {
-    replies.pop().unwrap_or(Err(tenure_engine::EngineError::Internal))
-}
-
-pub fn renewed(outcome: Outcome) -> Result<Renewed, Fault> {
-    match outcome? {
-        Answer::Renewed(renewed) => Ok(renewed),
-        _ => Err(Fault::Internal),
-    }
-}
-
-pub fn reported(outcome: Outcome) -> Result<Receipt, Fault> {
-    match outcome? {
-        Answer::Reported(receipt) => Ok(receipt),
-        _ => Err(Fault::Internal),
-    }
 }
 
 fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_core::TaskId;
-use tenure_core::command::Command;
 use tenure_core::command::submit::{NewTask, Start, Submit};
 use tenure_testkit::{RawClient, wait_until};
 
@@ -167,7 +166,7 @@ impl Held {
     }
 }
 
-fn new_task(id: TaskId) -> Command {
+fn new_task(id: TaskId) -> Submit {
     let name: std::sync::Arc<str> = "heavy".into();
     let task = NewTask {
         id,
@@ -185,7 +184,7 @@ fn new_task(id: TaskId) -> Command {
         traceparent: None,
         envelope: None,
     };
-    Command::Submit(Submit { tasks: vec![task], maker: None })
+    Submit { tasks: vec![task], maker: None }
 }
 
 async fn what_is_too_much_is_turned_away(server: Server) {
@@ -195,7 +194,7 @@ async fn what_is_too_much_is_turned_away(server: Server) {
     let heavy = new_task(server.engine.mint(1).await.unwrap()[0]);
     let held = Held::hold(&server).await;
     // One caller fills all the room there is: it says that its task weighs that much.
-    let mut filling = Box::pin(server.engine.one(heavy, 1 << 30));
+    let mut filling = Box::pin(server.engine.submit(heavy, 1 << 30));
     assert!(futures_util::poll!(&mut filling).is_pending());
     let busy = server.post("/api/v1/tasks", json!({"queue": "q", "operator": "op"})).await;
     assert_eq!(busy.status.as_u16(), 503, "{}", busy.body);
