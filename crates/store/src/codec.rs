@@ -9,7 +9,8 @@ use tenure_core::attempt::{AttemptState, CallbackPart, ClosedAttempt, Evidence, 
 use tenure_core::batch::Counts;
 use tenure_core::event::{FACT_BYTES, Fact};
 use tenure_core::queue::{FairnessKey, Push, Queue, QueueId, Transport};
-use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec};
+use tenure_core::run::RunState;
+use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
 
@@ -72,9 +73,85 @@ pub fn decode_spec(text: Option<&str>, seq: i64) -> (Spec, Option<Arc<EnvelopeSp
     (decode(text, "bodies.spec", seq), envelope.envelope.map(Arc::new))
 }
 
-/// When an attempt is to be pushed again.
-pub fn push_at(running: &Running) -> Option<Timestamp> {
-    running.carry.delivery.as_ref().and_then(|delivery| delivery.next_at)
+/// What a row of `running` says about a pushed attempt, in columns that statements can read.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PushColumns {
+    /// When to push again.
+    pub push_at: Option<Timestamp>,
+    /// `None` if the attempt was claimed.
+    pub deliveries: Option<i32>,
+    pub started_at: Option<Timestamp>,
+}
+
+impl PushColumns {
+    pub fn of(running: &Running) -> Self {
+        running.carry.delivery.as_ref().map_or_else(Self::default, |delivery| Self {
+            push_at: delivery.next_at,
+            deliveries: Some(delivery.deliveries.cast_signed()),
+            started_at: delivery.started_at,
+        })
+    }
+
+    /// For a row of `finished`.
+    pub fn of_last(finished: &Finished) -> Self {
+        let part = finished.carry.last.as_ref().and_then(|last| last.callback.as_ref());
+        part.map_or_else(Self::default, |part| Self {
+            push_at: None,
+            deliveries: Some(part.deliveries.cast_signed()),
+            started_at: part.started_at,
+        })
+    }
+}
+
+/// The columns `failure` and `stack`.
+pub fn encode_failure(failure: Option<&Failure>) -> (Option<String>, Option<&str>) {
+    let Some(failure) = failure else { return (None, None) };
+    (encode_unless(&Failure { stack: None, ..failure.clone() }, false), failure.stack.as_deref())
+}
+
+pub fn decode_failure(text: Option<&str>, stack: Option<Arc<str>>, seq: i64) -> Option<Failure> {
+    decode::<Option<Failure>>(text, "finished.failure", seq).map(|failure| Failure { stack, ..failure })
+}
+
+/// A word of the view `task_state`.
+pub fn task_state(word: &str) -> State {
+    match word {
+        "Blocked" => State::Blocked,
+        "Scheduled" => State::Scheduled,
+        "Ready" => State::Ready,
+        "Running" => State::Running,
+        "Succeeded" => State::Succeeded,
+        "Canceled" => State::Canceled,
+        "Skipped" => State::Skipped,
+        _ => State::Failed,
+    }
+}
+
+/// What `tasks_list` reads: the table that holds the tasks of this state, so that a list costs as much as its state has
+/// tasks.
+pub fn tasks_of(state: Option<State>) -> &'static str {
+    match state {
+        None => "bodies b",
+        Some(State::Blocked) => "blocked s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
+        Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
+        Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
+        Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
+        Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
+    }
+}
+
+/// The column `state` of a run.
+pub fn run_state_code(state: RunState) -> i16 {
+    match state {
+        RunState::Running => 1,
+        RunState::Canceling => 2,
+        RunState::Succeeded => 3,
+        RunState::Failed => 4,
+        RunState::Canceled => 5,
+    }
 }
 
 pub fn encode_push(queue: &Queue) -> Option<String> {

@@ -28,6 +28,10 @@ pub enum StoreError {
         "the store has schema version {found} and takes binaries that know version {oldest} or later, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
     )]
     NewerSchema { found: i64, oldest: i64, known: i64 },
+    #[error(
+        "the store has schema version {found}, from before the first release; this binary needs version {known} and cannot upgrade it: start with an empty store"
+    )]
+    OlderSchema { found: i64, known: i64 },
     #[error("unknown store address '{scheme}:…': use sqlite:PATH or postgres://user@host/database")]
     Address { scheme: String },
     #[error(

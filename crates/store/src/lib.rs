@@ -9,12 +9,14 @@ mod codec;
 mod error;
 mod faults;
 mod identity;
+mod inspect;
 mod leases;
 mod model;
 mod needs;
 mod notices;
 mod outbox;
 pub mod postgres;
+mod schema;
 mod sql;
 pub mod sqlite;
 mod store;
@@ -26,6 +28,7 @@ pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
     OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT,
 };
+pub use inspect::{Inspection, PostgresServer, inspect};
 pub use leases::{Holder, LeaseStore, SystemLease};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
@@ -36,6 +39,7 @@ pub use outbox::{
     CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
     OutboxRetry, OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, Settled, WakeCounts,
 };
+pub use schema::SCHEMA;
 pub use store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use tenure_core::command::Reach;
 use tenure_core::event::Fact;
 use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
-use tenure_core::task::{Body, Carry, Place, Running, State};
+use tenure_core::task::{Body, Place, Running, State};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
@@ -46,7 +46,7 @@ pub struct RunTaskView {
     pub depends_on: Vec<Arc<str>>,
     pub state: State,
     pub attempt: u32,
-    /// When its last attempt, or the one in flight, started; a pushed one may have ended without.
+    /// When the last attempt, or the one in flight, started. A pushed attempt may not have started yet, or at all.
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub progress: Progress,
@@ -54,18 +54,6 @@ pub struct RunTaskView {
     pub cancel_reason: Option<Arc<str>>,
     /// When it is due, if it waits for that.
     pub due_at: Option<Timestamp>,
-}
-
-impl RunTaskView {
-    /// A pushed attempt that nobody has taken up is on its way, whatever its row says.
-    pub(crate) fn with_delivery(mut self, carry: &Carry) -> Self {
-        if let Some(delivery) = &carry.delivery
-            && self.state == State::Running
-        {
-            self.started_at = delivery.started_at;
-        }
-        self
-    }
 }
 
 /// A run with all that is needed to repeat it.

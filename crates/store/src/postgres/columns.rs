@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::rows::Time;
-use crate::codec::{self, FinalAttempt};
+use crate::codec::{self, FinalAttempt, PushColumns};
 
 /// The arrays of one statement.
 pub type Columns<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
@@ -80,7 +80,9 @@ pub fn running(rows: &[(TaskId, Running)]) -> Columns<'_> {
         r.cancel.as_ref().map(|cancel| Time(cancel.requested_at)),
         r.cancel.as_ref().and_then(|cancel| times(cancel.signaled_at)),
         codec::encode_carry(&r.carry),
-        times(codec::push_at(r)),
+        times(PushColumns::of(r).push_at),
+        PushColumns::of(r).deliveries,
+        times(PushColumns::of(r).started_at),
     )
 }
 
@@ -88,7 +90,7 @@ pub fn running(rows: &[(TaskId, Running)]) -> Columns<'_> {
 pub fn are_fresh(rows: &[(TaskId, Running)]) -> bool {
     rows.iter().all(|(_, r)| {
         let progress = &r.progress;
-        codec::push_at(r).is_none()
+        PushColumns::of(r) == PushColumns::default()
             && r.last_heartbeat_at.is_none()
             && progress.pct.is_none()
             && progress.message.is_none()
@@ -132,7 +134,9 @@ pub fn renewed(rows: &[(Seq, Running)]) -> Columns<'_> {
         r.cancel.as_ref().and_then(|cancel| times(cancel.signaled_at)),
         codec::encode_carry(&r.carry),
         codec::worker_id(r.lease.holder.as_ref()),
-        times(codec::push_at(r)),
+        times(PushColumns::of(r).push_at),
+        PushColumns::of(r).deliveries,
+        times(PushColumns::of(r).started_at),
     )
 }
 
@@ -179,7 +183,8 @@ pub fn finished<'a>(rows: &'a [Split<'_>]) -> Columns<'a> {
         codec::end_code(f.end),
         Time(f.finished_at),
         f.result.as_deref(),
-        codec::encode_unless(&f.failure, f.failure.is_none()),
+        codec::encode_failure(f.failure.as_ref()).0,
+        codec::encode_failure(f.failure.as_ref()).1,
         f.failure.as_ref().map(|failure| &*failure.code),
         f.reason.map(FailReason::as_str),
         times(f.dead_lettered_at),
@@ -195,6 +200,8 @@ pub fn finished<'a>(rows: &'a [Split<'_>]) -> Columns<'a> {
         attempt.as_ref().map(|a| codec::state_code(a.state)),
         attempt.as_ref().map(|a| codec::reason_code(a.reason)),
         attempt.as_ref().and_then(|a| a.receipt).map(codec::receipt_code),
+        PushColumns::of_last(f).deliveries,
+        times(PushColumns::of_last(f).started_at),
         more.as_deref(),
     )
 }

@@ -9,6 +9,7 @@ mod conn;
 mod cursors;
 mod hosts;
 mod identity;
+mod inspect;
 mod leases;
 mod load;
 mod notices;
@@ -42,30 +43,18 @@ use crate::model::{
     RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
+use crate::schema;
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
 pub use address::{AddressError, PostgresAddress, explain_tls};
 use conn::{Conn, Pool, Pools, failed};
 use cursors::Cursors;
+pub(crate) use inspect::inspect;
 use load::{Searches, query};
 use rows::Time;
 use save::{Asked, Saved};
 
-const MIGRATIONS: [&str; 7] = [
-    include_str!("migrations/0001_tasks.sql"),
-    include_str!("migrations/0002_speed.sql"),
-    include_str!("migrations/0003_identity.sql"),
-    include_str!("migrations/0004_wakeups.sql"),
-    include_str!("migrations/0005_callback.sql"),
-    include_str!("migrations/0006_runs.sql"),
-    include_str!("migrations/0007_lookups.sql"),
-];
-/// For each migration: the oldest schema that a binary may know and still run beside it. The migration's own number if
-/// it breaks those before; the number of the one before if it only adds what they can do without.
-const OLDEST: [i64; MIGRATIONS.len()] = [1, 2, 3, 4, 5, 6, 6];
-/// Any number will do, as long as all control planes use the same.
-const MIGRATION_LOCK: i64 = 7_423_000_001;
-/// The schema that this binary knows.
-const KNOWN: i64 = MIGRATIONS.len() as i64;
+/// An arbitrary number that all control planes share.
+const SCHEMA_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
 const HEARTBEAT_CONNECTIONS: usize = 1;
 const READ_CONNECTIONS: usize = 4;
@@ -122,36 +111,30 @@ impl Postgres {
             cache: Mutex::default(),
             cursors: Cursors::default(),
         };
-        store.migrate().await?;
+        store.create_tables().await?;
         Ok(store)
     }
 
-    /// Applies what is missing, under a lock: control planes that start together wait for each other.
-    async fn migrate(&self) -> Result<(), StoreError> {
+    /// Creates the tables in an empty database, under a lock: control planes that start together wait for each other.
+    async fn create_tables(&self) -> Result<(), StoreError> {
         let conn = Conn::get(&self.work).await?;
-        // A large table takes its time.
         let session = conn.unbounded();
-        let migrate = async {
+        let create = async {
             session.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
-            session.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+            session.execute(sql::SCHEMA_LOCK, &[&SCHEMA_LOCK]).await?;
             session.batch_execute(sql::SCHEMA_MAKE).await?;
             let found = session.query_one(sql::SCHEMA_GET, &[]).await?;
             let (found, oldest) = (found.try_get(0)?, found.try_get(1)?);
-            for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
-                session.batch_execute(migration).await?;
-            }
-            if found < KNOWN {
-                let oldest = OLDEST.iter().copied().max().unwrap_or(KNOWN);
-                session
-                    .execute("INSERT INTO schema_version (version, oldest) VALUES ($1, $2)", &[&KNOWN, &oldest])
-                    .await?;
+            if found == 0 {
+                session.batch_execute(include_str!("schema.sql")).await?;
+                session.execute(sql::SCHEMA_PUT, &[&schema::SCHEMA]).await?;
             }
             session.batch_execute("COMMIT").await?;
             Ok((found, oldest))
         };
-        let (found, oldest) = migrate.await.map_err(|error| failed("apply migrations", error))?;
+        let (found, oldest) = create.await.map_err(|error| failed("create the tables", error))?;
         conn.give_back();
-        fits(found, oldest)
+        schema::check(found, oldest)
     }
 
     /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them. Of two makers of
@@ -261,14 +244,6 @@ impl Postgres {
     }
 }
 
-/// A binary may run on a newer schema that takes those who know what it knows.
-fn fits(found: i64, oldest: i64) -> Result<(), StoreError> {
-    if KNOWN < oldest && KNOWN < found {
-        return Err(StoreError::NewerSchema { found, oldest, known: KNOWN });
-    }
-    Ok(())
-}
-
 async fn end(conn: Conn) -> Result<(), StoreError> {
     conn.batch_execute("COMMIT").await.map_err(|error| failed("end a read", error))?;
     conn.give_back();
@@ -362,7 +337,7 @@ impl Store for Postgres {
         let fail = |error| failed("read the version of the schema", error);
         let found = query(&conn, sql::SCHEMA_GET, &[]).await.map_err(fail)?;
         conn.give_back();
-        fits(found[0].try_get(0).map_err(fail)?, found[0].try_get(1).map_err(fail)?)
+        schema::check(found[0].try_get(0).map_err(fail)?, found[0].try_get(1).map_err(fail)?)
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
-use tenure_core::task::{Place, State};
+use tenure_core::task::Place;
 use tenure_core::{Seq, TaskId, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -53,17 +53,6 @@ async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
 }
 
 pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
-    let source = match filter.state {
-        None => "bodies b",
-        Some(State::Blocked) => "blocked s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
-        Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
-        Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
-        Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
-    };
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
     let params: [&(dyn ToSql + Sync); 8] = [
         &filter.before.map_or(i64::MAX, |seq| seq.0),
@@ -75,7 +64,7 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
         &(filter.limit as i64 + 1),
         &filter.reach.owner(),
     ];
-    let found = query(conn, &sql::TASKS_LIST.replace("{source}", source), &params).await?;
+    let found = query(conn, &sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state)), &params).await?;
     let mut seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
     let more = seqs.len() > filter.limit;
     seqs.truncate(filter.limit);

@@ -147,36 +147,36 @@ pub fn running(row: &Row) -> Result<(TaskId, Running)> {
 
 pub fn finished(row: &Row) -> Result<(TaskId, Finished)> {
     let seq: i64 = row.try_get(0)?;
-    let reason: Option<&str> = row.try_get(7)?;
+    let reason: Option<&str> = row.try_get(8)?;
     let mut finished = Finished {
         queue: QueueId(row.try_get(1)?),
         end: codec::end_from(row.try_get(2)?),
         finished_at: time(row, 3)?,
         result: text_if(row, 4)?,
-        failure: codec::decode::<Option<Failure>>(row.try_get(5)?, "finished.failure", seq),
+        failure: codec::decode_failure(row.try_get(5)?, text_if(row, 6)?, seq),
         reason: reason.and_then(FailReason::parse),
-        dead_lettered_at: time_if(row, 8)?,
-        cancel_reason: text_if(row, 9)?,
-        attempt: number(row, 10)?,
-        fence: fence(row, 11)?,
+        dead_lettered_at: time_if(row, 9)?,
+        cancel_reason: text_if(row, 10)?,
+        attempt: number(row, 11)?,
+        fence: fence(row, 12)?,
         carry: Carry::default(),
     };
-    let attempt = match row.try_get::<_, Option<Uuid>>(12)? {
+    let attempt = match row.try_get::<_, Option<Uuid>>(13)? {
         None => None,
         Some(id) => Some(FinalAttempt {
             id: AttemptId::from_u128(id.as_u128()),
-            token: LeaseToken::from_u128(bits(row, 13)?),
-            worker: codec::worker_from(text(row, 14)?),
-            granted_at: time(row, 15)?,
-            last_heartbeat_at: time_if(row, 16)?,
-            ended_at: time_if(row, 17)?.unwrap_or(finished.finished_at),
-            state: codec::state_from(row.try_get(18)?),
-            reason: codec::reason_from(row.try_get(19)?),
-            receipt: row.try_get::<_, Option<i16>>(20)?.map(codec::receipt_from),
+            token: LeaseToken::from_u128(bits(row, 14)?),
+            worker: codec::worker_from(text(row, 15)?),
+            granted_at: time(row, 16)?,
+            last_heartbeat_at: time_if(row, 17)?,
+            ended_at: time_if(row, 18)?.unwrap_or(finished.finished_at),
+            state: codec::state_from(row.try_get(19)?),
+            reason: codec::reason_from(row.try_get(20)?),
+            receipt: row.try_get::<_, Option<i16>>(21)?.map(codec::receipt_from),
         }),
     };
-    codec::join_finished(&mut finished, attempt, row.try_get(21)?, row.try_get(23)?, seq);
-    Ok((TaskId::from_u128(bits(row, 22)?), finished))
+    codec::join_finished(&mut finished, attempt, row.try_get(22)?, row.try_get(24)?, seq);
+    Ok((TaskId::from_u128(bits(row, 23)?), finished))
 }
 
 pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {

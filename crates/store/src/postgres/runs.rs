@@ -12,7 +12,7 @@ use tenure_core::batch::{KnownRun, World};
 use tenure_core::command::{Reach, Task};
 use tenure_core::queue::QueueId;
 use tenure_core::run::{Edge, Run, RunCounts, RunTask, Upstream};
-use tenure_core::task::{Place, State};
+use tenure_core::task::Place;
 use tenure_core::{RunId, Seq, TaskId, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -219,6 +219,7 @@ pub fn new_run(run: &Run) -> Columns<'_> {
         Box::new(counts.failed.cast_signed()),
         Box::new(counts.skipped.cast_signed()),
         Box::new(counts.canceled.cast_signed()),
+        Box::new(codec::run_state_code(run.state())),
     ]
 }
 
@@ -233,6 +234,7 @@ pub fn saved_run(run: &Run) -> Columns<'_> {
         Box::new(counts.failed.cast_signed()),
         Box::new(counts.skipped.cast_signed()),
         Box::new(counts.canceled.cast_signed()),
+        Box::new(codec::run_state_code(run.state())),
     ]
 }
 
@@ -308,13 +310,13 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
     let seq: i64 = row.try_get(0)?;
     let depends_on: Vec<Seq> = codec::decode(row.try_get(1)?, "run_tasks.depends_on", seq);
     let pct: Option<i16> = row.try_get(10)?;
-    let task = RunTaskView {
+    Ok(RunTaskView {
         id: TaskId::from_u128(row.try_get::<_, Uuid>(2)?.as_u128()),
         key: rows::text(row, 3)?,
         operator: rows::text(row, 4)?,
         queue: rows::text(row, 5)?,
         depends_on: depends_on.iter().filter_map(|row| keys.get(row)).cloned().collect(),
-        state: State::parse(row.try_get(6)?).unwrap_or(State::Failed),
+        state: codec::task_state(row.try_get(6)?),
         attempt: count(row, 7)?,
         started_at: rows::time_if(row, 8)?,
         finished_at: rows::time_if(row, 9)?,
@@ -322,8 +324,7 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
         failure: codec::decode::<Option<Failure>>(row.try_get(12)?, "finished.failure", seq),
         cancel_reason: rows::text_if(row, 13)?,
         due_at: rows::time_if(row, 14)?,
-    };
-    Ok(task.with_delivery(&codec::decode(row.try_get(15)?, "carry", seq)))
+    })
 }
 
 pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
@@ -337,7 +338,7 @@ pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
         &label,
         &filter.after.map(Time),
         &filter.until.map(Time),
-        &filter.state.map(tenure_core::run::RunState::as_str),
+        &filter.state.map(codec::run_state_code),
         &(filter.limit as i64 + 1),
     ];
     let found = query(conn, sql::RUNS_LIST, &params).await?;
@@ -381,7 +382,7 @@ pub async fn upstream(conn: &Conn, row: Seq) -> Result<Vec<Upstream>> {
         Ok(Upstream {
             task: TaskId::from_u128(row.try_get::<_, Uuid>(0)?.as_u128()),
             key: rows::text(row, 1)?,
-            state: State::parse(row.try_get(2)?).unwrap_or(State::Failed),
+            state: codec::task_state(row.try_get(2)?),
         })
     });
     upstream.collect()

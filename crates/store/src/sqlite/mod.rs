@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
 mod identity;
+mod inspect;
 mod leases;
 mod load;
 mod notices;
@@ -38,18 +39,11 @@ use crate::model::{
     RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::needs::{self, Messages, Needs};
+use crate::schema;
 use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
+pub(crate) use inspect::inspect;
 use writer::Writer;
 
-const MIGRATIONS: [&str; 7] = [
-    include_str!("migrations/0001_tasks.sql"),
-    include_str!("migrations/0002_speed.sql"),
-    include_str!("migrations/0003_identity.sql"),
-    include_str!("migrations/0004_wakeups.sql"),
-    include_str!("migrations/0005_callback.sql"),
-    include_str!("migrations/0006_runs.sql"),
-    include_str!("migrations/0007_lookups.sql"),
-];
 const READERS: usize = 4;
 
 #[derive(Debug)]
@@ -153,7 +147,7 @@ impl Sqlite {
         let lock = lock_file(&path)?;
         let mut conn = Connection::open(&path).map_err(|error| failed("open", error))?;
         configure(&conn).map_err(|error| failed("open", error))?;
-        migrate(&mut conn)?;
+        create_tables(&mut conn)?;
         leases::end_all(&conn).map_err(|error| failed("open", error))?;
         let (alive_at, _) = load::marks(&conn).map_err(|error| failed("open", error))?;
         clock.not_before(alive_at);
@@ -224,12 +218,16 @@ impl Sqlite {
     }
 }
 
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
 /// SQLite lets many processes open a file; Tenure's cached queues and its clock do not.
 fn lock_file(path: &Path) -> Result<File, StoreError> {
     let unavailable = |error: std::io::Error| StoreError::Unavailable { operation: "open", source: error.into() };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(name).map_err(unavailable)?;
+    let lock = File::options().create(true).truncate(false).write(true).open(lock_path(path)).map_err(unavailable)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.display().to_string() }),
@@ -246,22 +244,20 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn migrate(conn: &mut Connection) -> Result<(), StoreError> {
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    let migrate = |conn: &mut Connection| {
+/// Creates the tables in an empty database.
+fn create_tables(conn: &mut Connection) -> Result<(), StoreError> {
+    let create = |conn: &mut Connection| {
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let found: i64 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
-            tx.execute_batch(migration)?;
-        }
-        if found < known {
-            tx.pragma_update(None, "user_version", known)?;
+        if found == 0 {
+            tx.execute_batch(include_str!("schema.sql"))?;
+            tx.pragma_update(None, "user_version", schema::SCHEMA)?;
         }
         tx.commit()?;
         Ok(found)
     };
-    let found = migrate(conn).map_err(|error| failed("apply migrations", error))?;
-    if found > known { Err(StoreError::NewerSchema { found, oldest: found, known }) } else { Ok(()) }
+    let found = create(conn).map_err(|error| failed("create the tables", error))?;
+    schema::check(found, found)
 }
 
 fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result<Done, StoreError> {

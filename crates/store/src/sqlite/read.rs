@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
-use tenure_core::task::{Place, State};
+use tenure_core::task::Place;
 use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId, limits};
 
@@ -38,18 +38,7 @@ fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
 }
 
 pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
-    let source = match filter.state {
-        None => "bodies b",
-        Some(State::Blocked) => "blocked s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Scheduled) => "scheduled s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Ready) => "ready s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Running) => "running s JOIN bodies b ON b.seq = s.seq",
-        Some(State::Succeeded) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 1",
-        Some(State::Failed) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 2",
-        Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
-        Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
-    };
-    let statement = sql::TASKS_LIST.replace("{source}", source);
+    let statement = sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state));
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
     let params = params![
         filter.before.map_or(i64::MAX, |seq| seq.0),

@@ -9,12 +9,10 @@ use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
 use tenure_core::run::{InRun, Run, RunCounts, Upstream};
-use tenure_core::task::{
-    Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, State, Waiting,
-};
+use tenure_core::task::{Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
 use tenure_core::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, Timestamp};
 
-use crate::codec::{self, FinalAttempt, Prunable};
+use crate::codec::{self, FinalAttempt, Prunable, PushColumns};
 use crate::model::RunTaskView;
 
 type Result<T> = rusqlite::Result<T>;
@@ -157,7 +155,7 @@ pub fn run(row: &Row<'_>) -> Result<Run> {
 }
 
 pub fn insert_run(statement: &mut Statement<'_>, run: &Run) -> Result<()> {
-    let params: [&dyn ToSql; 18] = [
+    let params: [&dyn ToSql; 19] = [
         &run.id.seq().0,
         &run.id.as_u128().to_be_bytes(),
         &run.key,
@@ -176,6 +174,7 @@ pub fn insert_run(statement: &mut Statement<'_>, run: &Run) -> Result<()> {
         &run.counts.failed,
         &run.counts.skipped,
         &run.counts.canceled,
+        &codec::run_state_code(run.state()),
     ];
     statement.execute(params.as_slice())?;
     Ok(())
@@ -186,20 +185,21 @@ pub fn upstream(row: &Row<'_>) -> Result<Upstream> {
     let mut cells = Cells::of(row);
     let task = cells.id()?;
     let key = cells.get()?;
-    Ok(Upstream { key, task, state: State::parse(&cells.get::<String>()?).unwrap_or(State::Failed) })
+    Ok(Upstream { key, task, state: codec::task_state(&cells.get::<String>()?) })
 }
 
 pub fn run_task(row: &Row<'_>) -> Result<(RunTaskView, Vec<Seq>)> {
     let mut cells = Cells::of(row);
     let seq: i64 = cells.get()?;
     let waits = cells.decoded("run_tasks.depends_on", seq)?;
+    // The fields of a struct are evaluated in the order in which they are written here.
     let task = RunTaskView {
         depends_on: Vec::new(),
         id: cells.id()?,
         key: cells.get()?,
         operator: cells.get()?,
         queue: cells.get()?,
-        state: State::parse(&cells.get::<String>()?).unwrap_or(State::Failed),
+        state: codec::task_state(&cells.get::<String>()?),
         attempt: cells.get()?,
         started_at: cells.time_if()?,
         finished_at: cells.time_if()?,
@@ -208,8 +208,7 @@ pub fn run_task(row: &Row<'_>) -> Result<(RunTaskView, Vec<Seq>)> {
         cancel_reason: cells.get()?,
         due_at: cells.time_if()?,
     };
-    let carry = cells.decoded("carry", seq)?;
-    Ok((task.with_delivery(&carry), waits))
+    Ok((task, waits))
 }
 
 pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
@@ -248,7 +247,8 @@ pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
 
 pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Running) -> Result<()> {
     let cancel = running.cancel.as_ref();
-    let params: [&dyn ToSql; 25] = [
+    let push = PushColumns::of(running);
+    let params: [&dyn ToSql; 27] = [
         &id.seq().0,
         &id.as_u128().to_be_bytes(),
         &running.queue.0,
@@ -273,7 +273,9 @@ pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Runni
         &cancel.map(|cancel| cancel.requested_at.as_millis()),
         &cancel.and_then(|cancel| cancel.signaled_at).map(Timestamp::as_millis),
         &codec::encode_carry(&running.carry),
-        &codec::push_at(running).map(Timestamp::as_millis),
+        &push.push_at.map(Timestamp::as_millis),
+        &push.deliveries,
+        &push.started_at.map(Timestamp::as_millis),
     ];
     statement.execute(params.as_slice())?;
     Ok(())
@@ -281,6 +283,7 @@ pub fn insert_running(statement: &mut Statement<'_>, id: TaskId, running: &Runni
 
 pub fn renew_running(statement: &mut Statement<'_>, seq: i64, running: &Running) -> Result<()> {
     let cancel = running.cancel.as_ref();
+    let push = PushColumns::of(running);
     statement.execute(params![
         seq,
         running.lease.expires_at.as_millis(),
@@ -292,7 +295,9 @@ pub fn renew_running(statement: &mut Statement<'_>, seq: i64, running: &Running)
         cancel.and_then(|cancel| cancel.signaled_at).map(Timestamp::as_millis),
         codec::encode_carry(&running.carry),
         codec::worker_id(running.lease.holder.as_ref()),
-        codec::push_at(running).map(Timestamp::as_millis),
+        push.push_at.map(Timestamp::as_millis),
+        push.deliveries,
+        push.started_at.map(Timestamp::as_millis),
     ])?;
     Ok(())
 }
@@ -302,7 +307,8 @@ pub fn finished(row: &Row<'_>) -> Result<(TaskId, Finished)> {
     let seq: i64 = cells.get()?;
     let (queue, end, finished_at, result) =
         (cells.queue()?, codec::end_from(cells.get()?), cells.time()?, cells.get()?);
-    let failure = cells.decoded::<Option<Failure>>("finished.failure", seq)?;
+    let (failure, stack) = (cells.get::<Option<String>>()?, cells.get()?);
+    let failure = codec::decode_failure(failure.as_deref(), stack, seq);
     let _error_code = cells.get::<Option<Arc<str>>>()?;
     let reason = cells.get::<Option<String>>()?.as_deref().and_then(FailReason::parse);
     let mut finished = Finished {
@@ -343,14 +349,16 @@ pub fn finished(row: &Row<'_>) -> Result<(TaskId, Finished)> {
 pub fn insert_finished(statement: &mut Statement<'_>, id: TaskId, finished: &Finished) -> Result<()> {
     let (attempt, more) = codec::split_finished(finished);
     let attempt = attempt.as_ref();
-    let failure = codec::encode_unless(&finished.failure, finished.failure.is_none());
-    let params: [&dyn ToSql; 22] = [
+    let (failure, stack) = codec::encode_failure(finished.failure.as_ref());
+    let push = PushColumns::of_last(finished);
+    let params: [&dyn ToSql; 25] = [
         &id.seq().0,
         &finished.queue.0,
         &codec::end_code(finished.end),
         &finished.finished_at.as_millis(),
         &finished.result,
         &failure,
+        &stack,
         &finished.failure.as_ref().map(|failure| &failure.code),
         &finished.reason.map(FailReason::as_str),
         &finished.dead_lettered_at.map(Timestamp::as_millis),
@@ -366,6 +374,8 @@ pub fn insert_finished(statement: &mut Statement<'_>, id: TaskId, finished: &Fin
         &attempt.map(|a| codec::state_code(a.state)),
         &attempt.map(|a| codec::reason_code(a.reason)),
         &attempt.and_then(|a| a.receipt).map(codec::receipt_code),
+        &push.deliveries,
+        &push.started_at.map(Timestamp::as_millis),
         &more,
     ];
     statement.execute(params.as_slice())?;

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::batch::{KnownRun, World, Writes};
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
-use tenure_core::run::{Edge, Run, RunState, Upstream};
+use tenure_core::run::{Edge, Run, Upstream};
 use tenure_core::task::Place;
 use tenure_core::{RunId, Seq, Timestamp};
 
@@ -162,6 +162,7 @@ pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
             counts.failed,
             counts.skipped,
             counts.canceled,
+            codec::run_state_code(run.state()),
         ])?;
     }
     let mut fill = tx.prepare_cached(sql::BODIES_FILL)?;
@@ -247,7 +248,7 @@ pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
         label,
         filter.after.map(Timestamp::as_millis),
         filter.until.map(Timestamp::as_millis),
-        filter.state.map(RunState::as_str),
+        filter.state.map(codec::run_state_code),
         filter.limit as i64 + 1,
         between.0,
     ];

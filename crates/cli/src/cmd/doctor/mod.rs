@@ -1,9 +1,7 @@
 //! `tenure doctor`
 
 mod local;
-mod postgres;
 mod push;
-mod queues;
 mod server;
 mod store;
 mod transports;
@@ -68,8 +66,8 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.push(local::config(&config));
             findings.extend(local::data_folder(&config.data));
             findings.push(local::worker_token(&config));
-            findings.extend(store::check(&config.store_url()).await);
-            let queues = queues::read(&config.store_url()).await;
+            let (found, queues) = store::check(&config.store_url()).await;
+            findings.extend(found);
             findings.extend(push::check(&config, &queues).await);
             findings.extend(transports::check(&config, &queues).await);
         }

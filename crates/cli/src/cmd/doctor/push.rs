@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tenure_config::Config;
-use tenure_core::queue::Push;
+use tenure_core::queue::{Push, Queue};
 use tenure_server::PushTargets;
 
 use super::Finding;
-use super::queues::Queue;
 use crate::access;
 
 const CHECK: &str = "push";
@@ -28,7 +27,8 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
             return vec![Finding::fail(CHECK, format!("{error:#}"), fix)];
         }
     };
-    let pushing: Vec<_> = queues.iter().filter_map(|queue| Some((queue.name.as_str(), queue.push.as_ref()?))).collect();
+    let pushing: Vec<_> =
+        queues.iter().filter_map(|queue| Some((&*queue.name, queue.settings.push.as_deref()?))).collect();
     if pushing.is_empty() {
         return vec![Finding::ok(CHECK, "no queue pushes tasks")];
     }

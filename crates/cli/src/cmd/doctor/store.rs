@@ -1,88 +1,122 @@
 //! The store, looked at without changing it.
 
-use std::fs::{File, TryLockError};
-use std::path::Path;
-
-use anyhow::Context;
-use rusqlite::{Connection, OpenFlags};
-use tenure_engine::store;
-
-use super::{Finding, postgres};
+use jiff::Timestamp;
 use tenure_config::StoreUrl;
+use tenure_core::queue::Queue;
+use tenure_engine::store::{self, Inspection, PostgresServer, SCHEMA, StoreError};
+
+use super::Finding;
+use super::server::clock;
 
 const CHECK: &str = "store";
+const NAPTIME_SECONDS: i64 = 1;
 
-pub async fn check(url: &StoreUrl) -> Vec<Finding> {
-    let known = match known_schema().await {
-        Ok(known) => known,
-        Err(error) => {
-            let fix = "free some space for temporary files, or set TMPDIR";
-            return vec![Finding::fail(CHECK, format!("no store could be created for comparison: {error:#}"), fix)];
+/// What was found, and the queues of the store if it can be read.
+pub async fn check(url: &StoreUrl) -> (Vec<Finding>, Vec<Queue>) {
+    let name = url.path().map_or_else(|| "Postgres".to_owned(), |path| path.display().to_string());
+    match store::inspect(url.reveal()).await {
+        Ok(None) => {
+            (vec![Finding::ok(CHECK, format!("{name} does not exist yet; the first start creates it"))], Vec::new())
         }
-    };
-    match url.path() {
-        Some(path) => vec![sqlite(path, known)],
-        None => postgres::check(url.reveal(), known).await,
+        Ok(Some(found)) => (findings(&name, &found), found.queues),
+        Err(error) => (vec![unreadable(&name, &error)], Vec::new()),
     }
 }
 
-/// The schema version that this binary makes. Both kinds of store count alike, so a new SQLite store tells it.
-async fn known_schema() -> anyhow::Result<i64> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("new.db");
-    drop(store::open(&format!("sqlite:{}", path.display()), Default::default()).await?);
-    schema_of(&path).context("the version of a new store")
-}
-
-fn schema_of(path: &Path) -> rusqlite::Result<i64> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(path, flags)?.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
-fn sqlite(path: &Path, known: i64) -> Finding {
-    let shown = path.display();
-    if !path.exists() {
-        return Finding::ok(CHECK, format!("{shown} does not exist yet; the first start creates it"));
+fn findings(name: &str, found: &Inspection) -> Vec<Finding> {
+    let mut store = schema(name, found.schema);
+    if found.in_use {
+        store.message.push_str(", and a server has it open");
     }
-    match schema_of(path) {
-        Ok(found) => match verdict(&shown.to_string(), found, known) {
-            finding if is_in_use(path) => {
-                Finding { message: format!("{}, and a server has it open", finding.message), ..finding }
-            }
-            finding => finding,
-        },
-        Err(error) => Finding::fail(
+    let mut findings = vec![store];
+    if let Some(server) = &found.server {
+        findings.extend(settings(server));
+    }
+    findings
+}
+
+fn unreadable(name: &str, error: &StoreError) -> Finding {
+    let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), causes);
+    match error {
+        StoreError::Unavailable { operation: "connect", .. } => {
+            let fix = "check that Postgres is running, and the host, database, user and password in the address";
+            Finding::fail(CHECK, format!("Postgres cannot be reached: {cause}"), fix)
+        }
+        StoreError::Failed { operation: "answer", .. } => {
+            let fix = "check the permissions of the user and the Postgres log";
+            Finding::fail(CHECK, format!("Postgres refused a query: {cause}"), fix)
+        }
+        _ => Finding::fail(
             CHECK,
-            format!("{shown} cannot be read: {error}"),
+            format!("{name} cannot be read: {cause}"),
             "check its permissions, or restore a backup",
         ),
     }
 }
 
+/// An error with its causes. Postgres names neither address nor password.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let source = error.source().map_or_else(String::new, |source| format!(": {source}"));
+    format!("{error}{source}")
+}
+
 /// What a schema version means for this binary.
-pub fn verdict(name: &str, found: i64, known: i64) -> Finding {
+fn schema(name: &str, found: i64) -> Finding {
     let version = format!("{name} has schema version {found}");
     match found {
         0 => Finding::ok(CHECK, format!("{name} is empty; the first start creates the tables")),
-        _ if found > known => Finding::fail(
+        _ if found > SCHEMA => Finding::fail(
             CHECK,
-            format!("{version}, this binary knows versions up to {known}"),
+            format!("{version}, this binary knows versions up to {SCHEMA}"),
             "start a newer tenure, or restore a backup made before the upgrade",
         ),
-        _ if found < known => Finding::warn(
+        _ if found < SCHEMA => Finding::fail(
             CHECK,
-            format!("{version}, this binary creates {known}"),
-            "back it up; the next start upgrades it",
+            format!("{version}, from before the first release; this binary needs {SCHEMA}"),
+            "start with an empty store",
         ),
         _ => Finding::ok(CHECK, version),
     }
 }
 
-/// A server holds the lock beside its store. Trying it for a moment does no harm.
-fn is_in_use(path: &Path) -> bool {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    File::open(name).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+fn settings(server: &PostgresServer) -> [Finding; 4] {
+    let behind_ms = Timestamp::now().as_millisecond() - server.now.as_millis();
+    [
+        fsync(&server.fsync),
+        synchronous_commit(&server.synchronous_commit),
+        naptime(&server.autovacuum_naptime),
+        clock("store clock", "Postgres", behind_ms / 1000),
+    ]
+}
+
+fn fsync(value: &str) -> Finding {
+    match value {
+        "on" => Finding::ok("fsync", "on"),
+        _ => Finding::fail("fsync", format!("{value}: a crash of the machine can destroy the store"), "set fsync = on"),
+    }
+}
+
+fn synchronous_commit(value: &str) -> Finding {
+    match value {
+        "off" => Finding::fail(
+            "synchronous_commit",
+            "off: tasks that were accepted can be lost in a crash",
+            "set synchronous_commit = on, at least for the user of tenure",
+        ),
+        value => Finding::ok("synchronous_commit", value),
+    }
+}
+
+fn naptime(seconds: &str) -> Finding {
+    let check = "autovacuum_naptime";
+    match seconds.parse::<i64>() {
+        Ok(found) if found > NAPTIME_SECONDS => Finding::warn(
+            check,
+            format!("{found} s: dead rows accumulate, and claims get slower under load"),
+            format!("ALTER SYSTEM SET autovacuum_naptime = '{NAPTIME_SECONDS}s'; SELECT pg_reload_conf()"),
+        ),
+        _ => Finding::ok(check, format!("{seconds} s")),
+    }
 }
 
 #[cfg(test)]
@@ -92,23 +126,34 @@ mod tests {
 
     #[test]
     fn versions_are_compared() {
-        assert_eq!(verdict("s", 0, 1).status, Status::Ok);
-        assert_eq!(verdict("s", 1, 1).status, Status::Ok);
-        assert_eq!(verdict("s", 1, 2).status, Status::Warn);
-        assert_eq!(verdict("s", 2, 1).status, Status::Fail);
+        assert_eq!(schema("s", 0).status, Status::Ok);
+        assert_eq!(schema("s", SCHEMA).status, Status::Ok);
+        assert_eq!(schema("s", SCHEMA - 1).status, Status::Fail);
+        assert_eq!(schema("s", SCHEMA + 1).status, Status::Fail);
+    }
+
+    #[test]
+    fn settings_that_lose_work_fail_and_slow_ones_warn() {
+        assert_eq!(fsync("on").status, Status::Ok);
+        assert_eq!(fsync("off").status, Status::Fail);
+        assert_eq!(synchronous_commit("remote_apply").status, Status::Ok);
+        assert_eq!(synchronous_commit("off").status, Status::Fail);
+        assert_eq!(naptime("60").status, Status::Warn);
+        assert_eq!(naptime("1").status, Status::Ok);
     }
 
     #[tokio::test]
     async fn a_store_is_looked_at_while_a_server_has_it_and_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenure.db");
-        let known = known_schema().await.unwrap();
-        assert!(sqlite(&path, known).message.contains("does not exist yet"));
-        let open = store::open(&format!("sqlite:{}", path.display()), Default::default()).await.unwrap();
-        let finding = sqlite(&path, known);
+        let url = StoreUrl::sqlite(&path);
+        let look = async || check(&url).await.0.remove(0);
+        assert!(look().await.message.contains("does not exist yet"));
+        let open = store::open(url.reveal(), Default::default()).await.unwrap();
+        let finding = look().await;
         assert!(finding.status == Status::Ok && finding.message.ends_with("a server has it open"), "{finding:?}");
         drop(open);
         std::fs::write(&path, "this is no database at all, whatever its name says").unwrap();
-        assert_eq!(sqlite(&path, known).status, Status::Fail);
+        assert_eq!(look().await.status, Status::Fail);
     }
 }

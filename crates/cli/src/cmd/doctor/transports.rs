@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_config::{Config, SqsSettings, TransportName};
-use tenure_core::queue::Transport;
+use tenure_core::queue::{Queue, Transport};
 use tenure_engine::transport::{TransportError, Upkeep};
 
 use super::Finding;
-use super::queues::Queue;
 use crate::transports;
 
 /// For all queues of one transport.
@@ -19,7 +18,7 @@ const NO_QUEUE: &str = "tenure-doctor";
 pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     let settings = &config.transport;
     let names = |transport| -> Vec<&str> {
-        queues.iter().filter(|queue| queue.transport == transport).map(|queue| queue.name.as_str()).collect()
+        queues.iter().filter(|queue| queue.transport == transport).map(|queue| &*queue.name).collect()
     };
     let mut findings = Vec::new();
     let of_redis = names(Transport::Redis);

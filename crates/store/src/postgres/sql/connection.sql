@@ -25,3 +25,6 @@ SET plan_cache_mode = force_generic_plan
 -- name: session_notices
 -- A notice is a hint, so its commit does not wait for the disk.
 SET synchronous_commit = off
+
+-- name: setting
+SELECT setting FROM pg_settings WHERE name = $1

@@ -29,20 +29,21 @@ ORDER BY f.seq LIMIT $11
 DELETE FROM finished WHERE seq = ANY($1)
 
 -- name: finished_get
-SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.error_code, f.reason, f.dead_lettered_at,
+SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.stack, f.error_code, f.reason, f.dead_lettered_at,
     f.cancel_reason, f.attempt, f.fence, f.attempt_id, f.token, f.worker_id, f.granted_at, f.last_heartbeat_at,
     f.ended_at, f.attempt_state, f.attempt_reason, f.receipt, f.more, b.id, b.spec
 FROM finished f JOIN bodies b ON b.seq = f.seq WHERE f.seq = ANY($1)
 
 -- name: finished_insert
-INSERT INTO finished (seq, queue_id, ended, finished_at, result, failure, error_code, reason, dead_lettered_at,
+INSERT INTO finished (seq, queue_id, ended, finished_at, result, failure, stack, error_code, reason, dead_lettered_at,
     cancel_reason, attempt, fence, attempt_id, token, worker_id, granted_at, last_heartbeat_at, ended_at,
-    attempt_state, attempt_reason, receipt, more)
+    attempt_state, attempt_reason, receipt, deliveries, started_at, more)
 SELECT unnest($1::bigint[]), unnest($2::int[]), unnest($3::smallint[]), unnest($4::timestamptz[]),
-    unnest($5::text[]), unnest($6::text[]), unnest($7::text[]), unnest($8::text[]), unnest($9::timestamptz[]),
-    unnest($10::text[]), unnest($11::int[]), unnest($12::bigint[]), unnest($13::uuid[]), unnest($14::uuid[]),
-    unnest($15::text[]), unnest($16::timestamptz[]), unnest($17::timestamptz[]), unnest($18::timestamptz[]),
-    unnest($19::smallint[]), unnest($20::smallint[]), unnest($21::smallint[]), unnest($22::text[])
+    unnest($5::text[]), unnest($6::text[]), unnest($7::text[]), unnest($8::text[]), unnest($9::text[]),
+    unnest($10::timestamptz[]), unnest($11::text[]), unnest($12::int[]), unnest($13::bigint[]), unnest($14::uuid[]),
+    unnest($15::uuid[]), unnest($16::text[]), unnest($17::timestamptz[]), unnest($18::timestamptz[]),
+    unnest($19::timestamptz[]), unnest($20::smallint[]), unnest($21::smallint[]), unnest($22::smallint[]),
+    unnest($23::int[]), unnest($24::timestamptz[]), unnest($25::text[])
 
 -- name: finished_insert_plain
 -- For attempts that ended without failure, heartbeat or cancel: the omitted columns are null.
@@ -54,7 +55,7 @@ SELECT unnest($1::bigint[]), unnest($2::int[]), unnest($3::smallint[]), unnest($
     unnest($14::smallint[])
 
 -- name: finished_lock
-SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.error_code, f.reason, f.dead_lettered_at,
+SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.stack, f.error_code, f.reason, f.dead_lettered_at,
     f.cancel_reason, f.attempt, f.fence, f.attempt_id, f.token, f.worker_id, f.granted_at, f.last_heartbeat_at,
     f.ended_at, f.attempt_state, f.attempt_reason, f.receipt, f.more, b.id, b.spec
 FROM finished f JOIN bodies b ON b.seq = f.seq WHERE f.seq = ANY($1) ORDER BY f.seq FOR UPDATE OF f

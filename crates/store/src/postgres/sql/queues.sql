@@ -25,6 +25,11 @@ SELECT q.queue_id, q.name, q.paused, q.max_running, q.rate, q.burst, q.fairness_
        (SELECT coalesce(sum(c.running), 0)::bigint FROM queue_counts c WHERE c.queue_id = q.queue_id), s.seen_at
 FROM queues q LEFT JOIN queue_seen s ON s.queue_id = q.queue_id WHERE q.queue_id = $1
 
+-- name: queues_all
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues
+
 -- name: queues_list
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push

@@ -10,13 +10,13 @@ FROM running WHERE seq = ANY($1)
 -- name: running_insert
 INSERT INTO running (seq, id, queue_id, priority, fair, message, worker_id, token, fence, expires_at, attempt,
     attempt_id, claim_id, incarnation, granted_at, last_heartbeat_at, progress_pct, progress_message, lease_ttl_ms,
-    heartbeat_ms, cancel_reason, cancel_requested_at, cancel_signaled_at, carry, push_at)
+    heartbeat_ms, cancel_reason, cancel_requested_at, cancel_signaled_at, carry, push_at, deliveries, started_at)
 SELECT unnest($1::bigint[]), unnest($2::uuid[]), unnest($3::int[]), unnest($4::smallint[]), unnest($5::text[]),
     unnest($6::bigint[]), unnest($7::text[]), unnest($8::uuid[]), unnest($9::bigint[]), unnest($10::timestamptz[]),
     unnest($11::int[]), unnest($12::uuid[]), unnest($13::text[]), unnest($14::text[]), unnest($15::timestamptz[]),
     unnest($16::timestamptz[]), unnest($17::smallint[]), unnest($18::text[]), unnest($19::bigint[]),
     unnest($20::bigint[]), unnest($21::text[]), unnest($22::timestamptz[]), unnest($23::timestamptz[]),
-    unnest($24::text[]), unnest($25::timestamptz[])
+    unnest($24::text[]), unnest($25::timestamptz[]), unnest($26::int[]), unnest($27::timestamptz[])
 
 -- name: running_insert_fresh
 -- For leases that were just granted: the omitted columns are null.
@@ -82,11 +82,12 @@ UPDATE running r
 SET expires_at = v.expires_at, last_heartbeat_at = v.last_heartbeat_at, progress_pct = v.progress_pct,
     progress_message = v.progress_message, cancel_reason = v.cancel_reason,
     cancel_requested_at = v.cancel_requested_at, cancel_signaled_at = v.cancel_signaled_at, carry = v.carry,
-    worker_id = v.worker_id, push_at = v.push_at
+    worker_id = v.worker_id, push_at = v.push_at, deliveries = v.deliveries, started_at = v.started_at
 FROM unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::smallint[], $5::text[], $6::text[],
-            $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::timestamptz[])
+            $7::timestamptz[], $8::timestamptz[], $9::text[], $10::text[], $11::timestamptz[], $12::int[],
+            $13::timestamptz[])
      AS v (seq, expires_at, last_heartbeat_at, progress_pct, progress_message, cancel_reason, cancel_requested_at,
-           cancel_signaled_at, carry, worker_id, push_at)
+           cancel_signaled_at, carry, worker_id, push_at, deliveries, started_at)
 WHERE r.seq = v.seq AND r.seq = ANY($1)
 
 -- name: running_take

@@ -30,16 +30,16 @@ ORDER BY f.seq LIMIT ?11
 DELETE FROM finished WHERE seq = ?
 
 -- name: finished_get
-SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.error_code, f.reason, f.dead_lettered_at,
+SELECT f.seq, f.queue_id, f.ended, f.finished_at, f.result, f.failure, f.stack, f.error_code, f.reason, f.dead_lettered_at,
     f.cancel_reason, f.attempt, f.fence, f.attempt_id, f.token, f.worker_id, f.granted_at, f.last_heartbeat_at,
     f.ended_at, f.attempt_state, f.attempt_reason, f.receipt, f.more, b.id, b.spec
 FROM finished f JOIN bodies b ON b.seq = f.seq WHERE f.seq = ?
 
 -- name: finished_insert
-INSERT INTO finished (seq, queue_id, ended, finished_at, result, failure, error_code, reason, dead_lettered_at,
+INSERT INTO finished (seq, queue_id, ended, finished_at, result, failure, stack, error_code, reason, dead_lettered_at,
     cancel_reason, attempt, fence, attempt_id, token, worker_id, granted_at, last_heartbeat_at, ended_at,
-    attempt_state, attempt_reason, receipt, more)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    attempt_state, attempt_reason, receipt, deliveries, started_at, more)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: finished_prune_candidates
 SELECT f.seq, f.finished_at, f.dead_lettered_at, f.queue_id, b.created_at, b.idempotency_key IS NOT NULL AS has_key,

@@ -10,8 +10,8 @@ FROM running WHERE seq = ?
 -- name: running_insert
 INSERT INTO running (seq, id, queue_id, priority, fair, message, worker_id, token, fence, expires_at, attempt,
     attempt_id, claim_id, incarnation, granted_at, last_heartbeat_at, progress_pct, progress_message, lease_ttl_ms,
-    heartbeat_ms, cancel_reason, cancel_requested_at, cancel_signaled_at, carry, push_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    heartbeat_ms, cancel_reason, cancel_requested_at, cancel_signaled_at, carry, push_at, deliveries, started_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: running_longest_lease
 SELECT coalesce(max(lease_ttl_ms), 0) FROM running
@@ -51,5 +51,6 @@ WHERE queue_id = ?1
 -- name: running_renew
 UPDATE running
 SET expires_at = ?2, last_heartbeat_at = ?3, progress_pct = ?4, progress_message = ?5, cancel_reason = ?6,
-    cancel_requested_at = ?7, cancel_signaled_at = ?8, carry = ?9, worker_id = ?10, push_at = ?11
+    cancel_requested_at = ?7, cancel_signaled_at = ?8, carry = ?9, worker_id = ?10, push_at = ?11,
+    deliveries = ?12, started_at = ?13
 WHERE seq = ?1

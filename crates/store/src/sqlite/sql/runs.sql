@@ -5,31 +5,19 @@ UPDATE runs SET finished_at = 0 WHERE seq = ?
 -- name: run_insert
 INSERT INTO runs (seq, id, run_key, tenant, workspace, owner, fingerprint, labels, deadline, parent, created_at,
     finished_at,
-    cancel_reason, open, succeeded, failed, skipped, canceled)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    cancel_reason, open, succeeded, failed, skipped, canceled, state)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: run_save
 UPDATE runs SET finished_at = ?2, cancel_reason = ?3, open = ?4, succeeded = ?5, failed = ?6, skipped = ?7,
-    canceled = ?8
+    canceled = ?8, state = ?9
 WHERE seq = ?1
 
 -- name: run_show
 -- Without stacks and checkpoints, which can be large: a run has up to ten thousand tasks.
-SELECT t.task, t.depends_on, b.id, b.task_key, b.operator, q.name,
-    CASE WHEN u.seq IS NOT NULL THEN 'Running' WHEN r.seq IS NOT NULL THEN 'Ready'
-         WHEN s.seq IS NOT NULL THEN 'Scheduled' WHEN k.seq IS NOT NULL THEN 'Blocked'
-         ELSE CASE f.ended WHEN 1 THEN 'Succeeded' WHEN 2 THEN 'Failed' WHEN 4 THEN 'Skipped' ELSE 'Canceled' END END,
-    coalesce(u.attempt, r.attempt, s.attempt, f.attempt, 0),
-    CASE WHEN u.seq IS NOT NULL THEN u.granted_at
-         WHEN instr(f.more, '"callback"') > 0 AND json_type(f.more, '$.callback') IS NOT NULL
-         THEN json_extract(f.more, '$.callback.started_at') ELSE f.granted_at END, f.finished_at,
-    u.progress_pct, u.progress_message, CASE WHEN instr(f.failure, '"stack"') > 0 THEN json_remove(f.failure,
-    '$.stack') ELSE f.failure END, coalesce(f.cancel_reason, u.cancel_reason), s.at,
-    CASE WHEN instr(u.carry, '"delivery"') > 0
-         THEN json_object('delivery', json_extract(u.carry, '$.delivery')) END
-FROM run_tasks t JOIN bodies b ON b.seq = t.task JOIN queues q ON q.queue_id = b.queue_id
-LEFT JOIN blocked k ON k.seq = t.task LEFT JOIN scheduled s ON s.seq = t.task LEFT JOIN ready r ON r.seq = t.task
-LEFT JOIN running u ON u.seq = t.task LEFT JOIN finished f ON f.seq = t.task
+SELECT t.task, t.depends_on, s.id, s.task_key, s.operator, q.name, s.state, s.attempt, s.started_at, s.finished_at,
+    s.progress_pct, s.progress_message, s.failure, s.cancel_reason, s.due_at
+FROM run_tasks t JOIN task_state s ON s.seq = t.task JOIN queues q ON q.queue_id = s.queue_id
 WHERE t.run = ? ORDER BY t.task
 
 -- name: run_weight
@@ -57,9 +45,7 @@ FROM runs WHERE seq < ?1 AND seq >= ?11
   AND (?6 IS NULL OR instr(',' || substr(labels, 2), ?6) > 0)
   AND (?7 IS NULL OR created_at >= ?7)
   AND (?8 IS NULL OR created_at < ?8)
-  AND (?9 IS NULL OR ?9 =
-    CASE WHEN open > 0 THEN CASE WHEN cancel_reason IS NULL THEN 'RUNNING' ELSE 'CANCELLING' END
-         WHEN canceled > 0 THEN 'CANCELLED' WHEN failed > 0 THEN 'FAILED' ELSE 'SUCCEEDED' END)
+  AND (?9 IS NULL OR state = ?9)
 ORDER BY seq DESC LIMIT ?10
 
 -- name: runs_of_keys

@@ -3,10 +3,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use tenure_core::TaskId;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::task::State;
-use tenure_store::{Clock, StoreError};
+use tenure_store::{Clock, SCHEMA, StoreError, inspect};
 
 use crate::common::{Client, Home, Kind, START, after_start, invariants, make};
 
@@ -88,87 +87,39 @@ async fn a_newer_schema_that_takes_this_binary_is_no_obstacle() {
     }
 }
 
-async fn a_store_of_the_first_schema_is_brought_up_to_date(kind: Kind) {
-    a_store_of_an_older_schema_is_brought_up_to_date(kind, 1).await;
-}
-
-async fn a_store_of_the_second_schema_is_brought_up_to_date(kind: Kind) {
-    a_store_of_an_older_schema_is_brought_up_to_date(kind, 2).await;
-}
-
-/// A store that an older version left behind: an ended task and one that waits.
-async fn a_store_of_an_older_schema_is_brought_up_to_date(kind: Kind, version: usize) {
+/// Schemas before the first release cannot be upgraded. What is there stays as it is.
+async fn an_older_schema_is_refused(kind: Kind) {
     let home = Home::new(kind).await;
     let raw = home.raw().await;
-    let (schemas, is_version, id, time) = match kind {
-        Kind::Sqlite => (
-            [
-                include_str!("../../../src/sqlite/migrations/0001_tasks.sql"),
-                include_str!("../../../src/sqlite/migrations/0002_speed.sql"),
-            ],
-            "PRAGMA user_version = {}",
-            "X'01a1e20772bd7d6d800000000000000N'",
-            "1700000000000",
-        ),
+    let (older, version) = match kind {
+        Kind::Sqlite => ("PRAGMA user_version = 7", "SELECT user_version FROM pragma_user_version"),
         Kind::Postgres => (
-            [
-                include_str!("../../../src/postgres/migrations/0001_tasks.sql"),
-                include_str!("../../../src/postgres/migrations/0002_speed.sql"),
-            ],
-            "CREATE TABLE schema_version (version bigint NOT NULL); INSERT INTO schema_version VALUES ({})",
-            "'01a1e207-72bd-7d6d-8000-00000000000N'",
-            "now()",
+            "CREATE TABLE schema_version (version bigint NOT NULL, oldest bigint); INSERT INTO schema_version VALUES (7, 6)",
+            "SELECT max(version) FROM schema_version",
         ),
     };
-    for schema in &schemas[..version] {
-        match kind {
-            Kind::Sqlite => rusqlite::Connection::open(home.path()).unwrap().execute_batch(schema).unwrap(),
-            Kind::Postgres => raw.execute(schema).await,
-        }
-    }
-    raw.execute(&is_version.replace("{}", &version.to_string())).await;
-    raw.execute("INSERT INTO queues (name) VALUES ('q')").await;
-    let shard = if kind == Kind::Postgres { "shard, " } else { "" };
-    let of_shard = if kind == Kind::Postgres { "0, " } else { "" };
-    raw.execute(&format!("INSERT INTO queue_counts (queue_id, {shard}ready, finished) VALUES (1, {of_shard}1, 1)"))
-        .await;
-    raw.execute("UPDATE meta SET next_number = 1000").await;
-    for seq in ["1", "2"] {
-        let id = id.replace('N', seq);
-        raw.execute(&format!(
-            "INSERT INTO bodies (seq, id, queue_id, operator, tenant, workspace, priority, payload, created_at, run_at)
-             VALUES ({seq}, {id}, 1, 'op', 'default', 'default', 5, '{{}}', {time}, {time})"
-        ))
-        .await;
-    }
-    let (ended, waits) = (id.replace('N', "1"), id.replace('N', "2"));
-    raw.execute(&format!(
-        "INSERT INTO finished (seq, queue_id, ended, finished_at, result, attempt, fence, attempt_id, token, worker_id,
-             granted_at, attempt_state, attempt_reason, receipt)
-         VALUES (1, 1, 1, {time}, '42', 1, 1, {ended}, {ended}, 'w', {time}, 0, 0, 1)"
-    ))
-    .await;
-    raw.execute(&format!(
-        "INSERT INTO ready (seq, id, queue_id, priority, at, message, attempt, fence)
-         VALUES (2, {waits}, 1, 5, {time}, 7, 0, 0)"
-    ))
-    .await;
+    raw.execute(older).await;
+    let error = home.open(&clock()).await.expect_err("an older schema");
+    assert!(matches!(error, StoreError::OlderSchema { found: 7, known: SCHEMA }), "{error:?}");
+    let message = error.to_string();
+    assert!(message.contains("schema version 7, from before the first release"), "{message}");
+    assert!(message.contains("start with an empty store") && !error.is_transient(), "{message}");
+    assert_eq!(raw.number(version).await, 7);
+}
+
+/// Looking changes nothing, and sees what `open` made.
+async fn a_store_is_inspected_without_being_opened(kind: Kind) {
+    let home = Home::new(kind).await;
+    let before = inspect(&home.url()).await.unwrap();
+    assert_eq!(before.map(|found| found.schema).unwrap_or_default(), 0);
     let client = open(&home).await;
-    let id = |seq: u128| TaskId::from_u128(0x01a1_e207_72bd_7d6d_8000_0000_0000_0000 + seq);
-    assert_eq!(client.state(id(1)).await, State::Succeeded);
-    assert_eq!(client.attempts(id(1)).await.len(), 1);
-    let limited = QueueSettings { max_running: Some(1), ..QueueSettings::default() };
-    client.set_queue("q", limited).await;
-    assert_eq!(client.claim_ids(&["q"], 9).await, [id(2)]);
-    let counts = client.queue("q").await.counts;
-    assert_eq!((counts.ready, counts.running, counts.finished), (0, 1, 1));
-    // The views are as they were, and nobody owns what was there before owners were.
-    assert_eq!(raw.number("SELECT count(*) FROM tasks WHERE owner IS NULL").await, 2);
-    assert_eq!(raw.number("SELECT count(*) FROM attempt_history").await, 2);
-    assert_eq!(raw.number("SELECT count(*) FROM queues WHERE tenant IS NULL").await, 1);
-    client.store.register_task_key("kid", "{}").await.unwrap();
-    assert_eq!(client.store.task_keys().await.unwrap().len(), 1);
-    invariants::check_rows(&*client.store, &raw).await;
+    client.put_in("q").await;
+    let found = inspect(&home.url()).await.unwrap().unwrap();
+    assert_eq!((found.schema, found.queues.len()), (SCHEMA, 1));
+    assert_eq!(found.in_use, kind == Kind::Sqlite);
+    assert_eq!(found.server.is_some(), kind == Kind::Postgres);
+    drop(client);
+    assert!(!inspect(&home.url()).await.unwrap().unwrap().in_use);
 }
 
 /// A key that only a newer version knows, or that something has damaged.
@@ -202,13 +153,13 @@ mod sqlite {
     }
 
     #[tokio::test]
-    async fn a_store_of_the_first_schema_is_brought_up_to_date() {
-        super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Sqlite).await;
+    async fn an_older_schema_is_refused() {
+        super::an_older_schema_is_refused(Kind::Sqlite).await;
     }
 
     #[tokio::test]
-    async fn a_store_of_the_second_schema_is_brought_up_to_date() {
-        super::a_store_of_the_second_schema_is_brought_up_to_date(Kind::Sqlite).await;
+    async fn a_store_is_inspected_without_being_opened() {
+        super::a_store_is_inspected_without_being_opened(Kind::Sqlite).await;
     }
 
     #[tokio::test]
@@ -265,13 +216,13 @@ mod postgres {
     }
 
     #[tokio::test]
-    async fn a_store_of_the_first_schema_is_brought_up_to_date() {
-        super::a_store_of_the_first_schema_is_brought_up_to_date(Kind::Postgres).await;
+    async fn an_older_schema_is_refused() {
+        super::an_older_schema_is_refused(Kind::Postgres).await;
     }
 
     #[tokio::test]
-    async fn a_store_of_the_second_schema_is_brought_up_to_date() {
-        super::a_store_of_the_second_schema_is_brought_up_to_date(Kind::Postgres).await;
+    async fn a_store_is_inspected_without_being_opened() {
+        super::a_store_is_inspected_without_being_opened(Kind::Postgres).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

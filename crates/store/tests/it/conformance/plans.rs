@@ -29,7 +29,7 @@ const HOT: [(&str, &str, &str); 24] = [
     (
         "running_renew",
         RUNNING,
-        "'{7}', ARRAY[now()], ARRAY[now()], '{1}', '{a}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{w}', '{NULL}'",
+        "'{7}', ARRAY[now()], ARRAY[now()], '{1}', '{a}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{w}', '{NULL}', '{NULL}', '{NULL}'",
     ),
     ("outbox_settle", OUTBOX, "'{7,8,9}'"),
     ("outbox_receipts", OUTBOX, "'{7,8,9}'"),

@@ -1,0 +1,35 @@
+//! Looks at a store without opening it for work: nothing is created or changed.
+
+use tenure_core::queue::Queue;
+use tenure_core::time::Timestamp;
+
+use crate::error::StoreError;
+use crate::{postgres, sqlite};
+
+#[derive(Debug)]
+pub struct Inspection {
+    /// 0 if there are no tables yet. Compare with [`SCHEMA`](crate::SCHEMA).
+    pub schema: i64,
+    /// Whether a server has the file open. Always `false` for Postgres, which serves many.
+    pub in_use: bool,
+    /// Empty if the schema is of another version.
+    pub queues: Vec<Queue>,
+    pub server: Option<PostgresServer>,
+}
+
+/// What the Postgres server says about itself.
+#[derive(Debug)]
+pub struct PostgresServer {
+    pub now: Timestamp,
+    pub fsync: String,
+    pub synchronous_commit: String,
+    pub autovacuum_naptime: String,
+}
+
+/// `None` if the file of an SQLite store does not exist.
+pub async fn inspect(url: &str) -> Result<Option<Inspection>, StoreError> {
+    match url.strip_prefix("sqlite:") {
+        Some(path) => sqlite::inspect(path.as_ref()),
+        None => postgres::inspect(url).await.map(Some),
+    }
+}

@@ -1,0 +1,455 @@
+CREATE TABLE meta (
+    only_row    int PRIMARY KEY CHECK (only_row = 1),
+    next_number bigint NOT NULL,
+    alive_at    timestamptz NOT NULL,
+    grace_until timestamptz NOT NULL
+);
+INSERT INTO meta VALUES (1, 1, 'epoch', 'epoch');
+
+CREATE TABLE queues (
+    queue_id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name           text COLLATE "C" NOT NULL UNIQUE,
+    paused         boolean NOT NULL DEFAULT false,
+    max_running    int CHECK (max_running >= 0),
+    rate           double precision CHECK (rate > 0),
+    burst          double precision CHECK (burst >= 1),
+    fairness_key   text,
+    lease_ttl_ms   bigint CHECK (lease_ttl_ms > 0),
+    heartbeat_ms   bigint CHECK (heartbeat_ms > 0),
+    no_dead_letter boolean NOT NULL DEFAULT false,
+    bucket_tokens  double precision,
+    bucket_at      timestamptz,
+    fair_cursor    text COLLATE "C",
+    -- The tenant that owns the queue; NULL is shared by all tenants.
+    tenant         text,
+    -- How wake-ups of the queue are sent; NULL is embedded.
+    transport      text CHECK (transport IN ('redis', 'sqs')),
+    -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
+    push           text,
+    CHECK ((rate IS NULL) = (burst IS NULL)),
+    CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
+);
+CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
+
+-- Number of rows of each queue in each place, changed with the rows. Each connection has its own row per queue, so that
+-- commits do not wait for each other. A single row may be negative, the sum is not.
+CREATE TABLE queue_counts (
+    queue_id      int NOT NULL,
+    shard         int NOT NULL,
+    scheduled     bigint NOT NULL DEFAULT 0,
+    ready         bigint NOT NULL DEFAULT 0,
+    running       bigint NOT NULL DEFAULT 0,
+    finished      bigint NOT NULL DEFAULT 0,
+    dead_lettered bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (queue_id, shard)
+) WITH (fillfactor = 50);
+
+-- When a worker last claimed from a queue.
+CREATE TABLE queue_seen (
+    queue_id int PRIMARY KEY,
+    seen_at  timestamptz NOT NULL
+);
+
+CREATE TABLE workers (
+    worker_id   text PRIMARY KEY,
+    incarnation text COLLATE "C" NOT NULL,
+    seen_at     timestamptz NOT NULL
+);
+
+-- Tasks as they were submitted.
+CREATE TABLE bodies (
+    seq             bigint PRIMARY KEY,
+    id              uuid NOT NULL,
+    queue_id        int NOT NULL,
+    operator        text NOT NULL,
+    tenant          text NOT NULL,
+    workspace       text NOT NULL,
+    priority        smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    payload         text NOT NULL,
+    spec            text,
+    tags            text,
+    idempotency_key text,
+    fingerprint     bytea CHECK (length(fingerprint) = 32),
+    traceparent     text,
+    created_at      timestamptz NOT NULL,
+    run_at          timestamptz NOT NULL,
+    -- The user who submitted the task, inside its tenant.
+    owner           text,
+    -- The run that the task was submitted in, and its name there.
+    run_id          uuid,
+    task_key        text,
+    CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL))
+);
+CREATE UNIQUE INDEX bodies_by_key ON bodies (tenant, workspace, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Tasks of runs that wait for other tasks.
+CREATE TABLE blocked (
+    seq        bigint PRIMARY KEY,
+    id         uuid NOT NULL,
+    queue_id   int NOT NULL,
+    priority   smallint NOT NULL,
+    waiting_on int NOT NULL CHECK (waiting_on > 0),
+    at         timestamptz NOT NULL,
+    fair       text COLLATE "C",
+    deadline   timestamptz,
+    carry      text
+) WITH (fillfactor = 70);
+CREATE INDEX blocked_by_deadline ON blocked (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks that are due later.
+CREATE TABLE scheduled (
+    seq      bigint PRIMARY KEY,
+    id       uuid NOT NULL,
+    queue_id int NOT NULL,
+    priority smallint NOT NULL,
+    at       timestamptz NOT NULL,
+    fair     text COLLATE "C",
+    message  bigint NOT NULL,
+    attempt  int NOT NULL CHECK (attempt >= 0),
+    fence    bigint NOT NULL CHECK (fence >= 0),
+    deadline timestamptz,
+    carry    text
+);
+CREATE INDEX scheduled_by_time ON scheduled (at);
+CREATE INDEX scheduled_by_deadline ON scheduled (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks that may be granted now.
+CREATE TABLE ready (
+    seq      bigint PRIMARY KEY,
+    id       uuid NOT NULL,
+    queue_id int NOT NULL,
+    priority smallint NOT NULL,
+    at       timestamptz NOT NULL,
+    fair     text COLLATE "C",
+    message  bigint NOT NULL,
+    attempt  int NOT NULL CHECK (attempt >= 0),
+    fence    bigint NOT NULL CHECK (fence >= 0),
+    deadline timestamptz,
+    carry    text
+) WITH (
+    -- Every grant leaves a dead row at the head of the order.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0
+);
+-- An index on `seq` itself could also serve "seq = ANY (…)", by a scan of the whole index. On an empty table that looks as
+-- cheap as the primary key, and the plan is kept when the table is full. Hence `seq + 0`, here and in other indexes.
+CREATE INDEX ready_in_order ON ready (queue_id, priority, at, (seq + 0));
+CREATE INDEX ready_by_fairness ON ready (queue_id, fair, priority, at, seq) WHERE fair IS NOT NULL;
+CREATE INDEX ready_by_deadline ON ready (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks held under a lease.
+CREATE TABLE running (
+    seq                 bigint PRIMARY KEY,
+    id                  uuid NOT NULL,
+    queue_id            int NOT NULL,
+    priority            smallint NOT NULL,
+    fair                text COLLATE "C",
+    message             bigint NOT NULL,
+    worker_id           text NOT NULL,
+    token               uuid NOT NULL,
+    fence               bigint NOT NULL CHECK (fence >= 1),
+    expires_at          timestamptz NOT NULL,
+    attempt             int NOT NULL CHECK (attempt >= 1),
+    attempt_id          uuid NOT NULL,
+    claim_id            text,
+    incarnation         text COLLATE "C",
+    granted_at          timestamptz NOT NULL,
+    last_heartbeat_at   timestamptz,
+    progress_pct        smallint CHECK (progress_pct BETWEEN 0 AND 100),
+    progress_message    text,
+    lease_ttl_ms        bigint NOT NULL,
+    heartbeat_ms        bigint NOT NULL,
+    cancel_reason       text,
+    cancel_requested_at timestamptz,
+    cancel_signaled_at  timestamptz,
+    carry               text,
+    -- For pushed attempts: when to push again, number of pushes, and when the worker started. NULL if claimed.
+    push_at             timestamptz,
+    deliveries          int,
+    started_at          timestamptz,
+    CHECK ((cancel_reason IS NULL) = (cancel_requested_at IS NULL)),
+    CHECK (cancel_signaled_at IS NULL OR cancel_requested_at IS NOT NULL)
+) WITH (
+    -- Heartbeats update these rows in place: free space on the page and no index on the columns keep that cheap.
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX running_by_claim ON running (worker_id, claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX running_by_push ON running (queue_id, push_at) WHERE push_at IS NOT NULL;
+
+-- Ended tasks. `ended` is 1 succeeded, 2 failed, 3 canceled, 4 skipped. The columns from `attempt_id` on are the final
+-- attempt; a result that was reused from another run has none. `failure` is JSON without the stack.
+CREATE TABLE finished (
+    seq               bigint PRIMARY KEY,
+    queue_id          int NOT NULL,
+    ended             smallint NOT NULL CHECK (ended BETWEEN 1 AND 4),
+    finished_at       timestamptz NOT NULL,
+    result            text,
+    failure           text,
+    stack             text,
+    error_code        text,
+    reason            text,
+    dead_lettered_at  timestamptz,
+    cancel_reason     text,
+    attempt           int NOT NULL CHECK (attempt >= 0),
+    fence             bigint NOT NULL CHECK (fence >= 0),
+    attempt_id        uuid,
+    token             uuid,
+    worker_id         text,
+    granted_at        timestamptz,
+    last_heartbeat_at timestamptz,
+    ended_at          timestamptz,
+    attempt_state     smallint,
+    attempt_reason    smallint,
+    receipt           smallint,
+    -- For pushed attempts: number of pushes, and when the worker started. NULL if claimed.
+    deliveries        int,
+    started_at        timestamptz,
+    more              text,
+    CHECK (ended <> 1 OR (dead_lettered_at IS NULL AND (attempt_id IS NOT NULL OR attempt = 0))),
+    CHECK (ended = 1 OR result IS NULL),
+    CHECK (ended = 2 OR (reason IS NULL AND dead_lettered_at IS NULL)),
+    CHECK ((ended = 3) = (cancel_reason IS NOT NULL)),
+    CHECK (attempt > 0 OR attempt_id IS NULL)
+);
+CREATE INDEX finished_unsuccessful ON finished (ended, seq) WHERE ended <> 1;
+CREATE INDEX finished_dead ON finished (seq) WHERE dead_lettered_at IS NOT NULL;
+
+-- Ended attempts before the last one.
+CREATE TABLE attempts (
+    seq               bigint NOT NULL,
+    attempt           int NOT NULL CHECK (attempt >= 1),
+    attempt_id        uuid NOT NULL,
+    token             uuid NOT NULL,
+    fence             bigint NOT NULL,
+    worker_id         text NOT NULL,
+    granted_at        timestamptz NOT NULL,
+    last_heartbeat_at timestamptz,
+    ended_at          timestamptz NOT NULL,
+    attempt_state     smallint NOT NULL,
+    attempt_reason    smallint NOT NULL,
+    failure           text,
+    progress_pct      smallint,
+    progress_message  text,
+    receipt           smallint,
+    evidence          text,
+    -- What only attempts of callback workers have, as JSON.
+    callback          text,
+    PRIMARY KEY (seq, attempt)
+);
+
+CREATE TABLE redrives (
+    redrive_id uuid PRIMARY KEY,
+    key        text UNIQUE,
+    filter     text NOT NULL,
+    rate       double precision CHECK (rate > 0),
+    matched    bigint NOT NULL,
+    released   bigint NOT NULL DEFAULT 0,
+    cursor     bigint NOT NULL DEFAULT 0,
+    started_at timestamptz NOT NULL,
+    finished   boolean NOT NULL DEFAULT false
+);
+
+-- What changed, one row per batch, for watchers.
+CREATE TABLE events (
+    batch bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at    timestamptz NOT NULL,
+    facts bytea NOT NULL
+);
+-- Facts are read once and soon removed: compressing them costs more than it saves.
+ALTER TABLE events ALTER COLUMN facts SET STORAGE EXTERNAL;
+
+-- Runs: tasks that depend on each other, and how many of them ended in which way.
+CREATE TABLE runs (
+    seq           bigint PRIMARY KEY,
+    id            uuid NOT NULL,
+    run_key       text,
+    tenant        text NOT NULL,
+    workspace     text NOT NULL,
+    owner         text,
+    fingerprint   bytea NOT NULL CHECK (length(fingerprint) = 32),
+    labels        text,
+    deadline      timestamptz,
+    parent        uuid,
+    created_at    timestamptz NOT NULL,
+    finished_at   timestamptz,
+    cancel_reason text,
+    open          int NOT NULL CHECK (open >= 0),
+    succeeded     int NOT NULL CHECK (succeeded >= 0),
+    failed        int NOT NULL CHECK (failed >= 0),
+    skipped       int NOT NULL CHECK (skipped >= 0),
+    canceled      int NOT NULL CHECK (canceled >= 0),
+    -- 1 running, 2 cancelling, 3 succeeded, 4 failed, 5 cancelled: follows from the counts, for lists.
+    state         smallint NOT NULL CHECK (state BETWEEN 1 AND 5),
+    CHECK ((open = 0) = (finished_at IS NOT NULL))
+) WITH (
+    -- Every end of a task updates the row in place: no index on the columns that change, apart from the end of the run.
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE UNIQUE INDEX runs_by_key ON runs (tenant, workspace, run_key) WHERE run_key IS NOT NULL;
+CREATE INDEX runs_by_end ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_by_tenant ON runs (tenant, seq);
+
+-- The tasks of a run. `depends_on` is the list of numbers that each was submitted to wait for.
+CREATE TABLE run_tasks (
+    task       bigint PRIMARY KEY,
+    run        bigint NOT NULL,
+    depends_on text
+);
+CREATE INDEX run_tasks_by_run ON run_tasks (run, (task + 0));
+
+-- Dependencies that are not resolved yet: a row is removed when the upstream task ends.
+CREATE TABLE run_edges (
+    upstream   bigint NOT NULL,
+    downstream bigint NOT NULL,
+    PRIMARY KEY (upstream, downstream)
+);
+
+-- Wake-ups to send. A wake-up has a row while it is live: from the enqueue of its task until the task ends or is
+-- enqueued again. `due_at` is when a publisher may take the row. Taking it moves `due_at` on, so a crash delays a row
+-- and loses none.
+CREATE TABLE outbox (
+    message      bigint PRIMARY KEY,
+    kind         text NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
+    transport    text NOT NULL,
+    queue_id     int NOT NULL,
+    seq          bigint NOT NULL,
+    id           uuid NOT NULL,
+    created_at   timestamptz NOT NULL,
+    due_at       timestamptz,
+    tries        int NOT NULL DEFAULT 0,
+    error        text,
+    failed_at    timestamptz,
+    published_at timestamptz,
+    receipt      text,
+    -- Waiting, published, or given up.
+    CHECK ((due_at IS NOT NULL)::int + (published_at IS NOT NULL)::int + (failed_at IS NOT NULL)::int = 1),
+    CHECK ((published_at IS NULL) = (receipt IS NULL))
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (transport, (message + 0)) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_by_queue ON outbox (queue_id, (message + 0));
+
+-- Duties that one control plane performs for all: who holds each, and until when.
+CREATE TABLE leases (
+    resource    text COLLATE "C" PRIMARY KEY,
+    holder      text NOT NULL,
+    token       uuid NOT NULL,
+    generation  bigint NOT NULL CHECK (generation >= 1),
+    acquired_at timestamptz NOT NULL,
+    expires_at  timestamptz NOT NULL
+);
+
+-- API keys, by hash.
+CREATE TABLE api_keys (
+    key_id     text COLLATE "C" PRIMARY KEY,
+    hash       bytea NOT NULL UNIQUE CHECK (length(hash) = 32),
+    name       text NOT NULL,
+    role       text NOT NULL,
+    tenant     text NOT NULL,
+    owner      text,
+    created_at timestamptz NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamptz,
+    revoked_at timestamptz
+);
+
+-- Worker tokens that are rejected until they expire.
+CREATE TABLE worker_revocations (
+    token_id   text COLLATE "C" PRIMARY KEY,
+    until      timestamptz NOT NULL,
+    created_at timestamptz NOT NULL,
+    created_by text NOT NULL
+);
+
+-- Public keys that verify task tokens.
+CREATE TABLE task_keys (
+    kid           text COLLATE "C" PRIMARY KEY,
+    jwk           text NOT NULL,
+    registered_at timestamptz NOT NULL,
+    seen_at       timestamptz NOT NULL
+);
+
+-- Requests to admin endpoints.
+CREATE TABLE admin_audit (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at          timestamptz NOT NULL,
+    actor       text NOT NULL,
+    method      text NOT NULL,
+    path        text NOT NULL,
+    status      int NOT NULL,
+    duration_ms bigint NOT NULL,
+    request_id  text NOT NULL,
+    remote_addr text NOT NULL,
+    user_agent  text,
+    tenant      text
+);
+
+-- Operations on resources.
+CREATE TABLE operation_audit (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    actor      text NOT NULL,
+    action     text NOT NULL,
+    resource   text NOT NULL,
+    status     text NOT NULL,
+    detail     text,
+    tenant     text,
+    request_id text
+);
+
+CREATE TABLE tenant_limits (
+    tenant     text COLLATE "C" PRIMARY KEY,
+    limits     text NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+
+-- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
+-- With two more tables a query has eight, the most that the planner reorders.
+CREATE VIEW task_state AS
+SELECT b.seq, b.id, b.queue_id, b.operator, b.task_key,
+       CASE WHEN u.seq IS NOT NULL THEN 'Running' WHEN r.seq IS NOT NULL THEN 'Ready'
+            WHEN s.seq IS NOT NULL THEN 'Scheduled' WHEN k.seq IS NOT NULL THEN 'Blocked'
+            ELSE CASE f.ended WHEN 1 THEN 'Succeeded' WHEN 2 THEN 'Failed' WHEN 4 THEN 'Skipped' ELSE 'Canceled' END
+       END AS state,
+       coalesce(u.attempt, r.attempt, s.attempt, f.attempt, 0) AS attempt,
+       coalesce(u.fence, r.fence, s.fence, f.fence, 0) AS fence,
+       coalesce(u.worker_id, f.worker_id) AS worker_id,
+       coalesce(s.at, r.at) AS waiting_at,
+       s.at AS due_at,
+       u.expires_at AS lease_expires_at,
+       -- A claimed attempt starts when it is granted, a pushed one when its worker says so.
+       CASE WHEN coalesce(u.deliveries, f.deliveries) IS NULL THEN coalesce(u.granted_at, f.granted_at)
+            ELSE coalesce(u.started_at, f.started_at) END AS started_at,
+       u.progress_pct, u.progress_message, f.finished_at, f.dead_lettered_at, f.reason, f.error_code, f.result,
+       f.failure, coalesce(f.cancel_reason, u.cancel_reason) AS cancel_reason
+FROM bodies b
+LEFT JOIN blocked k ON k.seq = b.seq LEFT JOIN scheduled s ON s.seq = b.seq LEFT JOIN ready r ON r.seq = b.seq
+LEFT JOIN running u ON u.seq = b.seq LEFT JOIN finished f ON f.seq = b.seq;
+
+-- Tasks for people with an SQL prompt.
+CREATE VIEW tasks AS
+SELECT b.id AS task_id, q.name AS queue, b.operator, b.tenant, b.owner, b.workspace, b.priority, b.run_id, b.task_key,
+       t.state, t.attempt, t.fence, t.worker_id,
+       b.created_at, t.waiting_at, t.lease_expires_at, t.finished_at, t.dead_lettered_at,
+       t.reason, t.error_code, t.cancel_reason, b.payload, t.result, t.failure, b.seq
+FROM bodies b JOIN queues q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
+
+CREATE VIEW attempt_history AS
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt
+FROM attempts
+UNION ALL
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt
+FROM finished WHERE attempt_id IS NOT NULL
+UNION ALL
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, NULL, NULL, NULL, NULL FROM running;

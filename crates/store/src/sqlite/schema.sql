@@ -1,0 +1,434 @@
+-- Times are milliseconds since 1970-01-01T00:00:00Z, ids are 16 bytes. The view `tasks` shows both in words.
+
+CREATE TABLE meta (
+    only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
+    next_number INTEGER NOT NULL,
+    alive_at    INTEGER NOT NULL,
+    grace_until INTEGER NOT NULL
+) STRICT;
+INSERT INTO meta VALUES (1, 1, 0, 0);
+
+CREATE TABLE queues (
+    queue_id       INTEGER PRIMARY KEY,
+    name           TEXT NOT NULL UNIQUE,
+    paused         INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
+    max_running    INTEGER CHECK (max_running >= 0),
+    rate           REAL CHECK (rate > 0),
+    burst          REAL CHECK (burst >= 1),
+    fairness_key   TEXT,
+    lease_ttl_ms   INTEGER CHECK (lease_ttl_ms > 0),
+    heartbeat_ms   INTEGER CHECK (heartbeat_ms > 0),
+    no_dead_letter INTEGER NOT NULL DEFAULT 0 CHECK (no_dead_letter IN (0, 1)),
+    bucket_tokens  REAL,
+    bucket_at      INTEGER,
+    fair_cursor    TEXT,
+    -- The tenant that owns the queue; NULL is shared by all tenants.
+    tenant         TEXT,
+    -- How wake-ups of the queue are sent; NULL is embedded.
+    transport      TEXT CHECK (transport IN ('redis', 'sqs')),
+    -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
+    push           TEXT,
+    CHECK ((rate IS NULL) = (burst IS NULL)),
+    CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
+) STRICT;
+CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
+
+-- Number of rows of each queue in each place, changed with the rows.
+CREATE TABLE queue_counts (
+    queue_id      INTEGER PRIMARY KEY,
+    scheduled     INTEGER NOT NULL DEFAULT 0 CHECK (scheduled >= 0),
+    ready         INTEGER NOT NULL DEFAULT 0 CHECK (ready >= 0),
+    running       INTEGER NOT NULL DEFAULT 0 CHECK (running >= 0),
+    finished      INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0),
+    dead_lettered INTEGER NOT NULL DEFAULT 0 CHECK (dead_lettered >= 0)
+) STRICT;
+
+-- When a worker last claimed from a queue.
+CREATE TABLE queue_seen (
+    queue_id INTEGER PRIMARY KEY,
+    seen_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE workers (
+    worker_id   TEXT PRIMARY KEY,
+    incarnation TEXT NOT NULL,
+    seen_at     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Tasks as they were submitted.
+CREATE TABLE bodies (
+    seq             INTEGER PRIMARY KEY,
+    id              BLOB NOT NULL CHECK (length(id) = 16),
+    queue_id        INTEGER NOT NULL,
+    operator        TEXT NOT NULL,
+    tenant          TEXT NOT NULL,
+    workspace       TEXT NOT NULL,
+    priority        INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    payload         TEXT NOT NULL,
+    spec            TEXT,
+    tags            TEXT,
+    idempotency_key TEXT,
+    fingerprint     BLOB CHECK (length(fingerprint) = 32),
+    traceparent     TEXT,
+    created_at      INTEGER NOT NULL,
+    run_at          INTEGER NOT NULL,
+    -- The user who submitted the task, inside its tenant.
+    owner           TEXT,
+    -- The run that the task was submitted in, and its name there.
+    run_id          BLOB,
+    task_key        TEXT,
+    CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX bodies_by_key ON bodies (tenant, workspace, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Tasks of runs that wait for other tasks.
+CREATE TABLE blocked (
+    seq        INTEGER PRIMARY KEY,
+    id         BLOB NOT NULL CHECK (length(id) = 16),
+    queue_id   INTEGER NOT NULL,
+    priority   INTEGER NOT NULL,
+    waiting_on INTEGER NOT NULL CHECK (waiting_on > 0),
+    at         INTEGER NOT NULL,
+    fair       TEXT,
+    deadline   INTEGER,
+    carry      TEXT
+) STRICT;
+CREATE INDEX blocked_by_deadline ON blocked (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks that are due later.
+CREATE TABLE scheduled (
+    seq      INTEGER PRIMARY KEY,
+    id       BLOB NOT NULL CHECK (length(id) = 16),
+    queue_id INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    fair     TEXT,
+    message  INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL CHECK (attempt >= 0),
+    fence    INTEGER NOT NULL CHECK (fence >= 0),
+    deadline INTEGER,
+    carry    TEXT
+) STRICT;
+CREATE INDEX scheduled_by_time ON scheduled (at);
+CREATE INDEX scheduled_by_deadline ON scheduled (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks that may be granted now.
+CREATE TABLE ready (
+    seq      INTEGER PRIMARY KEY,
+    id       BLOB NOT NULL CHECK (length(id) = 16),
+    queue_id INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    fair     TEXT,
+    message  INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL CHECK (attempt >= 0),
+    fence    INTEGER NOT NULL CHECK (fence >= 0),
+    deadline INTEGER,
+    carry    TEXT
+) STRICT;
+CREATE INDEX ready_in_order ON ready (queue_id, priority, at, seq);
+CREATE INDEX ready_by_fairness ON ready (queue_id, fair, priority, at, seq) WHERE fair IS NOT NULL;
+CREATE INDEX ready_by_deadline ON ready (deadline) WHERE deadline IS NOT NULL;
+
+-- Tasks held under a lease.
+CREATE TABLE running (
+    seq                 INTEGER PRIMARY KEY,
+    id                  BLOB NOT NULL CHECK (length(id) = 16),
+    queue_id            INTEGER NOT NULL,
+    priority            INTEGER NOT NULL,
+    fair                TEXT,
+    message             INTEGER NOT NULL,
+    worker_id           TEXT NOT NULL,
+    token               BLOB NOT NULL CHECK (length(token) = 16),
+    fence               INTEGER NOT NULL CHECK (fence >= 1),
+    expires_at          INTEGER NOT NULL,
+    attempt             INTEGER NOT NULL CHECK (attempt >= 1),
+    attempt_id          BLOB NOT NULL CHECK (length(attempt_id) = 16),
+    claim_id            TEXT,
+    incarnation         TEXT,
+    granted_at          INTEGER NOT NULL,
+    last_heartbeat_at   INTEGER,
+    progress_pct        INTEGER CHECK (progress_pct BETWEEN 0 AND 100),
+    progress_message    TEXT,
+    lease_ttl_ms        INTEGER NOT NULL,
+    heartbeat_ms        INTEGER NOT NULL,
+    cancel_reason       TEXT,
+    cancel_requested_at INTEGER,
+    cancel_signaled_at  INTEGER,
+    carry               TEXT,
+    -- For pushed attempts: when to push again, number of pushes, and when the worker started. NULL if claimed.
+    push_at             INTEGER,
+    deliveries          INTEGER,
+    started_at          INTEGER,
+    CHECK ((cancel_reason IS NULL) = (cancel_requested_at IS NULL)),
+    CHECK (cancel_signaled_at IS NULL OR cancel_requested_at IS NOT NULL)
+) STRICT;
+CREATE INDEX running_by_claim ON running (worker_id, claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX running_by_push ON running (queue_id, push_at) WHERE push_at IS NOT NULL;
+
+-- Ended tasks. `ended` is 1 succeeded, 2 failed, 3 canceled, 4 skipped. The columns from `attempt_id` on are the final
+-- attempt; a result that was reused from another run has none. `failure` is JSON without the stack.
+CREATE TABLE finished (
+    seq               INTEGER PRIMARY KEY,
+    queue_id          INTEGER NOT NULL,
+    ended             INTEGER NOT NULL CHECK (ended BETWEEN 1 AND 4),
+    finished_at       INTEGER NOT NULL,
+    result            TEXT,
+    failure           TEXT,
+    stack             TEXT,
+    error_code        TEXT,
+    reason            TEXT,
+    dead_lettered_at  INTEGER,
+    cancel_reason     TEXT,
+    attempt           INTEGER NOT NULL CHECK (attempt >= 0),
+    fence             INTEGER NOT NULL CHECK (fence >= 0),
+    attempt_id        BLOB,
+    token             BLOB,
+    worker_id         TEXT,
+    granted_at        INTEGER,
+    last_heartbeat_at INTEGER,
+    ended_at          INTEGER,
+    attempt_state     INTEGER,
+    attempt_reason    INTEGER,
+    receipt           INTEGER,
+    -- For pushed attempts: number of pushes, and when the worker started. NULL if claimed.
+    deliveries        INTEGER,
+    started_at        INTEGER,
+    more              TEXT,
+    CHECK (ended <> 1 OR (dead_lettered_at IS NULL AND (attempt_id IS NOT NULL OR attempt = 0))),
+    CHECK (ended = 1 OR result IS NULL),
+    CHECK (ended = 2 OR (reason IS NULL AND dead_lettered_at IS NULL)),
+    CHECK ((ended = 3) = (cancel_reason IS NOT NULL)),
+    CHECK (attempt > 0 OR attempt_id IS NULL)
+) STRICT;
+CREATE INDEX finished_unsuccessful ON finished (ended, seq) WHERE ended <> 1;
+CREATE INDEX finished_dead ON finished (seq) WHERE dead_lettered_at IS NOT NULL;
+
+-- Ended attempts before the last one.
+CREATE TABLE attempts (
+    seq               INTEGER NOT NULL,
+    attempt           INTEGER NOT NULL CHECK (attempt >= 1),
+    attempt_id        BLOB NOT NULL CHECK (length(attempt_id) = 16),
+    token             BLOB NOT NULL CHECK (length(token) = 16),
+    fence             INTEGER NOT NULL,
+    worker_id         TEXT NOT NULL,
+    granted_at        INTEGER NOT NULL,
+    last_heartbeat_at INTEGER,
+    ended_at          INTEGER NOT NULL,
+    attempt_state     INTEGER NOT NULL,
+    attempt_reason    INTEGER NOT NULL,
+    failure           TEXT,
+    progress_pct      INTEGER,
+    progress_message  TEXT,
+    receipt           INTEGER,
+    evidence          TEXT,
+    -- What only attempts of callback workers have, as JSON.
+    callback          TEXT,
+    PRIMARY KEY (seq, attempt)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE redrives (
+    redrive_id BLOB PRIMARY KEY CHECK (length(redrive_id) = 16),
+    key        TEXT UNIQUE,
+    filter     TEXT NOT NULL,
+    rate       REAL CHECK (rate > 0),
+    matched    INTEGER NOT NULL,
+    released   INTEGER NOT NULL DEFAULT 0,
+    cursor     INTEGER NOT NULL DEFAULT 0,
+    started_at INTEGER NOT NULL,
+    finished   INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1))
+) STRICT;
+
+-- What changed, one row per batch, for watchers.
+CREATE TABLE events (
+    batch INTEGER PRIMARY KEY AUTOINCREMENT,
+    at    INTEGER NOT NULL,
+    facts BLOB NOT NULL
+) STRICT;
+
+-- Runs: tasks that depend on each other, and how many of them ended in which way.
+CREATE TABLE runs (
+    seq           INTEGER PRIMARY KEY,
+    id            BLOB NOT NULL CHECK (length(id) = 16),
+    run_key       TEXT,
+    tenant        TEXT NOT NULL,
+    workspace     TEXT NOT NULL,
+    owner         TEXT,
+    fingerprint   BLOB NOT NULL CHECK (length(fingerprint) = 32),
+    labels        TEXT,
+    deadline      INTEGER,
+    parent        BLOB,
+    created_at    INTEGER NOT NULL,
+    finished_at   INTEGER,
+    cancel_reason TEXT,
+    open          INTEGER NOT NULL CHECK (open >= 0),
+    succeeded     INTEGER NOT NULL CHECK (succeeded >= 0),
+    failed        INTEGER NOT NULL CHECK (failed >= 0),
+    skipped       INTEGER NOT NULL CHECK (skipped >= 0),
+    canceled      INTEGER NOT NULL CHECK (canceled >= 0),
+    -- 1 running, 2 cancelling, 3 succeeded, 4 failed, 5 cancelled: follows from the counts, for lists.
+    state         INTEGER NOT NULL CHECK (state BETWEEN 1 AND 5),
+    CHECK ((open = 0) = (finished_at IS NOT NULL))
+) STRICT;
+CREATE UNIQUE INDEX runs_by_key ON runs (tenant, workspace, run_key) WHERE run_key IS NOT NULL;
+CREATE INDEX runs_by_end ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_by_tenant ON runs (tenant, seq);
+
+-- The tasks of a run. `depends_on` is the list of numbers that each was submitted to wait for.
+CREATE TABLE run_tasks (
+    task       INTEGER PRIMARY KEY,
+    run        INTEGER NOT NULL,
+    depends_on TEXT
+) STRICT;
+CREATE INDEX run_tasks_by_run ON run_tasks (run, task);
+
+-- Dependencies that are not resolved yet: a row is removed when the upstream task ends.
+CREATE TABLE run_edges (
+    upstream   INTEGER NOT NULL,
+    downstream INTEGER NOT NULL,
+    PRIMARY KEY (upstream, downstream)
+) STRICT, WITHOUT ROWID;
+
+-- Wake-ups to send. A wake-up has a row while it is live: from the enqueue of its task until the task ends or is
+-- enqueued again. `due_at` is when a publisher may take the row. Taking it moves `due_at` on, so a crash delays a row
+-- and loses none.
+CREATE TABLE outbox (
+    message      INTEGER PRIMARY KEY,
+    kind         TEXT NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
+    transport    TEXT NOT NULL,
+    queue_id     INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
+    id           BLOB NOT NULL CHECK (length(id) = 16),
+    created_at   INTEGER NOT NULL,
+    due_at       INTEGER,
+    tries        INTEGER NOT NULL DEFAULT 0,
+    error        TEXT,
+    failed_at    INTEGER,
+    published_at INTEGER,
+    receipt      TEXT,
+    -- Waiting, published, or given up.
+    CHECK ((due_at IS NOT NULL) + (published_at IS NOT NULL) + (failed_at IS NOT NULL) = 1),
+    CHECK ((published_at IS NULL) = (receipt IS NULL))
+) STRICT;
+CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (transport, message) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_by_queue ON outbox (queue_id, message);
+
+-- Duties that one control plane performs for all: who holds each, and until when.
+CREATE TABLE leases (
+    resource    TEXT PRIMARY KEY,
+    holder      TEXT NOT NULL,
+    token       BLOB NOT NULL CHECK (length(token) = 16),
+    generation  INTEGER NOT NULL CHECK (generation >= 1),
+    acquired_at INTEGER NOT NULL,
+    expires_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- API keys, by hash.
+CREATE TABLE api_keys (
+    key_id     TEXT PRIMARY KEY,
+    hash       BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
+    name       TEXT NOT NULL,
+    role       TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    owner      TEXT,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Worker tokens that are rejected until they expire.
+CREATE TABLE worker_revocations (
+    token_id   TEXT PRIMARY KEY,
+    until      INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Public keys that verify task tokens.
+CREATE TABLE task_keys (
+    kid           TEXT PRIMARY KEY,
+    jwk           TEXT NOT NULL,
+    registered_at INTEGER NOT NULL,
+    seen_at       INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Requests to admin endpoints.
+CREATE TABLE admin_audit (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at          INTEGER NOT NULL,
+    actor       TEXT NOT NULL,
+    method      TEXT NOT NULL,
+    path        TEXT NOT NULL,
+    status      INTEGER NOT NULL,
+    duration_ms INTEGER NOT NULL,
+    request_id  TEXT NOT NULL,
+    remote_addr TEXT NOT NULL,
+    user_agent  TEXT,
+    tenant      TEXT
+) STRICT;
+
+-- Operations on resources.
+CREATE TABLE operation_audit (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    actor      TEXT NOT NULL,
+    action     TEXT NOT NULL,
+    resource   TEXT NOT NULL,
+    status     TEXT NOT NULL,
+    detail     TEXT,
+    tenant     TEXT,
+    request_id TEXT
+) STRICT;
+
+CREATE TABLE tenant_limits (
+    tenant     TEXT PRIMARY KEY,
+    limits     TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
+CREATE VIEW task_state AS
+SELECT b.seq, b.id, b.queue_id, b.operator, b.task_key,
+       CASE WHEN u.seq IS NOT NULL THEN 'Running' WHEN r.seq IS NOT NULL THEN 'Ready'
+            WHEN s.seq IS NOT NULL THEN 'Scheduled' WHEN k.seq IS NOT NULL THEN 'Blocked'
+            ELSE CASE f.ended WHEN 1 THEN 'Succeeded' WHEN 2 THEN 'Failed' WHEN 4 THEN 'Skipped' ELSE 'Canceled' END
+       END AS state,
+       coalesce(u.attempt, r.attempt, s.attempt, f.attempt, 0) AS attempt,
+       coalesce(u.fence, r.fence, s.fence, f.fence, 0) AS fence,
+       coalesce(u.worker_id, f.worker_id) AS worker_id,
+       coalesce(s.at, r.at) AS waiting_at,
+       s.at AS due_at,
+       u.expires_at AS lease_expires_at,
+       -- A claimed attempt starts when it is granted, a pushed one when its worker says so.
+       CASE WHEN coalesce(u.deliveries, f.deliveries) IS NULL THEN coalesce(u.granted_at, f.granted_at)
+            ELSE coalesce(u.started_at, f.started_at) END AS started_at,
+       u.progress_pct, u.progress_message, f.finished_at, f.dead_lettered_at, f.reason, f.error_code, f.result,
+       f.failure, coalesce(f.cancel_reason, u.cancel_reason) AS cancel_reason
+FROM bodies b
+LEFT JOIN blocked k ON k.seq = b.seq LEFT JOIN scheduled s ON s.seq = b.seq LEFT JOIN ready r ON r.seq = b.seq
+LEFT JOIN running u ON u.seq = b.seq LEFT JOIN finished f ON f.seq = b.seq;
+
+-- Tasks for people with an SQL prompt.
+CREATE VIEW tasks AS
+SELECT lower(substr(hex(b.id), 1, 8) || '-' || substr(hex(b.id), 9, 4) || '-' || substr(hex(b.id), 13, 4) || '-'
+             || substr(hex(b.id), 17, 4) || '-' || substr(hex(b.id), 21)) AS task_id,
+       q.name AS queue, b.operator, b.tenant, b.owner, b.workspace, b.priority, hex(b.run_id) AS run_id, b.task_key,
+       t.state, t.attempt, t.fence, t.worker_id,
+       strftime('%Y-%m-%dT%H:%M:%fZ', b.created_at / 1000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', t.waiting_at / 1000.0, 'unixepoch') AS waiting_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', t.lease_expires_at / 1000.0, 'unixepoch') AS lease_expires_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at / 1000.0, 'unixepoch') AS finished_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', t.dead_lettered_at / 1000.0, 'unixepoch') AS dead_lettered_at,
+       t.reason, t.error_code, t.cancel_reason, b.payload, t.result, t.failure, b.seq
+FROM bodies b JOIN queues q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
+
+CREATE VIEW attempt_history AS
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt
+FROM attempts
+UNION ALL
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt
+FROM finished WHERE attempt_id IS NOT NULL
+UNION ALL
+SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, NULL, NULL, NULL, NULL FROM running;
