@@ -1,7 +1,8 @@
 //! One lease, for any resource.
 //!
 //! A lease names who may change a resource until when. Its token is a secret that proves possession; its generation is
-//! a number per resource that grows with every grant and with nothing else. The protocol:
+//! a number per resource that grows with every grant and, where the resource's contract says so, with every renewal. The
+//! protocol:
 //!
 //! 1. [`acquire`] makes a lease of a generation above all before it. The caller has checked, in the transaction that
 //!    writes the lease, that no other is live.
@@ -49,6 +50,15 @@ impl Grace {
     }
 }
 
+/// What a renewal does to the generation. The contract of the resource decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// Tasks and duties: the fence names the attempt, however often it is renewed.
+    KeepsGeneration,
+    /// Sandboxes: the holder proves with each renewal that it has seen the last one.
+    NextGeneration,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     #[error("the token is not that of the lease")]
@@ -68,6 +78,7 @@ pub fn renew<H: Clone>(
     token: LeaseToken,
     ttl_ms: DurationMs,
     not_after: Timestamp,
+    renewal: Renewal,
     now: Timestamp,
     grace: Grace,
 ) -> Result<Lease<H>, LeaseError> {
@@ -77,7 +88,11 @@ pub fn renew<H: Clone>(
     if is_expired(lease, now, grace) {
         return Err(LeaseError::Expired);
     }
-    Ok(Lease { expires_at: now.plus(ttl_ms).min(not_after), ..lease.clone() })
+    let generation = match renewal {
+        Renewal::KeepsGeneration => lease.generation,
+        Renewal::NextGeneration => lease.generation.next(),
+    };
+    Ok(Lease { generation, expires_at: now.plus(ttl_ms).min(not_after), ..lease.clone() })
 }
 
 /// Ends a lease for its holder and gives the generation that the next grant must exceed.
@@ -105,6 +120,17 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
+    /// As a task's lease is renewed.
+    fn renew(
+        lease: &Lease,
+        token: LeaseToken,
+        not_after: Timestamp,
+        now: Timestamp,
+        grace: Grace,
+    ) -> Result<Lease, LeaseError> {
+        super::renew(lease, token, 60, not_after, Renewal::KeepsGeneration, now, grace)
+    }
+
     fn lease() -> Lease {
         acquire(Fence(6), "w".into(), TOKEN, 60, at(100))
     }
@@ -120,25 +146,27 @@ mod tests {
     }
 
     #[test]
-    fn renewal_moves_the_end_and_keeps_the_generation() {
-        let renewed = renew(&lease(), TOKEN, 60, Timestamp::MAX, at(150), Grace::NONE).unwrap();
-        assert_eq!((renewed.expires_at, renewed.generation), (at(210), Fence(7)));
+    fn renewal_moves_the_end_and_the_contract_decides_on_the_generation() {
+        for (renewal, generation) in [(Renewal::KeepsGeneration, Fence(7)), (Renewal::NextGeneration, Fence(8))] {
+            let renewed = super::renew(&lease(), TOKEN, 60, Timestamp::MAX, renewal, at(150), Grace::NONE).unwrap();
+            assert_eq!((renewed.expires_at, renewed.generation), (at(210), generation));
+        }
     }
 
     #[test]
     fn renewal_never_goes_beyond_the_bound() {
-        assert_eq!(renew(&lease(), TOKEN, 60, at(170), at(150), Grace::NONE).unwrap().expires_at, at(170));
+        assert_eq!(renew(&lease(), TOKEN, at(170), at(150), Grace::NONE).unwrap().expires_at, at(170));
     }
 
     #[test]
     fn an_expired_lease_is_never_extended() {
-        assert_eq!(renew(&lease(), TOKEN, 60, Timestamp::MAX, at(160), Grace::NONE), Err(LeaseError::Expired));
-        assert!(renew(&lease(), TOKEN, 60, Timestamp::MAX, at(159), Grace::NONE).is_ok());
+        assert_eq!(renew(&lease(), TOKEN, Timestamp::MAX, at(160), Grace::NONE), Err(LeaseError::Expired));
+        assert!(renew(&lease(), TOKEN, Timestamp::MAX, at(159), Grace::NONE).is_ok());
     }
 
     #[test]
     fn only_the_bearer_of_the_token_renews_and_releases() {
-        assert_eq!(renew(&lease(), OTHER, 60, Timestamp::MAX, at(110), Grace::NONE), Err(LeaseError::WrongToken));
+        assert_eq!(renew(&lease(), OTHER, Timestamp::MAX, at(110), Grace::NONE), Err(LeaseError::WrongToken));
         assert_eq!(release(&lease(), OTHER), Err(LeaseError::WrongToken));
     }
 
@@ -146,7 +174,7 @@ mod tests {
     fn nothing_expires_within_the_grace() {
         let grace = Grace::until(at(500));
         assert_eq!(expire(&lease(), at(499), grace), None);
-        assert!(renew(&lease(), TOKEN, 60, Timestamp::MAX, at(499), grace).is_ok());
+        assert!(renew(&lease(), TOKEN, Timestamp::MAX, at(499), grace).is_ok());
         assert_eq!(expire(&lease(), at(500), grace), Some(Fence(7)));
     }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure_core::{Fence, LeaseToken};
-use tenure_store::{Holder, Notice, Store, StoreError};
+use tenure_core::LeaseToken;
+use tenure_store::{Holder, Notice, Resource, ResourceType, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::background::pause;
@@ -23,8 +23,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(500);
 /// A store that cannot be reached must not hold up the end.
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
-/// Each control plane has a lease with this prefix and its own name: that is how others know of it.
-const PRESENCE: &str = "replica:";
 /// Control planes that were gone for this long are forgotten.
 const PRESENCE_KEPT: Duration = Duration::from_secs(60);
 
@@ -64,6 +62,10 @@ impl Duty {
             Self::SqsWakeUps => "sqs-wake-ups",
         }
     }
+
+    fn resource(self) -> Resource {
+        Resource::new(ResourceType::System, self.as_str())
+    }
 }
 
 /// Which duties this control plane has.
@@ -72,7 +74,8 @@ pub struct Duties {
     holder: Holder,
     /// What this control plane can do.
     able: Vec<Duty>,
-    presence: Arc<str>,
+    /// The lease by which other control planes know of this one.
+    presence: Resource,
     presence_held: Slot,
     slots: [Slot; Duty::ALL.len()],
     others: AtomicUsize,
@@ -82,14 +85,9 @@ pub struct Duties {
 
 #[derive(Debug, Default)]
 struct Slot {
-    held: Mutex<Option<Held>>,
+    /// Until when the duty is held, by this process's clock.
+    held_until: Mutex<Option<Instant>>,
     gained: Notify,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    generation: Fence,
-    until: Instant,
 }
 
 impl Duties {
@@ -97,7 +95,7 @@ impl Duties {
     pub fn without(unable: &[Duty]) -> Self {
         // A name per start: a process that comes back is another one.
         let name: Arc<str> = format!("{:016x}", random_bits() as u64).into();
-        let presence = format!("{PRESENCE}{name}").into();
+        let presence = Resource::new(ResourceType::Replica, Arc::clone(&name));
         let holder = Holder { name, token: LeaseToken::from_u128(random_bits()) };
         Self {
             holder,
@@ -117,7 +115,7 @@ impl Duties {
 
     /// Whether this control plane has the duty now, by its own clock.
     pub fn is_mine(&self, duty: Duty) -> bool {
-        self.slot(duty).get().is_some_and(|held| Instant::now() < held.until)
+        self.slot(duty).get().is_some_and(|until| Instant::now() < until)
     }
 
     /// Ends when the duty became this control plane's.
@@ -136,35 +134,35 @@ impl Duties {
 
     /// Takes what is free, renews what is held, and looks who else is there.
     pub async fn renew(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let mut resources: Vec<Arc<str>> = self.able.iter().map(|duty| duty.as_str().into()).collect();
-        resources.push(Arc::clone(&self.presence));
+        let mut resources: Vec<Resource> = self.able.iter().map(|duty| duty.resource()).collect();
+        resources.push(self.presence.clone());
         // The lease began no earlier than this.
         let asked_at = Instant::now();
-        let held = store.acquire_leases(&resources, &self.holder, TTL.as_millis() as i64).await?;
-        let of = |resource: &str| {
-            let lease = held.iter().find(|held| &*held.resource == resource)?;
-            Some(Held { generation: lease.lease.generation, until: asked_at + TTL - MARGIN })
+        let answers = store.acquire_leases(&resources, &self.holder, TTL.as_millis() as i64).await?;
+        let of = |resource: &Resource| {
+            let held = answers.iter().flatten().any(|held| held.resource == *resource);
+            held.then(|| asked_at + TTL - MARGIN)
         };
         for duty in Duty::ALL {
-            self.slot(duty).set(duty.as_str(), of(duty.as_str()));
+            self.slot(duty).set(duty.as_str(), of(&duty.resource()));
         }
         self.presence_held.set("presence", of(&self.presence));
-        let live = store.leases().await?;
-        let others =
-            live.iter().filter(|lease| lease.resource.starts_with(PRESENCE) && lease.resource != self.presence);
+        let replicas = store.leases(ResourceType::Replica).await?;
+        let others = replicas.iter().filter(|lease| lease.resource != self.presence);
         self.others.store(others.count(), Ordering::Relaxed);
         Ok(())
     }
 
     /// Lets others have it all at once.
     async fn release(&self, store: &dyn Store) -> Result<(), StoreError> {
+        // What is not held any more need not be released.
         for duty in Duty::ALL {
-            if let Some(held) = self.slot(duty).take() {
-                store.release_lease(duty.as_str(), &self.holder, held.generation).await?;
+            if self.slot(duty).take().is_some() {
+                let _ = store.release_lease(&duty.resource(), &self.holder).await?;
             }
         }
-        if let Some(held) = self.presence_held.take() {
-            store.release_lease(&self.presence, &self.holder, held.generation).await?;
+        if self.presence_held.take().is_some() {
+            let _ = store.release_lease(&self.presence, &self.holder).await?;
         }
         Ok(())
     }
@@ -172,7 +170,7 @@ impl Duties {
     /// Forgets control planes that are gone.
     pub async fn forget_gone(store: &dyn Store) -> Result<usize, StoreError> {
         let before = store.now().await?.plus(-(PRESENCE_KEPT.as_millis() as i64));
-        store.prune_leases(PRESENCE, before).await
+        store.prune_replicas(before).await
     }
 
     fn show(&self) {
@@ -184,17 +182,17 @@ impl Duties {
 }
 
 impl Slot {
-    fn get(&self) -> Option<Held> {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn get(&self) -> Option<Instant> {
+        *self.held_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take(&self) -> Option<Instant> {
+        self.held_until.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn set(&self, duty: &str, new: Option<Held>) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let had = held.is_some_and(|held| Instant::now() < held.until);
+    fn set(&self, duty: &str, new: Option<Instant>) {
+        let mut held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let had = held.is_some_and(|until| Instant::now() < until);
         if new.is_some() && !had {
             tracing::debug!(duty.name = duty, "this control plane now holds the duty");
             self.gained.notify_one();

@@ -69,6 +69,13 @@ impl Clock {
         Reading { now: alive.plus(self.ahead_ms.load(Ordering::SeqCst)), alive }
     }
 
+    /// What tests set, for statements that read the server's clock themselves: the time at which it stands still, and
+    /// what is added to it.
+    pub(crate) fn settings(&self) -> (Option<Timestamp>, DurationMs) {
+        let frozen = Some(self.frozen_at.load(Ordering::SeqCst)).filter(|at| *at != 0).map(Timestamp::from_millis);
+        (frozen, self.outage_ms.load(Ordering::SeqCst) + self.ahead_ms.load(Ordering::SeqCst))
+    }
+
     /// The process's clock must not be behind what the store has seen.
     pub(crate) fn not_before(&self, point: Timestamp) {
         self.latest.fetch_max(point.as_millis(), Ordering::SeqCst);

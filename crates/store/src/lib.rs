@@ -29,7 +29,7 @@ pub use identity::{
     OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT,
 };
 pub use inspect::{Inspection, PostgresServer, inspect};
-pub use leases::{Holder, LeaseStore, SystemLease};
+pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,

@@ -1,6 +1,6 @@
-//! Leases on shared work, among all control planes of a database.
-
-use std::sync::Arc;
+//! Leases on resources other than tasks, among all control planes of a database.
+//!
+//! A statement may wait for the lock on a row. It reads the clock after that, in the server.
 
 use async_trait::async_trait;
 use tenure_core::lease::Lease;
@@ -10,95 +10,132 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::conn::{Conn, commit_failed, failed};
+use super::conn::{Conn, failed};
 use super::load::query;
 use super::rows::{self, Time};
 use super::{Postgres, sql};
 use crate::error::StoreError;
-use crate::leases::{Holder, LeaseStore, SystemLease, asked, ends, is_live};
+use crate::leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType, held, lost};
+use crate::store::Store;
 
-fn lease(row: &Row) -> rows::Result<SystemLease> {
-    Ok(SystemLease {
-        resource: rows::text(row, 0)?,
-        lease: Lease {
-            holder: rows::text(row, 1)?,
-            token: LeaseToken::from_u128(row.try_get::<_, Uuid>(2)?.as_u128()),
-            generation: Fence(row.try_get::<_, i64>(3)?.cast_unsigned()),
-            expires_at: rows::time(row, 5)?,
+fn lease(row: &Row) -> rows::Result<ResourceLease> {
+    Ok(ResourceLease {
+        resource: Resource {
+            kind: ResourceType::parse(row.try_get(0)?).unwrap_or(ResourceType::System),
+            id: rows::text(row, 1)?,
         },
-        acquired_at: rows::time(row, 4)?,
+        lease: Lease {
+            holder: rows::text(row, 2)?,
+            token: LeaseToken::from_u128(row.try_get::<_, Uuid>(3)?.as_u128()),
+            generation: Fence(row.try_get::<_, i64>(4)?.cast_unsigned()),
+            expires_at: rows::time(row, 7)?,
+        },
+        acquired_at: rows::time(row, 5)?,
+        renewed_at: rows::time(row, 6)?,
+        released_at: rows::time_if(row, 8)?,
     })
 }
 
 impl Postgres {
-    /// Begins a transaction and locks these leases. The time is read behind the locks.
-    async fn lock_leases(&self, resources: &[&str]) -> Result<(Conn, Vec<SystemLease>, Timestamp), StoreError> {
-        let fail = |error| failed("lock leases", error);
+    /// One statement that changes leases, and then the leases themselves: what they are now says why one was refused.
+    async fn change_leases(
+        &self,
+        operation: &'static str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+        resources: &[Resource],
+    ) -> Result<(Vec<ResourceLease>, Vec<ResourceLease>), StoreError> {
+        self.faults.before(operation)?;
+        let fail = |error| failed(operation, error);
         let conn = Conn::get(&self.work).await?;
-        conn.batch_execute("BEGIN").await.map_err(fail)?;
-        let found = query(&conn, sql::LEASES_LOCK, &[&resources]).await.map_err(fail)?;
-        let found = found.iter().map(lease).collect::<rows::Result<_>>().map_err(fail)?;
-        let now = self.reading(&conn).await?;
-        Ok((conn, found, now))
+        let changed = query(&conn, sql, params).await.map_err(fail)?;
+        let changed = changed.iter().map(lease).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
+        let mut found = Vec::new();
+        if changed.len() < resources.len() {
+            let (kinds, ids) = names(resources);
+            let rows = query(&conn, sql::LEASES_GET, &[&kinds, &ids]).await.map_err(fail)?;
+            found = rows.iter().map(lease).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
+        }
+        conn.give_back();
+        self.faults.after(operation)?;
+        Ok((changed, found))
     }
+}
+
+fn names(resources: &[Resource]) -> (Vec<&'static str>, Vec<&str>) {
+    resources.iter().map(|resource| (resource.kind.as_str(), &*resource.id)).unzip()
+}
+
+fn of(leases: &[ResourceLease], resource: &Resource) -> Option<ResourceLease> {
+    leases.iter().find(|lease| lease.resource == *resource).cloned()
 }
 
 #[async_trait]
 impl LeaseStore for Postgres {
     async fn acquire_leases(
         &self,
-        resources: &[Arc<str>],
+        resources: &[Resource],
         holder: &Holder,
         ttl_ms: DurationMs,
-    ) -> Result<Vec<SystemLease>, StoreError> {
-        self.faults.before("acquire leases")?;
-        let names: Vec<&str> = resources.iter().map(|resource| &**resource).collect();
-        let (conn, found, now) = self.lock_leases(&names).await?;
-        let of = |resource: &Arc<str>| found.iter().find(|found| found.resource == *resource).cloned();
-        let asks = resources.iter().filter_map(|resource| asked(resource, of(resource), holder, ttl_ms, now));
-        let mut held: Vec<SystemLease> = asks.collect();
-        if !held.is_empty() {
-            let resources: Vec<&str> = held.iter().map(|held| &*held.resource).collect();
-            let generations: Vec<i64> = held.iter().map(|held| held.lease.generation.0.cast_signed()).collect();
-            let acquired: Vec<Time> = held.iter().map(|held| Time(held.acquired_at)).collect();
-            let expires: Vec<Time> = held.iter().map(|held| Time(held.lease.expires_at)).collect();
-            let token = Uuid::from_u128(holder.token.reveal());
-            let fail = |error| failed("acquire leases", error);
-            let params: [&(dyn ToSql + Sync); 6] =
-                [&resources, &&*holder.name, &token, &generations, &acquired, &expires];
-            let put = query(&conn, sql::LEASES_PUT, &params).await.map_err(fail)?;
-            let put = put.iter().map(|row| rows::text(row, 0)).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
-            held.retain(|held| put.contains(&held.resource));
-        }
-        conn.batch_execute("COMMIT").await.map_err(commit_failed)?;
-        conn.give_back();
-        self.faults.after("acquire leases")?;
-        Ok(held)
+    ) -> Result<Vec<Result<ResourceLease, LeaseRefusal>>, StoreError> {
+        let (kinds, ids) = names(resources);
+        let keep: Vec<&str> =
+            ResourceType::ALL.iter().filter(|kind| kind.step() == 0).map(|kind| kind.as_str()).collect();
+        let token = Uuid::from_u128(holder.token.reveal());
+        let (frozen, ahead_ms) = self.clock.settings();
+        let params: [&(dyn ToSql + Sync); 8] =
+            [&kinds, &ids, &keep, &&*holder.name, &token, &ttl_ms, &frozen.map(Time), &ahead_ms];
+        let (acquired, found) = self.change_leases("acquire leases", sql::LEASES_ACQUIRE, &params, resources).await?;
+        let answer = |resource| of(&acquired, resource).ok_or_else(|| held(of(&found, resource)));
+        Ok(resources.iter().map(answer).collect())
     }
 
-    async fn release_lease(&self, resource: &str, holder: &Holder, generation: Fence) -> Result<bool, StoreError> {
-        self.faults.before("release a lease")?;
-        let (conn, found, now) = self.lock_leases(&[resource]).await?;
-        let ended = found.first().is_some_and(|found| ends(found, holder, generation, now));
-        if ended {
-            let end = query(&conn, sql::LEASE_END, &[&resource, &Time(now)]).await;
-            end.map_err(|error| failed("release a lease", error))?;
+    async fn renew_lease(
+        &self,
+        resource: &Resource,
+        holder: &Holder,
+        ttl_ms: DurationMs,
+    ) -> Result<Result<ResourceLease, LeaseRefusal>, StoreError> {
+        let token = Uuid::from_u128(holder.token.reveal());
+        let (frozen, ahead_ms) = self.clock.settings();
+        let (kind, step) = (resource.kind.as_str(), resource.kind.step());
+        let params: [&(dyn ToSql + Sync); 8] =
+            [&kind, &&*resource.id, &step, &&*holder.name, &token, &ttl_ms, &frozen.map(Time), &ahead_ms];
+        let resources = std::slice::from_ref(resource);
+        let (renewed, found) = self.change_leases("renew a lease", sql::LEASE_RENEW, &params, resources).await?;
+        match of(&renewed, resource) {
+            Some(renewed) => Ok(Ok(renewed)),
+            None => Ok(Err(lost(of(&found, resource), holder, self.now().await?))),
         }
-        conn.batch_execute("COMMIT").await.map_err(commit_failed)?;
-        conn.give_back();
-        self.faults.after("release a lease")?;
-        Ok(ended)
     }
 
-    async fn leases(&self) -> Result<Vec<SystemLease>, StoreError> {
+    async fn release_lease(
+        &self,
+        resource: &Resource,
+        holder: &Holder,
+    ) -> Result<Result<(), LeaseRefusal>, StoreError> {
+        let token = Uuid::from_u128(holder.token.reveal());
+        let (frozen, ahead_ms) = self.clock.settings();
+        let kind = resource.kind.as_str();
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&kind, &&*resource.id, &&*holder.name, &token, &frozen.map(Time), &ahead_ms];
+        let resources = std::slice::from_ref(resource);
+        let (released, found) = self.change_leases("release a lease", sql::LEASE_RELEASE, &params, resources).await?;
+        match released.first() {
+            Some(_) => Ok(Ok(())),
+            None => Ok(Err(lost(of(&found, resource), holder, self.now().await?))),
+        }
+    }
+
+    async fn leases(&self, kind: ResourceType) -> Result<Vec<ResourceLease>, StoreError> {
         let conn = Conn::get(&self.read).await?;
         let now = self.reading(&conn).await?;
-        let all = self.read_all("list leases", conn, sql::LEASES_LIST, &[], lease).await?;
-        Ok(all.into_iter().filter(|lease| is_live(lease, now)).collect())
+        let all = self.read_all("list leases", conn, sql::LEASES_LIST, &[&kind.as_str()], lease).await?;
+        Ok(all.into_iter().filter(|lease| lease.is_live(now)).collect())
     }
 
-    async fn prune_leases(&self, prefix: &str, before: Timestamp) -> Result<usize, StoreError> {
+    async fn prune_replicas(&self, before: Timestamp) -> Result<usize, StoreError> {
         let conn = Conn::get(&self.work).await?;
-        Ok(self.write_one("prune leases", conn, sql::LEASES_PRUNE, &[&prefix, &Time(before)]).await?.len())
+        Ok(self.write_one("prune leases", conn, sql::LEASES_PRUNE, &[&Time(before)]).await?.len())
     }
 }

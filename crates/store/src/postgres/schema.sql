@@ -340,15 +340,23 @@ CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_failed ON outbox (transport, (message + 0)) WHERE failed_at IS NOT NULL;
 CREATE INDEX outbox_by_queue ON outbox (queue_id, (message + 0));
 
--- Duties that one control plane performs for all: who holds each, and until when.
+-- The server's clock in milliseconds. Tests freeze and move it.
+CREATE FUNCTION store_now(frozen timestamptz, ahead_ms bigint) RETURNS timestamptz LANGUAGE sql AS
+$$ SELECT coalesce(frozen, date_trunc('milliseconds', clock_timestamp())) + ahead_ms * interval '1 millisecond' $$;
+
+-- Leases on resources other than tasks. A released row stays as a tombstone: the generation of a resource only grows.
 CREATE TABLE leases (
-    resource    text COLLATE "C" PRIMARY KEY,
-    holder      text NOT NULL,
-    token       uuid NOT NULL,
-    generation  bigint NOT NULL CHECK (generation >= 1),
-    acquired_at timestamptz NOT NULL,
-    expires_at  timestamptz NOT NULL
-);
+    resource_type text NOT NULL CHECK (resource_type IN ('system', 'replica', 'sandbox')),
+    resource_id   text COLLATE "C" NOT NULL,
+    holder_id     text NOT NULL,
+    token         uuid NOT NULL,
+    generation    bigint NOT NULL CHECK (generation >= 1),
+    acquired_at   timestamptz NOT NULL,
+    renewed_at    timestamptz NOT NULL,
+    expires_at    timestamptz NOT NULL,
+    released_at   timestamptz,
+    PRIMARY KEY (resource_type, resource_id)
+) WITH (fillfactor = 50);
 
 -- API keys, by hash.
 CREATE TABLE api_keys (

@@ -1,4 +1,4 @@
-//! Leases on shared work. One process has the file, so they are taken at once; the rules are the same.
+//! Leases on resources other than tasks. One process has the file; the rules are the same.
 
 use std::sync::Arc;
 
@@ -10,84 +10,125 @@ use tenure_core::{Fence, LeaseToken};
 
 use super::{Sqlite, sql};
 use crate::error::StoreError;
-use crate::leases::{Holder, LeaseStore, SystemLease, asked, ends, is_live};
+use crate::leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType, held, lost};
 
-/// Whoever opens the file has it alone: what an earlier process held is free.
+/// Whoever opens the file has it alone: what control planes held before is free.
 pub fn end_all(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute(sql::LEASES_END, [])?;
     Ok(())
 }
 
-fn lease(row: &Row<'_>) -> rusqlite::Result<SystemLease> {
-    Ok(SystemLease {
-        resource: row.get(0)?,
+fn lease(row: &Row<'_>) -> rusqlite::Result<ResourceLease> {
+    let kind: String = row.get(0)?;
+    Ok(ResourceLease {
+        resource: Resource { kind: ResourceType::parse(&kind).unwrap_or(ResourceType::System), id: row.get(1)? },
         lease: Lease {
-            holder: row.get(1)?,
-            token: LeaseToken::from_u128(u128::from_be_bytes(row.get(2)?)),
-            generation: Fence(row.get::<_, i64>(3)?.cast_unsigned()),
-            expires_at: Timestamp::from_millis(row.get(5)?),
+            holder: row.get(2)?,
+            token: LeaseToken::from_u128(u128::from_be_bytes(row.get(3)?)),
+            generation: Fence(row.get::<_, i64>(4)?.cast_unsigned()),
+            expires_at: Timestamp::from_millis(row.get(7)?),
         },
-        acquired_at: Timestamp::from_millis(row.get(4)?),
+        acquired_at: Timestamp::from_millis(row.get(5)?),
+        renewed_at: Timestamp::from_millis(row.get(6)?),
+        released_at: row.get::<_, Option<i64>>(8)?.map(Timestamp::from_millis),
     })
 }
 
-fn get(tx: &Connection, resource: &str) -> rusqlite::Result<Option<SystemLease>> {
-    tx.prepare_cached(sql::LEASE_GET)?.query_row([resource], lease).optional()
+fn get(tx: &Connection, resource: &Resource) -> rusqlite::Result<Option<ResourceLease>> {
+    tx.prepare_cached(sql::LEASE_GET)?.query_row(params![resource.kind.as_str(), resource.id], lease).optional()
 }
 
 #[async_trait]
 impl LeaseStore for Sqlite {
     async fn acquire_leases(
         &self,
-        resources: &[Arc<str>],
+        resources: &[Resource],
         holder: &Holder,
         ttl_ms: DurationMs,
-    ) -> Result<Vec<SystemLease>, StoreError> {
+    ) -> Result<Vec<Result<ResourceLease, LeaseRefusal>>, StoreError> {
         let (clock, resources, holder) = (Arc::clone(&self.clock), resources.to_vec(), holder.clone());
         self.write("acquire leases", move |tx| {
             let now = clock.read_process().now;
-            let mut held = Vec::new();
+            let mut statement = tx.prepare_cached(sql::LEASES_ACQUIRE)?;
+            let mut answers = Vec::with_capacity(resources.len());
             for resource in &resources {
-                let Some(new) = asked(resource, get(tx, resource)?, &holder, ttl_ms, now) else { continue };
-                tx.prepare_cached(sql::LEASES_PUT)?.execute(params![
-                    new.resource,
-                    new.lease.holder,
-                    new.lease.token.reveal().to_be_bytes(),
-                    new.lease.generation.0.cast_signed(),
-                    new.acquired_at.as_millis(),
-                    new.lease.expires_at.as_millis(),
-                ])?;
-                held.push(new);
+                let params = params![
+                    resource.kind.as_str(),
+                    resource.id,
+                    holder.name,
+                    holder.token.reveal().to_be_bytes(),
+                    now.as_millis(),
+                    now.plus(ttl_ms).as_millis(),
+                    resource.kind.step(),
+                ];
+                answers.push(match statement.query_row(params, lease).optional()? {
+                    Some(acquired) => Ok(acquired),
+                    None => Err(held(get(tx, resource)?)),
+                });
             }
-            Ok(held)
+            Ok(answers)
         })
         .await
     }
 
-    async fn release_lease(&self, resource: &str, holder: &Holder, generation: Fence) -> Result<bool, StoreError> {
-        let (clock, resource, holder) = (Arc::clone(&self.clock), resource.to_owned(), holder.clone());
+    async fn renew_lease(
+        &self,
+        resource: &Resource,
+        holder: &Holder,
+        ttl_ms: DurationMs,
+    ) -> Result<Result<ResourceLease, LeaseRefusal>, StoreError> {
+        let (clock, resource, holder) = (Arc::clone(&self.clock), resource.clone(), holder.clone());
+        self.write("renew a lease", move |tx| {
+            let now = clock.read_process().now;
+            let params = params![
+                resource.kind.as_str(),
+                resource.id,
+                holder.name,
+                holder.token.reveal().to_be_bytes(),
+                now.as_millis(),
+                now.plus(ttl_ms).as_millis(),
+                resource.kind.step(),
+            ];
+            match tx.prepare_cached(sql::LEASE_RENEW)?.query_row(params, lease).optional()? {
+                Some(renewed) => Ok(Ok(renewed)),
+                None => Ok(Err(lost(get(tx, &resource)?, &holder, now))),
+            }
+        })
+        .await
+    }
+
+    async fn release_lease(
+        &self,
+        resource: &Resource,
+        holder: &Holder,
+    ) -> Result<Result<(), LeaseRefusal>, StoreError> {
+        let (clock, resource, holder) = (Arc::clone(&self.clock), resource.clone(), holder.clone());
         self.write("release a lease", move |tx| {
             let now = clock.read_process().now;
-            let ended = get(tx, &resource)?.is_some_and(|found| ends(&found, &holder, generation, now));
-            if ended {
-                tx.prepare_cached(sql::LEASE_END)?.execute(params![resource, now.as_millis()])?;
+            let token = holder.token.reveal().to_be_bytes();
+            let params = params![resource.kind.as_str(), resource.id, holder.name, token, now.as_millis()];
+            match tx.prepare_cached(sql::LEASE_RELEASE)?.execute(params)? {
+                0 => Ok(Err(lost(get(tx, &resource)?, &holder, now))),
+                _ => Ok(Ok(())),
             }
-            Ok(ended)
         })
         .await
     }
 
-    async fn leases(&self) -> Result<Vec<SystemLease>, StoreError> {
+    async fn leases(&self, kind: ResourceType) -> Result<Vec<ResourceLease>, StoreError> {
         let now = self.clock.read_process().now;
-        let all: Vec<SystemLease> =
-            self.read("list leases", |tx| tx.prepare_cached(sql::LEASES_LIST)?.query_map([], lease)?.collect()).await?;
-        Ok(all.into_iter().filter(|lease| is_live(lease, now)).collect())
+        self.read("list leases", move |tx| {
+            let all = tx
+                .prepare_cached(sql::LEASES_LIST)?
+                .query_map([kind.as_str()], lease)?
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(all.into_iter().filter(|lease| lease.is_live(now)).collect())
+        })
+        .await
     }
 
-    async fn prune_leases(&self, prefix: &str, before: Timestamp) -> Result<usize, StoreError> {
-        let prefix = prefix.to_owned();
-        let prune =
-            move |tx: &Connection| tx.prepare_cached(sql::LEASES_PRUNE)?.execute(params![prefix, before.as_millis()]);
+    async fn prune_replicas(&self, before: Timestamp) -> Result<usize, StoreError> {
+        let prune = move |tx: &Connection| tx.prepare_cached(sql::LEASES_PRUNE)?.execute([before.as_millis()]);
         self.write("prune leases", prune).await
     }
 }

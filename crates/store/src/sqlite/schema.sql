@@ -314,14 +314,18 @@ CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_failed ON outbox (transport, message) WHERE failed_at IS NOT NULL;
 CREATE INDEX outbox_by_queue ON outbox (queue_id, message);
 
--- Duties that one control plane performs for all: who holds each, and until when.
+-- Leases on resources other than tasks. A released row stays as a tombstone: the generation of a resource only grows.
 CREATE TABLE leases (
-    resource    TEXT PRIMARY KEY,
-    holder      TEXT NOT NULL,
-    token       BLOB NOT NULL CHECK (length(token) = 16),
-    generation  INTEGER NOT NULL CHECK (generation >= 1),
-    acquired_at INTEGER NOT NULL,
-    expires_at  INTEGER NOT NULL
+    resource_type TEXT NOT NULL CHECK (resource_type IN ('system', 'replica', 'sandbox')),
+    resource_id   TEXT NOT NULL,
+    holder_id     TEXT NOT NULL,
+    token         BLOB NOT NULL CHECK (length(token) = 16),
+    generation    INTEGER NOT NULL CHECK (generation >= 1),
+    acquired_at   INTEGER NOT NULL,
+    renewed_at    INTEGER NOT NULL,
+    expires_at    INTEGER NOT NULL,
+    released_at   INTEGER,
+    PRIMARY KEY (resource_type, resource_id)
 ) STRICT, WITHOUT ROWID;
 
 -- API keys, by hash.
