@@ -1,4 +1,6 @@
 //! Benchmark results as a picture: SVG text for a report, on a light or a dark page.
+//!
+//! Two kinds of charts do not justify a library for charts in the binary that people install.
 
 mod bars;
 mod curves;

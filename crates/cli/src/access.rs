@@ -10,7 +10,7 @@ use tenure_config::{Config, ConfigError, RateKey};
 use tenure_contract::admin::TenantLimits;
 use tenure_outbound::{ClientCert, Outbound, Policy, Trust};
 use tenure_server::{Access, KeyBy, KeySource, OidcAccess, PushTargets, RateLimit};
-use tenure_tls::{ClientAuth, LiveServer, RpcTls, ServerTls};
+use tenure_tls::LiveServer;
 
 use crate::token;
 
@@ -72,53 +72,13 @@ fn oidc(config: &Config) -> Result<Option<OidcAccess>, ConfigError> {
 
 /// The certificate of the listener, checked.
 pub fn tls(config: &Config) -> anyhow::Result<Option<Arc<LiveServer>>> {
-    let Some(tls) = server_tls(config) else { return Ok(None) };
+    let Some(tls) = config.server.tls.clone() else { return Ok(None) };
     Ok(Some(Arc::new(tls.load().map_err(|error| ConfigError::Rule(format!("server.tls: {error}")))?)))
-}
-
-/// What the certificate of the listener is read from.
-pub fn server_tls(config: &Config) -> Option<ServerTls> {
-    let tls = config.server.tls.as_ref()?;
-    let client_auth = match tls.client_auth {
-        tenure_config::ClientAuth::Off => ClientAuth::Off,
-        tenure_config::ClientAuth::Optional => ClientAuth::Optional,
-        tenure_config::ClientAuth::Required => ClientAuth::Required,
-    };
-    Some(ServerTls {
-        client_ca_file: tls.client_ca_file.clone(),
-        client_auth,
-        ..ServerTls::new(&tls.cert_file, &tls.key_file)
-    })
 }
 
 /// Checks the block that worker RPC takes its certificates from.
 pub fn check_rpc_tls(config: &Config) -> Result<(), ConfigError> {
-    let own = &config.worker.rpc_tls;
-    let file = |pair: &Option<(std::path::PathBuf, std::path::PathBuf)>| match pair {
-        Some((cert, key)) => (Some(cert.clone()), Some(key.clone())),
-        None => (None, None),
-    };
-    let ((server_cert_file, server_key_file), (client_cert_file, client_key_file)) =
-        (file(&own.server), file(&own.client));
-    let rpc = RpcTls {
-        enabled: own.enabled,
-        server_cert_file,
-        server_key_file,
-        client_ca_file: own.client_ca_file.clone(),
-        allowed_client_names: own.allowed_client_names.clone(),
-        ca_file: own.ca_file.clone(),
-        client_cert_file,
-        client_key_file,
-        server_name: own.server_name.clone(),
-        server_names: own.server_names.clone().into_iter().collect(),
-        bind_worker_id: match own.bind_worker_id {
-            tenure_config::BindWorkerId::Off => tenure_tls::BindWorkerId::Off,
-            tenure_config::BindWorkerId::Warn => tenure_tls::BindWorkerId::Warn,
-            tenure_config::BindWorkerId::Require => tenure_tls::BindWorkerId::Require,
-        },
-        insecure_skip_verify: own.insecure_skip_verify,
-    };
-    rpc.check(false).map_err(|error| ConfigError::Rule(format!("worker.rpc_tls: {error}")))
+    config.worker.rpc_tls.check(false).map_err(|error| ConfigError::Rule(format!("worker.rpc_tls: {error}")))
 }
 
 /// The client for addresses that others chose. Only a server that nobody else can reach may call its own machine.

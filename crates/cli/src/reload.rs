@@ -76,7 +76,7 @@ impl Reloader {
             Some(shared) => Some((shared, access::task_keys(&config)?)),
             None => None,
         };
-        match (&self.tls, access::server_tls(&config)) {
+        match (&self.tls, config.server.tls.clone()) {
             (Some(live), Some(tls)) => {
                 if live.reload_from(tls).context("server.tls")? {
                     tracing::info!("new connections use the new certificate");

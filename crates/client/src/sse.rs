@@ -1,4 +1,7 @@
 //! A reader of server-sent events: bytes in, events out.
+//!
+//! Written here because it bounds what it keeps: the crate `eventsource-stream` collects a line without an end for as long
+//! as it comes.
 
 /// Bytes that may wait for the end of their event. More than this is no feed of ours.
 const PENDING_MAX: usize = 1 << 20;

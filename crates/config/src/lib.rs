@@ -1,4 +1,8 @@
 //! The configuration: flags, then environment, then a file, then defaults.
+//!
+//! Not the crate `figment`: every value knows its origin down to the line, an unknown key is answered with the nearest one,
+//! each key can be read from a file (`_file`), and reload, `tenure config show`, the lint and the reference page all come
+//! from one table of keys. What a library would take over is the smaller part.
 
 mod auth;
 mod config;
@@ -35,10 +39,10 @@ pub use limits::{RateKey, RateLimit, Retention, Tenants};
 pub use lint::{Check, Level, lint};
 pub use push::{MtlsFiles, PushSettings};
 pub use reference::reference;
-pub use server::{ClientAuth, LogFormat, Logging, Server, ServerTls};
+pub use server::{LogFormat, Logging, Server};
 pub use show::{Shown, show};
 pub use store_url::StoreUrl;
 pub use tokens::{Outbound, Tokens};
 pub use transport::{RedisSettings, SqsSettings, TransportName, TransportSettings};
 pub use watch::Watcher;
-pub use worker::{BindWorkerId, RpcTls, Worker};
+pub use worker::Worker;

@@ -1,6 +1,5 @@
-use std::path::PathBuf;
-
 use ipnet::IpNet;
+use tenure_tls::{ClientAuth, ServerTls};
 
 use super::error::ConfigError;
 use super::net;
@@ -20,23 +19,6 @@ pub struct Server {
     pub cors_allowed_origins: Vec<String>,
     pub max_connections: usize,
     pub trusted_proxies: Vec<IpNet>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerTls {
-    pub cert_file: PathBuf,
-    pub key_file: PathBuf,
-    /// There whenever `client_auth` is not `Off`.
-    pub client_ca_file: Option<PathBuf>,
-    pub client_auth: ClientAuth,
-}
-
-/// Whether clients show a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientAuth {
-    Off,
-    Optional,
-    Required,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +77,7 @@ fn tls(settings: &Settings) -> Result<Option<ServerTls>, ConfigError> {
         }
         return Ok(None);
     };
-    Ok(Some(ServerTls { cert_file, key_file, client_ca_file, client_auth }))
+    Ok(Some(ServerTls { client_ca_file, client_auth, ..ServerTls::new(cert_file, key_file) }))
 }
 
 pub(crate) fn logging(settings: &Settings) -> Result<Logging, ConfigError> {

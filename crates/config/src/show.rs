@@ -2,13 +2,12 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
+use tenure_contract::duration;
+use tenure_tls::ClientAuth;
 
 use super::config::Config;
 use super::keys::{self, Key, Kind, Shape};
-use super::server::ClientAuth;
 use super::settings::{Settings, Value};
-use tenure_contract::duration;
-
 use super::store_url;
 
 const MASK: &str = "***";

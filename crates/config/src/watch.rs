@@ -1,4 +1,7 @@
 //! Noticing that a file of the configuration has changed.
+//!
+//! By looking, not with the crate `notify`: file events do not cross network file systems, and Kubernetes replaces secrets
+//! by moving a link two folders up, where nobody watches.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,7 @@
 //! Durations as they are written (`30s`, `1h30m`, `7d`, `0`) and as they are shown (`24h0m0s`, `1.5s`).
+//!
+//! They are part of the wire: requests for worker tokens and API keys contain them. The configuration and the command line
+//! use the same form.
 
 use std::time::Duration;
 

@@ -260,8 +260,10 @@ mod hex128 {
     }
 }
 
-/// 26 Crockford base-32 digits of a 128-bit number. Stricter than the usual ULID readers, as the contracts ask: `I L O U`
-/// are refused, and so is a first digit above 7.
+/// 26 Crockford base-32 digits of a 128-bit number.
+///
+/// Not from the crate `ulid`: the contracts ask for a stricter reader, which refuses `I L O U` and a first digit above 7,
+/// and Tenure's ids are not made the way that crate makes them.
 pub mod ulid {
     use super::IdError;
 

@@ -140,7 +140,8 @@ async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): E
     contract.refuse(Fault::MethodNotAllowed, &id)
 }
 
-/// A panic fails its own request and no other.
+/// A panic fails its own request and no other. Not the layer of `tower-http`: the answer is in the words of the contract
+/// and has the id of the request.
 async fn catch_panics(
     Extension(contract): Extension<Contract>,
     Extension(id): Extension<RequestId>,

@@ -1,4 +1,7 @@
 //! A value that can be replaced while others use it.
+//!
+//! A lock and not the crate `arc-swap`: a reader holds the lock for the time of one reference count, once in a request,
+//! and [`Live::update`] runs its change exactly once, which `arc-swap` does not promise.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -19,7 +19,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// Takes the caller's request id or makes one, and sends it back.
+/// Takes the caller's request id or makes one, and sends it back. The layer of `tower-http` would take any id, and this one
+/// goes into logs.
 pub async fn with_request_id(mut request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| is_plain(id));
     let id = id.map_or_else(new_request_id, ToOwned::to_owned);

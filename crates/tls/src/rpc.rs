@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use crate::client::ClientTls;
 use crate::error::TlsError;
 use crate::identity::Identity;
-use crate::names::PeerNames;
 use crate::roots::Roots;
 use crate::server::{ClientAuth, ServerTls};
 use crate::verify::BindWorkerId;
@@ -94,11 +93,6 @@ impl RpcTls {
             insecure_skip_verify: self.insecure_skip_verify,
             bind_worker_id: self.bind_worker_id,
         }
-    }
-
-    /// Whether a client with these names may call. The listener of [`server`](Self::server) has asked already.
-    pub fn allows(&self, client: &PeerNames) -> bool {
-        self.allowed_client_names.is_empty() || client.is_one_of(&self.allowed_client_names)
     }
 }
 

@@ -1,12 +1,13 @@
 use std::path::Path;
 
+use tenure_tls::BindWorkerId;
+
 use super::Report;
 use crate::config::Config;
 use crate::database::Driver;
 use crate::limits::{RateKey, RateLimit};
 use crate::net;
 use crate::server::LogFormat;
-use crate::worker::BindWorkerId;
 
 pub(super) fn check(config: &Config, report: &mut Report) {
     server(config, report);
@@ -85,10 +86,18 @@ fn database(config: &Config, report: &mut Report) {
 fn rpc_tls(config: &Config, report: &mut Report) {
     let tls = &config.worker.rpc_tls;
     let parts = [
-        ("worker.rpc_tls.server_cert", tls.server.is_some(), "set worker.rpc_tls.server_cert_file and server_key_file"),
+        (
+            "worker.rpc_tls.server_cert",
+            tls.server_cert_file.is_some(),
+            "set worker.rpc_tls.server_cert_file and server_key_file",
+        ),
         ("worker.rpc_tls.client_ca", tls.client_ca_file.is_some(), "set worker.rpc_tls.client_ca_file"),
         ("worker.rpc_tls.ca", tls.ca_file.is_some(), "set worker.rpc_tls.ca_file"),
-        ("worker.rpc_tls.client_cert", tls.client.is_some(), "set worker.rpc_tls.client_cert_file and client_key_file"),
+        (
+            "worker.rpc_tls.client_cert",
+            tls.client_cert_file.is_some(),
+            "set worker.rpc_tls.client_cert_file and client_key_file",
+        ),
     ];
     for (check, is_set, fix) in parts {
         match (tls.enabled, is_set) {

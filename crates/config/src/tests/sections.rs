@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tenure_tls::{BindWorkerId, ClientAuth};
+
 use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
-use crate::{BindWorkerId, ClientAuth, Config, Driver, Flags, RateKey, TransportName};
+use crate::{Config, Driver, Flags, RateKey, TransportName};
 
 #[test]
 fn every_default_holds_when_nothing_is_set() {
@@ -114,7 +116,7 @@ worker:
     let config = from_file(text).unwrap();
     assert!(config.auth.worker.signing_key.is_some() && config.auth.worker.revoked_token_ids.len() == 1);
     let tls = config.worker.rpc_tls;
-    assert_eq!(tls.client.unwrap().1, Path::new("/etc/tls/control-plane.key"));
+    assert_eq!(tls.client_key_file.unwrap(), Path::new("/etc/tls/control-plane.key"));
     assert_eq!(tls.server_name.as_deref(), Some("worker-a.internal"));
 }
 

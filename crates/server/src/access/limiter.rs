@@ -1,4 +1,7 @@
 //! How often somebody may call: token buckets by name, in bounded memory.
+//!
+//! Not the crate `governor`, whose store by key grows with the number of callers, and which cannot look at a bucket without
+//! taking from it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

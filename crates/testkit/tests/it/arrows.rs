@@ -9,7 +9,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("core", &[]),
     ("contract", &[]),
     ("auth", &[]),
-    ("config", &["auth", "contract"]),
+    ("config", &["auth", "contract", "tls"]),
     ("tls", &[]),
     ("outbound", &[]),
     ("transport", &[]),
