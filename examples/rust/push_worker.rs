@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tenure serve --config tenure.yaml &     # with push.secrets: {etl: SECRET}
-//! tenure queue set etl --push-url http://127.0.0.1:8080/dispatch --push-secret-ref etl
+//! tenure queue create etl --push-url http://127.0.0.1:8080/dispatch --push-secret-ref etl
 //! DISPATCH_SECRET=SECRET cargo run -p tenure-client --example push_worker
 //! tenure task submit etl extract --payload '{"day":"2025-01-15"}'
 //! ```

@@ -1,7 +1,9 @@
 //! The part of the user API for those who run the place: queues and dead letters.
 
 use reqwest::Method;
-use tenure_contract::user::{DeadLetter, Page, Queue, QueuePaused, QueueSettings, Redrive, RedriveRequest};
+use tenure_contract::user::{
+    DeadLetter, Page, Queue, QueueChange, QueuePaused, QueueSettings, Redrive, RedriveRequest,
+};
 
 use crate::client::{Call, Client};
 use crate::error::ClientError;
@@ -19,9 +21,16 @@ impl Client {
         self.call(Call::new(Method::GET, self.url(&["queues", name]))).await
     }
 
-    /// Replaces the settings of a queue; what is absent has no limit. Its transport and where its tasks are pushed stay.
+    /// Creates a queue, or replaces its settings; what is absent has no limit. Its transport and where its tasks are pushed
+    /// stay.
     pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<Queue, ClientError> {
         self.call(Call::new(Method::PUT, self.url(&["queues", name])).json(settings)?).await
+    }
+
+    /// Changes what is named about a queue that exists; everything else stays.
+    pub async fn change_queue(&self, name: &str, change: &QueueChange) -> Result<Queue, ClientError> {
+        let call = Call::new(Method::PATCH, self.url(&["queues", name])).json(change)?;
+        self.call(call.repeatable(true)).await
     }
 
     /// Stops grants; running work goes on.

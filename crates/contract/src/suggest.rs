@@ -6,10 +6,9 @@ use crate::run::snake;
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const SLIPS: usize = 2;
     const STEM: usize = 4;
-    let word = snake(word);
     let far = |name: &str| {
-        let stem = word.len() >= STEM && name.starts_with(&word);
-        if stem { SLIPS } else { strsim::damerau_levenshtein(&word, name) }
+        let stem = word.len() >= STEM && name.starts_with(word);
+        if stem { SLIPS } else { strsim::damerau_levenshtein(word, name) }
     };
     // A name of two letters is two slips away from any other.
     let near = known.into_iter().map(|name| (far(name), name)).filter(|(far, name)| *far <= SLIPS.min(name.len() / 2));
@@ -29,7 +28,7 @@ pub fn unknown_field(message: &str, more: &[&str]) -> Option<String> {
     let name = quoted.next()?;
     // camelCase is read where it always was, but nobody is led to it.
     let plain = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-    let near = nearest(name, quoted.filter(plain).chain(more.iter().copied()));
+    let near = nearest(&snake(name), quoted.filter(plain).chain(more.iter().copied()));
     Some(format!("unknown field `{name}`{}", meant(near)))
 }
 
@@ -43,7 +42,6 @@ mod tests {
         for (word, near) in [
             ("delay_mss", Some("delay_ms")),
             ("delay", Some("delay_ms")),
-            ("delayMs", Some("delay_ms")),
             ("qeue", Some("queue")),
             ("timeout", Some("timeout_ms")),
             ("colour", None),

@@ -439,6 +439,39 @@ pub struct QueueSettings {
     pub push: Option<Option<PushSettings>>,
 }
 
+/// Body of `PATCH /api/v1/queues/{name}`: only what is named changes, and `null` resets it to the default. `rate` and
+/// `push` are replaced as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"max_running": 50, "rate": null})))]
+#[serde(deny_unknown_fields)]
+pub struct QueueChange {
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<i64>, minimum = 0, maximum = 2_147_483_647))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub max_running: Option<Option<i64>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Rate>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub rate: Option<Option<Rate>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub fairness_key: Option<Option<String>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<i64>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub lease_ttl_seconds: Option<Option<i64>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<i64>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub heartbeat_interval_seconds: Option<Option<i64>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<bool>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub dead_letter: Option<Option<bool>>,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<PushSettings>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub push: Option<Option<PushSettings>>,
+}
+
 /// A field that is there counts as given, also when it is `null`.
 fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)

@@ -9,7 +9,7 @@ use tenure_core::attempt::{Completion, Progress, Receipt};
 use tenure_core::command::callback::{Call, Callback, Called, Proof, Told};
 use tenure_core::command::cancel::{Cancel, Canceled};
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
-use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_core::command::pause::{PatchQueue, PauseQueue, SetQueue};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::{Retried, Retry};
 use tenure_core::command::run::{CancelRun, RunCanceled, RunSubmitted, SubmitRun};
@@ -102,9 +102,17 @@ impl Engine {
     }
 
     pub async fn set_queue(&self, set: SetQueue) -> Reply<Queue> {
-        let queue = Arc::clone(&set.queue);
         let changes_transport = set.transport.is_some() || !set.keep_push;
-        let reply = self.ask(Lane::Work, Command::SetQueue(set), 0, variant!(Queue)).await?;
+        self.change_queue(Arc::clone(&set.queue), Command::SetQueue(set), changes_transport).await
+    }
+
+    pub async fn patch_queue(&self, patch: PatchQueue) -> Reply<Queue> {
+        let changes_transport = patch.change.transport.is_some() || patch.change.push.is_some();
+        self.change_queue(Arc::clone(&patch.queue), Command::PatchQueue(patch), changes_transport).await
+    }
+
+    async fn change_queue(&self, queue: Arc<str>, command: Command, changes_transport: bool) -> Reply<Queue> {
+        let reply = self.ask(Lane::Work, command, 0, variant!(Queue)).await?;
         if changes_transport && reply.is_ok() {
             self.shared.sweep.send_replace(());
             self.shared.tell(|| Notice::Transports);

@@ -13,6 +13,10 @@ use tenure_engine::EngineError;
 pub enum Fault {
     Request(BadRequest),
     NotFound(Thing),
+    /// No queue that the caller can see has this name; a near one may be meant.
+    QueueNotFound {
+        near: Option<String>,
+    },
     MethodNotAllowed,
     /// The request has no credential of the kind that its route needs.
     MissingCredential(Credential),
@@ -60,8 +64,6 @@ pub enum BadRequest {
 pub enum Thing {
     #[error("no such path: see /api/v1/openapi.json")]
     Path,
-    #[error("no such queue")]
-    Queue,
     #[error("no such API key")]
     ApiKey,
     #[error("no such tenant")]

@@ -125,7 +125,7 @@ fn cors(app: App) -> CorsLayer {
     let headers = ["content-type", "x-api-key", "x-admin-api-key", "x-user-id", "x-tenant-id", "x-request-id"];
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(allowed))
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS])
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS])
         .allow_headers(
             headers.map(HeaderName::from_static).into_iter().chain([header::AUTHORIZATION]).collect::<Vec<_>>(),
         )

@@ -55,6 +55,7 @@ use crate::contracts::pull::{self, exchange};
         queues::list,
         queues::show,
         queues::set,
+        queues::change,
         queues::pause,
         queues::resume,
         dead_letters::list,

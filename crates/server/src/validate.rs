@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_contract::callback::Resources;
-use tenure_contract::user::{QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission};
+use tenure_contract::user::{
+    QueueChange as WireChange, QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission,
+};
+use tenure_core::command::pause::QueueChange;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
@@ -305,6 +308,28 @@ pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
         heartbeat_ms: heartbeat(wire.heartbeat_interval_seconds, wire.lease_ttl_seconds, At(None))?,
         no_dead_letter: wire.dead_letter == Some(false),
         push: None,
+    })
+}
+
+/// What of it is named, checked together with what stays. Transport and push take the configuration to judge.
+pub fn queue_change(wire: &WireChange, current: &QueueSettings) -> Result<QueueChange, Fault> {
+    let seconds = |named: Option<Option<i64>>, now: Option<i64>| named.unwrap_or(now.map(|ms| ms / 1000));
+    let checked = queue_settings(&WireQueue {
+        max_running: wire.max_running.flatten(),
+        rate: wire.rate.clone().flatten(),
+        fairness_key: wire.fairness_key.clone().flatten(),
+        lease_ttl_seconds: seconds(wire.lease_ttl_seconds, current.lease_ttl_ms),
+        heartbeat_interval_seconds: seconds(wire.heartbeat_interval_seconds, current.heartbeat_ms),
+        ..WireQueue::default()
+    })?;
+    Ok(QueueChange {
+        max_running: wire.max_running.map(|_| checked.max_running),
+        rate: wire.rate.as_ref().map(|_| checked.rate),
+        fairness_key: wire.fairness_key.as_ref().map(|_| checked.fairness_key.clone()),
+        lease_ttl_ms: wire.lease_ttl_seconds.map(|_| checked.lease_ttl_ms),
+        heartbeat_ms: wire.heartbeat_interval_seconds.map(|_| checked.heartbeat_ms),
+        no_dead_letter: wire.dead_letter.map(|dead_letter| dead_letter == Some(false)),
+        ..QueueChange::default()
     })
 }
 

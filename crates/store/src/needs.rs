@@ -121,6 +121,10 @@ impl<'a> Needs<'a> {
                     needs.make_queues.entry(&set.queue).or_insert(set.reach.tenant());
                     needs.changed.insert(&set.queue);
                 }
+                Command::PatchQueue(patch) => {
+                    needs.queues.insert(&patch.queue);
+                    needs.changed.insert(&patch.queue);
+                }
                 Command::PauseQueue(pause) => {
                     needs.make_queues.entry(&pause.queue).or_insert(pause.reach.tenant());
                     needs.changed.insert(&pause.queue);

@@ -101,6 +101,12 @@ def test_unknown_things_have_errors_of_their_own(client: Client) -> None:
 
 
 def test_queues_are_set_paused_and_resumed(client: Client, queue: str) -> None:
+    with pytest.raises(errors.QueueNotFound, match="no such queue"):
+        client.change_queue(queue, max_running=3)
+    client.set_queue(queue, {"max_running": 1, "fairness_key": "tenant"})
+    changed = client.change_queue(queue, max_running=2)
+    assert changed.limits == {"max_running": 2, "fairness_key": "tenant"}
+    assert client.change_queue(queue, max_running=None).limits == {"fairness_key": "tenant"}
     shown = client.set_queue(queue, {"max_running": 3})
     assert shown.limits["max_running"] == 3
     assert client.pause_queue(queue).paused

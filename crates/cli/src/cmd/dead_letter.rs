@@ -9,6 +9,7 @@ use tenure_contract::user::{DeadLetter, Redrive, RedriveFilter, RedriveRequest};
 use tenure_contract::words::RedriveState;
 
 use super::connect::{ClientArgs, pages};
+use super::ids;
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -133,6 +134,10 @@ fn table(letters: &[DeadLetter], now: Timestamp) -> String {
 }
 
 async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Result<Exit> {
+    let mut tasks = Vec::with_capacity(args.tasks.len());
+    for task in &args.tasks {
+        tasks.push(ids::task(client, task).await?);
+    }
     let Which { queue, operator, reason, tenant } = args.which;
     let filter = RedriveFilter {
         queue,
@@ -142,7 +147,7 @@ async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Resu
         tenant,
         after: args.after,
         before: args.before,
-        task_ids: (!args.tasks.is_empty()).then_some(args.tasks),
+        task_ids: (!tasks.is_empty()).then_some(tasks),
     };
     if filter == RedriveFilter::default() {
         return Err(Stop::usage("no dead letters selected").hint("name tasks, or use --queue").into());

@@ -10,6 +10,7 @@ pub mod dead_letter;
 pub mod demo;
 pub mod dev_certs;
 pub mod doctor;
+pub mod ids;
 pub mod login;
 pub mod outbox;
 pub mod push;

@@ -2,11 +2,11 @@
 
 use anyhow::Context;
 use jiff::Timestamp;
-use tenure_client::Client;
-use tenure_contract::user::{Page, PushSettings, Queue, QueuePaused, QueueSettings, Rate};
+use tenure_client::{Client, ClientError};
+use tenure_contract::user::{Page, PushSettings, Queue, QueueChange, QueuePaused, QueueSettings, Rate};
 
 use super::connect::{ClientArgs, all_pages};
-use crate::exit::{CODES, Exit};
+use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, Card, cell, cell_or_dash, clean, number};
 use crate::times;
 
@@ -25,7 +25,9 @@ enum Command {
     List,
     /// Show all settings of a queue
     Show(One),
-    /// Replace all settings of a queue
+    /// Create a queue
+    Create(Box<CreateArgs>),
+    /// Change the settings of a queue; what is not named stays
     Set(Box<SetArgs>),
     /// Pause a queue: no new tasks start, running tasks continue
     Pause(One),
@@ -41,11 +43,19 @@ struct One {
 }
 
 const SET_DETAILS: &str = "\
-The whole setting is replaced: a limit that is not named here is lifted. Only its transport and where its \
-tasks are pushed stay as they are. A queue that does not exist is made.
+Only what is named changes; `none` removes a limit. A queue that does not exist is an error unless --create is given.
 
 A queue with --push-url pushes its tasks to a worker of the callback contract, and no worker can claim them. The other \
 --push flags go with it: the whole block is replaced. --no-push makes it a queue that workers claim from.";
+
+#[derive(Debug, clap::Args)]
+struct CreateArgs {
+    /// Name of the queue
+    #[arg(value_name = "QUEUE")]
+    name: String,
+    #[command(flatten)]
+    settings: Settings,
+}
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = SET_DETAILS)]
@@ -53,29 +63,86 @@ struct SetArgs {
     /// Name of the queue
     #[arg(value_name = "QUEUE")]
     name: String,
-    /// Maximum number of tasks running at once
-    #[arg(long, value_name = "N")]
-    max_running: Option<i64>,
-    /// Maximum number of tasks started per second, with an optional burst: 50 or 50/100
-    #[arg(long, value_name = "N[/BURST]", value_parser = rate)]
-    rate: Option<Rate>,
-    /// Rotate between the values of tenant, workspace or tag:NAME
-    #[arg(long, value_name = "KEY")]
-    fairness: Option<String>,
-    /// How long a worker may be silent [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = times::seconds)]
-    lease_ttl: Option<i64>,
-    /// How often workers send heartbeats [default: a third of the lease]
-    #[arg(long, value_name = "TIME", value_parser = times::seconds)]
-    heartbeat: Option<i64>,
+    /// Create the queue if it does not exist
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// A value, or `none` for the default.
+#[derive(Debug, Clone)]
+struct OrNone<T>(Option<T>);
+
+fn or_none<T>(parse: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<OrNone<T>, String> + Clone {
+    move |text| if text == "none" { Ok(OrNone(None)) } else { parse(text).map(|value| OrNone(Some(value))) }
+}
+
+#[derive(Debug, clap::Args)]
+struct Settings {
+    /// Maximum number of tasks running at once, or none
+    #[arg(long, value_name = "N", value_parser = or_none(count))]
+    max_running: Option<OrNone<i64>>,
+    /// Maximum number of tasks started per second, with an optional burst: 50 or 50/100, or none
+    #[arg(long, value_name = "N[/BURST]", value_parser = or_none(rate))]
+    rate: Option<OrNone<Rate>>,
+    /// Rotate between the values of tenant, workspace or tag:NAME, or none
+    #[arg(long, value_name = "KEY", value_parser = or_none(text))]
+    fairness: Option<OrNone<String>>,
+    /// How long a worker may be silent, or none [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = or_none(times::seconds))]
+    lease_ttl: Option<OrNone<i64>>,
+    /// How often workers send heartbeats, or none [default: a third of the lease]
+    #[arg(long, value_name = "TIME", value_parser = or_none(times::seconds))]
+    heartbeat: Option<OrNone<i64>>,
     /// Do not keep tasks that fail for good as dead letters
     #[arg(long)]
     no_dead_letter: bool,
+    /// Keep tasks that fail for good as dead letters
+    #[arg(long, conflicts_with = "no_dead_letter")]
+    dead_letter: bool,
     /// Transport of wake-ups: embedded, redis or sqs [default: as it is]
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
     #[command(flatten)]
     push: PushArgs,
+}
+
+impl Settings {
+    fn change(self) -> QueueChange {
+        QueueChange {
+            max_running: self.max_running.map(|named| named.0),
+            rate: self.rate.map(|named| named.0),
+            fairness_key: self.fairness.map(|named| named.0),
+            lease_ttl_seconds: self.lease_ttl.map(|named| named.0),
+            heartbeat_interval_seconds: self.heartbeat.map(|named| named.0),
+            dead_letter: (self.no_dead_letter || self.dead_letter).then_some(Some(self.dead_letter)),
+            transport: self.transport,
+            push: self.push.block(),
+        }
+    }
+}
+
+/// The same for a queue that does not exist yet.
+fn whole(change: QueueChange) -> QueueSettings {
+    QueueSettings {
+        max_running: change.max_running.flatten(),
+        rate: change.rate.flatten(),
+        fairness_key: change.fairness_key.flatten(),
+        lease_ttl_seconds: change.lease_ttl_seconds.flatten(),
+        heartbeat_interval_seconds: change.heartbeat_interval_seconds.flatten(),
+        dead_letter: change.dead_letter.flatten(),
+        transport: change.transport,
+        push: change.push,
+    }
+}
+
+fn count(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "write a whole number, or none".to_owned())
+}
+
+fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
 }
 
 /// Where and how tasks are pushed.
@@ -143,6 +210,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::List => list(&client, json).await?,
         Command::Show(one) => show(&client, &one.name, json).await?,
+        Command::Create(args) => create(&client, *args, json).await?,
         Command::Set(args) => set(&client, *args, json).await?,
         Command::Pause(one) => {
             let paused = client.pause_queue(&one.name).await.context("the queue was not paused")?;
@@ -172,18 +240,34 @@ async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
     if json { output::json(&queue) } else { output::line(card(&queue, Timestamp::now())) }
 }
 
+async fn create(client: &Client, args: CreateArgs, json: bool) -> anyhow::Result<()> {
+    match client.queue(&args.name).await {
+        Ok(queue) => {
+            let message = format!("queue {} exists already", clean(&queue.name));
+            return Err(Stop::new(Exit::Refused, message).hint("tenure queue set changes it").into());
+        }
+        Err(error) if is_unknown(&error) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let settings = whole(args.settings.change());
+    let queue = client.set_queue(&args.name, &settings).await.context("the queue was not created")?;
+    say(queue, json)
+}
+
 async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
-    let settings = QueueSettings {
-        max_running: args.max_running,
-        rate: args.rate,
-        fairness_key: args.fairness,
-        lease_ttl_seconds: args.lease_ttl,
-        heartbeat_interval_seconds: args.heartbeat,
-        dead_letter: args.no_dead_letter.then_some(false),
-        transport: args.transport,
-        push: args.push.block(),
+    let change = args.settings.change();
+    let queue = match client.change_queue(&args.name, &change).await {
+        Err(error) if args.create && is_unknown(&error) => client.set_queue(&args.name, &whole(change)).await,
+        answer => answer,
     };
-    let queue = client.set_queue(&args.name, &settings).await.context("the queue was not changed")?;
+    say(queue.context("the queue was not changed")?, json)
+}
+
+fn is_unknown(error: &ClientError) -> bool {
+    error.word() == Some("queue_not_found")
+}
+
+fn say(queue: Queue, json: bool) -> anyhow::Result<()> {
     if json { output::json(&queue) } else { output::line(table(&[queue], Timestamp::now())) }
 }
 

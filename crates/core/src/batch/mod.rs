@@ -206,6 +206,9 @@ impl World {
             Command::Hello(hello) => self.hello(hello),
             Command::Redrive(redrive) => Ok(self.redrive(redrive)),
             Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, set)),
+            Command::PatchQueue(patch) => {
+                self.with_queue(&patch.queue, &patch.reach, |queue| pause::patch(queue, patch))
+            }
             Command::PauseQueue(pause) => {
                 self.with_queue(&pause.queue, &pause.reach, |queue| pause::pause(queue, pause.paused))
             }
@@ -411,7 +414,7 @@ impl World {
 
     fn with_queue(&mut self, name: &Arc<str>, reach: &Reach, change: impl FnOnce(&Queue) -> Queue) -> Outcome {
         let Some(cell) = self.names.get(name).and_then(|id| self.queues.get_mut(id)) else {
-            unreachable!("the store makes the queues that a setting names before it loads them")
+            return Err(Rejection::QueueNotFound);
         };
         pause::may_set(&cell.queue, reach)?;
         let changed = change(&cell.queue);

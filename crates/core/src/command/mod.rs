@@ -339,6 +339,7 @@ pub enum Command {
     Redrive(redrive::Redrive),
     Hello(hello::Hello),
     SetQueue(pause::SetQueue),
+    PatchQueue(pause::PatchQueue),
     PauseQueue(pause::PauseQueue),
     Callback(callback::Callback),
     TakePush(push::TakePush),

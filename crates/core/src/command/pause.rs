@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Reach, Rejection};
-use crate::queue::{Bucket, Queue, QueueSettings, Transport};
+use crate::queue::{Bucket, FairnessKey, Push, Queue, QueueSettings, Rate, Transport};
+use crate::time::DurationMs;
 
 /// The whole setting, in place of what was there. A queue that does not exist becomes one of the tenant that the reach
 /// names, or one that all share.
@@ -16,6 +17,44 @@ pub struct SetQueue {
     /// Where its tasks are pushed stays as it is, whatever the settings say.
     pub keep_push: bool,
     pub reach: Reach,
+}
+
+/// Changes what is named, at a queue that exists; what is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PatchQueue {
+    pub queue: Arc<str>,
+    pub change: QueueChange,
+    pub reach: Reach,
+}
+
+/// An inner `None` is the default: no limit, no push.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct QueueChange {
+    pub max_running: Option<Option<u32>>,
+    pub rate: Option<Option<Rate>>,
+    pub fairness_key: Option<Option<FairnessKey>>,
+    pub lease_ttl_ms: Option<Option<DurationMs>>,
+    pub heartbeat_ms: Option<Option<DurationMs>>,
+    pub no_dead_letter: Option<bool>,
+    pub transport: Option<Transport>,
+    pub push: Option<Option<Arc<Push>>>,
+}
+
+impl QueueChange {
+    /// The settings with the change in them.
+    pub fn applied(&self, settings: &QueueSettings) -> QueueSettings {
+        let QueueSettings { max_running, rate, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter, push } =
+            settings.clone();
+        QueueSettings {
+            max_running: self.max_running.unwrap_or(max_running),
+            rate: self.rate.unwrap_or(rate),
+            fairness_key: self.fairness_key.clone().unwrap_or(fairness_key),
+            lease_ttl_ms: self.lease_ttl_ms.unwrap_or(lease_ttl_ms),
+            heartbeat_ms: self.heartbeat_ms.unwrap_or(heartbeat_ms),
+            no_dead_letter: self.no_dead_letter.unwrap_or(no_dead_letter),
+            push: self.push.clone().unwrap_or(push),
+        }
+    }
 }
 
 /// Pause stops grants; running work goes on. It makes a queue as [`SetQueue`] does.
@@ -54,6 +93,12 @@ pub fn set(queue: &Queue, set: &SetQueue) -> Queue {
     Queue { settings, transport, bucket, fair_cursor, ..queue.clone() }
 }
 
+pub fn patch(queue: &Queue, patch: &PatchQueue) -> Queue {
+    let settings = patch.change.applied(&queue.settings);
+    let (name, reach) = (Arc::clone(&patch.queue), patch.reach.clone());
+    set(queue, &SetQueue { queue: name, settings, transport: patch.change.transport, keep_push: false, reach })
+}
+
 pub fn pause(queue: &Queue, paused: bool) -> Queue {
     Queue { paused, ..queue.clone() }
 }
@@ -62,7 +107,6 @@ pub fn pause(queue: &Queue, paused: bool) -> Queue {
 mod tests {
     use super::*;
     use crate::command::testing::{at, queue};
-    use crate::queue::{FairnessKey, Push, Rate};
 
     fn set(queue: &Queue, settings: &QueueSettings, transport: Option<Transport>) -> Queue {
         super::set(queue, &setting(settings, transport, false))
@@ -134,5 +178,28 @@ mod tests {
         assert_eq!((&kept.settings.push, kept.settings.max_running), (&pushed.push, Some(3)));
         assert_eq!(kept.transport, Transport::Embedded);
         assert_eq!(set(&queue, &slots, None).settings.push, None);
+    }
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_nothing_else() {
+        let rate = Some(Rate { per_second: 5.0, burst: 5.0 });
+        let settings = QueueSettings {
+            max_running: Some(3),
+            rate,
+            fairness_key: Some(FairnessKey::Tenant),
+            lease_ttl_ms: Some(10_000),
+            heartbeat_ms: Some(1_000),
+            no_dead_letter: true,
+            push: None,
+        };
+        let mut used = set(&queue(), &settings, Some(Transport::Redis));
+        used.spend(at(0));
+        let patched = |change| patch(&used, &PatchQueue { queue: "q".into(), change, reach: Reach::All });
+        assert_eq!(patched(QueueChange::default()), used);
+        let more = patched(QueueChange { max_running: Some(Some(9)), ..QueueChange::default() });
+        assert_eq!(more.settings, QueueSettings { max_running: Some(9), ..settings.clone() });
+        assert_eq!((more.bucket, more.transport), (used.bucket, Transport::Redis));
+        let open = patched(QueueChange { rate: Some(None), no_dead_letter: Some(false), ..QueueChange::default() });
+        assert_eq!(open.settings, QueueSettings { rate: None, no_dead_letter: false, ..settings });
     }
 }

@@ -59,6 +59,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET", "/api/v1/queues", User(Read)),
     ("GET", "/api/v1/queues/{name}", User(Read)),
     ("PUT", "/api/v1/queues/{name}", User(Api)),
+    ("PATCH", "/api/v1/queues/{name}", User(Api)),
     ("POST", "/api/v1/queues/{name}/pause", User(Api)),
     ("POST", "/api/v1/queues/{name}/resume", User(Api)),
     ("GET", "/api/v1/dead-letters", User(Read)),
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_document_and_the_rules_name_the_same_routes_and_scopes() {
-        let document: serde_json::Value = serde_json::from_str(crate::openapi::document()).unwrap();
+        let document: Value = serde_json::from_str(crate::openapi::document()).unwrap();
         let mut served = BTreeMap::new();
         for (path, operations) in document["paths"].as_object().unwrap() {
             for (method, operation) in operations.as_object().unwrap() {

@@ -15,7 +15,7 @@ use tenure_engine::random_bits;
 use tenure_engine::store::{DeadLetterFilter, NewRedrive, RedriveFilter};
 
 use super::tasks::{cursor, narrowed};
-use super::{query, respond};
+use super::{query, queues, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::api::errors::refuse;
@@ -72,6 +72,9 @@ pub async fn list(
             limit,
         };
         let page = app.engine.dead_letters(&filter).await?;
+        if let (true, Some(queue)) = (page.items.is_empty(), &filter.filter.queue) {
+            queues::found(&app, &caller, queue).await?;
+        }
         Ok(Page { items: page.items.iter().filter_map(render::dead_letter).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)
@@ -102,6 +105,9 @@ pub async fn redrive(
             Some(key) => Some(validate::words(key, "idempotency_key", limits::IDEMPOTENCY_KEY_BYTES)?),
         };
         let filter = filter(request.filter, &caller)?;
+        if let Some(queue) = &filter.queue {
+            queues::found(&app, &caller, queue).await?;
+        }
         if request.dry_run {
             let matched = app.engine.count_dead_letters(&filter).await?;
             return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state: RedriveState::DryRun });

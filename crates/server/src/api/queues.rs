@@ -9,10 +9,12 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
-use tenure_contract::user::{Page, Queue, QueuePage, QueuePaused, QueueSettings};
-use tenure_core::command::pause::{PauseQueue, SetQueue};
+use tenure_contract::suggest;
+use tenure_contract::user::{Page, PushSettings, Queue, QueueChange, QueuePage, QueuePaused, QueueSettings};
+use tenure_core::command::Reach;
+use tenure_core::command::pause::{PatchQueue, PauseQueue, QueueChange as CoreChange, SetQueue};
 use tenure_core::limits;
-use tenure_core::queue::{QueueSettings as CoreSettings, Transport};
+use tenure_core::queue::{Push, QueueSettings as CoreSettings, Transport};
 use tenure_engine::store::QueueStats;
 
 use super::{query, respond};
@@ -27,7 +29,7 @@ use crate::{audit, push, render, validate};
 pub fn router() -> Router<App> {
     Router::new()
         .route("/api/v1/queues", get(list))
-        .route("/api/v1/queues/{name}", put(set).get(show))
+        .route("/api/v1/queues/{name}", put(set).patch(change).get(show))
         .route("/api/v1/queues/{name}/pause", post(pause))
         .route("/api/v1/queues/{name}/resume", post(resume))
 }
@@ -70,9 +72,17 @@ pub async fn show(
     Extension(caller): User,
     Path(name): Path<String>,
 ) -> Response {
-    let answer =
-        async { stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::NotFound(Thing::Queue)) };
-    respond(answer.await, &id)
+    respond(found(&app, &caller, &name).await.as_ref().map(render::queue).map_err(Clone::clone), &id)
+}
+
+/// The queue of this name, if the caller may see it.
+pub async fn found(app: &App, caller: &Caller, name: &str) -> Result<QueueStats, Fault> {
+    if let Some(stats) = stats(app, caller, name).await? {
+        return Ok(stats);
+    }
+    let page = app.engine.queues(caller.queues_of(), None, limits::LIST_LIMIT_MAX).await?;
+    let near = suggest::nearest(name, page.items.iter().map(|stats| &*stats.queue.name));
+    Err(Fault::QueueNotFound { near: near.map(ToOwned::to_owned) })
 }
 
 async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueStats>, Fault> {
@@ -106,29 +116,72 @@ pub async fn set(
     let answer = async {
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
         let queue = validate::name(&name, "name")?;
-        let transport =
-            settings.transport.as_deref().map(|asked| app.transports.of_queue(&queue, asked)).transpose()?;
+        let current = stats(&app, &caller, &name).await?;
         let (reach, keep_push) = (caller.tenant_reach(), settings.push.is_none());
-        let push = match &settings.push {
-            None if transport.is_some_and(Transport::is_external) => {
-                stats(&app, &caller, &name).await?.and_then(|stats| stats.queue.settings.push)
-            }
-            None | Some(None) => None,
-            Some(Some(wire)) => {
-                let targets = app.push.as_ref().map(Live::get);
-                Some(Arc::new(push::block(wire, targets.as_deref(), &reach).await?))
-            }
-        };
-        if push.is_some() && transport.is_some_and(Transport::is_external) {
-            let message = "a push queue has no transport: omit it, or remove the push block";
-            return Err(Fault::invalid("transport", message));
-        }
-        let settings = CoreSettings { push, ..validate::queue_settings(&settings)? };
+        let asked = settings.transport.as_deref();
+        let (transport, push) = way(&app, &queue, current.as_ref(), asked, &settings.push, &reach).await?;
+        let settings = CoreSettings { push: push.flatten(), ..validate::queue_settings(&settings)? };
         app.engine.set_queue(SetQueue { queue, settings, transport, keep_push, reach }).await??;
         stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
     let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;
     respond(answer, &id)
+}
+
+/// Change what is named about a queue; everything else stays
+#[utoipa::path(patch, path = "/api/v1/queues/{name}", operation_id = "change_queue", tag = "queues", params(("name" = String, Path)),
+    request_body = QueueChange, security(("api_key" = ["api"])),
+    responses((status = 200, body = Queue, description = "The queue with its new settings")))]
+pub async fn change(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let wire: QueueChange = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        let current = found(&app, &caller, &name).await?;
+        let (queue, reach) = (Arc::clone(&current.queue.name), caller.tenant_reach());
+        let asked = wire.transport.as_deref();
+        let (transport, push) = way(&app, &queue, Some(&current), asked, &wire.push, &reach).await?;
+        let change = validate::queue_change(&wire, &current.queue.settings)?;
+        let change = CoreChange { transport, push, ..change };
+        app.engine.patch_queue(PatchQueue { queue, change, reach }).await??;
+        found(&app, &caller, &name).await.as_ref().map(render::queue).map_err(Clone::clone)
+    };
+    let answer = audit::operation(&app, &caller, &id, "queue.set", &name, answer.await).await;
+    respond(answer, &id)
+}
+
+/// What carries wake-ups and where tasks are pushed, of which a queue can have only one. `None` stays as it is.
+async fn way(
+    app: &App,
+    queue: &Arc<str>,
+    current: Option<&QueueStats>,
+    transport: Option<&str>,
+    push: &Option<Option<PushSettings>>,
+    reach: &Reach,
+) -> Result<(Option<Transport>, Option<Option<Arc<Push>>>), Fault> {
+    let transport = transport.map(|asked| app.transports.of_queue(queue, asked)).transpose()?;
+    let push = match push {
+        None => None,
+        Some(None) => Some(None),
+        Some(Some(wire)) => {
+            let targets = app.push.as_ref().map(Live::get);
+            Some(Some(Arc::new(push::block(wire, targets.as_deref(), reach).await?)))
+        }
+    };
+    let pushes = match &push {
+        None => current.is_some_and(|stats| stats.queue.settings.push.is_some()),
+        Some(push) => push.is_some(),
+    };
+    if pushes && transport.is_some_and(Transport::is_external) {
+        let message = "a push queue has no transport: omit it, or remove the push block";
+        return Err(Fault::invalid("transport", message));
+    }
+    Ok((transport, push))
 }
 
 /// Stop grants of a queue; running work continues
@@ -158,7 +211,7 @@ pub async fn resume(
 }
 
 async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
-    let queue = validate::name(name, "name")?;
+    let queue = found(app, caller, name).await?.queue.name;
     let queue = app.engine.pause_queue(PauseQueue { queue, paused, reach: caller.tenant_reach() }).await??;
     Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused })
 }

@@ -24,7 +24,7 @@ use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::TaskFilter;
 
-use super::{query, respond, words};
+use super::{query, queues, respond, words};
 use crate::access::guard::User;
 use crate::api::errors::refuse;
 use crate::error::Fault;
@@ -181,6 +181,9 @@ pub async fn list(
             limit,
         };
         let page = app.engine.tasks(&filter).await?;
+        if let (true, Some(queue)) = (page.items.is_empty(), &filter.queue) {
+            queues::found(&app, &caller, queue).await?;
+        }
         Ok(Page { items: page.items.iter().map(render::task).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)

@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tenure_contract::suggest;
 use tenure_core::command::Rejection;
 
 use crate::error::{BadRequest, Credential, Fault, Forbidden, Setting, Thing, Unavailable};
@@ -28,6 +29,10 @@ impl Wording {
         match fault {
             Fault::Request(wrong) => Self::of_request(wrong),
             Fault::NotFound(thing) => Self::new(StatusCode::NOT_FOUND, not_found(*thing), thing),
+            Fault::QueueNotFound { near } => {
+                let message = format!("no such queue{}", suggest::meant(near.as_deref()));
+                Self::new(StatusCode::NOT_FOUND, "queue_not_found", message)
+            }
             Fault::MethodNotAllowed => Self::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method_not_allowed",
@@ -112,7 +117,6 @@ impl Wording {
 const fn not_found(thing: Thing) -> &'static str {
     match thing {
         Thing::Path => "not_found",
-        Thing::Queue => "queue_not_found",
         Thing::ApiKey => "api_key_not_found",
         Thing::Tenant => "tenant_not_found",
         Thing::TaskKey => "task_key_not_found",

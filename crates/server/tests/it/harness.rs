@@ -312,6 +312,10 @@ impl Server {
         self.call(Method::PUT, path, &[], Some(&body)).await
     }
 
+    pub async fn patch(&self, path: &str, body: Value) -> Answer {
+        self.call(Method::PATCH, path, &[], Some(&body)).await
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Method::GET, path, &[], None).await
     }

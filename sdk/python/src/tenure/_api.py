@@ -237,6 +237,10 @@ def set_queue(name: str, settings: Mapping[str, Any]) -> Call[Queue]:
     return Call("PUT", ("api", "v1", "queues", name), Queue.read, body=_encode(dict(settings)), repeatable=True)
 
 
+def change_queue(name: str, change: Mapping[str, Any]) -> Call[Queue]:
+    return Call("PATCH", ("api", "v1", "queues", name), Queue.read, body=_encode(dict(change)), repeatable=True)
+
+
 def pause_queue(name: str, paused: bool) -> Call[QueuePaused]:
     return _post(["queues", name, "pause" if paused else "resume"], QueuePaused.read, repeatable=True)
 

@@ -169,8 +169,12 @@ class Client:
         return self._call(_api.queues(cursor))
 
     def set_queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
-        """Replaces the settings of a queue: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
+        """Creates a queue, or replaces its settings: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
         return self._call(_api.set_queue(name, settings))
+
+    def change_queue(self, name: str, **change: Any) -> Queue:
+        """Changes what is named about a queue that exists, such as `max_running=5`; None resets to the default."""
+        return self._call(_api.change_queue(name, change))
 
     def pause_queue(self, name: str) -> QueuePaused:
         """Stops grants; running work goes on."""

@@ -61,6 +61,7 @@ __all__ = [
     "TokenTtlTooShort",
     "Unauthorized",
     "Unavailable",
+    "UnknownField",
     "Unreported",
     "UnsupportedMediaType",
     "WorkerError",
@@ -172,6 +173,12 @@ class InvalidArgument(RequestError):
     """One value is missing, of the wrong type or out of range: see `field`."""
 
     word = "invalid_argument"
+
+
+class UnknownField(RequestError):
+    """The request has a field or a parameter that the server does not know: see `field`."""
+
+    word = "unknown_field"
 
 
 class TokenTtlTooShort(RequestError):

@@ -11,6 +11,7 @@ use tenure_client::RunState;
 use tenure_client::run::Run;
 
 use super::connect::ClientArgs;
+use super::ids;
 use crate::exit::{CODES, Exit};
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +54,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         Command::Submit(args) => submit::run(&client, args, json).await,
         Command::List(args) => list::run(&client, args, json).await,
         Command::Show(args) => tree::run(&client, args, json).await,
-        Command::Watch(one) => watch::run(&client, &one.id, json).await,
+        Command::Watch(one) => watch::run(&client, &ids::run(&client, &one.id).await?, json).await,
         Command::Cancel(args) => steer::cancel(&client, args, json).await,
         Command::Rerun(args) => steer::rerun(&client, args, json).await,
     }

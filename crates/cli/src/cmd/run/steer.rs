@@ -6,6 +6,7 @@ use tenure_client::{Client, RunState};
 use tenure_contract::user::CancelRequest;
 
 use super::{submit, watch};
+use crate::cmd::ids;
 use crate::exit::Exit;
 use crate::output::{self, clean};
 
@@ -24,7 +25,8 @@ pub struct CancelArgs {
 
 pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Result<Exit> {
     let request = CancelRequest { reason: args.reason, mode: args.now.then(|| "immediate".to_owned()) };
-    let canceled = client.cancel_run(&args.id, &request).await.context("the run was not canceled")?;
+    let canceled =
+        client.cancel_run(&ids::run(client, &args.id).await?, &request).await.context("the run was not canceled")?;
     if json {
         output::json(&canceled)?;
     } else if canceled.state == RunState::Canceling {
@@ -53,7 +55,7 @@ pub struct RerunArgs {
 
 pub async fn rerun(client: &Client, args: RerunArgs, json: bool) -> anyhow::Result<Exit> {
     let request = RerunRequest { mode: Some("from_failure".to_owned()), run_key: args.run_key };
-    let run = client.rerun(&args.id, &request).await.context("the run was not rerun")?;
+    let run = client.rerun(&ids::run(client, &args.id).await?, &request).await.context("the run was not rerun")?;
     let carried = run.counts.succeeded;
     let said = format!("{}; {carried} carried over", submit::sentence(&run));
     if args.wait {

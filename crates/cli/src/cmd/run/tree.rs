@@ -7,6 +7,7 @@ use tenure_client::run::{Run, RunTask};
 use tenure_client::{Client, TaskState};
 
 use super::counts;
+use crate::cmd::ids;
 use crate::exit::Exit;
 use crate::output::{self, Card, clean, dim, shortened, state_styled};
 use crate::times;
@@ -28,7 +29,7 @@ pub struct Args {
 }
 
 pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit> {
-    let run = client.run(&args.id).await?;
+    let run = client.run(&ids::run(client, &args.id).await?).await?;
     if json {
         output::json(&run)?;
     } else {

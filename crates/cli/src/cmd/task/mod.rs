@@ -10,6 +10,7 @@ use tenure_contract::user::Task;
 use tenure_contract::words::TaskState;
 
 use super::connect::ClientArgs;
+use super::ids;
 use crate::exit::{CODES, Exit};
 
 #[derive(Debug, clap::Args)]
@@ -55,12 +56,12 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::Submit(args) => submit::run(&client, *args, json).await,
         Command::List(args) => list::run(&client, args, json).await,
-        Command::Show(one) => card::show(&client, &one.id, json).await,
-        Command::Watch(one) => watch::run(&client, &one.id, json).await,
-        Command::Attempts(one) => card::attempts(&client, &one.id, json).await,
-        Command::Why(one) => card::why(&client, &one.id, json).await,
+        Command::Show(one) => card::show(&client, &ids::task(&client, &one.id).await?, json).await,
+        Command::Watch(one) => watch::run(&client, &ids::task(&client, &one.id).await?, json).await,
+        Command::Attempts(one) => card::attempts(&client, &ids::task(&client, &one.id).await?, json).await,
+        Command::Why(one) => card::why(&client, &ids::task(&client, &one.id).await?, json).await,
         Command::Cancel(args) => steer::cancel(&client, args, json).await,
-        Command::Retry(one) => steer::retry(&client, &one.id, json).await,
+        Command::Retry(one) => steer::retry(&client, &ids::task(&client, &one.id).await?, json).await,
     }
 }
 

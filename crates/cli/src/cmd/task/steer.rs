@@ -3,6 +3,7 @@ use tenure_client::Client;
 use tenure_contract::user::CancelRequest;
 use tenure_contract::words::TaskState;
 
+use crate::cmd::ids;
 use crate::exit::Exit;
 use crate::output;
 
@@ -27,7 +28,8 @@ pub struct CancelArgs {
 pub async fn cancel(client: &Client, args: CancelArgs, json: bool) -> anyhow::Result<Exit> {
     let mode = args.immediate.then(|| "immediate".to_owned());
     let request = CancelRequest { reason: args.reason, mode };
-    let canceled = client.cancel(&args.id, &request).await.context("the task was not canceled")?;
+    let canceled =
+        client.cancel(&ids::task(client, &args.id).await?, &request).await.context("the task was not canceled")?;
     if json {
         output::json(&canceled)?;
     } else if canceled.state == TaskState::Canceled {

@@ -144,7 +144,7 @@ async fn queues_that_push_are_held_against_the_configuration() {
     let site = configured(config).await;
     assert_eq!(finding(&site.doctor(config).await, "push"), ("ok".into(), "no queue pushes tasks".into()));
     let url = "http://127.0.0.1:1/dispatch";
-    site.ok(&["queue", "set", "etl", "--push-url", url, "--push-secret-ref", "etl"]).await;
+    site.ok(&["queue", "create", "etl", "--push-url", url, "--push-secret-ref", "etl"]).await;
     let (status, message) = finding(&site.doctor(config).await, "push");
     assert!(status == "ok" && message.starts_with("1 queue pushes tasks"), "{status}: {message}");
 
@@ -181,7 +181,7 @@ async fn a_redis_is_looked_at_and_left_alone() {
     assert_eq!(said(&config).await, ("ok".into(), "reached; no queue yet with the consumer group tenure".into()));
     assert_eq!(ask(&["DBSIZE"]), redis::Value::Int(0), "it made something");
 
-    site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
+    site.ok(&["queue", "create", "etl", "--transport", "redis"]).await;
     let (status, message) = said(&config).await;
     assert!(status == "ok" && message.starts_with("reached; 1 queue with the consumer group tenure"), "{message}");
     let (status, message) = said("{}\n").await;
@@ -213,7 +213,7 @@ async fn sqs_is_looked_at_and_left_alone() {
     let site = configured(&config).await;
     let said = async |config: &str| finding(&site.doctor(config).await, "sqs");
     assert_eq!(said(&config).await, ("ok".into(), "reached; no queue yet with this transport".into()));
-    site.ok(&["queue", "set", "etl", "--transport", "sqs"]).await;
+    site.ok(&["queue", "create", "etl", "--transport", "sqs"]).await;
     assert_eq!(said(&config).await, ("fail".into(), "the queue t-etl does not exist".into()));
     let creating = config.replace("queue_prefix", "create_queues: true, queue_prefix");
     let (status, message) = said(&creating).await;

@@ -9,8 +9,19 @@ use crate::commands::kit::{SOON, Site, code};
 async fn a_queue_is_set_paused_and_resumed() {
     let site = Site::new().await;
     assert!(site.ok(&["queue", "list"]).await.starts_with("No queues."));
-    let args =
-        ["queue", "set", "etl", "--max-running", "3", "--rate", "5/10", "--fairness", "tag:team", "--lease-ttl", "30s"];
+    let args = [
+        "queue",
+        "create",
+        "etl",
+        "--max-running",
+        "3",
+        "--rate",
+        "5/10",
+        "--fairness",
+        "tag:team",
+        "--lease-ttl",
+        "30s",
+    ];
     let set = site.json(&args).await;
     assert_eq!(
         set["limits"],
@@ -18,9 +29,29 @@ async fn a_queue_is_set_paused_and_resumed() {
     );
     let table = site.ok(&["queue", "list"]).await;
     assert!(table.contains("3 running; 5/s, burst 10; fair by tag:team; lease 30s"), "{table}");
-    // The whole setting is replaced.
+    assert_eq!(code(&site.run(&args).await), 4, "it exists");
+    // Only what is named changes.
+    let limits = set["limits"].clone();
     let set = site.json(&["queue", "set", "etl", "--no-dead-letter"]).await;
-    assert_eq!((&set["limits"], &set["dead_letter"]), (&json!({}), &json!(false)));
+    assert_eq!((&set["limits"], &set["dead_letter"]), (&limits, &json!(false)));
+    let set = site.json(&["queue", "set", "etl", "--rate", "none", "--fairness", "none", "--dead-letter"]).await;
+    assert_eq!((&set["limits"], &set["dead_letter"]), (&json!({"max_running": 3}), &json!(true)));
+
+    // A name that does not exist makes no queue, wherever it is written.
+    for wrong in [
+        &["queue", "set", "elt", "--max-running", "1"][..],
+        &["queue", "pause", "elt"],
+        &["queue", "show", "elt"],
+        &["task", "list", "--queue", "elt"],
+        &["dead-letter", "list", "--queue", "elt"],
+        &["dead-letter", "redrive", "--queue", "elt", "--yes"],
+    ] {
+        let output = site.run(wrong).await;
+        assert_eq!(code(&output), 3, "{wrong:?}");
+        assert!(output.stderr.contains("no such queue; did you mean `etl`?"), "{}", output.stderr);
+    }
+    assert_eq!(site.json(&["queue", "list"]).await["items"].as_array().unwrap().len(), 1);
+    assert_eq!(site.json(&["queue", "set", "new", "--create", "--max-running", "7"]).await["limits"]["max_running"], 7);
 
     assert_eq!(site.ok(&["queue", "pause", "etl"]).await, "Queue etl is paused; running tasks continue.\n");
     let id = site.submit(&["etl", "echo"]).await;

@@ -18,7 +18,7 @@ async fn site(settings: &[(&str, &str)]) -> Site {
 async fn a_queue_is_set_to_a_transport() {
     // Nothing listens there: a transport that is down holds up nobody.
     let site = site(&[("TENURE_REDIS__URL", "redis://127.0.0.1:1")]).await;
-    assert_eq!(site.json(&["queue", "set", "etl", "--transport", "redis"]).await["transport"], "redis");
+    assert_eq!(site.json(&["queue", "create", "etl", "--transport", "redis"]).await["transport"], "redis");
     assert_eq!(site.json(&["queue", "set", "etl", "--max-running", "3"]).await["transport"], "redis");
     let table = site.ok(&["queue", "list"]).await;
     let row: Vec<_> = table.lines().nth(1).unwrap_or_default().split_whitespace().take(3).collect();
@@ -36,7 +36,7 @@ async fn the_outbox_is_listed() {
     // Nothing listens there, so wake-ups wait.
     let site = site(&[("TENURE_REDIS__URL", "redis://127.0.0.1:1")]).await;
     assert_eq!(site.ok(&["outbox", "list"]).await, "The outbox is empty.\n");
-    site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
+    site.ok(&["queue", "create", "etl", "--transport", "redis"]).await;
     let task = site.submit(&["etl", "echo"]).await;
     site.submit(&["etl", "echo"]).await;
     let all = site.json(&["outbox", "list"]).await;
@@ -85,7 +85,7 @@ async fn what_redis_refused_is_tried_again_when_somebody_says_so() {
     let site = site(&settings).await;
     // The place of the stream is taken.
     assert_eq!(ask(&redis, "SET tenure:etl x").await, "+OK");
-    site.ok(&["queue", "set", "etl", "--transport", "redis"]).await;
+    site.ok(&["queue", "create", "etl", "--transport", "redis"]).await;
     for _ in 0..3 {
         site.submit(&["etl", "echo"]).await;
     }

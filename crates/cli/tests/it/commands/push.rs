@@ -126,7 +126,8 @@ async fn a_queue_is_set_to_push_and_back() {
         finish(command).await
     };
     let worker = Worker::answering("202 Accepted");
-    let set = ["queue", "set", "etl", "--push-url", &worker.url, "--push-secret-ref", "etl", "--push-concurrency", "2"];
+    let set =
+        ["queue", "create", "etl", "--push-url", &worker.url, "--push-secret-ref", "etl", "--push-concurrency", "2"];
     let output = run(&set).await;
     assert_eq!(code(&output), 0, "{output:?}");
     assert!(output.stdout.contains("push http://127.0.0.1:"), "{output:?}");

@@ -106,7 +106,7 @@ async fn waiting_for_a_task_says_how_it_ended() {
 #[tokio::test]
 async fn a_running_task_is_watched_canceled_and_retried() {
     let site = Site::new().await;
-    site.ok(&["queue", "set", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
+    site.ok(&["queue", "create", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
     let mut worker = site.worker(&["--queue", "q", "--name", "w-1"]);
     worker.wait_for_stderr("worker started", SOON).await;
     let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 60000}"#]).await;

@@ -160,7 +160,7 @@ async fn up_is_a_server_with_a_worker() {
 #[tokio::test]
 async fn a_command_that_ends_well_after_a_cancel_has_succeeded() {
     let site = Site::new().await;
-    site.ok(&["queue", "set", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
+    site.ok(&["queue", "create", "q", "--lease-ttl", "20s", "--heartbeat", "1s"]).await;
     let ready = site.home.path().join("ready");
     let command = format!("late=trap 'echo 7; exit 0' TERM; touch {}; sleep 100 & wait", ready.display());
     let _worker = site.worker(&["--queue", "q", "--operator", &command]);

@@ -159,7 +159,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("GET", "/api/v1/runs/{id}") => (None, NotFound),
         ("POST", "/api/v1/runs/{id}/cancel" | "/api/v1/runs/{id}/rerun") => (None, NotFound),
         ("GET", "/api/v1/queues/{name}") => (None, NotFound),
-        ("PUT", "/api/v1/queues/{name}") => (Some(json!({"max_running": 5})), NotFound),
+        ("PUT" | "PATCH", "/api/v1/queues/{name}") => (Some(json!({"max_running": 5})), NotFound),
         ("POST", "/api/v1/queues/{name}/pause" | "/api/v1/queues/{name}/resume") => (None, NotFound),
         ("POST", "/api/v1/dead-letters/redrive") => {
             (Some(json!({"dry_run": true, "filter": {"tenant": tenant}})), Forbidden)

@@ -86,6 +86,10 @@ pub async fn put(server: &Server, who: &[Header<'_>], path: &str, body: Value) -
     server.call(Method::PUT, path, who, Some(&body)).await
 }
 
+pub async fn patch(server: &Server, who: &[Header<'_>], path: &str, body: Value) -> Answer {
+    server.call(Method::PATCH, path, who, Some(&body)).await
+}
+
 pub async fn delete(server: &Server, who: &[Header<'_>], path: &str) -> Answer {
     server.call(Method::DELETE, path, who, None).await
 }

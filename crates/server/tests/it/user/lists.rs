@@ -13,6 +13,8 @@ cases!(
         bad_queries_name_their_field,
         queues_are_set_shown_and_listed,
         a_setting_replaces_the_whole,
+        a_patch_changes_what_it_names,
+        a_queue_that_does_not_exist_is_not_found_and_not_made,
         a_transport_stays_until_another_one_is_named,
         a_paused_queue_lets_running_work_go_on,
         bad_settings_are_refused,
@@ -86,7 +88,6 @@ async fn tasks_are_filtered_by_every_field(server: Server) {
         ("workspace=prod", vec![&later]),
         ("queue=b&operator=x&state=Ready", vec![&ready]),
         ("queue=b&operator=x&state=Running", vec![]),
-        ("queue=none", vec![]),
     ] {
         let found = ids(&server.get(&format!("/api/v1/tasks?{query}")).await.ok());
         assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{query}");
@@ -141,6 +142,48 @@ async fn queues_are_set_shown_and_listed(server: Server) {
     }
     let refused = server.get("/api/v1/queues/missing").await.refused(404);
     assert_eq!((&refused["error"], &refused["code"]), (&json!("queue_not_found"), &json!("NOT_FOUND")));
+}
+
+async fn a_patch_changes_what_it_names(server: Server) {
+    let whole = json!({"max_running": 1, "rate": {"per_second": 5}, "fairness_key": "tenant", "lease_ttl_seconds": 30,
+        "heartbeat_interval_seconds": 10, "dead_letter": false});
+    let set = server.put("/api/v1/queues/q", whole).await.ok();
+    let patch = async |change: Value| server.patch("/api/v1/queues/q", change).await;
+    assert_eq!(patch(json!({})).await.ok(), set);
+    let mut expected = set.clone();
+    expected["limits"]["max_running"] = json!(9);
+    assert_eq!(patch(json!({"max_running": 9})).await.ok(), expected);
+    // Null is the default, and the rest stays.
+    let open = patch(json!({"max_running": null, "rate": null, "dead_letter": null})).await.ok();
+    assert_eq!((&open["limits"], &open["dead_letter"]), (&json!({"fairness_key": "tenant"}), &json!(true)));
+    assert_eq!((&open["lease_ttl_seconds"], &open["heartbeat_interval_seconds"]), (&json!(30), &json!(10)));
+    // What is named is judged with what stays.
+    assert_eq!(patch(json!({"lease_ttl_seconds": 5})).await.refused(422)["field"], "heartbeat_interval_seconds");
+    assert_eq!(patch(json!({"max_runing": 1})).await.refused(422)["error"], "unknown_field");
+    assert_eq!(server.queue("q").await, open);
+}
+
+async fn a_queue_that_does_not_exist_is_not_found_and_not_made(server: Server) {
+    server.submit(json!({"queue": "etl"})).await;
+    for answer in [
+        server.patch("/api/v1/queues/elt", json!({"max_running": 1})).await,
+        server.post("/api/v1/queues/elt/pause", json!({})).await,
+        server.post("/api/v1/queues/elt/resume", json!({})).await,
+        server.get("/api/v1/queues/elt").await,
+        server.get("/api/v1/tasks?queue=elt").await,
+        server.get("/api/v1/dead-letters?queue=elt").await,
+        server.post("/api/v1/dead-letters/redrive", json!({"filter": {"queue": "elt"}})).await,
+    ] {
+        let refused = answer.refused(404);
+        assert_eq!(
+            (&refused["error"], &refused["message"]),
+            (&json!("queue_not_found"), &json!("no such queue; did you mean `etl`?"))
+        );
+    }
+    assert_eq!(server.get("/api/v1/queues").await.ok()["items"].as_array().unwrap().len(), 1);
+    // One that is empty is there.
+    assert_eq!(server.get("/api/v1/dead-letters?queue=etl").await.ok()["items"], json!([]));
+    assert_eq!(server.get("/api/v1/tasks?queue=etl&state=Failed").await.ok()["items"], json!([]));
 }
 
 async fn a_setting_replaces_the_whole(server: Server) {
