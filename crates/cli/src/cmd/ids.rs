@@ -1,7 +1,7 @@
 //! Ids of tasks and runs as people type them: in any form, whole or the beginning of one.
 
 use tenure_client::{Client, RunFilter, TaskFilter};
-use tenure_engine::core::{RunId, TaskId};
+use tenure_core::{RunId, TaskId};
 
 use crate::cmd::connect::pages;
 use crate::exit::{Exit, Stop};

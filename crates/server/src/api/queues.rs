@@ -20,7 +20,7 @@ use tenure_engine::store::QueueStats;
 use super::{query, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
-use crate::error::{Fault, Thing};
+use crate::error::Fault;
 use crate::live::Live;
 use crate::request::{self, RequestId};
 use crate::state::App;
