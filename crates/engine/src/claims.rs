@@ -168,7 +168,7 @@ pub enum TaskClaim {
 /// A claim by queue is granted what there is, which may be nothing. The rules have no reason to refuse it.
 fn never_refused(claimed: Result<Claimed, Rejection>) -> Result<Claimed, EngineError> {
     claimed.map_err(|rejection| {
-        tracing::error!(?rejection, "a claim was refused");
+        tracing::error!(reason = ?rejection, "claim refused");
         EngineError::Internal
     })
 }

@@ -50,7 +50,7 @@ impl Wording {
             Fault::Unavailable(unavailable) => Self::of_unavailable(unavailable),
             Fault::NotConfigured(setting) => Self::new(StatusCode::SERVICE_UNAVAILABLE, unset(*setting), setting),
             Fault::Refused(rejection) => refusal(rejection).unwrap_or_else(|| {
-                tracing::error!(?rejection, "a contract has no word for a rejection");
+                tracing::error!(reason = ?rejection, "the contract has no word for this refusal");
                 Self::internal()
             }),
             Fault::Internal => Self::internal(),
