@@ -36,7 +36,8 @@ impl Target {
         let Some(address) = address else { bail!("{url} is not a server address such as http://127.0.0.1:7423") };
         let address = if has_port(address) { address.to_owned() } else { format!("{address}:80") };
         let secret = |value: String| -> Result<HeaderValue> {
-            let mut value = HeaderValue::from_str(&value).context("a credential holds what no header may hold")?;
+            let mut value = HeaderValue::from_str(&value)
+                .context("a credential contains characters that are not allowed in a header")?;
             value.set_sensitive(true);
             Ok(value)
         };

@@ -38,7 +38,7 @@ impl StoreChoice {
             url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
                 Ok(Self::PostgresAt(url.to_owned()))
             }
-            _ => Err("say sqlite, postgres, or the address of an empty database: postgres://user@host/database".into()),
+            _ => Err("use sqlite, postgres, or the address of an empty database: postgres://user@host/database".into()),
         }
     }
 
@@ -76,7 +76,9 @@ impl OwnPostgres {
         let cluster = Cluster::create(&programs, files.path()).await?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let server = Postmaster::start(&cluster, &programs, port, &[]).await?;
-        tenure_localpg::run(port, &format!("CREATE DATABASE {DATABASE}")).await.context("no database could be made")?;
+        tenure_localpg::run(port, &format!("CREATE DATABASE {DATABASE}"))
+            .await
+            .context("the database could not be created")?;
         let url = format!("postgres://{USER}@127.0.0.1:{port}/{DATABASE}");
         Ok(Self { server, url, _files: files })
     }
@@ -206,7 +208,8 @@ impl Stand {
             let _ = process.wait();
             bail!("the server did not start: {}", std::fs::read_to_string(log).unwrap_or_default().trim());
         };
-        let token = std::fs::read_to_string(folder.join("worker-token")).context("the server made no worker token")?;
+        let token =
+            std::fs::read_to_string(folder.join("worker-token")).context("the server created no worker token")?;
         Ok(Self { target: Target::new(url, Some(token.trim()), None)?, process: Some(process) })
     }
 

@@ -10,7 +10,7 @@ use tenure_contract::user::Page;
 
 /// Whoever read stdout, such as `head`, has had enough.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the output is closed")]
 pub struct ReaderGone;
 
 /// Writes a line to stdout.

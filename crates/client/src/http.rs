@@ -51,7 +51,7 @@ impl Roots {
         };
         match Certificate::from_pem_bundle(&pem) {
             Ok(roots) if !roots.is_empty() => Ok(Some(roots)),
-            Ok(_) | Err(_) => Err(format!("{what} holds no certificate in PEM")),
+            Ok(_) | Err(_) => Err(format!("{what} contains no PEM certificate")),
         }
     }
 }

@@ -74,7 +74,7 @@ fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, ConfigError>
         secrets.iter().find(|(_, secret)| !secret.reveal().bytes().all(|b| (0x20..0x7f).contains(&b)))
     {
         let key = if files.contains_key(name) { "push.secret_files" } else { "push.secrets" };
-        return Err(settings.wrong(key, format!("has a secret for `{name}` that is no line of ASCII")));
+        return Err(settings.wrong(key, format!("has a secret for `{name}` that is not one line of ASCII")));
     }
     Ok(secrets)
 }

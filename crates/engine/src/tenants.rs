@@ -104,7 +104,9 @@ impl Tenants {
             Ok(rows) => {
                 let limits = rows.into_iter().filter_map(|(tenant, text)| {
                     let limits = serde_json::from_str(&text);
-                    let limits = limits.inspect_err(|_| tracing::error!(tenant.id = tenant, "cannot decode the stored limits of a tenant"));
+                    let limits = limits.inspect_err(|_| {
+                        tracing::error!(tenant.id = tenant, "cannot decode the stored limits of a tenant")
+                    });
                     Some((tenant, limits.ok()?))
                 });
                 let limits = Arc::new(limits.collect::<LimitsByTenant>());

@@ -25,7 +25,7 @@ pub enum StoreError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error(
-        "the store has schema version {found} and takes binaries that know version {oldest} or later, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
+        "the store has schema version {found} and needs a binary that knows version {oldest} or later, this binary knows versions up to {known}: start a newer tenure, or restore a backup made before the upgrade"
     )]
     NewerSchema { found: i64, oldest: i64, known: i64 },
     #[error(

@@ -19,7 +19,7 @@ pub const DEV_CERTS_DAYS: u64 = 30;
 /// Clocks of containers and virtual machines can be a little behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
-const NOTE: &str = "# Made by `tenure dev-certs` for local use. Throwaway: never use it in production.\n";
+const NOTE: &str = "# Created by `tenure dev-certs` for local use. Throwaway: never use it in production.\n";
 
 /// Makes a CA, a certificate for a server, one for a control plane that calls workers, and one for each worker, in
 /// files of `dir`. Returns the files. Overwrites nothing.

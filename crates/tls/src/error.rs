@@ -14,11 +14,11 @@ pub enum TlsError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{} holds no certificate: expected PEM, with a line -----BEGIN CERTIFICATE-----", file.display())]
+    #[error("{} contains no certificate: expected PEM, with a line -----BEGIN CERTIFICATE-----", file.display())]
     NoCertificate { file: PathBuf },
     #[error("{} is broken PEM, or a certificate in it is: write the file again", file.display())]
     BadCertificate { file: PathBuf },
-    #[error("{} holds no private key: expected PEM (PKCS#8, PKCS#1 or SEC1) that is not encrypted", file.display())]
+    #[error("{} contains no private key: expected PEM (PKCS#8, PKCS#1 or SEC1) that is not encrypted", file.display())]
     NoKey { file: PathBuf },
     #[error(
         "the private key in {} cannot be used: write the file again, with an RSA, ECDSA or Ed25519 key",
@@ -26,7 +26,7 @@ pub enum TlsError {
     )]
     BadKey { file: PathBuf },
     #[error(
-        "the key in {} does not belong to the certificate in {}: give the two that were made together",
+        "the key in {} does not belong to the certificate in {}: use a matching pair",
         key.display(),
         cert.display()
     )]
@@ -43,7 +43,7 @@ pub enum TlsError {
     Name { setting: &'static str, name: String },
     #[error("this system has no CA certificates: install them (ca-certificates), or name a CA file")]
     NoSystemRoots,
-    #[error("{} holds no CA certificate that can be used", file.display())]
+    #[error("{} contains no usable CA certificate", file.display())]
     NoRoots { file: PathBuf },
     #[error("TLS cannot be set up")]
     Setup(#[source] Error),

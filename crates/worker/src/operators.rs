@@ -31,7 +31,7 @@ const BUILT_IN: [(&str, Operator); 4] =
 /// A text that describes no operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorError {
-    #[error("`{0}` is no built-in operator; there are echo, sleep, fail and http, and `name=command` adds one")]
+    #[error("`{0}` is not a built-in operator (echo, sleep, fail, http); add one with `name=command`")]
     UnknownBuiltIn(String),
     #[error("`{0}` cannot name an operator: 1 to {NAME_BYTES} bytes without white space")]
     Name(String),

@@ -63,7 +63,7 @@ pub enum MintError {
     NoScope,
     #[error("the token would be longer than 8 KiB")]
     Length,
-    #[error("there is no key to sign with")]
+    #[error("no signing key")]
     NoKey,
 }
 

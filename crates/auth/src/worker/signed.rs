@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for Claims {
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
             if !seen.insert(name) {
-                return Err(A::Error::custom("a claim stands twice"));
+                return Err(A::Error::custom("a claim is repeated"));
             }
         }
         Ok(claims)

@@ -48,7 +48,7 @@ pub enum Refusal {
     Claims,
     #[error("there is no key for tokens of this kind")]
     NoKey,
-    #[error("the signature of the token is of none of the keys")]
+    #[error("the signature of the token matches none of the keys")]
     Signature,
     #[error("the token names no worker: worker_id is missing")]
     NoWorker,

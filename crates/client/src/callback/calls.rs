@@ -216,7 +216,7 @@ impl Token {
     fn new(text: &str, expires_at: &str, now: jiff::Timestamp, at: Instant) -> Result<Self, String> {
         let header = secret_header(&format!("Bearer {text}"), "task token").map_err(|error| error.to_string())?;
         let expires_at: jiff::Timestamp =
-            expires_at.parse().map_err(|_| "tokenExpiresAt is no RFC 3339 time".to_owned())?;
+            expires_at.parse().map_err(|_| "tokenExpiresAt is not an RFC 3339 time".to_owned())?;
         Ok(Self { header, expires_at, until: at + time_between(now, expires_at) })
     }
 }

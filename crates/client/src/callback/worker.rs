@@ -265,10 +265,10 @@ impl Worker {
             return wrong("the path that tasks are pushed to begins with a slash");
         }
         if self.callback_urls.is_empty() {
-            return wrong("say which callback URL this worker reports to");
+            return wrong("set the callback URL that this worker reports to");
         }
         self.options.gate.secrets = match self.secret {
-            Secret::Unsaid => return wrong("set a dispatch secret, or say that the worker has none"),
+            Secret::Unsaid => return wrong("set a dispatch secret, or declare that the worker has none"),
             Secret::None => None,
             Secret::Any(secrets) if secrets.iter().any(String::is_empty) => {
                 return wrong("an empty dispatch secret protects nothing");

@@ -150,7 +150,7 @@ impl Issued {
             serde_json::from_slice(&body).map_err(|error| again(format!("the answer could not be read: {error}")))?;
         let now = headers.get(DATE).and_then(|date| http_date(date.to_str().ok()?)).unwrap_or(asked_at);
         let life = life(&issued.expires_at, now)
-            .ok_or_else(|| again("the token that was issued has run out, or does not say when it will".to_owned()))?;
+            .ok_or_else(|| again("the issued token has expired, or has no expiry".to_owned()))?;
         Ok((secret_header(&issued.token, "issued worker token")?, life))
     }
 }

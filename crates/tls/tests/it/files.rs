@@ -41,14 +41,14 @@ fn identities_that_cannot_work_are_refused_with_the_file_and_the_reason() {
     let table = [
         ("missing.crt", "server.key", "cannot read the certificate", "missing.crt"),
         ("server.crt", "missing.key", "cannot read the private key", "missing.key"),
-        ("empty", "server.key", "holds no certificate", "empty"),
-        ("prose", "server.key", "holds no certificate", "prose"),
-        ("server.key", "server.crt", "holds no certificate", "server.key"),
+        ("empty", "server.key", "contains no certificate", "empty"),
+        ("prose", "server.key", "contains no certificate", "prose"),
+        ("server.key", "server.crt", "contains no certificate", "server.key"),
         ("cut.crt", "server.key", "broken PEM", "cut.crt"),
         ("junk.crt", "server.key", "broken PEM", "junk.crt"),
         ("bad64.crt", "server.key", "broken PEM", "bad64.crt"),
-        ("server.crt", "server.crt", "holds no private key", "server.crt"),
-        ("server.crt", "locked.key", "holds no private key", "locked.key"),
+        ("server.crt", "server.crt", "contains no private key", "server.crt"),
+        ("server.crt", "locked.key", "contains no private key", "locked.key"),
         ("server.crt", "junk.key", "cannot be used", "junk.key"),
         ("server.crt", "other.key", "does not belong to", "other.key"),
         ("old.crt", "old.key", "expired on", "old.crt"),
@@ -65,7 +65,9 @@ fn identities_that_cannot_work_are_refused_with_the_file_and_the_reason() {
 fn ca_bundles_that_cannot_work_are_refused() {
     let certs = Certs::new();
     write(certs.folder(), "empty", "");
-    for (file, why) in [("empty", "holds no certificate"), ("ca.key", "holds no certificate"), ("no", "cannot read")] {
+    for (file, why) in
+        [("empty", "contains no certificate"), ("ca.key", "contains no certificate"), ("no", "cannot read")]
+    {
         let error = Roots::File(certs.file(file)).load().expect_err(file).to_string();
         assert!(error.contains(why) && error.contains(file), "{error}");
     }
@@ -117,14 +119,14 @@ fn rpc_settings_are_checked_at_start() {
         (RpcTls { server_cert_file: None, ..good() }, false, Some(half)),
         (RpcTls { client_key_file: None, ..good() }, false, Some(half)),
         (RpcTls { client_cert_file: None, ..good() }, true, Some(half)),
-        (RpcTls { server_cert_file: bad.clone(), ..good() }, true, Some("holds no certificate")),
-        (RpcTls { server_key_file: bad.clone(), ..good() }, true, Some("holds no private key")),
+        (RpcTls { server_cert_file: bad.clone(), ..good() }, true, Some("contains no certificate")),
+        (RpcTls { server_key_file: bad.clone(), ..good() }, true, Some("contains no private key")),
         (RpcTls { server_key_file: file("client.key"), ..good() }, true, Some("does not belong")),
-        (RpcTls { client_ca_file: bad.clone(), ..good() }, true, Some("holds no certificate")),
-        (RpcTls { ca_file: bad.clone(), ..good() }, false, Some("holds no certificate")),
-        (RpcTls { ca_file: bad.clone(), ..good() }, true, Some("holds no certificate")),
-        (RpcTls { ca_file: bad.clone(), insecure_skip_verify: true, ..good() }, false, Some("holds no certificate")),
-        (RpcTls { client_cert_file: bad, ..good() }, false, Some("holds no certificate")),
+        (RpcTls { client_ca_file: bad.clone(), ..good() }, true, Some("contains no certificate")),
+        (RpcTls { ca_file: bad.clone(), ..good() }, false, Some("contains no certificate")),
+        (RpcTls { ca_file: bad.clone(), ..good() }, true, Some("contains no certificate")),
+        (RpcTls { ca_file: bad.clone(), insecure_skip_verify: true, ..good() }, false, Some("contains no certificate")),
+        (RpcTls { client_cert_file: bad, ..good() }, false, Some("contains no certificate")),
         (RpcTls { server_name: Some("not a name".into()), ..good() }, false, Some("correct server_name")),
         (
             RpcTls { client_ca_file: None, allowed_client_names: vec!["cp".into()], ..good() },

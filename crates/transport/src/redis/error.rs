@@ -22,7 +22,7 @@ pub(super) fn of(error: &RedisError) -> TransportError {
         ErrorKind::Io if error.is_timeout() => unreachable("it does not answer in time"),
         ErrorKind::Io => unreachable("the connection was lost"),
         ErrorKind::AuthenticationFailed => refused("it does not accept the user or the password"),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => unreachable("its answer makes no sense"),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => unreachable("unexpected response"),
         ErrorKind::InvalidClientConfig => refused("the configuration does not fit it"),
         _ => of_code(error.code()),
     }
@@ -43,7 +43,7 @@ fn of_code(code: Option<&str>) -> TransportError {
         Some("NOAUTH") => return refused("it wants a password"),
         Some("WRONGPASS") => return refused("it does not accept the user or the password"),
         Some("NOPERM") => return refused("its user may not do this"),
-        Some("WRONGTYPE") => return refused("the key of the queue is no stream"),
+        Some("WRONGTYPE") => return refused("the key of the queue is not a stream"),
         Some("MOVED" | "ASK" | "CROSSSLOT") => return refused("it is a cluster, which is not supported"),
         Some(code) => return refused(format!("it answered with {code}")),
         None => return refused("it answered with an error"),
@@ -65,11 +65,11 @@ pub(super) fn of_one(error: &RedisError) -> Result<Refused, TransportError> {
 pub(super) fn of_connect(error: &io::Error) -> TransportError {
     use io::ErrorKind;
     match error.kind() {
-        ErrorKind::ConnectionRefused => unreachable("nobody listens there"),
+        ErrorKind::ConnectionRefused => unreachable("nothing listens there"),
         ErrorKind::TimedOut => unreachable("it does not answer in time"),
-        ErrorKind::NotFound => unreachable("there is no such socket"),
+        ErrorKind::NotFound => unreachable("the socket does not exist"),
         ErrorKind::PermissionDenied => refused("this user may not open the socket"),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => unreachable("there is no way to its address"),
-        _ => unreachable("no connection could be made"),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => unreachable("no route to its address"),
+        _ => unreachable("the connection failed"),
     }
 }

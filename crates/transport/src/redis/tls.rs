@@ -56,7 +56,7 @@ pub(super) async fn connect(
     host: &str,
     stream: TcpStream,
 ) -> Result<TlsStream<TcpStream>, TransportError> {
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| refused("its host is no name for TLS"))?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| refused("its host is not a valid name for TLS"))?;
     connector.connect(name, stream).await.map_err(|error| of(&error))
 }
 

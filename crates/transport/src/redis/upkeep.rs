@@ -89,7 +89,7 @@ impl Upkeep for RedisTransport {
         command.arg(self.inner.key(queue));
         match self.inner.connections.ask(&command).await?.map_err(|error| error::of(&error))? {
             Value::Int(length) => Ok(u64::try_from(length).unwrap_or_default()),
-            _ => Err(error::unreachable("its answer makes no sense")),
+            _ => Err(error::unreachable("unexpected response")),
         }
     }
 
@@ -137,7 +137,9 @@ impl Upkeep for RedisTransport {
     /// Entries that are no wake-ups are passed over and stay: whoever receives them removes them.
     async fn peek(&self, queue: &Arc<str>, after: Option<&str>, max: usize) -> Result<Vec<Delivery>, TransportError> {
         let mut start = match after {
-            Some(after) if !is_entry_id(after) => return Err(error::refused("the place in the queue is no entry id")),
+            Some(after) if !is_entry_id(after) => {
+                return Err(error::refused("the position in the queue is not an entry id"));
+            }
             Some(after) => format!("({after}"),
             None => "-".to_owned(),
         };

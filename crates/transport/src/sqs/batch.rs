@@ -156,11 +156,11 @@ fn batches<T>(all: &[T], queue: impl Fn(&T) -> &Arc<str>) -> Vec<(Arc<str>, Vec<
 }
 
 fn place_of(id: &str) -> Result<usize, TransportError> {
-    id.parse().map_err(|_| error::unreachable("its answer makes no sense"))
+    id.parse().map_err(|_| error::unreachable("unexpected response"))
 }
 
 fn incomplete(_: aws_sdk_sqs::error::BuildError) -> TransportError {
-    error::refused("the request could not be made")
+    error::refused("the request could not be created")
 }
 
 #[cfg(test)]

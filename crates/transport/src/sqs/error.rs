@@ -39,13 +39,15 @@ pub(super) fn refused(reason: impl Into<String>) -> TransportError {
 
 pub(super) fn of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> TransportError {
     match error {
-        SdkError::ConstructionFailure(_) => refused("the request could not be made: are region and credentials set?"),
+        SdkError::ConstructionFailure(_) => {
+            refused("the request could not be created: are region and credentials set?")
+        }
         SdkError::TimeoutError(_) => unreachable("it does not answer in time"),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => unreachable("it does not answer in time"),
-        SdkError::DispatchFailure(failure) if failure.is_io() => unreachable("no connection could be made"),
+        SdkError::DispatchFailure(failure) if failure.is_io() => unreachable("the connection failed"),
         // Among others: the credentials could not be fetched.
         SdkError::DispatchFailure(_) => unreachable("the request could not be sent: are there credentials?"),
-        SdkError::ResponseError(_) => unreachable("its answer makes no sense"),
+        SdkError::ResponseError(_) => unreachable("unexpected response"),
         SdkError::ServiceError(service) => {
             let code = service.err().code().unwrap_or("an error without a code");
             let status = service.raw().status().as_u16();

@@ -81,7 +81,9 @@ impl Queues {
         if (1..=80).contains(&name.len()) && name.bytes().all(fits) {
             return Ok(name);
         }
-        Err(Fault::OfQueue(format!("{name:?} is no name for a queue: up to 80 letters, digits, hyphens, underscores")))
+        Err(Fault::OfQueue(format!(
+            "{name:?} is not a valid queue name: up to 80 letters, digits, hyphens, underscores"
+        )))
     }
 
     fn urls(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<str>>> {
@@ -112,7 +114,7 @@ async fn create(client: &Client, name: &str, visibility: i32) -> Result<String, 
         Err(error) if error.code().is_some_and(|code| code.contains("QueueNameExists")) => find(client, name).await?,
         Err(error) => return Err(error::of(&error)),
     };
-    url.ok_or_else(|| error::unreachable("its answer makes no sense"))
+    url.ok_or_else(|| error::unreachable("unexpected response"))
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ async fn what_passes_is_unreachable_and_what_does_not_is_refused() {
     // One bad queue is no trouble for the others.
     stand.run::<()>(&["SET", "t:text", "x"]);
     let published = consumer.publish(&[wake("text", 1), wake("etl", 2)]).await.unwrap();
-    assert_eq!(published[0], Err(Refused::ForItself("Redis refused: the key of the queue is no stream".to_owned())));
+    assert_eq!(published[0], Err(Refused::ForItself("Redis refused: the key of the queue is not a stream".to_owned())));
     assert!(published[1].is_ok());
     let answer = consumer.receive(&[queue("text")], 1, SOON).await;
     assert!(matches!(answer, Err(TransportError::Refused { .. })), "{answer:?}");

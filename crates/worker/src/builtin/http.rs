@@ -59,7 +59,7 @@ fn request(client: &reqwest::Client, task: &TaskContext, call: Call) -> Result<r
     }
     let method = call.method.as_deref().unwrap_or(if call.body.is_some() { "POST" } else { "GET" });
     let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes())
-        .map_err(|_| wrong(format!("`{method}` is no HTTP method")))?;
+        .map_err(|_| wrong(format!("`{method}` is not an HTTP method")))?;
     let mut headers = HeaderMap::new();
     if call.body.as_ref().is_some_and(|body| !body.is_string()) {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -68,7 +68,7 @@ fn request(client: &reqwest::Client, task: &TaskContext, call: Call) -> Result<r
     let given = call.headers.iter().map(|(name, value)| (name.as_str(), value.clone()));
     for (name, value) in given.chain(task.guard_headers()) {
         let header = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(&value).ok());
-        let (key, value) = header.ok_or_else(|| wrong(format!("`{name}` is no usable header")))?;
+        let (key, value) = header.ok_or_else(|| wrong(format!("`{name}` is not a valid header")))?;
         headers.insert(key, value);
     }
     let timeout = Duration::from_millis(call.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT));

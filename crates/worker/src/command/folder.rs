@@ -23,7 +23,7 @@ impl Folder {
         created
             .map_err(io::Error::from)
             .flatten()
-            .map_err(|error| TaskError::infrastructure(format!("no work folder could be made: {error}")))
+            .map_err(|error| TaskError::infrastructure(format!("the work folder could not be created: {error}")))
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -63,7 +63,7 @@ fn a_signed_token_narrows_its_worker_and_proves_its_name() {
     };
     let lease = by(json!({"worker_id": "w-own", "scopes": ["worker:lease"]}));
     assert!(lease.may(Scope::Lease) && !lease.may(Scope::Heartbeat));
-    assert_eq!(auth.speaks_as(&lease, "w-own"), Ok(true), "it is no shared token");
+    assert_eq!(auth.speaks_as(&lease, "w-own"), Ok(true), "it is not the shared token");
     assert_eq!(auth.speaks_as(&lease, "w-2"), Ok(false));
 }
 

@@ -169,7 +169,7 @@ async fn a_server_that_is_given() {
 async fn what_cannot_be_measured_is_explained() {
     let home = Home::new();
     for (args, exit, part) in [
-        (&["throughput", "--store", "mysql"][..], 2, "say sqlite, postgres, or the address of an empty database"),
+        (&["throughput", "--store", "mysql"][..], 2, "use sqlite, postgres, or the address of an empty database"),
         (&["throughput", "--tasks", "0"], 2, "a number of at least 1"),
         (&["throughput", "--batch", "5000"], 2, "a number from 1 to 1000"),
         (&["latency", "--rate", "0"], 2, "a number above 0"),

@@ -192,17 +192,17 @@ async fn a_redis_is_looked_at_and_left_alone() {
         ("fail", "redis.url: redis refused: it does not accept the user or the password")
     );
     ask(&["DEL", "etl"]);
-    ask(&["SET", "etl", "no stream"]);
+    ask(&["SET", "etl", "not a stream"]);
     let (status, message) = said(&config).await;
     assert_eq!(
         (status.as_str(), message.as_str()),
-        ("fail", "stream of queue etl: redis refused: the key of the queue is no stream")
+        ("fail", "stream of queue etl: redis refused: the key of the queue is not a stream")
     );
     redis.kill();
     let (status, message) = said(&config).await;
     assert_eq!(
         (status.as_str(), message.as_str()),
-        ("fail", "redis.url: redis cannot be reached: nobody listens there")
+        ("fail", "redis.url: redis cannot be reached: nothing listens there")
     );
 }
 

@@ -97,7 +97,7 @@ async fn what_redis_refused_is_tried_again_when_somebody_says_so() {
         wait_until("all were refused", SOON, async || Some(in_state("failed").await).filter(|all| all.len() == 3))
             .await;
     let table = site.ok(&["outbox", "list", "--state", "failed"]).await;
-    assert_eq!(table.matches("Redis refused: the key of the queue is no stream").count(), 3, "{table}");
+    assert_eq!(table.matches("Redis refused: the key of the queue is not a stream").count(), 3, "{table}");
     assert_eq!(failed[0]["tries"], 1);
 
     assert_eq!(ask(&redis, "DEL tenure:etl").await, ":1");

@@ -122,7 +122,7 @@ async fn two_workers_of_one_name_do_not_share_it() {
 async fn wrong_flags_are_refused() {
     let home = Home::new();
     for (args, part) in [
-        (&["--operator", "upper"][..], "is no built-in operator"),
+        (&["--operator", "upper"][..], "is not a built-in operator"),
         (&["--operator", "a b=true"], "cannot name an operator"),
         (&["--concurrency", "0"], "at least one task"),
         (&["--grace", "long"], "write it as"),

@@ -168,7 +168,7 @@ async fn keys_come_from_flags_files_and_the_environment() {
         desk.ok(&[&["verify", token], &args[..]].concat()).await;
     }
     let refused = desk.fails(1, &["verify", token, "--signing-key-file", &other]).await;
-    assert_eq!(refused, "error: the signature of the token is of none of the keys\n");
+    assert_eq!(refused, "error: the signature of the token matches none of the keys\n");
 
     let with_variable = |args: &[&str], text: &str| {
         let mut command = desk.command(args);

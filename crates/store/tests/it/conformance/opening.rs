@@ -82,7 +82,7 @@ async fn a_newer_schema_that_takes_this_binary_is_no_obstacle() {
         let error = refused.unwrap_err();
         assert!(matches!(error, StoreError::NewerSchema { .. }), "{error:?}");
         let message = error.to_string();
-        let expected = format!("has schema version {} and takes binaries that know version {}", known + 2, known + 1);
+        let expected = format!("has schema version {} and needs a binary that knows version {}", known + 2, known + 1);
         assert!(message.contains(&expected), "{message}");
     }
 }
