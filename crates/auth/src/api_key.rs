@@ -33,7 +33,7 @@ impl NewApiKey {
     }
 }
 
-/// The digest to look a key up by; nothing for a text that is no key of ours, which then costs no look-up.
+/// The digest to look a key up by; `None` for a text that does not have the form of a key, which saves the look-up.
 pub fn key_digest(text: &str) -> Option<KeyDigest> {
     let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
     let id_is_hex = id.len() == 2 * ID_BYTES && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));

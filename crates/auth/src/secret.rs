@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq;
 pub struct Secret(String);
 
 impl Secret {
-    /// White space around it is cut; what is empty then is no secret.
+    /// Surrounding white space is removed; an empty text is not a secret.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))

@@ -38,7 +38,7 @@ impl UserAuth {
         }
     }
 
-    /// Which of the two headers counts: `X-Admin-API-Key` goes before `X-API-Key`.
+    /// Which of the two headers counts: `X-Admin-API-Key` takes precedence over `X-API-Key`.
     pub fn choose<'a>(admin_key: Option<&'a str>, key: Option<&'a str>) -> Result<(&'a str, bool), AuthError> {
         match (admin_key, key) {
             (Some(sent), _) => Ok((sent, true)),

@@ -13,7 +13,7 @@ use crate::samples::{Percentiles, Samples};
 use crate::stand::{Place, Stand};
 
 const QUEUE: &str = "bench-backlog";
-/// After so many rows were written, the store has to write back: it is left alone for a moment.
+/// After this many rows, the store gets a moment to write back.
 const SETTLE: Duration = Duration::from_secs(5);
 const FILL: Drain = Drain { mode: Mode::Exchange, workers: 8, batch: 100 };
 

@@ -53,7 +53,7 @@ pub struct Bar {
     pub note: Option<String>,
 }
 
-/// What a bar stands for, which decides how it looks.
+/// What a bar represents, which decides how it looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BarKind {
@@ -111,7 +111,7 @@ const SERIES_COLOURS: [(&str, &str); curves::SERIES] = [
     ("#6e7781", "#9da7b3"),
 ];
 
-/// Everything about the look that is no colour.
+/// The look, apart from colours.
 const SHAPES: &str = r#".tenure-picture{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums}
 .tenure-picture .bold{font-weight:600}
 .tenure-picture .end{text-anchor:end}

@@ -18,7 +18,7 @@ use crate::stand::{Place, Stand};
 const QUEUE: &str = "bench-soak";
 /// Tasks are submitted so often.
 const TICK: Duration = Duration::from_millis(100);
-/// Into so many stretches the time is divided.
+/// Number of intervals that the time is divided into.
 const STRETCHES: u32 = 30;
 /// A figure grows if its last third lies so much above its middle third. The first is for warming up.
 const GROWTH: f64 = 1.2;

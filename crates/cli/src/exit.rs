@@ -115,7 +115,7 @@ fn of_worker(error: &WorkerError) -> Exit {
     }
 }
 
-/// Says what happened, why, and what to do. That a reader went away is no failure, and nothing to speak of.
+/// Prints what happened, why, and what to do. A reader that went away is not a failure and not worth a message.
 pub fn report(error: &anyhow::Error) {
     if error.is::<ReaderGone>() {
         return;

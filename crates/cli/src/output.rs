@@ -8,7 +8,7 @@ use console::{Style, StyledObject, style};
 use serde::Serialize;
 use tenure_contract::user::Page;
 
-/// Whoever read stdout, such as `head`, has had enough.
+/// The reader of stdout, such as `head`, has closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("the output is closed")]
 pub struct ReaderGone;

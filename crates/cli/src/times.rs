@@ -35,7 +35,7 @@ pub fn point(text: &str) -> Result<String, String> {
     Ok(point.to_string())
 }
 
-/// How far from now: `12s ago`, `in 3m`. Empty for what is no point in time.
+/// How far from now: `12s ago`, `in 3m`. Empty for anything that is not a point in time.
 pub fn distance(point: &str, now: Timestamp) -> String {
     let Ok(point) = point.parse::<Timestamp>() else { return String::new() };
     let seconds = now.as_second() - point.as_second();

@@ -12,7 +12,7 @@ use crate::error::ClientError;
 use crate::filter::{self, AdminAuditFilter, OperationAuditFilter, OutboxFilter};
 
 impl Client {
-    /// Whom the credential of this client stands for.
+    /// The identity of this client's credential.
     pub async fn whoami(&self) -> Result<WhoAmI, ClientError> {
         self.call(Call::new(Method::GET, self.url(&["whoami"]))).await
     }

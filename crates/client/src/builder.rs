@@ -46,7 +46,7 @@ impl ClientBuilder {
         self
     }
 
-    /// A token of an identity provider, sent as `Authorization: Bearer`. An API key goes before it.
+    /// A token of an identity provider, sent as `Authorization: Bearer`. An API key takes precedence.
     #[must_use]
     pub fn bearer(mut self, token: impl Into<String>) -> Self {
         self.bearer = Some(token.into());

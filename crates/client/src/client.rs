@@ -93,7 +93,7 @@ impl Client {
         self.call(Call::new(Method::POST, self.url(&["tasks", task_id, "retry"]))).await
     }
 
-    /// How the control plane is. A control plane that says it is unavailable has answered: that is no error here.
+    /// How the control plane is. A control plane that reports that it is unavailable has answered: that is not an error here.
     pub async fn health(&self) -> Result<Health, ClientError> {
         let call = Call::new(Method::GET, self.url(&["health"]));
         let answer = self.send(&call).await?;

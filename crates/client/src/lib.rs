@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! Workers that tasks are pushed to are in the module `callback`, behind the feature of that name.
+//! Workers that tasks are pushed to are in the module `callback`, which needs the feature of that name.
 //!
 //! A task runs at least once. What must happen once is written in Tenure's own transaction (the result) or guarded
 //! with [`TaskContext::fence`] where it is written.
@@ -63,7 +63,7 @@ pub use tenure_contract::{
     words,
     words::{AttemptState, RunState, TaskState},
 };
-/// Services that carry wake-ups, behind the features `redis` and `sqs`.
+/// Services that carry wake-ups; need the features `redis` and `sqs`.
 pub use tenure_transport as transport;
 pub use watch::Watch;
 pub use worker::{

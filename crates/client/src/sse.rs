@@ -3,7 +3,7 @@
 //! Written here because it bounds what it keeps: the crate `eventsource-stream` collects a line without an end for as long
 //! as it comes.
 
-/// Bytes that may wait for the end of their event. More than this is no feed of ours.
+/// Maximum number of bytes of an incomplete event. A longer one does not come from Tenure.
 const PENDING_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -222,7 +222,7 @@ fn keys_of(text: &str) -> Vec<String> {
     found
 }
 
-/// A worker must not be able to act as a user, so what it holds is no key of users.
+/// A worker must not be able to act as a user, so its secrets must differ from user keys.
 fn separate(settings: &Settings, auth: &AuthSettings) -> Result<(), ConfigError> {
     let worker = &auth.worker;
     let secret = settings.secret("callback.shared_secret")?;

@@ -9,7 +9,7 @@ pub struct Retention {
     pub finished: Duration,
     pub dead_letters: Duration,
     pub events: Duration,
-    /// At most so many ended tasks, whatever their age.
+    /// Maximum number of ended tasks, whatever their age.
     pub max_finished: u64,
 }
 

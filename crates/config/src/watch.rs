@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How often files are looked at. With the time of a reload it stays well within the 5 s that are promised.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Looks at files from time to time. It has no thread: whoever wants to know asks.
+/// Looks at files from time to time. It has no thread: callers poll it.
 #[derive(Debug)]
 pub struct Watcher {
     files: Vec<(PathBuf, Option<Mark>)>,

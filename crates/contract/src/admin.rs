@@ -122,7 +122,7 @@ pub struct TaskKeyIds {
     pub items: Vec<String>,
 }
 
-/// Whom a credential stands for.
+/// The identity of a credential.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhoAmI {
@@ -147,7 +147,7 @@ pub struct Tenant {
     pub usage: Option<TenantUsage>,
 }
 
-/// Zero is no limit; absent is what the configuration says.
+/// Zero means no limit; if absent, the configuration applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -270,7 +270,7 @@ pub struct OutboxRetryRequest {
     pub queue: Option<String>,
 }
 
-/// How many entries are tried again.
+/// Number of entries that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OutboxRetried {

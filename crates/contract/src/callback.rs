@@ -464,7 +464,7 @@ pub struct CompletedResponse {
     pub disposition: Option<Disposition>,
 }
 
-/// Every answer below these paths that is no success.
+/// Every error below these paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -504,7 +504,7 @@ impl CallbackError {
     }
 }
 
-/// Whoever prints one of these in a log must not give away its token.
+/// Printing one of these in a log must not reveal its token.
 impl fmt::Debug for TaskEnvelope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TaskEnvelope")

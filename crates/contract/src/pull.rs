@@ -361,7 +361,7 @@ pub struct ExchangeResponse {
     pub claim_error: Option<ItemAnswer>,
 }
 
-/// Whoever prints one of these in a log must not give away its lease token.
+/// Printing one of these in a log must not reveal its lease token.
 macro_rules! hide_token {
     ($($name:ident { $($field:ident),+ })+) => {
         $(impl std::fmt::Debug for $name {

@@ -57,7 +57,7 @@ impl Resolve for Guard {
         let guard = self.clone();
         Box::pin(async move {
             let found = guard.addresses(name.as_str()).await?;
-            // Port 0 stands for the port of the URL.
+            // Port 0 means the port of the URL.
             let addresses: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
             Ok(addresses)
         })

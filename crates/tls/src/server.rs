@@ -170,7 +170,7 @@ impl LiveServer {
             current.tls = tls;
             return Ok(false);
         }
-        // A resumed session is not verified again. Whoever came in under the old CA must not come back by a ticket.
+        // A resumed session is not verified again, so a client of the old CA must not resume one.
         let tickets = if same_clients { Arc::clone(&current.tickets) } else { new_tickets()? };
         let config = tls.config(&files, &tickets)?;
         *current = Current { tls, config, files, tickets };

@@ -90,10 +90,10 @@ pub trait Transport: std::fmt::Debug + Send + Sync {
 
     /// The wake-ups are over: they are not delivered again. Only for what the control plane has called over (`ack: true`),
     /// and then for everybody. So it does not matter whether the receipt of an earlier delivery settles the message, as in
-    /// Redis, or settles nothing, as SQS may do. A receipt of what is gone is no error.
+    /// Redis, or settles nothing, as SQS may do. A receipt of a message that is gone is not an error.
     async fn settle(&self, receipts: &[Receipt]) -> Result<(), TransportError>;
 
-    /// Whoever got these still works: nobody else gets them for so long from now.
+    /// The receiver of these is still working: nobody else gets them for this long from now.
     async fn extend(&self, receipts: &[Receipt], time: Duration) -> Result<(), TransportError>;
 }
 

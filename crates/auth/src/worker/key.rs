@@ -13,7 +13,7 @@ use crate::Secret;
 
 const PEM: &str = "-----BEGIN ";
 
-/// Why a text is no key. It never quotes the text.
+/// Why a text is not a key. It never quotes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error("is empty")]
@@ -30,7 +30,7 @@ pub enum KeyError {
     Bootstrap,
 }
 
-/// The key of `stacyvm-worker-v1` tokens. Whoever can verify with it can also sign.
+/// The key of `stacyvm-worker-v1` tokens. A process that can verify with it can also sign.
 #[derive(Clone)]
 pub struct SigningKey {
     text: Secret,
@@ -38,14 +38,14 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// White space around the text is cut; what is empty then is no key.
+    /// Surrounding white space is removed; an empty text is not a key.
     pub fn new(text: &str) -> Option<Self> {
         let text = Secret::new(text)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, text.reveal().as_bytes());
         Some(Self { text, key })
     }
 
-    /// The text behind it, to compare and measure.
+    /// The text itself, to compare and measure.
     pub fn text(&self) -> &Secret {
         &self.text
     }

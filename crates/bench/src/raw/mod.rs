@@ -29,7 +29,7 @@ const SINGLE_TIME: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Rows of the batch figure.
     pub tasks: usize,
-    /// At most so many rows one by one.
+    /// Maximum number of rows one by one.
     pub single: usize,
 }
 

@@ -97,7 +97,7 @@ fn show(tenant: Tenant, json: bool) -> anyhow::Result<()> {
     if json { output::json(&TenantBody { tenant }) } else { output::line(card(&tenant)) }
 }
 
-/// What stands for a limit that is not set here, and for one that is set to nothing.
+/// The text for a limit that is not set here, and for one that is set to no limit.
 fn limit<T: PartialEq + Default + ToString>(limit: Option<T>) -> String {
     match limit {
         None => "as configured".to_owned(),

@@ -80,7 +80,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Where the worker inside reaches the server. An unspecified address is no place to go to.
+/// Where the worker inside reaches the server. An unspecified address cannot be connected to.
 fn own_address(control_plane: &ControlPlane) -> anyhow::Result<String> {
     let mut address = control_plane.listener.local_addr()?;
     if address.ip().is_unspecified() {

@@ -226,7 +226,7 @@ fn time_between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default().min(Duration::from_secs(86_400))
 }
 
-/// What an answer that is no success means. Only what the control plane says itself is a refusal: a proxy in between can
+/// What an unsuccessful answer means. Only what the control plane says itself is a refusal: a proxy in between can
 /// answer anything, as while the control plane is rolled out.
 fn judge(status: u16, retry_after: Option<Duration>, is_tenures: bool, answer: &[u8]) -> CallError {
     let body: CallbackError = serde_json::from_slice(answer).unwrap_or_else(|_| CallbackError {

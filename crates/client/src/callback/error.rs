@@ -60,7 +60,7 @@ impl std::error::Error for Refusal {}
 pub(crate) enum CallError {
     #[error("the control plane refused: {0}")]
     Refused(Refusal),
-    /// It may have taken effect, or may later: the same call is to be made again.
+    /// It may have taken effect, or may later: make the same call again.
     #[error("{reason}")]
     Again { reason: String, retry_after: Option<Duration> },
     /// Nothing was acknowledged while the token was good, or before the worker ended.

@@ -10,7 +10,7 @@ use crate::http;
 /// Everything that an envelope is held against before a word of it is acted on.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
-    /// Any of these. `None` means that whoever reaches the worker may push.
+    /// Any of these. `None` accepts pushes without a secret.
     pub(crate) secrets: Option<Vec<Vec<u8>>>,
     pub(crate) scopes: HashSet<(String, String)>,
     /// Where tokens may be sent to, without the slash at the end.

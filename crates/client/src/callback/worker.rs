@@ -130,7 +130,7 @@ impl Worker {
         self
     }
 
-    /// Whoever reaches the address may push: something else guards it, such as client certificates.
+    /// Accepts pushes without a secret: something else guards the address, such as client certificates.
     pub fn without_secret(mut self) -> Self {
         self.secret = Secret::None;
         self
@@ -155,7 +155,7 @@ impl Worker {
         self
     }
 
-    /// How many attempts may be in flight, default 256. What comes beyond it is to be pushed again later. The queue's
+    /// How many attempts may be in flight, default 256. Further pushes are asked to come again later. The queue's
     /// `push.concurrency` is the better place to say less.
     pub fn concurrency(mut self, attempts: usize) -> Self {
         self.options.concurrency = attempts;

@@ -17,7 +17,7 @@ pub fn headers(fence: &Fence) -> HeaderMap {
     pairs.into_iter().filter_map(named).collect()
 }
 
-/// The fence of a request, for the service that is called. `None` if it has none, or one that is no number.
+/// The fence of a request, for the service that is called. `None` if it has none, or one that is not a number.
 pub fn from_headers(headers: &HeaderMap) -> Option<Fence> {
     let text = |name| headers.get(name)?.to_str().ok();
     Some(Fence::new(text(IDEMPOTENCY_HEADER)?, text(FENCE_HEADER)?.parse().ok()?))

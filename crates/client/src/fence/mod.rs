@@ -1,6 +1,6 @@
 //! Guards for writes to other systems.
 //!
-//! A lease is no lock: an attempt that was taken for dead may still be running when the next one has begun. What keeps it
+//! A lease is not a lock: an attempt that was presumed dead may still be running when the next one has begun. What keeps it
 //! from overwriting its successor is the fence, a number that grows with every grant of the task. Whoever is written to
 //! keeps the highest fence it has seen, and refuses a write with a lower one. The comparison must be part of the write:
 //! asking first and writing then leaves a gap.
@@ -59,7 +59,7 @@ impl Fence {
 
 /// The write was refused: a later attempt has written before.
 ///
-/// Nothing is to be done about it. The attempt that gets this has lost its lease, and what it reports will be refused
+/// Nothing can be done about it. The attempt that gets this has lost its lease, and what it reports will be refused
 /// too.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a later attempt of task {task_id} has written: fence {fence} is stale")]

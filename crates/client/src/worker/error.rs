@@ -92,7 +92,7 @@ impl TaskError {
         self.retryable
     }
 
-    /// The category that the code stands for. Codes of one's own are errors of the code that ran.
+    /// The category of the code. Custom codes count as errors of the code that ran.
     pub fn category(&self) -> Category {
         match self.code.as_str() {
             UNKNOWN_OPERATOR => Category::Configuration,

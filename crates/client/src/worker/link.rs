@@ -48,7 +48,7 @@ pub(crate) struct Link {
 /// Why an exchange has no answer that counts.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// It may have taken effect, or may later: the same request is to be sent again.
+    /// It may have taken effect, or may later: send the same request again.
     #[error("{reason}")]
     Again {
         reason: String,

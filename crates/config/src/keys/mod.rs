@@ -107,9 +107,9 @@ use keys;
 
 const GROUPS: [&[Key]; 4] = [server::KEYS, auth::KEYS, transport::KEYS, work::KEYS];
 
-/// A longer path is no slip of the pen, and costly to compare.
+/// Longer paths are not typos and are expensive to compare.
 const LONGEST: usize = 100;
-/// Below this likeness a key is no help as a suggestion.
+/// Below this similarity a key is not useful as a suggestion.
 const ALIKE: f64 = 0.75;
 
 /// Every key, in the order of the reference.

@@ -106,3 +106,27 @@ fn fields(arguments: &str) -> impl Iterator<Item = &str> {
     let names = parts.map(|part| part.split('=').next().unwrap_or_default().trim().trim_start_matches(['%', '?']));
     names.filter(|name| !name.is_empty())
 }
+
+#[test]
+fn the_code_map_names_files_that_exist() {
+    let root = root();
+    let page = fs::read_to_string(root.join("docs/ARCHITECTURE.md")).unwrap();
+    let map = page.split("## Code map").nth(1).unwrap().split("\n## ").next().unwrap();
+    let (mut named, mut missing) = (0, Vec::new());
+    for section in map.split("\n### `").skip(1) {
+        let folder = section.split('`').next().unwrap();
+        let mut files = Vec::new();
+        ["rs", "py", "sql", "json"].iter().for_each(|ending| collect(&root.join(folder), ending, &mut files));
+        let cells =
+            section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split(" | ").next().unwrap());
+        for name in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).filter(|name| !name.contains('*')) {
+            named += 1;
+            let is_folder = name.ends_with('/') && files.iter().any(|file| file.display().to_string().contains(name));
+            if !is_folder && !files.iter().any(|file| file.ends_with(name)) {
+                missing.push(format!("{folder}: {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the code map names files that do not exist:\n{}", missing.join("\n"));
+    assert!(named > 100, "the code map names only {named} files");
+}

@@ -174,7 +174,7 @@ fn dev_certs_keep_keys_private_and_overwrite_nothing() {
     assert_eq!(names, expected);
     for path in &made {
         let text = std::fs::read_to_string(path).unwrap();
-        assert!(text.starts_with("# Made by `tenure dev-certs`"), "{}", path.display());
+        assert!(text.starts_with("# Created by `tenure dev-certs`"), "{}", path.display());
         let mode = path.metadata().unwrap().permissions().mode() & 0o777;
         let is_key = path.extension().unwrap() == "key";
         assert!(!is_key || mode == 0o600, "{}: {mode:o}", path.display());

@@ -11,7 +11,7 @@ use crate::{Delivery, Receipt};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: Arc<str>,
-    /// `None` if it is no wake-up.
+    /// `None` if it is not a wake-up.
     wake: Option<(Arc<str>, i64)>,
 }
 

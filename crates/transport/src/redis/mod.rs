@@ -174,7 +174,7 @@ impl Transport for RedisTransport {
     }
 }
 
-/// The entry ids of each queue. What is no entry id names nothing that Redis could have.
+/// The entry ids of each queue. Anything else cannot exist in Redis.
 fn by_queue(receipts: &[Receipt]) -> Vec<(&str, Vec<&str>)> {
     let mut queues: Vec<(&str, Vec<&str>)> = Vec::new();
     for receipt in receipts.iter().filter(|receipt| is_entry_id(&receipt.handle)) {

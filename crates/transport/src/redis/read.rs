@@ -80,7 +80,7 @@ impl Inner {
         }
     }
 
-    /// What is no wake-up is removed: nobody could do anything with it.
+    /// Entries that are not wake-ups are removed: they are of no use to anybody.
     pub(super) async fn deliveries(
         &self,
         queue: &Arc<str>,
@@ -117,7 +117,7 @@ impl Inner {
             .collect()
     }
 
-    /// Waits until one of the streams has an entry behind its place. Takes nothing.
+    /// Waits until one of the streams has an entry after its position. Takes nothing.
     async fn wait_behind(&self, queues: &[Arc<str>], places: &[String], wait: Duration) -> Result<(), TransportError> {
         let mut command = redis::cmd("XREAD");
         // A block of 0 would be one without end.

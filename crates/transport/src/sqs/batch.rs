@@ -116,7 +116,7 @@ pub(super) async fn delete(inner: &Inner, receipts: &[Receipt]) -> Result<(), Tr
     Ok(())
 }
 
-/// Hides messages for so many seconds from now. With 0 others get them at once.
+/// Hides messages for this many seconds from now. With 0 others get them at once.
 pub(super) async fn hide(inner: &Inner, receipts: &[Receipt], seconds: i32) -> Result<(), TransportError> {
     for (queue, places) in batches(receipts, |receipt| &receipt.queue) {
         let entry = |place: &usize| {

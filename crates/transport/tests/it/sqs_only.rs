@@ -65,7 +65,7 @@ async fn names_that_sqs_does_not_take_are_refused_alone() {
     let bad = WakeUp { queue: queue("etl.low"), ..wake("", 1) };
     let published = transport.publish(&[bad, wake("etl", 2)]).await.unwrap();
     let reason = published[0].as_ref().unwrap_err().to_string();
-    assert!(reason.contains(r#""t-etl.low" is no name for a queue"#), "{reason}");
+    assert!(reason.contains(r#""t-etl.low" is not a valid queue name"#), "{reason}");
     assert!(published[1].is_ok());
     let answer = transport.receive(&[queue("etl.low")], 1, SOON).await;
     assert!(matches!(answer, Err(TransportError::Refused { .. })), "{answer:?}");

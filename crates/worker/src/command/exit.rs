@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 use tenure_client::TaskError;
 
-/// The failure that a status stands for; `None` for success.
+/// The failure for an exit status; `None` for success.
 pub(crate) fn failure(status: ExitStatus, cancelled: bool, stderr: &str) -> Option<TaskError> {
     if status.success() {
         return None;

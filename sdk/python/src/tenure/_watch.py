@@ -99,7 +99,7 @@ class Feed:
                     return
             except Exception as error:
                 # Whatever is wrong with it: without a feed there are still the looks.
-                log.debug("the feed of events broke: %r", error)
+                log.debug("the event stream broke: %r", error)
             finally:
                 self.is_open = False
                 self.tried.set()

@@ -121,7 +121,7 @@ struct Found<'a> {
 /// Looks at each queue. The error is of the service.
 async fn look<'a>(transport: &dyn Upkeep, queues: &[&'a str]) -> Result<Found<'a>, TransportError> {
     let look = async {
-        // Whoever answers that it is not there was reached, and lets the caller in.
+        // An answer that it does not exist shows that the service was reached and accepts the caller.
         let refused_any = match transport.is_prepared(&Arc::from(NO_QUEUE)).await {
             Err(error @ TransportError::Refused { .. }) if !queues.is_empty() => Some(error),
             answer => answer.map(|_| None)?,

@@ -81,7 +81,7 @@ impl Screen {
         for task in &run.tasks {
             let now = (task.state.clone(), task.attempt);
             if self.states.get(&task.key) != Some(&now) {
-                // What only waits is no news.
+                // Tasks that only wait are not reported.
                 if !first || !matches!(task.state, TaskState::Blocked | TaskState::Ready) {
                     changed.push(task);
                 }

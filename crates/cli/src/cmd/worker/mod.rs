@@ -172,7 +172,7 @@ struct TokenFlags {
 }
 
 /// A flag, a variable, the configuration, the token that a server on this machine made; the first that is there. Of
-/// the flags, and of the variables, a token file goes before a bootstrap key, and that before a token.
+/// the flags, and of the variables, a token file takes precedence over a bootstrap key, and that over a token.
 fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<TokenSource>> {
     let bootstrap = |key_file| TokenSource::Bootstrap { key_file, token_ttl: Some(flags.token_ttl) };
     if let Some(path) = flags.token_file {

@@ -182,7 +182,7 @@ class Lease:
         try:
             hook()
         except BaseException:
-            log.exception("a hook for the loss of the lease of task %s failed", self.grant.task_id)
+            log.exception("the hook for the lost lease of task %s failed", self.grant.task_id)
 
     def _set_cancelled(self) -> None:
         with self._lock:
@@ -196,7 +196,7 @@ class Lease:
         try:
             call()
         except Exception:
-            log.exception("task %s: what tells its handler to stop failed", self.grant.task_id)
+            log.exception("task %s: cannot tell its handler to stop", self.grant.task_id)
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls `wake` once the handler is to stop, at once if it already is. Returns what takes it back."""

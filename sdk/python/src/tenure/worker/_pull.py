@@ -240,7 +240,7 @@ class PullSource:
             except (WorkerError, SetupError):
                 raise
             except Exception:
-                log.exception("a claim ended in a fault of this package")
+                log.exception("a claim ended with an internal error")
                 await asyncio.sleep(backoff.next())
                 continue
             backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
@@ -257,7 +257,7 @@ class PullSource:
         try:
             grant = _grant(job)
         except Exception as error:
-            log.error("a job of the server cannot be read, its lease will run out: %r", error)
+            log.error("cannot read a job from the server, its lease will expire: %r", error)
             return
         runtime.begin(Lease(grant, sent_at, runtime.outage_tolerance), PullLink(self._connection, job))
 
@@ -285,10 +285,10 @@ class PullSource:
             except Again as again:
                 unreadable += isinstance(again, Unreadable)
                 wait = backoff.next(again.asked)
-                log.warning("the server gave no work (%s), asking again in %.1f s", again, wait)
+                log.warning("cannot get work from the server (%s), asking again in %.1f s", again, wait)
                 await asyncio.sleep(wait)
                 if unreadable >= UNREADABLE_MAX:
-                    log.error("the answer to a claim cannot be read; from now on jobs are claimed one by one")
+                    log.error("cannot read the answer to a claim; claiming jobs one by one from now on")
                     self._one_by_one_until = time.monotonic() + ONE_BY_ONE
                     return []
             except Refused as refused:

@@ -187,7 +187,7 @@ class PushSource:
         try:
             return self._receive(request)
         except Exception:
-            log.exception("a dispatch ended in a fault of this package")
+            log.exception("a dispatch ended with an internal error")
             return Response.refusal(500, "internal", "a fault of this worker")
 
     def _receive(self, request: Request) -> Response:
@@ -237,5 +237,5 @@ class PushSource:
                 runtime.begin(Lease(envelope.grant, arrived_at, runtime.outage_tolerance), link)
                 return
         except Exception:
-            log.exception("task %s could not be begun", envelope.grant.task_id)
+            log.exception("cannot start task %s", envelope.grant.task_id)
         self.dispatches.over(envelope.dispatch_id, False)

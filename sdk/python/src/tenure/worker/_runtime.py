@@ -151,7 +151,7 @@ class Runtime:
             try:
                 await source.close()
             except Exception:
-                log.exception("what brings work did not end cleanly")
+                log.exception("the source of work did not end cleanly")
             if self._handler_loop is not None:
                 self._handler_loop.close(wait=1.0)
 
@@ -159,7 +159,7 @@ class Runtime:
         """Raises why there is no more work. What runs may finish before that, unless it is another's by now."""
         error = bringing.exception()
         if error is not None and not isinstance(error, Superseded):
-            log.error("there is no more work, and the worker will end: %s", error)
+            log.error("the worker gets no more work and will end: %s", error)
             try:
                 await self._drain()
             except Unreported as unreported:
@@ -185,16 +185,16 @@ class Runtime:
 
     async def _drain(self) -> None:
         if self._tasks:
-            log.info("worker drains: %d tasks are under way", len(self._tasks))
+            log.info("worker draining: %d tasks running", len(self._tasks))
         if await self._idle(self._drain_timeout, self._hurrying):
             return
         if self._leases:
-            log.warning("%d tasks are told to stop", len(self._leases))
+            log.warning("telling %d tasks to stop", len(self._leases))
         for lease in list(self._leases):
             lease.request_cancel(CancelReason(CancelKind.SHUTDOWN, "the worker is shutting down"))
         if await self._idle(self._stop_grace):
             return
-        log.warning("%d tasks did not stop and are given up", len(self._leases))
+        log.warning("%d tasks did not stop, giving them up", len(self._leases))
         for lease in list(self._leases):
             lease.abandon()
         if not await self._idle(LAST_REPORTS) and self._unreported:
@@ -231,7 +231,7 @@ class Runtime:
         self._tasks.discard(task)
         self.slots.fire()
         if not task.cancelled() and task.exception() is not None:
-            log.error("a lease ended in a fault of this package", exc_info=task.exception())
+            log.error("a lease ended with an internal error", exc_info=task.exception())
 
     async def _carry(self, lease: Lease, link: Link, signal: Signal) -> None:
         settled = False
@@ -254,7 +254,7 @@ class Runtime:
                 while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
                     await signal.wait()
                 if lease.phase is Phase.LOST:
-                    log.warning("task %s is not begun: %s", lease.grant.task_id, lease.reason)
+                    log.warning("task %s is not started: %s", lease.grant.task_id, lease.reason)
                     return
                 context = TaskContext(lease)
                 handler_over = self._start(lease, context)
@@ -270,7 +270,7 @@ class Runtime:
                 await _cancelled(keeper)
             if not handler_over.done() and not self.is_draining:
                 # The thread still runs: its slot is not free before it is. A worker that ends needs none any longer.
-                log.warning("task %s lost its lease, and its handler goes on", lease.grant.task_id)
+                log.warning("task %s lost its lease, but its handler is still running", lease.grant.task_id)
                 stopping = asyncio.ensure_future(self._stopping.wait())
                 try:
                     await first([handler_over, stopping])
@@ -296,10 +296,10 @@ class Runtime:
             except Exception as error:
                 again = _again(error, f"asking whether task {task_id} may begin")
             if link.time_left <= 0:
-                log.error("task %s: its token ran out before it could begin: %s", task_id, again)
+                log.error("task %s: the token expired before it could start: %s", task_id, again)
                 return False
             wait = _within(backoff.next(again.asked), link.time_left)
-            log.warning("task %s may not begin yet (%s), asking again in %.1f s", task_id, again, wait)
+            log.warning("task %s may not start yet (%s), asking again in %.1f s", task_id, again, wait)
             await signal.wait(wait)
         return False
 
@@ -339,7 +339,7 @@ class Runtime:
         phase = lease.end()
         if phase is Phase.LOST:
             reason = lease.reason
-            log.warning("task %s: %s; nothing of it is reported", lease.grant.task_id, reason)
+            log.warning("task %s: %s; not reported", lease.grant.task_id, reason)
             return None
         if phase is Phase.ABANDONED:
             outcome = Outcome("FAILED", failure=_outcome.shut_down())
@@ -376,7 +376,7 @@ class Runtime:
             except Refused as refused:
                 error = refused.error
                 if isinstance(error, RequestError) and outcome.word == "SUCCEEDED":
-                    log.error("the server does not take the result of task %s: %s", task_id, error)
+                    log.error("the server refused the result of task %s: %s", task_id, error)
                     outcome, body = _report_body(link, _outcome.refused_output(outcome, str(error)))
                     continue
                 log.warning("the server refused the outcome of task %s: %s", task_id, error)
@@ -390,10 +390,10 @@ class Runtime:
             # Without a token that runs out, it ends some time after the last heartbeat that was answered.
             over = lease.beat(lambda beat: beat.is_expired(time.monotonic())) and time.monotonic() > least
             if link.time_left <= 0 or (math.isinf(link.time_left) and over):
-                log.error("task %s: its outcome could not be reported in time: %s", task_id, again)
+                log.error("task %s: cannot report the outcome in time: %s", task_id, again)
                 return False
             wait = _within(backoff.next(again.asked), link.time_left)
-            log.warning("the outcome of task %s is not reported yet (%s), again in %.1f s", task_id, again, wait)
+            log.warning("cannot report the outcome of task %s (%s), trying again in %.1f s", task_id, again, wait)
             await self._pause(wait)
 
     async def _pause(self, wait: float) -> None:
@@ -452,7 +452,7 @@ class Runtime:
 def _kept(keeper: asyncio.Future[None], lease: Lease) -> None:
     """Without heartbeats the lease runs out, so nobody goes on as if there were some."""
     if not keeper.cancelled() and keeper.exception() is not None:
-        log.error("heartbeats of task %s ended in a fault", lease.grant.task_id, exc_info=keeper.exception())
+        log.error("heartbeats of task %s ended with an internal error", lease.grant.task_id, exc_info=keeper.exception())
         lease.lose("its heartbeats ended in a fault")
 
 
@@ -462,7 +462,7 @@ def _again(error: Exception, what: str) -> Again:
         return error
     if isinstance(error, asyncio.TimeoutError):
         return Again("it took too long")
-    log.error("%s: an error that was not foreseen", what, exc_info=error)
+    log.error("%s: unexpected error", what, exc_info=error)
     return Again(type(error).__name__)
 
 
@@ -476,7 +476,7 @@ def _report_body(link: Link, outcome: Outcome) -> tuple[Outcome, bytes]:
     try:
         return outcome, link.report_body(outcome)
     except Exception as error:
-        log.error("an outcome could not be put into words", exc_info=error)
+        log.error("cannot encode an outcome", exc_info=error)
         plain = Outcome("FAILED", failure=_outcome.unsendable(error))
         return plain, link.report_body(plain)
 

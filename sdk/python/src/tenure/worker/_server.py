@@ -132,7 +132,7 @@ class Server:
         except asyncio.CancelledError:
             hurry = True  # the server ends, or needs the place
         except Exception:
-            log.exception("a connection ended in a fault of this package")
+            log.exception("a connection ended with an internal error")
         finally:
             self._connections.discard(task)
             self._silent.pop(task, None)

@@ -246,7 +246,7 @@ class Worker:
         if not listening.done():
             running.join()
         running.address = listening.result()
-        log.info("worker %s takes dispatches at %s:%d", running.worker_id, *running.address)
+        log.info("worker %s accepts dispatches at %s:%d", running.worker_id, *running.address)
         return running
 
     def asgi(self) -> AsgiApp:

@@ -21,7 +21,7 @@ pub struct SigningArgs {
 }
 
 impl SigningArgs {
-    /// A flag goes before the environment.
+    /// A flag takes precedence over the environment.
     pub fn given(&self) -> anyhow::Result<Option<SigningKey>> {
         if let Some(path) = &self.signing_key_file {
             return signing_key_in("--signing-key-file", path).map(Some);
