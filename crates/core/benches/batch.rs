@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use tenure_core::attempt::Report;
-use tenure_core::batch::World;
+use tenure_core::batch::{Saved, Session, Writes};
 use tenure_core::command::claim::{Claim, Claimer, Seed};
 use tenure_core::command::report::AttemptReport;
-use tenure_core::command::{Answer, Command, Numbers, Task};
+use tenure_core::command::{Command, Numbers, Task};
 use tenure_core::id::Fence;
 use tenure_core::lease::Grace;
 use tenure_core::queue::{Queue, QueueId};
@@ -25,21 +25,38 @@ fn main() {
     divan::main();
 }
 
-fn empty() -> World {
-    let mut world = World::new(NOW, Grace::NONE, Numbers::new(1, 100_000));
-    world.add_queue(Queue::new(QUEUE, "q".into()), 0);
-    world
+/// What a control plane does between load and write: the tasks are at hand, as a store has read them.
+fn run(commands: &[Command], tasks: Vec<Task>) -> Writes {
+    let mut session = Session::new(commands, Numbers::new(1, 100_000), false);
+    let mut tasks = Some(tasks);
+    while let Some((load, world)) = session.next_load() {
+        if load.begin {
+            world.begin(NOW, Grace::NONE);
+            world.add_queue(Queue::new(QUEUE, "q".into()), 0);
+        }
+        if !load.tasks.rows.is_empty() {
+            tasks.take().into_iter().flatten().for_each(|task| world.add_task(task));
+        }
+        if !load.claims.ready.is_empty() {
+            let ready = tasks.take().into_iter().flatten().filter_map(|task| match task.place {
+                Place::Ready(waiting) => Some((task.id, waiting)),
+                _ => None,
+            });
+            world.add_ready(QUEUE, ready.collect());
+        }
+    }
+    let write = session.write();
+    black_box(session.done(&write, Saved::default()));
+    write.writes
 }
 
 fn id(number: usize) -> TaskId {
     TaskId::new(NOW.as_millis(), 0, Seq(number as i64 + 1))
 }
 
-/// Ready tasks at the head of a queue, as a store loads them for a claim.
-fn ready(count: usize) -> World {
-    let mut world = empty();
-    world.expect_tasks(count);
-    for number in 0..count {
+/// Ready tasks at the head of a queue.
+fn ready(count: usize) -> Vec<Task> {
+    let task = |number| {
         let waiting = Waiting {
             queue: QUEUE,
             priority: 5,
@@ -50,10 +67,9 @@ fn ready(count: usize) -> World {
             fence: Fence(0),
             carry: Carry::fresh(Spec::default()),
         };
-        world.add_task(Task { id: id(number), place: Place::Ready(waiting), body: None });
-    }
-    world.candidates.insert(QUEUE, (0..count).map(|number| id(number).seq()).collect());
-    world
+        Task { id: id(number), place: Place::Ready(waiting), body: None }
+    };
+    (0..count).map(task).collect()
 }
 
 fn claim(count: usize) -> Vec<Command> {
@@ -62,44 +78,28 @@ fn claim(count: usize) -> Vec<Command> {
 }
 
 /// Held tasks, and the reports that end them.
-fn held(count: usize) -> (World, Vec<Command>) {
-    let mut granting = ready(count);
-    let outcome = granting.decide(&claim(count)).remove(0);
-    let Ok(Answer::Claimed(claimed)) = outcome else { unreachable!("a claim of ready tasks is granted") };
-    let reports = claimed.grants.iter().map(|grant| {
+fn held(count: usize) -> (Vec<Task>, Vec<Command>) {
+    let granted = run(&claim(count), ready(count)).run;
+    let reports = granted.iter().map(|(task, running)| {
         Command::Report(AttemptReport {
-            task: id(grant.seq().0.unsigned_abs() as usize - 1),
-            attempt_id: grant.attempt_id,
-            token: grant.token,
+            task: *task,
+            attempt_id: running.attempt_id,
+            token: running.lease.token,
             report: Report::succeeded(Some(Arc::from("{\"ok\":true}"))),
         })
     });
     let reports = reports.collect();
-    let mut world = empty();
-    for (task, running) in granting.writes().run {
-        world.add_task(Task { id: task, place: Place::Running(running), body: None });
-    }
-    (world, reports)
+    let held = granted.into_iter().map(|(id, running)| Task { id, place: Place::Running(running), body: None });
+    (held.collect(), reports)
 }
 
 #[divan::bench(args = SIZES)]
 fn claim_tasks(bencher: Bencher<'_, '_>, count: usize) {
     let commands = claim(count);
-    bencher.with_inputs(|| ready(count)).bench_values(|mut world| {
-        black_box(world.decide(&commands));
-        world.writes()
-    });
+    bencher.with_inputs(|| ready(count)).bench_values(|tasks| run(&commands, tasks));
 }
 
 #[divan::bench(args = SIZES)]
 fn complete_tasks(bencher: Bencher<'_, '_>, count: usize) {
-    bencher.with_inputs(|| held(count)).bench_values(|(mut world, commands)| {
-        black_box(world.decide(&commands));
-        world.writes()
-    });
-}
-
-#[divan::bench(args = SIZES)]
-fn decide_completions_only(bencher: Bencher<'_, '_>, count: usize) {
-    bencher.with_inputs(|| held(count)).bench_values(|(mut world, commands)| world.decide(&commands));
+    bencher.with_inputs(|| held(count)).bench_values(|(tasks, commands)| run(&commands, tasks));
 }

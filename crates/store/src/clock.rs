@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tenure_core::outage::Reading;
 use tenure_core::time::{DurationMs, Timestamp};
 
 /// Moves the time that a store sees. In production it adds nothing; tests turn it instead of waiting.
@@ -15,15 +16,6 @@ pub struct Clock {
     /// Stands in for every reading of a real clock; 0 is off.
     frozen_at: AtomicI64,
     moved: tokio::sync::Notify,
-}
-
-/// One reading.
-#[derive(Debug, Clone, Copy)]
-pub struct Reading {
-    /// What decides every expiry.
-    pub now: Timestamp,
-    /// What the marks of living control planes are compared with.
-    pub alive: Timestamp,
 }
 
 impl Clock {

@@ -1,21 +1,17 @@
 //! How parts of a row are written: small things as numbers, rare things as JSON.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenure_core::attempt::{AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
-use tenure_core::batch::Counts;
 use tenure_core::event::{FACT_BYTES, Fact};
-use tenure_core::queue::{FairnessKey, Push, Queue, QueueId, Transport};
+use tenure_core::queue::{FairnessKey, Push, Queue, Transport};
 use tenure_core::run::RunState;
 use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec, State};
-use tenure_core::time::{DurationMs, Timestamp};
-use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId, limits};
-
-use crate::model::Retention;
-use crate::store::Pruned;
+use tenure_core::time::Timestamp;
+use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId};
 
 /// JSON of a value, or nothing if it is the usual one.
 pub fn encode_unless<T: Serialize>(value: &T, usual: bool) -> Option<String> {
@@ -331,95 +327,6 @@ pub fn join_finished(
             callback: more.callback,
         })
     });
-}
-
-/// How many runs retention looks at in one go; they can have many tasks each.
-pub const PRUNED_RUNS: i64 = 10;
-
-/// The times before which runs go: those with a key, those that failed, and the others. With `excess` there are too many
-/// finished tasks.
-pub fn runs_before(retention: &Retention, now: Timestamp, excess: bool) -> [Timestamp; 3] {
-    let others = if excess { retention.finished_ms.min(limits::FINISHED_MS_MIN) } else { retention.finished_ms };
-    [
-        now.plus(-limits::IDEMPOTENCY_MS_MIN),
-        now.plus(-retention.dead_letter_ms.max(retention.finished_ms)),
-        now.plus(-others),
-    ]
-}
-
-/// How long the name of a worker process is remembered after it said hello.
-pub const WORKERS_KEPT_MS: DurationMs = 7 * 24 * 3_600_000;
-
-/// A finished task, as retention sees it.
-#[derive(Debug)]
-pub struct Prunable {
-    pub seq: i64,
-    pub queue: QueueId,
-    pub created_at: Timestamp,
-    pub finished_at: Timestamp,
-    pub dead_lettered_at: Option<Timestamp>,
-    pub has_key: bool,
-    /// It goes with its run, not by itself.
-    pub in_run: bool,
-}
-
-/// What retention makes of a stretch of finished tasks, oldest first.
-#[derive(Debug, Default)]
-pub struct Pruning {
-    pub gone: Vec<i64>,
-    pub counts: HashMap<QueueId, Counts>,
-    /// Some task is only kept because it is young: so are those behind it, more or less.
-    young: bool,
-}
-
-impl Pruning {
-    /// `excess` is how many finished tasks there are too many.
-    pub fn of(stretch: &[Prunable], retention: &Retention, now: Timestamp, mut excess: u64) -> Self {
-        let mut pruning = Self::default();
-        for task in stretch {
-            // A key is promised to live for a day at least.
-            if task.has_key && now.since(task.created_at) < limits::IDEMPOTENCY_MS_MIN {
-                continue;
-            }
-            if task.in_run {
-                pruning.young |= excess == 0 && now.since(task.finished_at) < retention.finished_ms;
-                continue;
-            }
-            let goes = match task.dead_lettered_at {
-                Some(at) => now.since(at) >= retention.dead_letter_ms,
-                None => {
-                    let age = now.since(task.finished_at);
-                    (excess > 0 && age >= limits::FINISHED_MS_MIN) || age >= retention.finished_ms
-                }
-            };
-            if !goes {
-                pruning.young |= task.dead_lettered_at.is_none();
-                continue;
-            }
-            excess = excess.saturating_sub(1);
-            pruning.gone.push(task.seq);
-            let counts = pruning.counts.entry(task.queue).or_default();
-            counts.finished -= 1;
-            counts.dead_lettered -= i64::from(task.dead_lettered_at.is_some());
-        }
-        pruning
-    }
-
-    /// `events` is how many batches of facts were removed beside the tasks: a full bite means that more are old.
-    /// `of_runs` is how many tasks went with their runs: then there may be more of those.
-    pub fn outcome(&self, stretch: &[Prunable], after: Seq, limit: usize, events: usize, of_runs: usize) -> Pruned {
-        let more = stretch.len() == limit && !(self.young && self.gone.is_empty());
-        let last = stretch.last().map_or(after, |task| Seq(task.seq));
-        let next = (more || events == limit || of_runs > 0).then_some(last);
-        Pruned { removed: self.gone.len() + of_runs, next }
-    }
-
-    /// A task that goes with its run.
-    pub fn count_gone(&mut self, queue: QueueId, dead_lettered: bool) {
-        let counts = self.counts.entry(queue).or_default();
-        counts.finished -= 1;
-        counts.dead_lettered -= i64::from(dead_lettered);
-    }
 }
 
 /// The column of a queue; embedded is `NULL`.

@@ -12,7 +12,6 @@ mod identity;
 mod inspect;
 mod leases;
 mod model;
-mod needs;
 mod notices;
 mod outbox;
 pub mod postgres;
@@ -32,15 +31,17 @@ pub use inspect::{Inspection, PostgresServer, inspect};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{
-    CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
-    OutboxRetry, OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, Settled, WakeCounts,
+    CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxLag, OutboxRetry,
+    OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 pub use schema::SCHEMA;
-pub use store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
+pub use store::{Batch, Due, Lane, PushesDue, Store};
+pub use tenure_core::batch::{Done, OutboxItem, Settled};
+pub use tenure_core::retention::{Pruned, Retention};
 
 use std::sync::Arc;
 

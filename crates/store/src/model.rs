@@ -10,7 +10,7 @@ use tenure_core::event::Fact;
 use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
 use tenure_core::task::{Body, Place, Running, State};
-use tenure_core::time::{DurationMs, Timestamp};
+use tenure_core::time::Timestamp;
 use tenure_core::{Seq, TaskId};
 
 #[derive(Debug, Clone)]
@@ -195,24 +195,6 @@ pub struct QueueView {
     pub running: u32,
     pub worker_seen_at: Option<Timestamp>,
     pub now: Timestamp,
-}
-
-/// How long ended tasks are kept.
-#[derive(Debug, Clone)]
-pub struct Retention {
-    pub finished_ms: DurationMs,
-    pub dead_letter_ms: DurationMs,
-    /// At most so many, whatever their age; the dead letters count but are not removed for it.
-    pub finished_count: u64,
-    /// Facts for those who watch.
-    pub events_ms: DurationMs,
-}
-
-impl Default for Retention {
-    fn default() -> Self {
-        const DAY_MS: DurationMs = 24 * 3_600_000;
-        Self { finished_ms: 7 * DAY_MS, dead_letter_ms: 30 * DAY_MS, finished_count: 10_000_000, events_ms: 3_600_000 }
-    }
 }
 
 /// The facts of one committed batch.

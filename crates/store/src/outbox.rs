@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tenure_core::batch::OutboxItem;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -18,30 +19,6 @@ use crate::model::Page;
 
 /// For how long a new row is its maker's, who publishes it right after the commit.
 pub const MAKERS_OWN_MS: DurationMs = 5_000;
-
-/// A wake-up to publish.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxItem {
-    /// The number of the enqueue; it names the row, and is the same however often it is published.
-    pub message: i64,
-    pub task: TaskId,
-    pub queue: Arc<str>,
-    pub transport: Transport,
-    /// How often it was refused.
-    pub tries: u32,
-}
-
-/// A wake-up that is over, and the name under which it was published.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
-    pub message: i64,
-    pub queue: Arc<str>,
-    pub transport: Transport,
-    pub receipt: Option<Arc<str>>,
-}
-
-/// A row that was deleted: its message, queue, transport and receipt.
-pub(crate) type Gone = (i64, QueueId, Transport, Option<Arc<str>>);
 
 /// What to do with a row that could not be published.
 #[derive(Debug, Clone, PartialEq, Eq)]

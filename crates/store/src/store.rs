@@ -2,10 +2,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::batch::{OutboxWake, Outcome, World, Writes};
+use tenure_core::batch::Done;
 use tenure_core::command::{Command, Numbers, Reach};
-use tenure_core::event::FactKind;
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::retention::{Pruned, Retention};
 use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
@@ -17,10 +17,10 @@ use crate::identity::IdentityStore;
 use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
-use crate::outbox::{Gone, OutboxItem, OutboxStore, Settled};
+use crate::outbox::OutboxStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,67 +37,6 @@ pub struct Batch {
     pub lane: Lane,
     /// An earlier try may have been committed: look for what it left.
     pub retrying: bool,
-}
-
-/// A committed batch.
-#[derive(Debug)]
-pub struct Done {
-    /// One for each command, in order.
-    pub outcomes: Vec<Outcome>,
-    /// How many tasks became ready, by queue.
-    pub wakes: HashMap<Arc<str>, usize>,
-    /// Queues in which fewer attempts are open than before.
-    pub freed: Vec<Arc<str>>,
-    /// The earliest time at which something that the batch scheduled is due.
-    pub next_due: Option<Timestamp>,
-    /// How many facts of each kind were recorded.
-    pub facts: HashMap<FactKind, u64>,
-    /// Wake-ups that have to leave the process. They are in the outbox, and for a while this process's to publish.
-    pub outbox: Vec<OutboxItem>,
-    /// Such wake-ups that are over.
-    pub settled: Vec<Settled>,
-    /// When the batch was decided.
-    pub now: Timestamp,
-}
-
-impl Done {
-    /// `world` and `writes` are those of the committed batch.
-    pub(crate) fn new(
-        outcomes: Vec<Outcome>,
-        wakes: HashMap<Arc<str>, usize>,
-        world: &World,
-        writes: &Writes,
-        gone: Vec<Gone>,
-    ) -> Self {
-        let name = |id: QueueId| world.queues.get(&id).map(|cell| Arc::clone(&cell.queue.name));
-        let outbox = writes.wakes.iter().filter_map(|wake| {
-            let OutboxWake { message, task, transport, .. } = *wake;
-            Some(OutboxItem { message, task, queue: name(wake.queue)?, transport, tries: 0 })
-        });
-        let settled = gone.into_iter().filter_map(|(message, queue, transport, receipt)| {
-            Some(Settled { message, queue: name(queue)?, transport, receipt })
-        });
-        let freed =
-            writes.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id)).collect();
-        let mut facts = HashMap::new();
-        for fact in &writes.facts {
-            *facts.entry(fact.kind).or_default() += 1;
-        }
-        let next_due = writes.schedule.iter().map(|(_, waiting)| waiting.at).min();
-        let (outbox, settled) = (outbox.collect(), settled.collect());
-        Self { outcomes, wakes, freed, next_due, facts, outbox, settled, now: world.now }
-    }
-}
-
-/// How many tasks became ready, by the name of their queue.
-pub(crate) fn wakes(world: &World) -> HashMap<Arc<str>, usize> {
-    let mut wakes = HashMap::new();
-    for wake in world.wakes() {
-        if let Some(cell) = world.queues.get(&wake.queue) {
-            *wakes.entry(Arc::clone(&cell.queue.name)).or_default() += 1;
-        }
-    }
-    wakes
 }
 
 /// What the timers found.
@@ -120,14 +59,6 @@ pub struct PushesDue {
     pub now: Timestamp,
 }
 
-/// What a look at the finished tasks came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pruned {
-    pub removed: usize,
-    /// Go on behind this row; `None` when what follows is too young to go.
-    pub next: Option<Seq>,
-}
-
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
 pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send + Sync + std::fmt::Debug {
@@ -143,7 +74,7 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     /// What new queues get. Until it is told: embedded.
     fn set_default_transport(&self, transport: Transport);
 
-    /// Loads and locks what the batch names, decides, draws the consequences for runs, writes, commits.
+    /// Loads and locks what the batch needs, decides, writes, commits.
     ///
     /// A crash before the commit leaves nothing. A crash after it leaves everything, with nobody told: the same batch
     /// with `retrying` set finds what it did and gives the same answers.

@@ -1,13 +1,14 @@
 //! Claims inside a batch: queues in the listed order, their limits, and repeats of the same claim.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::World;
 use crate::command::claim::{self, Claim, ClaimTask, Claimed, Grant, NotGranted, NotGrantedReason};
 use crate::command::{Answer, Context, expire};
-use crate::id::Seq;
+use crate::id::{AttemptId, Seq, WorkerId};
 use crate::queue::{Limit, Queue, QueueId};
-use crate::task::Place;
+use crate::task::{Place, Running};
 
 impl World {
     pub(super) fn claim(&mut self, index: usize, command: &Claim) -> Claimed {
@@ -135,10 +136,42 @@ impl World {
     fn settle(&mut self, row: Seq) {
         let _ = self.on_row(row, |task, _, queue, ctx| expire::decide(task, queue, ctx));
     }
+}
 
-    /// How many tasks of a queue a batch can still be granted: what a store needs to load.
-    pub fn wants(&self, id: QueueId, wanted: usize) -> usize {
-        let room = self.queues.get(&id).map_or(0, |cell| cell.queue.room(cell.running, self.now).grants);
-        wanted.min(usize::try_from(room).unwrap_or(usize::MAX))
+/// Which leases a claim was granted when it was sent or decided before.
+pub(super) enum EarlierGrants<'a> {
+    /// Those under its id.
+    Named(&'a WorkerId, &'a Arc<str>),
+    /// Those under the attempt ids that it draws.
+    Drawn(HashMap<AttemptId, usize>),
+}
+
+impl EarlierGrants<'_> {
+    pub fn contain(&self, running: &Running) -> bool {
+        match self {
+            Self::Named(worker, claim_id) => {
+                running.lease.holder.as_ref() == Some(worker) && running.claim_id.as_ref() == Some(claim_id)
+            }
+            Self::Drawn(order) => order.contains_key(&running.attempt_id),
+        }
+    }
+}
+
+impl Claim {
+    pub(super) fn earlier_grants(&self) -> EarlierGrants<'_> {
+        match self.claimer.name() {
+            Some((worker, claim_id)) => EarlierGrants::Named(worker, claim_id),
+            None => EarlierGrants::Drawn(self.grant_order()),
+        }
+    }
+
+    /// The attempt ids that this claim draws, each with the place of its grant.
+    pub(super) fn grant_order(&self) -> HashMap<AttemptId, usize> {
+        self.attempt_ids().enumerate().map(|(grant, id)| (id, grant)).collect()
+    }
+
+    /// The attempt ids that this claim draws, in the order of its grants.
+    pub fn attempt_ids(&self) -> impl Iterator<Item = AttemptId> {
+        (0..self.max_jobs).map(|grant| self.claimer.seed.draw(grant).0)
     }
 }

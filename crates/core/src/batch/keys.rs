@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::command::run::NewRun;
 use crate::command::submit::NewTask;
 use crate::id::TaskId;
-use crate::task::State;
+use crate::task::{Body, State};
 
 /// Where an idempotency key is unique: tenant, workspace, key.
 pub type IdempotencyScope = (Arc<str>, Arc<str>, Arc<str>);
@@ -17,6 +17,16 @@ pub struct KeyOwner {
     pub owner: Option<Arc<str>>,
     pub fingerprint: [u8; 32],
     pub state: State,
+}
+
+impl KeyOwner {
+    /// The task with this body, if it has a key.
+    pub(super) fn of(body: &Body, state: State) -> Option<(IdempotencyScope, Self)> {
+        let idempotency = body.idempotency.as_ref()?;
+        let scope = scope(&body.tenant, &body.workspace, &idempotency.key);
+        let (id, owner, fingerprint) = (body.id, body.owner.clone(), idempotency.fingerprint);
+        Some((scope, Self { id, owner, fingerprint, state }))
+    }
 }
 
 impl NewTask {

@@ -1,21 +1,29 @@
 //! Many commands, decided together.
 //!
-//! A store loads and locks the rows that a batch names into a [`World`], the commands are decided in order against it,
-//! and [`World::writes`] says which rows differ from what was loaded. A refused command is an answer like any other; it
-//! fails nothing else.
+//! A [`Session`] says what a store has to load and lock for a batch, which goes into a [`World`]; the commands are
+//! decided in order against it; [`Writes`] are the rows that differ from what was loaded. A refused command is an answer
+//! like any other; it does not affect the others.
 
 mod claiming;
+mod done;
+mod found;
 mod keys;
+mod load;
+mod plan;
 mod runs;
+mod session;
 #[cfg(test)]
 mod tests;
 mod writes;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use done::{Done, OutboxItem, RemovedWake, Saved, Settled, Write};
 pub use keys::{IdempotencyScope, KeyOwner};
-pub use runs::{Ends, KnownRun, Referring, RunCell};
+pub use load::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, WorkerLoad};
+pub use runs::{KnownRun, RunLoad};
+pub use session::Session;
 pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
 
 use crate::attempt::ClosedAttempt;
@@ -27,7 +35,7 @@ use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease::Grace;
 use crate::queue::{Queue, QueueId, QueueSettings};
-use crate::task::{Body, Place, Running, State};
+use crate::task::{Body, Place, State};
 use crate::time::Timestamp;
 
 /// How many leases of an older process one hello can void.
@@ -42,33 +50,34 @@ pub struct World {
     pub now: Timestamp,
     pub grace: Grace,
     pub numbers: Numbers,
-    pub queues: HashMap<QueueId, QueueCell>,
-    pub names: HashMap<Arc<str>, QueueId>,
-    pub tasks: HashMap<Seq, Cell>,
+    queues: HashMap<QueueId, QueueCell>,
+    names: HashMap<Arc<str>, QueueId>,
+    tasks: HashMap<Seq, Cell>,
+    /// Rows that were removed from their table when they were loaded.
+    taken: Vec<Seq>,
     /// Ready rows per queue, in the order of grants.
-    pub candidates: HashMap<QueueId, VecDeque<Seq>>,
+    candidates: HashMap<QueueId, VecDeque<Seq>>,
+    found_ready: HashMap<QueueId, found::FoundReady>,
     /// Queues that had no ready row when they were loaded: what the batch makes ready in them is first in line.
-    pub empty: HashSet<QueueId>,
-    /// Earlier attempts of the tasks for which [`needs_history`] holds.
-    pub history: HashMap<Seq, Vec<ClosedAttempt>>,
-    pub keys: HashMap<IdempotencyScope, KeyOwner>,
+    empty: HashSet<QueueId>,
+    /// Earlier attempts of the tasks that [`needs_history`] holds for.
+    history: HashMap<Seq, Vec<ClosedAttempt>>,
+    keys: HashMap<IdempotencyScope, KeyOwner>,
+    /// Bodies of tasks that have keys, until their states are known.
+    key_bodies: Vec<Body>,
+    /// States of tasks that are not locked.
+    states: HashMap<Seq, State>,
     /// By place in the batch: leases that this very claim was granted before.
-    pub repeats: HashMap<usize, Vec<Seq>>,
-    pub incarnations: HashMap<WorkerId, Arc<str>>,
+    repeats: HashMap<usize, Vec<Seq>>,
+    incarnations: HashMap<WorkerId, Arc<str>>,
     /// Leases of the workers that say hello.
-    pub held: HashMap<WorkerId, Vec<Seq>>,
-    /// Runs that are canceled, and those of the named tasks that have ended or are to be put back; later those of tasks
-    /// that the batch ends.
-    pub runs: HashMap<Seq, RunCell>,
-    pub run_keys: HashMap<IdempotencyScope, KnownRun>,
-    /// Runs that were looked for and are not there: something damaged them, and their tasks go on alone.
-    pub absent_runs: HashSet<Seq>,
-    /// Tasks of the canceled runs that have not ended.
-    pub members: HashMap<Seq, Vec<Seq>>,
+    held: HashMap<WorkerId, Vec<Seq>>,
+    runs: runs::Runs,
     made: Made,
+    decided: bool,
 }
 
-/// What the decisions have made beside changed rows.
+/// What the decisions have made other than changed rows.
 #[derive(Debug, Default)]
 struct Made {
     attempts: HashMap<(Seq, u32), AttemptChange>,
@@ -80,16 +89,17 @@ struct Made {
     refair: HashSet<QueueId>,
     /// Claims of this batch by worker and claim id.
     claims: HashMap<(WorkerId, Arc<str>), Vec<Seq>>,
-    runs: runs::MadeRuns,
 }
 
 /// A task in a batch.
 #[derive(Debug)]
-pub struct Cell {
-    pub task: Task,
+struct Cell {
+    task: Task,
     original: Original,
-    /// Its row was taken out of its table when it was loaded.
+    /// Its row was removed from its table when it was loaded.
     taken: bool,
+    /// It was loaded for claims, and no other command names it.
+    candidate: bool,
 }
 
 /// Where a task stood when it was loaded.
@@ -103,22 +113,22 @@ enum Original {
 }
 
 impl Cell {
-    pub fn loaded(task: Task) -> Self {
-        Self { original: Original::Here, task, taken: false }
+    fn loaded(task: Task) -> Self {
+        Self { original: Original::Here, task, taken: false, candidate: false }
     }
 }
 
 /// A queue in a batch.
 #[derive(Debug)]
-pub struct QueueCell {
-    pub queue: Queue,
+struct QueueCell {
+    queue: Queue,
     /// Open attempts; counted for limited queues only.
-    pub running: u32,
+    running: u32,
     original: Queue,
 }
 
 impl QueueCell {
-    pub fn loaded(queue: Queue, running: u32) -> Self {
+    fn loaded(queue: Queue, running: u32) -> Self {
         Self { original: queue.clone(), queue, running }
     }
 }
@@ -150,51 +160,46 @@ impl World {
             queues: HashMap::new(),
             names: HashMap::new(),
             tasks: HashMap::new(),
+            taken: Vec::new(),
             candidates: HashMap::new(),
+            found_ready: HashMap::new(),
             empty: HashSet::new(),
             history: HashMap::new(),
             keys: HashMap::new(),
+            key_bodies: Vec::new(),
+            states: HashMap::new(),
             repeats: HashMap::new(),
             incarnations: HashMap::new(),
             held: HashMap::new(),
-            runs: HashMap::new(),
-            run_keys: HashMap::new(),
-            absent_runs: HashSet::new(),
-            members: HashMap::new(),
+            runs: runs::Runs::default(),
             made: Made::default(),
+            decided: false,
         }
     }
 
-    pub fn add_queue(&mut self, queue: Queue, running: u32) {
-        self.names.insert(Arc::clone(&queue.name), queue.id);
-        self.queues.insert(queue.id, QueueCell::loaded(queue, running));
+    /// Tasks that have keys, and whose states are not known.
+    fn unknown_key_holders(&self) -> BTreeSet<Seq> {
+        self.key_bodies.iter().map(Body::seq).filter(|row| !self.tasks.contains_key(row)).collect()
     }
 
-    /// Room for so many more tasks: they are large, and moving them when the table grows costs.
-    pub fn expect_tasks(&mut self, count: usize) {
-        self.tasks.reserve(count);
+    /// A body without a place is damaged: its key is free.
+    fn resolve_keys(&mut self) {
+        for body in std::mem::take(&mut self.key_bodies) {
+            let loaded = self.tasks.get(&body.seq()).map(|cell| cell.task.place.state());
+            let state = loaded.or_else(|| self.states.get(&body.seq()).copied());
+            self.keys.extend(state.and_then(|state| KeyOwner::of(&body, state)));
+        }
     }
 
-    pub fn add_task(&mut self, task: Task) {
-        self.tasks.insert(task.id.seq(), Cell::loaded(task));
-    }
-
-    /// Adds a held task whose row the store has taken out of its table already. Wherever the task stands in the end, it
-    /// is written anew.
-    pub fn add_taken(&mut self, task: Task) {
-        self.tasks.insert(task.id.seq(), Cell { taken: true, ..Cell::loaded(task) });
-    }
-
-    /// Held tasks whose rows were taken: a look into the table does not find them any more.
-    pub fn taken(&self) -> impl Iterator<Item = (TaskId, &Running)> {
-        self.tasks.values().filter(|cell| cell.taken).filter_map(|cell| match &cell.task.place {
-            Place::Running(running) => Some((cell.task.id, running)),
-            _ => None,
-        })
+    /// The queues of loaded tasks that are not loaded.
+    fn unknown_queues(&self) -> BTreeSet<QueueId> {
+        let queues = self.tasks.values().map(|cell| cell.task.place.queue());
+        queues.filter(|id| !self.queues.contains_key(id)).collect()
     }
 
     /// Decides every command in order.
-    pub fn decide(&mut self, commands: &[Command]) -> Vec<Outcome> {
+    pub(crate) fn decide(&mut self, commands: &[Command]) -> Vec<Outcome> {
+        self.decided = true;
         commands.iter().enumerate().map(|(index, command)| self.decide_one(index, command)).collect()
     }
 
@@ -283,7 +288,7 @@ impl World {
         let before = std::mem::replace(&mut cell.task.place, change.place);
         let is_running = matches!(cell.task.place, Place::Running(_));
         if cell.task.place.carry().run.is_some() && before.end() != cell.task.place.end() {
-            self.made.runs.moved.push(row);
+            self.runs.consequences.moved.push(row);
         }
         // A grant takes the last attempt out of the row, and its history need not be loaded.
         if is_running && let Some(last) = before.last_attempt() {
@@ -354,7 +359,7 @@ impl World {
     fn born(&mut self, body: Body, change: Change) {
         let (id, body) = (body.id, Arc::new(body));
         let new = Task { id, place: change.place.clone(), body: Some(Arc::clone(&body)) };
-        self.tasks.insert(id.seq(), Cell { task: new, original: Original::New, taken: false });
+        self.tasks.insert(id.seq(), Cell { task: new, original: Original::New, taken: false, candidate: false });
         self.made.bodies.push(body);
         self.apply(id.seq(), change);
         self.offer(id.seq());

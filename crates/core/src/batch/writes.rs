@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Cell, Original, QueueCell, RunCell, World};
+use super::runs::RunCell;
+use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
 use crate::event::Fact;
@@ -126,18 +127,19 @@ impl Writes {
 
 impl World {
     /// Compares where every task stands with where it stood. Ends the batch: what has changed moves into the writes.
-    pub fn writes(&mut self) -> Writes {
+    pub(crate) fn writes(&mut self) -> Writes {
         let made = std::mem::take(&mut self.made);
+        let runs = std::mem::take(&mut self.runs.made);
         let mut writes = Writes {
             bodies: made.bodies,
             refair: made.refair.into_iter().collect(),
             hellos: made.hellos,
             redrives: made.redrives,
             facts: made.facts,
-            run_tasks: made.runs.tasks,
-            edges: made.runs.edges,
-            resolved: made.runs.resolved,
-            payloads: made.runs.payloads,
+            run_tasks: runs.tasks,
+            edges: runs.edges,
+            resolved: runs.resolved,
+            payloads: runs.payloads,
             ..Writes::default()
         };
         for ((row, number), change) in made.attempts {
@@ -151,7 +153,7 @@ impl World {
             self.tasks.iter().filter(|(_, cell)| cell.has_changed()).map(|(row, _)| *row).collect();
         changed.sort_unstable();
         for row in changed {
-            let Some(Cell { task, original, taken }) = self.tasks.remove(&row) else { continue };
+            let Some(Cell { task, original, taken, .. }) = self.tasks.remove(&row) else { continue };
             let mut original = match original {
                 Original::Elsewhere(place) => Some(*place),
                 Original::Here => Some(task.place.clone()),
@@ -175,7 +177,7 @@ impl World {
         writes.queues =
             self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
         writes.queues.sort_unstable_by_key(|queue| queue.id);
-        for RunCell { run, original } in std::mem::take(&mut self.runs).into_values() {
+        for RunCell { run, original } in std::mem::take(&mut self.runs.cells).into_values() {
             match original {
                 None => writes.new_runs.push(run),
                 Some(original) if *original != run => writes.runs.push(run),

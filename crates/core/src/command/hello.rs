@@ -39,7 +39,7 @@ pub fn void(task: &Task, command: &Hello, queue: &QueueSettings, ctx: &mut Conte
 }
 
 /// Whether a lease belongs to an older process of the same worker.
-fn voids(command: &Hello, running: &Running) -> bool {
+pub(crate) fn voids(command: &Hello, running: &Running) -> bool {
     running.lease.holder.as_ref() == Some(&command.worker)
         && running.incarnation.as_ref().is_some_and(|incarnation| **incarnation < *command.incarnation)
 }

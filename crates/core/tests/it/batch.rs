@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tenure_core::attempt::{ClosedAttempt, Failure, Report};
-use tenure_core::batch::{Outcome, World, needs_history};
+use tenure_core::batch::{Load, Outcome, Saved, Session, World};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
 use tenure_core::command::report::AttemptReport;
@@ -77,18 +77,33 @@ fn body(backoff_ms: i64) -> Arc<Body> {
 }
 
 impl Row {
+    fn load(&self, load: &Load<'_>, world: &mut World, body: &Arc<Body>, now: Timestamp) {
+        let row = id().seq();
+        if load.begin {
+            world.begin(now, Grace::NONE);
+            world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
+        }
+        if load.tasks.rows.contains(&row) {
+            world.add_task(Task { id: id(), place: self.place.clone(), body: None });
+        }
+        if load.tasks.bodies.contains(&row) {
+            world.add_body(Arc::clone(body));
+        }
+        if load.tasks.attempts.contains(&row) {
+            self.history.values().for_each(|closed| world.add_attempt(row, closed.clone()));
+        }
+    }
+
     /// One transaction: load, decide, write.
     fn execute(&mut self, commands: &[Command], body: &Arc<Body>, now: Timestamp) -> Vec<Outcome> {
         let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
-        let mut world = World::new(now, Grace::NONE, Numbers::new(1, 1 + numbers));
-        world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
-        if commands.iter().any(|command| needs_history(command, &self.place)) {
-            world.history.insert(id().seq(), self.history.values().cloned().collect());
+        let mut session = Session::new(commands, Numbers::new(1, 1 + numbers), false);
+        while let Some((load, world)) = session.next_load() {
+            self.load(load, world, body, now);
         }
-        world.add_task(Task { id: id(), place: self.place.clone(), body: Some(Arc::clone(body)) });
-        let outcomes = world.decide(commands);
-
-        let writes = world.writes();
+        let write = session.write();
+        let outcomes = session.done(&write, Saved::default()).outcomes;
+        let writes = write.writes;
         let left = writes.unschedule.len() + writes.unready.len() + writes.unrun.len() + writes.unfinish.len();
         let schedule = writes.schedule.into_iter().map(|(_, row)| Place::Scheduled(row));
         let ready = writes.ready.into_iter().map(|(_, row)| Place::Ready(row));

@@ -1,16 +1,21 @@
-//! Brings what a batch needs into memory, and locks it.
+//! Loads what a batch asks for, and locks it.
+//!
+//! Locks are taken in this order: tasks that do not depend on others, runs, tasks that do, queues. What the first load can
+//! ask for at once travels in one trip with the beginning of the transaction.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::{try_join, try_join_all, try_join4, try_join5};
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::batch::{KeyOwner, VOID_ROWS, World};
-use tenure_core::command::{Command, Task};
-use tenure_core::lease::Grace;
-use tenure_core::queue::{Queue, QueueId, rotate};
-use tenure_core::task::{Blocked, Body, Place, Running, Waiting};
-use tenure_core::{Seq, TaskId, Timestamp};
+use tenure_core::batch::{
+    ClaimLoad, IdempotencyScope, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World,
+};
+use tenure_core::command::Task;
+use tenure_core::outage::Marks;
+use tenure_core::queue::QueueId;
+use tenure_core::task::{Blocked, Body, Place, Waiting};
+use tenure_core::{Seq, TaskId, Timestamp, WorkerId};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
@@ -20,8 +25,6 @@ use super::cursors::{Position, Search};
 use super::rows::{self, Result, Time};
 use super::{Postgres, runs, sql};
 use crate::error::StoreError;
-use crate::needs::{self, ClaimPlan, Histories, Needs, in_grant_order};
-use crate::store::Batch;
 
 /// How often a task is looked for while another transaction moves it from table to table.
 const SEARCHES: usize = 20;
@@ -39,57 +42,100 @@ fn numbers<'a>(seqs: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
     seqs.into_iter().map(|seq| seq.0).collect()
 }
 
-/// Begins the transaction and loads.
-pub async fn world(
-    store: &Postgres,
-    conn: &Conn,
-    batch: &Batch,
-    needs: &Needs<'_>,
-) -> std::result::Result<(World, Searches), StoreError> {
-    let fail = |error| failed("load a batch", error);
-    store.faults.before("begin")?;
-    let FirstTrip { marks, taken, running, queues: named, mut heads } =
-        first_trip(store, conn, needs).await.map_err(fail)?;
-    store.faults.after("begin")?;
-    let reading = store.clock.read_from(rows::time(&marks, 0).map_err(fail)?);
-    let silent_ms = reading.alive.since(rows::time(&marks, 1).map_err(fail)?);
-    let grace = Grace::from_marks(reading.now, silent_ms, rows::time(&marks, 2).map_err(fail)?);
-    let mut world = World::new(reading.now, grace, batch.numbers);
+/// The loads of one batch.
+pub struct Loader<'s> {
+    store: &'s Postgres,
+    conn: &'s Conn,
+    heads: Heads,
+    pub searches: Searches,
+}
 
-    world.expect_tasks(needs.tasks());
+impl<'s> Loader<'s> {
+    pub fn new(store: &'s Postgres, conn: &'s Conn) -> Self {
+        Self { store, conn, heads: Heads::new(), searches: Searches::new() }
+    }
 
-    store.faults.before("load")?;
-    let mut rows = needs.rows.clone();
-    for (id, running) in all(taken, rows::running).map_err(fail)? {
-        rows.remove(&id.seq());
-        world.add_taken(Task { id, place: Place::Running(running), body: None });
+    pub async fn load(&mut self, load: &Load<'_>, world: &mut World) -> std::result::Result<(), StoreError> {
+        let fail = |error| failed("load a batch", error);
+        let running = if load.begin { Some(self.begin(load, world).await?) } else { None };
+        let conn = self.conn;
+        let rows = self.rows(load, running, world).await.map_err(fail)?;
+        let members = runs::locked(conn, &load.runs, world).await.map_err(fail)?;
+        if !(rows && members) {
+            return Err(StoreError::Contention);
+        }
+        tasks_of(conn, &load.tasks, world).await.map_err(fail)?;
+        keys(conn, &load.keys, world).await.map_err(fail)?;
+        repeats(conn, &load.claims, world).await.map_err(fail)?;
+        workers(conn, &load.workers, world).await.map_err(fail)?;
+        for id in &load.redrives {
+            query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(*id)]).await.map_err(fail)?;
+        }
+        queues(self.store, conn, &load.queues, world).await.map_err(fail)?;
+        for ready in &load.claims.ready {
+            let found = self.ready(ready).await.map_err(fail)?;
+            world.add_ready(ready.queue, found);
+        }
+        runs::read(conn, &load.runs, world).await.map_err(fail)
     }
-    let mut first = runs::cancelled_first(conn, needs).await.map_err(fail)?;
-    // What was taken out is not found a second time.
-    first.retain(|row| !world.tasks.contains_key(row));
-    let mut running = running;
-    if !first.is_empty() {
-        running.extend(query(conn, sql::RUNNING_LOCK, &[&numbers(first.difference(&rows))]).await.map_err(fail)?);
-        rows.extend(first);
+
+    /// Begins the transaction. Returns the rows of the held tasks that were named.
+    async fn begin(&mut self, load: &Load<'_>, world: &mut World) -> std::result::Result<Vec<Row>, StoreError> {
+        let (store, fail) = (self.store, |error| failed("load a batch", error));
+        store.make_queues(self.conn, &load.queues.make).await?;
+        store.faults.before("begin")?;
+        let FirstTrip { marks, taken, running, queues, heads } =
+            first_trip(store, self.conn, load).await.map_err(fail)?;
+        store.faults.after("begin")?;
+        let reading = store.clock.read_from(rows::time(&marks, 0).map_err(fail)?);
+        world.begin(reading.now, marks_of(&marks).map_err(fail)?.grace(reading));
+        for row in &taken {
+            let (id, running) = rows::running(row).map_err(fail)?;
+            world.add_taken(Task { id, place: Place::Running(running), body: None });
+        }
+        let queues = all(queues, rows::queue).map_err(fail)?;
+        store.remember_queues(&queues);
+        queues.into_iter().for_each(|queue| world.add_queue(queue, 0));
+        self.heads = heads;
+        Ok(running)
     }
-    let how = Look::Lock { scanned: &needs.scanned, running };
-    let found = tasks(conn, &rows, how).await.map_err(fail)?;
-    for task in found.ok_or(StoreError::Contention)? {
-        world.add_task(task);
+
+    /// Locks the named tasks, and those of canceled runs that do not depend on others. Returns `false` if others kept
+    /// moving one of them.
+    async fn rows(&self, load: &Load<'_>, running: Option<Vec<Row>>, world: &mut World) -> Result<bool> {
+        let mut running = running;
+        let mut rows: BTreeSet<Seq> = load.tasks.rows.iter().copied().filter(|row| !world.has_task(*row)).collect();
+        if !load.runs.cancel.is_empty() {
+            let mut first = runs::free_tasks(self.conn, &load.runs.cancel).await?;
+            first.retain(|row| !world.has_task(*row) && !rows.contains(row));
+            if let Some(running) = &mut running {
+                running.extend(query(self.conn, sql::RUNNING_LOCK, &[&numbers(&first)]).await?);
+            }
+            rows.extend(first);
+        }
+        let look = Look::Lock { scanned: &load.tasks.scanned, running };
+        let Some(found) = tasks(self.conn, &rows, look).await? else { return Ok(false) };
+        found.into_iter().for_each(|task| world.add_task(task));
+        Ok(true)
     }
-    if !runs::named(conn, batch, needs, &mut world).await.map_err(fail)? {
-        return Err(StoreError::Contention);
+
+    async fn ready(&mut self, load: &ReadyLoad) -> Result<Candidates> {
+        if let Some(rotation) = &load.rotation {
+            return fair_candidates(self.conn, load, rotation).await;
+        }
+        let plain: Statement = self.conn.prepare_cached(sql::READY_CANDIDATES).await?;
+        let (id, limit) = (load.queue, load.limit);
+        let head = match self.heads.remove(&id) {
+            Some(head) => head,
+            None => Head::take(self.store, self.conn, &plain, id, limit).await?,
+        };
+        let search = head.search;
+        let found = head.waiting(self.conn, &plain, id, limit).await?;
+        let backlog = found.len() == limit;
+        let positions = backlog.then(|| found.iter().map(|(id, waiting)| Position::of(*id, waiting)).collect());
+        self.searches.insert(id, (search, positions));
+        Ok(found)
     }
-    with_bodies(conn, needs, &mut world).await.map_err(fail)?;
-    histories(conn, batch, needs, &mut world).await.map_err(fail)?;
-    keys(conn, needs, &mut world).await.map_err(fail)?;
-    repeats(conn, batch, needs, &mut world).await.map_err(fail)?;
-    hellos(conn, needs, &mut world).await.map_err(fail)?;
-    queues(store, conn, batch, needs, named, &mut world).await.map_err(fail)?;
-    let searches = candidates(store, conn, needs, &mut heads, &mut world).await.map_err(fail)?;
-    redrives(conn, batch).await.map_err(fail)?;
-    store.faults.after("load")?;
-    Ok((world, searches))
 }
 
 /// What needs nothing else to be known travels together with the beginning of the transaction.
@@ -150,11 +196,11 @@ where
     if about.is_empty() { Ok(Vec::new()) } else { conn.query(statement, &[about]).await }
 }
 
-async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<FirstTrip> {
-    let names: Vec<&str> = needs.make_queues.keys().chain(&needs.queues).map(|name| &***name).collect();
-    let reported = numbers(&needs.reported);
-    let named = numbers(needs.rows.difference(&needs.reported));
-    let guessed = store.unlimited_heads(needs);
+async fn first_trip(store: &Postgres, conn: &Conn, load: &Load<'_>) -> Result<FirstTrip> {
+    let names: Vec<&str> = load.queues.make.keys().chain(&load.queues.named).map(|name| &***name).collect();
+    let reported = numbers(&load.tasks.reported);
+    let named = numbers(load.tasks.rows.difference(&load.tasks.reported));
+    let guessed = store.unlimited_heads(&load.claims);
     let statements = (
         conn.prepare_cached(sql::META_GET).await?,
         conn.prepare_cached(sql::RUNNING_LOCK).await?,
@@ -180,11 +226,11 @@ async fn first_trip(store: &Postgres, conn: &Conn, needs: &Needs<'_>) -> Result<
 pub enum Look<'a> {
     /// Without a lock: they may move on.
     Read,
-    /// Locked until the transaction ends. `running` are those that are held, which was asked before.
-    Lock { scanned: &'a BTreeSet<Seq>, running: Vec<Row> },
+    /// Locked until the transaction ends. `running` are those that are held, if they were asked for before.
+    Lock { scanned: &'a BTreeSet<Seq>, running: Option<Vec<Row>> },
 }
 
-/// The tasks of these rows, wherever they stand.
+/// The tasks of these rows, wherever they are.
 ///
 /// A task that another transaction moves meanwhile can be missed by every single look, but it has a body, and then the
 /// next look finds it. `None` if it still was not found after many.
@@ -194,7 +240,7 @@ pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, how: Look<'_>) -> Result
     let nobody = BTreeSet::new();
     let (lock, scanned, mut running) = match how {
         Look::Read => (false, &nobody, None),
-        Look::Lock { scanned, running } => (true, scanned, Some(running)),
+        Look::Lock { scanned, running } => (true, scanned, running),
     };
     let (running_again, scheduled, finished) = if lock {
         (sql::RUNNING_LOCK, sql::SCHEDULED_LOCK, sql::FINISHED_LOCK)
@@ -259,8 +305,8 @@ pub async fn tasks(conn: &Conn, wanted: &BTreeSet<Seq>, how: Look<'_>) -> Result
     Ok(None)
 }
 
-/// Tasks that wait for others of their runs. Their runs are locked first: whoever ends a task of a run has the run before
-/// it comes to those behind it.
+/// Tasks that depend on others of their runs. Their runs are locked first: a batch that ends a task of a run locks the
+/// run before the tasks that depend on it.
 async fn blocked(conn: &Conn, wanted: &BTreeSet<Seq>, lock: bool) -> Result<Vec<(TaskId, Blocked)>> {
     let found = all(query(conn, sql::BLOCKED_GET, &[&numbers(wanted)]).await?, rows::blocked)?;
     if !lock || found.is_empty() {
@@ -281,28 +327,31 @@ pub async fn bodies(conn: &Conn, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>
     Ok(all(found, rows::body)?.into_iter().map(|body| (body.seq(), Arc::new(body))).collect())
 }
 
-async fn with_bodies(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    if needs.bodies.is_empty() {
-        return Ok(());
-    }
-    for body in all(query(conn, sql::BODIES_LIGHT, &[&numbers(&needs.bodies)]).await?, rows::body)? {
-        if let Some(cell) = world.tasks.get_mut(&body.seq()) {
-            cell.task.body = Some(Arc::new(body));
+/// What else is known of tasks that are loaded or not.
+async fn tasks_of(conn: &Conn, load: &TaskLoad, world: &mut World) -> Result<()> {
+    if !load.blocked.is_empty() {
+        for (id, blocked) in all(query(conn, sql::BLOCKED_LOCK, &[&numbers(&load.blocked)]).await?, rows::blocked)? {
+            world.add_task(Task { id, place: Place::Blocked(blocked), body: None });
         }
     }
-    Ok(())
-}
-
-async fn histories(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    let Histories { whole, named } = needs::histories(batch, needs, world);
-    let mut found = attempts(conn, &whole).await?;
-    if !named.is_empty() {
-        let seqs: Vec<i64> = named.iter().map(|(seq, _)| seq.0).collect();
-        let attempts: Vec<i32> = named.iter().map(|(_, attempt)| attempt.cast_signed()).collect();
-        found.extend(all(query(conn, sql::ATTEMPTS_NAMED, &[&seqs, &attempts]).await?, rows::attempt)?);
+    if !load.bodies.is_empty() {
+        for body in all(query(conn, sql::BODIES_LIGHT, &[&numbers(&load.bodies)]).await?, rows::body)? {
+            world.add_body(Arc::new(body));
+        }
     }
-    for (seq, attempt) in found {
-        world.history.entry(seq).or_default().push(attempt);
+    for (row, attempt) in attempts(conn, &load.attempts).await? {
+        world.add_attempt(row, attempt);
+    }
+    if !load.named_attempts.is_empty() {
+        let (rows, numbers): (Vec<i64>, Vec<i32>) =
+            load.named_attempts.iter().map(|(row, number)| (row.0, number.cast_signed())).unzip();
+        for (row, attempt) in all(query(conn, sql::ATTEMPTS_NAMED, &[&rows, &numbers]).await?, rows::attempt)? {
+            world.add_attempt(row, attempt);
+        }
+    }
+    // Should one of them be moved all the time, its key is taken for free, and the index says that it is not.
+    for task in tasks(conn, &load.states, Look::Read).await?.unwrap_or_default() {
+        world.add_state(task.id.seq(), task.place.state());
     }
     Ok(())
 }
@@ -314,209 +363,90 @@ pub async fn attempts(conn: &Conn, seqs: &BTreeSet<Seq>) -> Result<Vec<(Seq, Clo
     all(query(conn, sql::ATTEMPTS_GET, &[&numbers(seqs)]).await?, rows::attempt)
 }
 
-async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    if needs.keys.is_empty() {
+/// Tenants, workspaces and keys, each as a column.
+pub fn scope_columns(scopes: &[IdempotencyScope]) -> [Vec<&str>; 3] {
+    let column = |pick: fn(&IdempotencyScope) -> &Arc<str>| scopes.iter().map(|scope| &**pick(scope)).collect();
+    [column(|scope| &scope.0), column(|scope| &scope.1), column(|scope| &scope.2)]
+}
+
+async fn keys(conn: &Conn, scopes: &[IdempotencyScope], world: &mut World) -> Result<()> {
+    if scopes.is_empty() {
         return Ok(());
     }
-    let column = |pick: fn(&tenure_core::batch::IdempotencyScope) -> &Arc<str>| {
-        needs.keys.iter().map(|scope| pick(scope).to_string()).collect::<Vec<_>>()
-    };
-    let (tenants, workspaces, names) = (column(|s| &s.0), column(|s| &s.1), column(|s| &s.2));
-    let found = all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)?;
-    let wanted: BTreeSet<Seq> = found.iter().map(Body::seq).filter(|seq| !world.tasks.contains_key(seq)).collect();
-    let Some(owners) = tasks(conn, &wanted, Look::Read).await? else { return Ok(()) };
-    let loaded = world.tasks.values().map(|cell| &cell.task);
-    let states: HashMap<Seq, _> = owners.iter().chain(loaded).map(|task| (task.id.seq(), task.place.state())).collect();
-    for body in found {
-        if let (Some(idempotency), Some(state)) = (&body.idempotency, states.get(&body.seq())) {
-            let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
-            let (id, owner, fingerprint) = (body.id, body.owner.clone(), idempotency.fingerprint);
-            world.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: *state });
-        }
+    let [tenants, workspaces, names] = scope_columns(scopes);
+    for body in all(query(conn, sql::BODIES_OF_KEYS, &[&tenants, &workspaces, &names]).await?, rows::body)? {
+        world.add_key(body);
     }
     Ok(())
 }
 
-fn add_running(world: &mut World, found: &[(TaskId, Running)]) -> Vec<Seq> {
-    for (id, running) in found {
-        if !world.tasks.contains_key(&id.seq()) {
-            world.add_task(Task { id: *id, place: Place::Running(running.clone()), body: None });
-        }
-    }
-    found.iter().map(|(id, _)| id.seq()).collect()
-}
-
-/// Leases that the batch itself has taken out of the table already.
-fn taken(world: &World, wanted: impl Fn(&Running) -> bool) -> Vec<(TaskId, Running)> {
-    let taken = world.taken().filter(|(_, running)| wanted(running));
-    taken.map(|(id, running)| (id, running.clone())).collect()
-}
-
-async fn repeats(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    for (index, claim) in &needs.claims {
-        let claimer = &claim.claimer;
-        let found = if let Some((worker, claim_id)) = claimer.name() {
+async fn repeats(conn: &Conn, load: &ClaimLoad<'_>, world: &mut World) -> Result<()> {
+    for (index, claim) in &load.repeats {
+        let found = if let Some((worker, claim_id)) = claim.claimer.name() {
             query(conn, sql::RUNNING_OF_CLAIM, &[&&**worker, &&**claim_id]).await?
-        } else if batch.retrying {
-            let ids: Vec<Uuid> =
-                (0..claim.max_jobs).map(|grant| Uuid::from_u128(claimer.seed.draw(grant).0.as_u128())).collect();
-            query(conn, sql::RUNNING_OF_ATTEMPTS, &[&ids]).await?
         } else {
-            continue;
+            let ids: Vec<Uuid> = claim.attempt_ids().map(|id| Uuid::from_u128(id.as_u128())).collect();
+            query(conn, sql::RUNNING_OF_ATTEMPTS, &[&ids]).await?
         };
-        let mut found = all(found, rows::running)?;
-        found.extend(taken(world, |running| claimer.was_granted(running, claim.max_jobs)));
-        found.sort_by_key(|(id, _)| id.seq());
-        let held = add_running(world, &in_grant_order(claim, found));
-        if !held.is_empty() {
-            world.repeats.insert(*index, held);
-        }
+        world.add_claimed(*index, claim, all(found, rows::running)?);
     }
     Ok(())
 }
 
-async fn hellos(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    if needs.hellos.is_empty() {
-        return Ok(());
-    }
-    let mut names: Vec<&str> = needs.hellos.iter().map(|hello| &*hello.worker).collect();
-    names.sort_unstable();
-    for row in query(conn, sql::WORKERS_GET, &[&names]).await? {
-        world.incarnations.insert(row.try_get::<_, &str>(0)?.into(), row.try_get::<_, &str>(1)?.into());
+async fn workers(conn: &Conn, load: &WorkerLoad<'_>, world: &mut World) -> Result<()> {
+    if !load.names.is_empty() {
+        let names: Vec<&str> = load.names.iter().map(|name| &***name).collect();
+        for row in query(conn, sql::WORKERS_GET, &[&names]).await? {
+            let worker: WorkerId = row.try_get::<_, &str>(0)?.into();
+            world.add_incarnation(&worker, row.try_get::<_, &str>(1)?.into());
+        }
     }
     let limit = i64::try_from(VOID_ROWS).unwrap_or(i64::MAX);
-    for hello in &needs.hellos {
-        // A process that is known has voided what there was.
-        if world.incarnations.get(&hello.worker) == Some(&hello.incarnation) {
-            continue;
-        }
+    for hello in &load.held {
         let params: [&(dyn ToSql + Sync); 3] = [&&*hello.worker, &&*hello.incarnation, &limit];
-        let mut found = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
-        found.extend(taken(world, |running| {
-            let older = running.incarnation.as_ref().is_some_and(|incarnation| *incarnation < hello.incarnation);
-            running.lease.holder.as_ref() == Some(&hello.worker) && older
-        }));
-        found.sort_by_key(|(id, _)| id.seq());
-        let held = add_running(world, &found);
-        world.held.entry(Arc::clone(&hello.worker)).or_default().extend(held);
+        let held = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
+        world.add_held(hello, held);
     }
     Ok(())
 }
 
-/// Loads the queues that the batch names and those in which its tasks stand. Queues whose limits a grant must respect,
-/// and queues that are to be changed, are locked: grants of such a queue happen one batch at a time.
-async fn queues(
-    store: &Postgres,
-    conn: &Conn,
-    batch: &Batch,
-    needs: &Needs<'_>,
-    named: Vec<Row>,
-    world: &mut World,
-) -> Result<()> {
-    let named = all(named, rows::queue)?;
-    store.remember_queues(&named);
-    let mut found: HashMap<QueueId, Queue> = named.into_iter().map(|queue| (queue.id, queue)).collect();
-    let standing: BTreeSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
-    let unknown = standing.into_iter().filter(|id| !found.contains_key(id));
-    // A grant respects the limits that hold now, and what is put back waits under the key that holds now.
-    let (fresh, cached): (Vec<QueueId>, Vec<QueueId>) = {
-        let by_task =
-            queues_of(world, batch, |c| matches!(c, Command::ClaimTask(_) | Command::Retry(_) | Command::Redrive(_)));
-        unknown.partition(|id| by_task.contains(id))
-    };
-    found.extend(store.cached_queues(conn, &cached).await?);
-    if !fresh.is_empty() {
-        let ids: Vec<i32> = fresh.iter().map(|id| id.0).collect();
-        let fresh = all(query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?, rows::queue)?;
-        found.extend(fresh.into_iter().map(|queue| (queue.id, queue)));
+/// Grants of a queue with limits happen one batch at a time: it is locked, and its open attempts counted under the lock.
+async fn queues(store: &Postgres, conn: &Conn, load: &QueueLoad<'_>, world: &mut World) -> Result<()> {
+    if !load.standing.is_empty() {
+        for queue in store.cached_queues(conn, &load.standing).await? {
+            world.add_queue(queue, 0);
+        }
     }
-
-    let by_task = queues_of(world, batch, |command| matches!(command, Command::ClaimTask(_)));
-    let locked: Vec<i32> = found
-        .values()
-        .filter(|queue| {
-            let granted_from = needs.queues.contains(&queue.name) || by_task.contains(&queue.id);
-            needs.changed.contains(&queue.name) || (granted_from && queue.is_limited())
-        })
-        .map(|queue| queue.id.0)
-        .collect();
-    let mut running: HashMap<QueueId, u32> = HashMap::new();
-    if !locked.is_empty() {
-        let fresh = all(query(conn, sql::QUEUES_LOCK, &[&locked]).await?, rows::queue)?;
-        found.extend(fresh.into_iter().map(|queue| (queue.id, queue)));
-        for row in query(conn, sql::COUNTS_RUNNING, &[&locked]).await? {
+    if !load.fresh.is_empty() {
+        let ids: Vec<i32> = load.fresh.iter().map(|id| id.0).collect();
+        for queue in all(query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?, rows::queue)? {
+            world.add_queue(queue, 0);
+        }
+    }
+    if !load.limits.is_empty() {
+        let ids: Vec<i32> = load.limits.iter().map(|id| id.0).collect();
+        let locked = all(query(conn, sql::QUEUES_LOCK, &[&ids]).await?, rows::queue)?;
+        let mut running: HashMap<QueueId, u32> = HashMap::new();
+        for row in query(conn, sql::COUNTS_RUNNING, &[&ids]).await? {
             let count: i64 = row.try_get(1)?;
             running.insert(QueueId(row.try_get(0)?), u32::try_from(count).unwrap_or(u32::MAX));
         }
-    }
-    for (id, queue) in found {
-        let running = running.get(&id).copied().unwrap_or(0);
-        world.add_queue(queue, running);
+        for queue in locked {
+            let running = running.get(&queue.id).copied().unwrap_or(0);
+            world.add_queue(queue, running);
+        }
     }
     Ok(())
 }
 
-/// The queues in which the tasks of these commands stand.
-fn queues_of(world: &World, batch: &Batch, wanted: impl Fn(&Command) -> bool) -> HashSet<QueueId> {
-    let commands = batch.commands.iter().filter(|command| wanted(command));
-    let rows =
-        commands.flat_map(|command| command.task().map(|id| id.seq()).into_iter().chain(command.rows().to_vec()));
-    rows.filter_map(|row| Some(world.tasks.get(&row)?.task.place.queue())).collect()
-}
-
-async fn candidates(
-    store: &Postgres,
-    conn: &Conn,
-    needs: &Needs<'_>,
-    heads: &mut Heads,
-    world: &mut World,
-) -> Result<Searches> {
-    let mut searches = Searches::new();
-    if needs.claims.is_empty() {
-        return Ok(searches);
-    }
-    let plain: Statement = conn.prepare_cached(sql::READY_CANDIDATES).await?;
-    let mut plan = ClaimPlan::new(needs, world);
-    while let Some(round) = plan.next_round() {
-        for (id, limit) in round {
-            let fair = world.queues.get(&id).map(|cell| &cell.queue).filter(|q| q.settings.fairness_key.is_some());
-            let found = if let Some(queue) = fair {
-                fair_candidates(conn, queue, limit).await?
-            } else {
-                let head = match heads.remove(&id) {
-                    Some(head) => head,
-                    None => Head::take(store, conn, &plain, id, limit).await?,
-                };
-                let search = head.search;
-                let found = head.waiting(conn, &plain, id, limit).await?;
-                let backlog = found.len() == limit;
-                let positions = backlog.then(|| found.iter().map(|(id, waiting)| Position::of(*id, waiting)).collect());
-                searches.insert(id, (search, positions));
-                found
-            };
-            plan.loaded(id, &found, limit, world);
-            if found.is_empty() {
-                world.empty.insert(id);
-            }
-            world.candidates.insert(id, found.iter().map(|(id, _)| id.seq()).collect());
-            for (id, waiting) in found {
-                if !world.tasks.contains_key(&id.seq()) {
-                    world.add_task(Task { id, place: Place::Ready(waiting), body: None });
-                }
-            }
-        }
-    }
-    Ok(searches)
-}
-
-/// The heads of the fairness values that come next, in the order in which grants rotate over them.
-async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Candidates> {
-    let cursor = queue.fair_cursor.as_deref();
+/// The heads of the fairness values that come next.
+async fn fair_candidates(conn: &Conn, load: &ReadyLoad, rotation: &Rotation) -> Result<Candidates> {
+    let (queue, limit, cursor) = (load.queue.0, load.limit, rotation.after.as_deref());
     let mut values: Vec<String> = Vec::new();
     for from in [cursor, None] {
         let want = (limit - values.len()) as i64;
         if want > 0 {
-            for row in query(conn, sql::READY_VALUES, &[&queue.id.0, &from, &want]).await? {
+            for row in query(conn, sql::READY_VALUES, &[&queue, &from, &want]).await? {
                 let value: String = row.try_get(0)?;
                 if !values.contains(&value) {
                     values.push(value);
@@ -530,7 +460,7 @@ async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Can
     values.truncate(limit);
     let mut each = limit.div_ceil(values.len().max(1));
     let mut found = loop {
-        let params: [&(dyn ToSql + Sync); 3] = [&queue.id.0, &values, &(each as i64)];
+        let params: [&(dyn ToSql + Sync); 3] = [&queue, &values, &(each as i64)];
         let found = all(query(conn, sql::READY_CANDIDATES_OF_VALUES, &params).await?, rows::waiting)?;
         let mut heads: HashMap<&str, usize> = HashMap::new();
         for value in found.iter().filter_map(|(_, waiting)| waiting.fair.as_deref()) {
@@ -545,22 +475,15 @@ async fn fair_candidates(conn: &Conn, queue: &Queue, limit: usize) -> Result<Can
     // A task that was submitted while the queue got its fairness key may have no value. It must not wait forever; few
     // rows are left to be looked through.
     if found.len() < limit {
-        let params: [&(dyn ToSql + Sync); 2] = [&queue.id.0, &((limit - found.len()) as i64)];
+        let params: [&(dyn ToSql + Sync); 2] = [&queue, &((limit - found.len()) as i64)];
         found.extend(all(query(conn, sql::READY_CANDIDATES_WITHOUT_VALUE, &params).await?, rows::waiting)?);
     }
-    let mut found = rotate(found, cursor, |(_, waiting)| waiting.fair.clone().unwrap_or_default());
-    found.truncate(limit);
     Ok(found)
 }
 
-/// Steps of one redrive happen one at a time.
-async fn redrives(conn: &Conn, batch: &Batch) -> Result<()> {
-    for command in batch.commands.iter() {
-        if let Command::Redrive(redrive) = command {
-            query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(redrive.redrive_id)]).await?;
-        }
-    }
-    Ok(())
+/// The marks of life, after the clock's reading.
+pub fn marks_of(row: &Row) -> Result<Marks> {
+    Ok(Marks { alive_at: rows::time(row, 1)?, grace_until: rows::time(row, 2)? })
 }
 
 pub fn clock(row: &Row) -> Result<Timestamp> {

@@ -21,18 +21,19 @@ mod runs;
 mod save;
 pub(crate) mod sql;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_core::batch::World;
+use tenure_core::batch::{ClaimLoad, Done, Session, World};
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::retention::{Pruned, Retention};
 use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
-use tenure_core::{RunId, Seq, TaskId, limits};
+use tenure_core::{RunId, Seq, TaskId};
 
 use crate::clock::Clock;
 use crate::codec;
@@ -40,18 +41,16 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
-use crate::needs::{self, Messages, Needs};
 use crate::schema;
-use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
+use crate::store::{Batch, Due, Lane, PushesDue, Store};
 pub use address::{AddressError, PostgresAddress, explain_tls};
 use conn::{Conn, Pool, Pools, failed};
 use cursors::Cursors;
 pub(crate) use inspect::inspect;
-use load::{Searches, query};
+use load::{Loader, Searches, query};
 use rows::Time;
-use save::{Asked, Saved};
 
 /// An arbitrary number that all control planes share.
 const SCHEMA_LOCK: i64 = 7_423_000_001;
@@ -139,10 +138,10 @@ impl Postgres {
 
     /// Makes the queues that a batch needs, before its transaction: nobody waits for a lock on them. Of two makers of
     /// the same queue the first to insert owns it; the decision sees whose it is.
-    async fn make_queues(&self, conn: &Conn, needs: &Needs<'_>) -> Result<(), StoreError> {
+    async fn make_queues(&self, conn: &Conn, make: &BTreeMap<&Arc<str>, Option<&str>>) -> Result<(), StoreError> {
         let (missing, makers): (Vec<&str>, Vec<Option<&str>>) = {
             let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            let missing = needs.make_queues.iter().filter(|(name, _)| !cache.made.contains(&***name));
+            let missing = make.iter().filter(|(name, _)| !cache.made.contains(&***name));
             missing.map(|(name, maker)| (&***name, *maker)).unzip()
         };
         if missing.is_empty() {
@@ -169,27 +168,21 @@ impl Postgres {
     }
 
     /// The queues that claims ask first and that had no limits a moment ago, with how many rows they want of each.
-    fn unlimited_heads(&self, needs: &Needs<'_>) -> HashMap<QueueId, usize> {
+    fn unlimited_heads(&self, claims: &ClaimLoad<'_>) -> Vec<(QueueId, usize)> {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut heads = HashMap::new();
-        for (_, claim) in &needs.claims {
-            let known = claim.queues.first().and_then(|name| cache.ids.get(name)).and_then(|id| cache.queues.get(id));
-            if let Some((at, queue)) = known
-                && at.elapsed() < QUEUE_CACHE
-                && !queue.is_limited()
-                && !queue.paused
-            {
-                *heads.entry(queue.id).or_default() += claim.max_jobs;
-            }
-        }
-        heads
+        let heads = claims.likely.iter().filter_map(|(name, wanted)| {
+            let (at, queue) = cache.ids.get(*name).and_then(|id| cache.queues.get(id))?;
+            let unlimited = at.elapsed() < QUEUE_CACHE && !queue.is_limited() && !queue.paused;
+            unlimited.then_some((queue.id, *wanted))
+        });
+        heads.collect()
     }
 
     /// After the commit: what the claims took need not be passed again.
     fn move_cursors(&self, searches: Searches, world: &World) {
         for (queue, (search, positions)) in searches {
             // What the claims left over comes first.
-            let left = world.candidates.get(&queue).map_or(0, VecDeque::len);
+            let left = world.left_over(queue);
             let to = positions.and_then(|positions| {
                 let next = positions.len().checked_sub(left)?.min(positions.len() - 1);
                 positions.get(next).copied()
@@ -198,24 +191,23 @@ impl Postgres {
         }
     }
 
-    async fn cached_queues(&self, conn: &Conn, ids: &[QueueId]) -> rows::Result<HashMap<QueueId, Queue>> {
-        let mut found = HashMap::new();
+    async fn cached_queues(&self, conn: &Conn, ids: &BTreeSet<QueueId>) -> rows::Result<Vec<Queue>> {
+        let mut found = Vec::with_capacity(ids.len());
+        let mut missing = Vec::new();
         {
             let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
             for id in ids {
-                if let Some((at, queue)) = cache.queues.get(id)
-                    && at.elapsed() < QUEUE_CACHE
-                {
-                    found.insert(*id, queue.clone());
+                match cache.queues.get(id) {
+                    Some((at, queue)) if at.elapsed() < QUEUE_CACHE => found.push(queue.clone()),
+                    _ => missing.push(id.0),
                 }
             }
         }
-        let missing: Vec<i32> = ids.iter().filter(|id| !found.contains_key(id)).map(|id| id.0).collect();
         if !missing.is_empty() {
             let loaded = query(conn, sql::QUEUES_OF_IDS, &[&missing]).await?;
             let loaded = loaded.iter().map(rows::queue).collect::<rows::Result<Vec<_>>>()?;
             self.remember_queues(&loaded);
-            found.extend(loaded.into_iter().map(|queue| (queue.id, queue)));
+            found.extend(loaded);
         }
         Ok(found)
     }
@@ -270,32 +262,26 @@ impl Store for Postgres {
     }
 
     async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {
-        let needs = Needs::of(&batch);
+        let mut session = Session::new(&batch.commands, batch.numbers, batch.retrying);
         let conn = match batch.lane {
             Lane::Work => Conn::get(&self.work).await?,
             Lane::Heartbeat => Conn::get(&self.heartbeat).await?,
         };
-        self.make_queues(&conn, &needs).await?;
-        let (mut world, searches) = load::world(self, &conn, &batch, &needs).await?;
-        let now = world.now;
-        let mut outcomes = world.decide(&batch.commands);
-        self.faults.before("draw consequences")?;
-        let drawn = runs::consequences(self, &conn, &mut world).await;
-        drawn.map_err(|error| failed("draw consequences", error))?;
-        self.faults.after("draw consequences")?;
-        let messages = Messages::of(&world, &outcomes);
-        let wakes = crate::store::wakes(&world);
-        let writes = world.writes();
-        let granted = needs::granted(&outcomes);
-        let asked = Asked { bodies: &granted, messages: &messages.asked };
-        let Saved { bodies, receipts, gone } = save::writes(self, &conn, &writes, &asked, now).await?;
+        let mut loader = Loader::new(self, &conn);
+        while let Some((load, world)) = session.next_load() {
+            let step = if world.is_decided() { "draw consequences" } else { "load" };
+            self.faults.before(step)?;
+            loader.load(load, world).await?;
+            self.faults.after(step)?;
+        }
+        let searches = loader.searches;
+        let write = session.write();
+        let saved = save::write(self, &conn, &write).await?;
         conn.give_back();
-        self.forget_queues(&writes.queues);
-        self.move_cursors(searches, &world);
-        self.cursors.inserted(&writes.ready);
-        needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
-        messages.attach(&batch.commands, &mut outcomes, &receipts);
-        Ok(Done::new(outcomes, wakes, &world, &writes, gone))
+        self.forget_queues(&write.writes.queues);
+        self.move_cursors(searches, session.world());
+        self.cursors.inserted(&write.writes.ready);
+        Ok(session.done(&write, saved))
     }
 
     async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {
@@ -314,18 +300,16 @@ impl Store for Postgres {
             conn.batch_execute("BEGIN").await?;
             let marks = query(&conn, sql::META_LOCK, &[]).await?;
             let reading = self.clock.read_from(rows::time(&marks[0], 0)?);
-            let (alive_at, mut grace_until) = (rows::time(&marks[0], 1)?, rows::time(&marks[0], 2)?);
-            // The very first start follows no outage.
-            let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
-            if silent {
-                let longest: i64 = query(&conn, sql::RUNNING_LONGEST_LEASE, &[]).await?[0].try_get(0)?;
-                grace_until = grace_until.max(reading.now.plus(longest));
-            }
-            // Another control plane's mark may be a little ahead of the reading that waited for its lock.
-            let alive_at = alive_at.max(reading.alive);
-            query(&conn, sql::META_ALIVE, &[&Time(alive_at), &Time(grace_until)]).await?;
+            let found = load::marks_of(&marks[0])?;
+            let longest: Option<i64> = if found.show_outage(reading) {
+                Some(query(&conn, sql::RUNNING_LONGEST_LEASE, &[]).await?[0].try_get(0)?)
+            } else {
+                None
+            };
+            let marks = found.renewed(reading, longest);
+            query(&conn, sql::META_ALIVE, &[&Time(marks.alive_at), &Time(marks.grace_until)]).await?;
             conn.batch_execute("COMMIT").await?;
-            Ok(silent.then_some(grace_until))
+            Ok(longest.map(|_| marks.grace_until))
         };
         let marked = mark.await.map_err(|error| failed("mark itself alive", error))?;
         conn.give_back();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::batch::OutboxWake;
+use tenure_core::batch::{OutboxItem, OutboxWake, RemovedWake};
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -22,8 +22,8 @@ use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
-    CheckedWake, ExternalQueue, Fed, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
-    OutboxRetry, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
+    CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxLag, OutboxRetry,
+    OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -41,8 +41,9 @@ pub fn columns(wakes: &[OutboxWake], now: Timestamp) -> Columns<'static> {
     ]
 }
 
-pub fn gone(row: &Row) -> rows::Result<Gone> {
-    Ok((row.try_get(0)?, QueueId(row.try_get(1)?), rows::transport(row.try_get(2)?), rows::text_if(row, 3)?))
+pub fn removed(row: &Row) -> rows::Result<RemovedWake> {
+    let (queue, transport) = (QueueId(row.try_get(1)?), rows::transport(row.try_get(2)?));
+    Ok(RemovedWake { message: row.try_get(0)?, queue, transport, receipt: rows::text_if(row, 3)? })
 }
 
 pub fn receipt(row: &Row) -> rows::Result<(i64, Arc<str>)> {

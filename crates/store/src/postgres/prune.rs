@@ -1,38 +1,69 @@
-//! Retention: what nobody needs any more goes, in steps.
+//! Retention: one step per transaction.
 
+use tenure_core::queue::QueueId;
+use tenure_core::retention::{Pruned, Pruning, RUNS_PER_STEP, Retention, RunRemoval};
 use tenure_core::{Seq, Timestamp};
+use tokio_postgres::types::ToSql;
 
 use super::conn::Conn;
 use super::load::query;
-use super::rows::{Result, Time};
-use super::{read, runs, sql};
-use crate::codec::{Pruning, WORKERS_KEPT_MS};
-use crate::model::Retention;
-use crate::store::Pruned;
+use super::rows::{self, Result, Time};
+use super::{read, sql};
 
-/// One step, as a transaction of its own.
-pub async fn step(conn: &Conn, retention: &Retention, after: Seq, limit: usize, now: Timestamp) -> Result<Pruned> {
+pub async fn step(conn: &Conn, keep: &Retention, after: Seq, limit: usize, now: Timestamp) -> Result<Pruned> {
+    let (cuts, most) = (keep.cuts(now), limit as i64);
     conn.batch_execute("BEGIN").await?;
     query(conn, sql::COUNTS_FOLD, &[]).await?;
-    let events_before = Time(now.plus(-retention.events_ms));
-    let events = query(conn, sql::EVENTS_PRUNE, &[&events_before, &(limit as i64)]).await?.len();
-    let workers_before = Time(now.plus(-WORKERS_KEPT_MS));
-    query(conn, sql::WORKERS_PRUNE, &[&workers_before, &(limit as i64)]).await?;
-    query(conn, sql::REDRIVES_PRUNE, &[&Time(now.plus(-retention.dead_letter_ms))]).await?;
+    let events = query(conn, sql::EVENTS_PRUNE, &[&Time(cuts.events), &most]).await?.len();
+    query(conn, sql::WORKERS_PRUNE, &[&Time(cuts.workers), &most]).await?;
+    query(conn, sql::REDRIVES_PRUNE, &[&Time(cuts.redrives)]).await?;
     let finished: i64 = query(conn, sql::COUNTS_FINISHED, &[]).await?[0].try_get(0)?;
-    let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
-    let stretch = query(conn, sql::FINISHED_PRUNE_CANDIDATES, &[&after.0, &(limit as i64)]).await?;
+    let stretch = query(conn, sql::FINISHED_PRUNE_CANDIDATES, &[&after.0, &most]).await?;
     let stretch = stretch.iter().map(read::prunable).collect::<Result<Vec<_>>>()?;
-    let mut pruning = Pruning::of(&stretch, retention, now, excess);
-    let of_runs = runs::prune(conn, retention, now, excess > 0, limit, &mut pruning).await?;
-    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
-        query(conn, statement, &[&pruning.gone]).await?;
-    }
+    let mut pruning = Pruning::of(&stretch, after, limit, finished.unsigned_abs(), keep, now);
+    runs(conn, &mut pruning).await?;
+    let rows: Vec<i64> = pruning.rows.iter().map(|seq| seq.0).collect();
+    remove(conn, &rows).await?;
     let queues: Vec<i32> = pruning.counts.keys().map(|queue| queue.0).collect();
     let zeros = vec![0_i64; queues.len()];
     let finished: Vec<i64> = pruning.counts.values().map(|counts| counts.finished).collect();
     let dead: Vec<i64> = pruning.counts.values().map(|counts| counts.dead_lettered).collect();
     query(conn, sql::COUNTS_ADD, &[&queues, &zeros, &zeros, &zeros, &finished, &dead]).await?;
     conn.batch_execute("COMMIT").await?;
-    Ok(pruning.outcome(&stretch, after, limit, events, of_runs))
+    Ok(pruning.outcome(events))
+}
+
+async fn remove(conn: &Conn, rows: &Vec<i64>) -> Result<()> {
+    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
+        query(conn, statement, &[rows]).await?;
+    }
+    Ok(())
+}
+
+/// Removes runs with their tasks.
+async fn runs(conn: &Conn, pruning: &mut Pruning) -> Result<()> {
+    let before = pruning.runs_before;
+    let [keys, failed, others] = [before.with_key, before.failed, before.others].map(Time);
+    let params: [&(dyn ToSql + Sync); 4] = [&keys, &failed, &others, &RUNS_PER_STEP];
+    let runs = query(conn, sql::RUNS_PRUNE, &params).await?.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
+    for run in runs {
+        let found = query(conn, sql::RUN_TASKS_FINISHED, &[&run.0, &(pruning.room() as i64)]).await?;
+        let (mut rows, mut tasks): (Vec<i64>, Vec<(QueueId, bool)>) = (Vec::new(), Vec::new());
+        for row in &found {
+            rows.push(row.try_get(0)?);
+            tasks.push((QueueId(row.try_get(1)?), row.try_get(2)?));
+        }
+        remove(conn, &rows).await?;
+        match pruning.remove_run(&tasks) {
+            RunRemoval::Whole => {
+                query(conn, sql::RUN_TASKS_DELETE, &[&run.0]).await?;
+                query(conn, sql::RUNS_DELETE, &[&vec![run.0]]).await?;
+            }
+            RunRemoval::Begun => {
+                query(conn, sql::RUN_DOOM, &[&run.0]).await?;
+                break;
+            }
+        }
+    }
+    Ok(())
 }

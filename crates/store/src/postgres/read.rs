@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
+use tenure_core::retention::Prunable;
 use tenure_core::task::Place;
 use tenure_core::{Seq, TaskId, Timestamp};
 use tokio_postgres::Row;
@@ -16,7 +17,7 @@ use super::conn::Conn;
 use super::load::{self, query};
 use super::rows::{self, Result, Time};
 use super::sql;
-use crate::codec::{self, Prunable};
+use crate::codec;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
     TaskFilter, TaskView,
@@ -234,7 +235,7 @@ pub fn event(row: &Row) -> Result<EventBatch> {
 
 pub fn prunable(row: &Row) -> Result<Prunable> {
     Ok(Prunable {
-        seq: row.try_get(0)?,
+        seq: rows::seq(row)?,
         finished_at: rows::time(row, 1)?,
         dead_lettered_at: rows::time_if(row, 2)?,
         queue: QueueId(row.try_get(3)?),

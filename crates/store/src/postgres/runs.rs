@@ -1,19 +1,16 @@
 //! Runs: what a batch needs of them, what it writes, and what people look at.
 //!
-//! Locks are taken in this order: tasks that do not wait for others, then runs, then tasks that do. Whoever ends a task of
-//! a run holds the run until the commit, so that the ends of one run follow each other.
+//! A batch that ends a task of a run holds the run until the commit, so that the ends of one run follow each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::try_join;
 use tenure_core::attempt::{Failure, Progress};
-use tenure_core::batch::{KnownRun, World};
-use tenure_core::command::{Reach, Task};
-use tenure_core::queue::QueueId;
+use tenure_core::batch::{IdempotencyScope, KnownRun, RunLoad, World};
+use tenure_core::command::Reach;
 use tenure_core::run::{Edge, Run, RunCounts, RunTask, Upstream};
-use tenure_core::task::Place;
-use tenure_core::{RunId, Seq, TaskId, Timestamp};
+use tenure_core::{RunId, Seq, TaskId};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -23,11 +20,9 @@ use super::conn::Conn;
 use super::load::{self, Look, query};
 use super::read;
 use super::rows::{self, Result, Time};
-use super::{Postgres, sql};
-use crate::codec::{self, PRUNED_RUNS, Pruning};
-use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
-use crate::needs::{self, Needs};
-use crate::store::Batch;
+use super::sql;
+use crate::codec;
+use crate::model::{Page, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
 
 fn numbers<'a>(rows: impl IntoIterator<Item = &'a Seq>) -> Vec<i64> {
     rows.into_iter().map(|row| row.0).collect()
@@ -67,67 +62,71 @@ fn edge(row: &Row) -> Result<Edge> {
     Ok(Edge { upstream: Seq(row.try_get(0)?), downstream: Seq(row.try_get(1)?) })
 }
 
-/// The tasks of the runs to cancel that can be locked before the runs.
-pub async fn cancelled_first(conn: &Conn, needs: &Needs<'_>) -> Result<BTreeSet<Seq>> {
-    if needs.cancel_runs.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let found = query(conn, sql::RUN_TASKS_OPEN, &[&numbers(&needs.cancel_runs)]).await?;
-    let mut first = BTreeSet::new();
-    for row in &found {
+/// The tasks of these runs that have not ended and do not depend on others.
+pub async fn free_tasks(conn: &Conn, runs: &BTreeSet<Seq>) -> Result<BTreeSet<Seq>> {
+    let mut free = BTreeSet::new();
+    for row in query(conn, sql::RUN_TASKS_OPEN, &[&numbers(runs)]).await? {
         if !row.try_get::<_, bool>(2)? {
-            first.insert(Seq(row.try_get(1)?));
+            free.insert(Seq(row.try_get(1)?));
         }
     }
-    Ok(first)
+    Ok(free)
 }
 
-/// Runs that the batch names, and those of ended tasks that it may change. Of the runs to cancel then all that has not: `false` if
-/// some of it could not be found, as others were moving it.
-pub async fn named(conn: &Conn, batch: &Batch, needs: &Needs<'_>, world: &mut World) -> Result<bool> {
-    let mut wanted = needs::runs_of_ended(batch, needs, world);
-    wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
-    lock(conn, &wanted, world).await?;
-    keys(conn, needs, world).await?;
-    if needs.cancel_runs.is_empty() {
+/// Locks runs, then those of their tasks that are asked for. Returns `false` if others kept moving one of these.
+pub async fn locked(conn: &Conn, load: &RunLoad, world: &mut World) -> Result<bool> {
+    if !load.rows.is_empty() {
+        for row in query(conn, sql::RUNS_LOCK, &[&numbers(&load.rows)]).await? {
+            world.add_run(run(&row)?);
+        }
+    }
+    if load.members.is_empty() {
         return Ok(true);
     }
     let mut missing = BTreeSet::new();
-    for row in query(conn, sql::RUN_TASKS_OPEN, &[&numbers(&needs.cancel_runs)]).await? {
-        let (run, task) = (Seq(row.try_get(0)?), Seq(row.try_get(1)?));
-        world.members.entry(run).or_default().push(task);
-        if !world.tasks.contains_key(&task) {
+    for row in query(conn, sql::RUN_TASKS_OPEN, &[&numbers(&load.members)]).await? {
+        let task = Seq(row.try_get(1)?);
+        world.add_member(Seq(row.try_get(0)?), task);
+        if !world.has_task(task) {
             missing.insert(task);
         }
     }
-    let running = query(conn, sql::RUNNING_LOCK, &[&numbers(&missing)]).await?;
-    let scanned = BTreeSet::new();
-    let Some(found) = load::tasks(conn, &missing, Look::Lock { scanned: &scanned, running }).await? else {
-        return Ok(false);
-    };
-    for task in found {
-        world.add_task(task);
-    }
+    let look = Look::Lock { scanned: &BTreeSet::new(), running: None };
+    let Some(found) = load::tasks(conn, &missing, look).await? else { return Ok(false) };
+    found.into_iter().for_each(|task| world.add_task(task));
     Ok(true)
 }
 
-async fn lock(conn: &Conn, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
-    if wanted.is_empty() {
+/// Reads what needs no lock, or is covered by that of a run.
+pub async fn read(conn: &Conn, load: &RunLoad, world: &mut World) -> Result<()> {
+    if *load == RunLoad::default() {
         return Ok(());
     }
-    for row in query(conn, sql::RUNS_LOCK, &[&numbers(wanted)]).await? {
-        world.add_run(run(&row)?);
+    keys(conn, &load.keys, world).await?;
+    let ask = async |statement, about: &BTreeSet<Seq>| {
+        if about.is_empty() { Ok(Vec::new()) } else { query(conn, statement, &[&numbers(about)]).await }
+    };
+    let (direct, all) = try_join(ask(sql::EDGES_GET, &load.satisfied), ask(sql::EDGES_REACHED, &load.broken)).await?;
+    for row in direct.iter().chain(&all) {
+        world.add_edge(edge(row)?);
+    }
+    for row in ask(sql::FINISHED_RESULT_SIZES, &load.result_sizes).await? {
+        world.add_result_size(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
+    }
+    for row in ask(sql::FINISHED_RESULTS, &load.results).await? {
+        world.add_result(rows::seq(&row)?, rows::text_if(&row, 1)?);
+    }
+    for body in load::bodies(conn, &load.bodies).await?.into_values() {
+        world.add_whole_body(body);
     }
     Ok(())
 }
 
-async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
-    if needs.run_keys.is_empty() {
+async fn keys(conn: &Conn, scopes: &[IdempotencyScope], world: &mut World) -> Result<()> {
+    if scopes.is_empty() {
         return Ok(());
     }
-    let tenants: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.0).collect();
-    let workspaces: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.1).collect();
-    let names: Vec<&str> = needs.run_keys.iter().map(|scope| &*scope.2).collect();
+    let [tenants, workspaces, names] = load::scope_columns(scopes);
     for row in query(conn, sql::RUNS_OF_KEYS, &[&tenants, &workspaces, &names]).await? {
         let fingerprint: &[u8] = row.try_get(2)?;
         let known = KnownRun {
@@ -135,65 +134,7 @@ async fn keys(conn: &Conn, needs: &Needs<'_>, world: &mut World) -> Result<()> {
             owner: rows::text_if(&row, 1)?,
             fingerprint: fingerprint.try_into().unwrap_or_default(),
         };
-        let scope = (rows::text(&row, 3)?, rows::text(&row, 4)?, rows::text(&row, 5)?);
-        world.run_keys.insert(scope, known);
-    }
-    Ok(())
-}
-
-/// Draws the consequences of what the batch has ended. The cost is one step per edge.
-pub async fn consequences(store: &Postgres, conn: &Conn, world: &mut World) -> Result<()> {
-    while let Some(ends) = world.ends() {
-        lock(conn, &ends.runs, world).await?;
-        world.absent_runs.extend(ends.runs.iter().filter(|run| !world.runs.contains_key(run)));
-        let (satisfied, broken) = (numbers(&ends.satisfied), numbers(&ends.broken));
-        let ask = async |statement, about: &Vec<i64>| {
-            if about.is_empty() { Ok(Vec::new()) } else { query(conn, statement, &[about]).await }
-        };
-        let (direct, all) = try_join(ask(sql::EDGES_GET, &satisfied), ask(sql::EDGES_REACHED, &broken)).await?;
-        let edges = direct.iter().chain(&all).map(edge).collect::<Result<Vec<_>>>()?;
-        let behind = needs::behind(world, &edges);
-        if !behind.is_empty() {
-            for row in query(conn, sql::BLOCKED_LOCK, &[&numbers(&behind)]).await? {
-                let (id, blocked) = rows::blocked(&row)?;
-                world.add_task(Task { id, place: Place::Blocked(blocked), body: None });
-            }
-            let standing: BTreeSet<QueueId> = world.tasks.values().map(|cell| cell.task.place.queue()).collect();
-            let unknown: Vec<QueueId> = standing.into_iter().filter(|id| !world.queues.contains_key(id)).collect();
-            for queue in store.cached_queues(conn, &unknown).await?.into_values() {
-                world.add_queue(queue, 0);
-            }
-        }
-        world.follow(&edges);
-        fill(conn, world).await?;
-    }
-    Ok(())
-}
-
-/// Reads what tasks ask for that wait for nothing else any more: not more of it at a time than fits into memory.
-async fn fill(conn: &Conn, world: &mut World) -> Result<()> {
-    let referring = world.referring();
-    let named: BTreeSet<Seq> = referring.iter().flat_map(|one| &one.outputs).copied().collect();
-    let mut bytes = HashMap::new();
-    if !named.is_empty() {
-        for row in query(conn, sql::FINISHED_RESULT_SIZES, &[&numbers(&named)]).await? {
-            bytes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
-        }
-    }
-    let mut rest = &referring[..];
-    while !rest.is_empty() {
-        let (count, named) = world.next_to_fill(rest, &bytes);
-        let (now, later) = rest.split_at(count.max(1));
-        let wanted: Vec<Seq> = now.iter().map(|one| one.task).collect();
-        let bodies = load::bodies(conn, &wanted).await?;
-        let mut outputs = HashMap::new();
-        if !named.is_empty() {
-            for row in query(conn, sql::FINISHED_RESULTS, &[&numbers(&named)]).await? {
-                outputs.insert(rows::seq(&row)?, rows::text_if(&row, 1)?);
-            }
-        }
-        world.fill_these(&wanted, &bodies, &outputs);
-        rest = later;
+        world.add_run_key((rows::text(&row, 3)?, rows::text(&row, 4)?, rows::text(&row, 5)?), known);
     }
     Ok(())
 }
@@ -251,43 +192,6 @@ pub fn edges(edges: &[Edge]) -> Columns<'_> {
         Box::new(edges.iter().map(|edge| edge.upstream.0).collect::<Vec<_>>()),
         Box::new(edges.iter().map(|edge| edge.downstream.0).collect::<Vec<_>>()),
     ]
-}
-
-/// Removes runs that nobody needs any more, with their tasks. Gives how many tasks that were.
-pub async fn prune(
-    conn: &Conn,
-    retention: &Retention,
-    now: Timestamp,
-    excess: bool,
-    limit: usize,
-    pruning: &mut Pruning,
-) -> Result<usize> {
-    let [keys, failed, others] = codec::runs_before(retention, now, excess).map(Time);
-    let params: [&(dyn ToSql + Sync); 4] = [&keys, &failed, &others, &PRUNED_RUNS];
-    let runs = query(conn, sql::RUNS_PRUNE, &params).await?.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
-    let mut removed = 0;
-    for run in runs {
-        let room = limit.saturating_sub(removed);
-        let found = query(conn, sql::RUN_TASKS_FINISHED, &[&run.0, &(room as i64)]).await?;
-        let mut gone: Vec<i64> = Vec::with_capacity(found.len());
-        for row in &found {
-            gone.push(row.try_get(0)?);
-            pruning.count_gone(QueueId(row.try_get(1)?), row.try_get(2)?);
-        }
-        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
-            query(conn, statement, &[&gone]).await?;
-        }
-        // A run without tasks counts as something that went, too.
-        removed += gone.len().max(1);
-        if removed >= limit {
-            // The rest of a large run goes in the next step, and then the run itself.
-            query(conn, sql::RUN_DOOM, &[&run.0]).await?;
-            break;
-        }
-        query(conn, sql::RUN_TASKS_DELETE, &[&run.0]).await?;
-        query(conn, sql::RUNS_DELETE, &[&vec![run.0]]).await?;
-    }
-    Ok(removed)
 }
 
 async fn found(conn: &Conn, id: RunId, reach: &Reach) -> Result<Option<Run>> {

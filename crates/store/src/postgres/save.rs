@@ -1,13 +1,11 @@
 //! Writes what a batch has changed, and commits: all statements travel together.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
-use tenure_core::batch::Writes;
+use tenure_core::Timestamp;
+use tenure_core::batch::{Saved, Write, Writes};
 use tenure_core::queue::Queue;
-use tenure_core::task::Body;
-use tenure_core::{Seq, Timestamp};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -18,7 +16,6 @@ use super::rows::{self, Time};
 use super::{Postgres, outbox, runs, sql};
 use crate::codec;
 use crate::error::StoreError;
-use crate::outbox::Gone;
 
 /// A statement and its arrays, ready to be sent.
 struct Step<'a> {
@@ -27,30 +24,9 @@ struct Step<'a> {
     columns: Columns<'a>,
 }
 
-/// What the answers need that is read on the way.
-pub struct Asked<'a> {
-    /// Tasks whose bodies.
-    pub bodies: &'a [Seq],
-    /// Messages whose names.
-    pub messages: &'a [i64],
-}
-
-#[derive(Default)]
-pub struct Saved {
-    pub bodies: HashMap<Seq, Arc<Body>>,
-    pub receipts: HashMap<i64, Arc<str>>,
-    /// Wake-ups that are over.
-    pub gone: Vec<Gone>,
-}
-
-/// Writes and commits.
-pub async fn writes(
-    store: &Postgres,
-    conn: &Conn,
-    writes: &Writes,
-    asked: &Asked<'_>,
-    now: Timestamp,
-) -> Result<Saved, StoreError> {
+/// Writes, reads what the answers need, and commits.
+pub async fn write(store: &Postgres, conn: &Conn, write: &Write) -> Result<Saved, StoreError> {
+    let (writes, now) = (&write.writes, write.now);
     let finish = columns::split(&writes.finish);
     let steps = steps(conn, writes, &finish, now).await.map_err(|error| failed("prepare a batch", error))?;
     let prepare = async |sql| conn.prepare_cached(sql).await.map_err(|error| failed("prepare a batch", error));
@@ -60,13 +36,13 @@ pub async fn writes(
     for step in &steps {
         store.faults.before(step.name)?;
     }
-    let wanted: Vec<i64> = asked.bodies.iter().map(|seq| seq.0).collect();
+    let wanted: Vec<i64> = write.bodies.iter().map(|seq| seq.0).collect();
     let mut sent: Vec<BoxFuture<'_, Result<Vec<tokio_postgres::Row>, tokio_postgres::Error>>> = Vec::new();
     if !wanted.is_empty() {
         sent.push(async { conn.query(&bodies, &[&wanted]).await }.boxed());
     }
-    if !asked.messages.is_empty() {
-        sent.push(async { conn.query(&receipts, &[&asked.messages]).await }.boxed());
+    if !write.receipts.is_empty() {
+        sent.push(async { conn.query(&receipts, &[&write.receipts]).await }.boxed());
     }
     if !writes.settled.is_empty() {
         store.faults.before("settle wake-ups")?;
@@ -86,14 +62,14 @@ pub async fn writes(
     store.faults.after("commit")?;
     let mut answers = answers.into_iter();
     let mut next = |sent: bool| if sent { answers.next().unwrap_or_default() } else { Vec::new() };
-    let (bodies, receipts, gone) =
-        (next(!wanted.is_empty()), next(!asked.messages.is_empty()), next(!writes.settled.is_empty()));
+    let (bodies, receipts, settled) =
+        (next(!wanted.is_empty()), next(!write.receipts.is_empty()), next(!writes.settled.is_empty()));
     let read = || -> rows::Result<Saved> {
         let bodies = bodies.iter().map(|row| rows::body(row).map(|body| (body.seq(), Arc::new(body))));
         Ok(Saved {
             bodies: bodies.collect::<rows::Result<_>>()?,
             receipts: receipts.iter().map(outbox::receipt).collect::<rows::Result<_>>()?,
-            gone: gone.iter().map(outbox::gone).collect::<rows::Result<_>>()?,
+            settled: settled.iter().map(outbox::removed).collect::<rows::Result<_>>()?,
         })
     };
     read().map_err(|error| failed("read what was written", error))

@@ -8,6 +8,7 @@ mod leases;
 mod load;
 mod notices;
 mod outbox;
+mod prune;
 mod read;
 mod rows;
 mod runs;
@@ -23,24 +24,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use tenure_core::batch::{Done, Session};
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::retention::{Pruned, Retention};
 use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
-use tenure_core::{RunId, Seq, TaskId, limits};
+use tenure_core::{RunId, Seq, TaskId};
 
 use crate::clock::Clock;
-use crate::codec::{Prunable, Pruning, WORKERS_KEPT_MS};
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
-use crate::needs::{self, Messages, Needs};
 use crate::schema;
-use crate::store::{Batch, Done, Due, Lane, Pruned, PushesDue, Store};
+use crate::store::{Batch, Due, Lane, PushesDue, Store};
 pub(crate) use inspect::inspect;
 use writer::Writer;
 
@@ -149,8 +150,8 @@ impl Sqlite {
         configure(&conn).map_err(|error| failed("open", error))?;
         create_tables(&mut conn)?;
         leases::end_all(&conn).map_err(|error| failed("open", error))?;
-        let (alive_at, _) = load::marks(&conn).map_err(|error| failed("open", error))?;
-        clock.not_before(alive_at);
+        let marks = load::marks(&conn).map_err(|error| failed("open", error))?;
+        clock.not_before(marks.alive_at);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let readers = (0..READERS).map(|_| {
             let reader = Connection::open_with_flags(&path, flags)?;
@@ -261,38 +262,24 @@ fn create_tables(conn: &mut Connection) -> Result<(), StoreError> {
 }
 
 fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result<Done, StoreError> {
-    let needs = Needs::of(batch);
+    let mut session = Session::new(&batch.commands, batch.numbers, batch.retrying);
     let reading = clock.read_process();
     faults.before("begin")?;
     let tx =
         db.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|error| failed("begin", error))?;
-    faults.before("load")?;
-    let mut world =
-        load::world(&tx, &mut db.cache, batch, &needs, reading).map_err(|error| failed("load a batch", error))?;
-    faults.after("load")?;
-    let mut outcomes = world.decide(&batch.commands);
-    faults.before("draw consequences")?;
-    runs::consequences(&tx, &mut db.cache, &mut world).map_err(|error| failed("draw consequences", error))?;
-    faults.after("draw consequences")?;
-    let messages = Messages::of(&world, &outcomes);
-    let wakes = crate::store::wakes(&world);
-    let writes = world.writes();
-    let granted = needs::granted(&outcomes);
-    if !granted.is_empty() {
-        faults.before("load bodies")?;
-        let bodies = load::bodies(&tx, &granted).map_err(|error| failed("load bodies", error))?;
-        needs::attach_bodies(&mut outcomes, bodies, &writes.bodies);
+    while let Some((load, world)) = session.next_load() {
+        let step = if world.is_decided() { "draw consequences" } else { "load" };
+        faults.before(step)?;
+        load::load(&tx, &mut db.cache, reading, load, world).map_err(|error| failed("load a batch", error))?;
+        faults.after(step)?;
     }
-    if !messages.asked.is_empty() {
-        let receipts = outbox::receipts(&tx, &messages.asked).map_err(|error| failed("load wake-ups", error))?;
-        messages.attach(&batch.commands, &mut outcomes, &receipts);
-    }
-    let gone = if writes.is_empty() { Vec::new() } else { save::writes(&tx, &writes, reading.now, faults)? };
+    let write = session.write();
+    let saved = save::write(&tx, &write, faults)?;
     faults.before("commit")?;
     tx.commit().map_err(|error| failed("commit", error))?;
     faults.after("commit")?;
-    db.cache.update(&writes.queues);
-    Ok(Done::new(outcomes, wakes, &world, &writes, gone))
+    db.cache.update(&write.writes.queues);
+    Ok(session.done(&write, saved))
 }
 
 #[async_trait]
@@ -330,15 +317,15 @@ impl Store for Sqlite {
         let clock = Arc::clone(&self.clock);
         self.write("mark itself alive", move |tx| {
             let reading = clock.read_process();
-            let (alive_at, mut grace_until) = load::marks(tx)?;
-            // The very first start follows no outage.
-            let silent = alive_at > Timestamp::MIN && reading.alive.since(alive_at) > limits::OUTAGE_GAP_MS;
-            if silent {
-                let longest: i64 = tx.prepare_cached(sql::RUNNING_LONGEST_LEASE)?.query_row([], |row| row.get(0))?;
-                grace_until = grace_until.max(reading.now.plus(longest));
-            }
-            tx.prepare_cached(sql::META_ALIVE)?.execute([reading.alive.as_millis(), grace_until.as_millis()])?;
-            Ok(silent.then_some(grace_until))
+            let marks = load::marks(tx)?;
+            let longest: Option<i64> = if marks.show_outage(reading) {
+                Some(tx.prepare_cached(sql::RUNNING_LONGEST_LEASE)?.query_row([], |row| row.get(0))?)
+            } else {
+                None
+            };
+            let marks = marks.renewed(reading, longest);
+            tx.prepare_cached(sql::META_ALIVE)?.execute([marks.alive_at.as_millis(), marks.grace_until.as_millis()])?;
+            Ok(longest.map(|_| marks.grace_until))
         })
         .await
     }
@@ -431,7 +418,7 @@ impl Store for Sqlite {
     async fn prune(&self, retention: &Retention, after: Seq, limit: usize) -> Result<Pruned, StoreError> {
         let retention = retention.clone();
         let now = self.clock.read_process().now;
-        self.write("prune finished tasks", move |tx| prune(tx, &retention, after, limit, now)).await
+        self.write("prune finished tasks", move |tx| prune::step(tx, &retention, after, limit, now)).await
     }
 
     async fn saw_workers(&self, queues: &[Arc<str>]) -> Result<(), StoreError> {
@@ -561,29 +548,4 @@ impl Store for Sqlite {
         })
         .await
     }
-}
-
-fn prune(tx: &Connection, retention: &Retention, after: Seq, limit: usize, now: Timestamp) -> rusqlite::Result<Pruned> {
-    let events_before = now.plus(-retention.events_ms).as_millis();
-    let events = tx.prepare_cached(sql::EVENTS_PRUNE)?.execute([events_before, limit as i64])?;
-    let workers_before = now.plus(-WORKERS_KEPT_MS).as_millis();
-    tx.prepare_cached(sql::WORKERS_PRUNE)?.execute([workers_before, limit as i64])?;
-    tx.prepare_cached(sql::REDRIVES_PRUNE)?.execute([now.plus(-retention.dead_letter_ms).as_millis()])?;
-    let finished: i64 = tx.prepare_cached(sql::COUNTS_FINISHED)?.query_row([], |row| row.get(0))?;
-    let excess = finished.unsigned_abs().saturating_sub(retention.finished_count);
-    let stretch: Vec<Prunable> = tx
-        .prepare_cached(sql::FINISHED_PRUNE_CANDIDATES)?
-        .query_map([after.0, limit as i64], rows::prunable)?
-        .collect::<rusqlite::Result<_>>()?;
-    let mut pruning = Pruning::of(&stretch, retention, now, excess);
-    let of_runs = runs::prune(tx, retention, now, excess > 0, limit, &mut pruning)?;
-    for seq in &pruning.gone {
-        for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
-            tx.prepare_cached(statement)?.execute([seq])?;
-        }
-    }
-    for (queue, count) in &pruning.counts {
-        tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![queue.0, 0, 0, 0, count.finished, count.dead_lettered])?;
-    }
-    Ok(pruning.outcome(&stretch, after, limit, events, of_runs))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::batch::OutboxWake;
+use tenure_core::batch::{OutboxItem, OutboxWake, RemovedWake};
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -14,8 +14,8 @@ use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
-    CheckedWake, ExternalQueue, Fed, Gone, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag,
-    OutboxRetry, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
+    CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxLag, OutboxRetry,
+    OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -36,10 +36,10 @@ pub fn insert(tx: &Connection, wakes: &[OutboxWake], now: Timestamp) -> rusqlite
     Ok(())
 }
 
-pub fn settle(tx: &Connection, messages: &[i64]) -> rusqlite::Result<Vec<Gone>> {
+pub fn settle(tx: &Connection, messages: &[i64]) -> rusqlite::Result<Vec<RemovedWake>> {
     let mut statement = tx.prepare_cached(sql::OUTBOX_SETTLE)?;
-    let gone = messages.iter().filter_map(|message| statement.query_row([message], gone).optional().transpose());
-    gone.collect()
+    let removed = messages.iter().filter_map(|message| statement.query_row([message], removed).optional().transpose());
+    removed.collect()
 }
 
 pub fn receipts(tx: &Connection, messages: &[i64]) -> rusqlite::Result<HashMap<i64, Arc<str>>> {
@@ -51,8 +51,9 @@ pub fn receipts(tx: &Connection, messages: &[i64]) -> rusqlite::Result<HashMap<i
     receipts.collect()
 }
 
-fn gone(row: &Row<'_>) -> rusqlite::Result<Gone> {
-    Ok((row.get(0)?, QueueId(row.get(1)?), transport(row, 2)?, row.get(3)?))
+fn removed(row: &Row<'_>) -> rusqlite::Result<RemovedWake> {
+    let queue = QueueId(row.get(1)?);
+    Ok(RemovedWake { message: row.get(0)?, queue, transport: transport(row, 2)?, receipt: row.get(3)? })
 }
 
 fn transport(row: &Row<'_>, column: usize) -> rusqlite::Result<Transport> {

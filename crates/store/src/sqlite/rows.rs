@@ -8,11 +8,12 @@ use serde::de::DeserializeOwned;
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
+use tenure_core::retention::Prunable;
 use tenure_core::run::{InRun, Run, RunCounts, Upstream};
 use tenure_core::task::{Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
 use tenure_core::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, Timestamp};
 
-use crate::codec::{self, FinalAttempt, Prunable, PushColumns};
+use crate::codec::{self, FinalAttempt, PushColumns};
 use crate::model::RunTaskView;
 
 type Result<T> = rusqlite::Result<T>;
@@ -530,7 +531,7 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
 pub fn prunable(row: &Row<'_>) -> Result<Prunable> {
     let mut cells = Cells::of(row);
     Ok(Prunable {
-        seq: cells.get()?,
+        seq: Seq(cells.get()?),
         finished_at: cells.time()?,
         dead_lettered_at: cells.time_if()?,
         queue: cells.queue()?,

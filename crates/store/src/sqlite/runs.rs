@@ -1,51 +1,53 @@
 //! Runs: what a batch needs of them, what it writes, and what people look at.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::batch::{KnownRun, World, Writes};
+use tenure_core::batch::{KnownRun, RunLoad, World, Writes};
 use tenure_core::command::Reach;
-use tenure_core::queue::QueueId;
 use tenure_core::run::{Edge, Run, Upstream};
-use tenure_core::task::Place;
 use tenure_core::{RunId, Seq, Timestamp};
 
 use super::load::{self, Finder};
-use super::{Cache, read, rows, sql};
-use crate::codec::{self, PRUNED_RUNS, Pruning};
-use crate::model::{Page, Retention, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
-use crate::needs::{self, Needs};
-use crate::store::Batch;
+use super::{read, rows, sql};
+use crate::codec;
+use crate::model::{Page, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
 
 type Result<T> = rusqlite::Result<T>;
 
-/// Runs that the batch names and those of ended tasks that it may change; of the runs to cancel also all that has not.
-pub fn named(
-    tx: &Connection,
-    finder: &mut Finder<'_>,
-    batch: &Batch,
-    needs: &Needs<'_>,
-    world: &mut World,
-) -> Result<()> {
-    for run in &needs.cancel_runs {
-        let mut statement = tx.prepare_cached(sql::RUN_TASKS_OPEN)?;
-        let open: Vec<Seq> = statement.query_map([run.0], |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
-        for row in open.iter().filter(|row| !world.tasks.contains_key(row)).copied().collect::<Vec<_>>() {
-            if let Some(task) = finder.task(row)? {
-                world.add_task(task);
-            }
-        }
-        world.members.insert(*run, open);
+pub fn load(tx: &Connection, load: &RunLoad, world: &mut World) -> Result<()> {
+    if *load == RunLoad::default() {
+        return Ok(());
     }
-    let mut wanted = needs::runs_of_ended(batch, needs, world);
-    wanted.extend(needs.cancel_runs.iter().chain(&needs.made_runs));
-    add(tx, &wanted, world)?;
-    for scope in &needs.run_keys {
-        let (tenant, workspace, key) = scope;
-        if let Some(known) = of_key(tx, tenant, workspace, key)? {
-            world.run_keys.insert(scope.clone(), known);
+    for row in &load.rows {
+        let run = tx.prepare_cached(sql::RUNS_GET)?.query_row([row.0], rows::run).optional()?;
+        run.into_iter().for_each(|run| world.add_run(run));
+    }
+    for scope in &load.keys {
+        let known = of_key(tx, &scope.0, &scope.1, &scope.2)?;
+        known.into_iter().for_each(|known| world.add_run_key(scope.clone(), known));
+    }
+    let mut finder = Finder::new(tx)?;
+    for run in &load.members {
+        let mut open = tx.prepare_cached(sql::RUN_TASKS_OPEN)?;
+        for row in open.query_map([run.0], |row| row.get(0).map(Seq))?.collect::<Result<Vec<_>>>()? {
+            world.add_member(*run, row);
+            finder.task(row)?.into_iter().for_each(|task| world.add_task(task));
         }
+    }
+    edges(tx, load, world)?;
+    for row in &load.result_sizes {
+        let size =
+            tx.prepare_cached(sql::FINISHED_RESULT_SIZES)?.query_row([row.0], |row| row.get::<_, i64>(0)).optional()?;
+        size.into_iter().for_each(|size| world.add_result_size(*row, usize::try_from(size).unwrap_or(0)));
+    }
+    for row in &load.results {
+        let result = tx.prepare_cached(sql::FINISHED_RESULTS)?.query_row([row.0], |row| row.get(0)).optional()?;
+        result.into_iter().for_each(|result| world.add_result(*row, result));
+    }
+    for body in load::bodies(tx, &load.bodies)?.into_values() {
+        world.add_whole_body(body);
     }
     Ok(())
 }
@@ -58,80 +60,24 @@ fn of_key(tx: &Connection, tenant: &str, workspace: &str, key: &str) -> Result<O
     tx.prepare_cached(sql::RUNS_OF_KEYS)?.query_row([tenant, workspace, key], known).optional()
 }
 
-fn add(tx: &Connection, wanted: &BTreeSet<Seq>, world: &mut World) -> Result<()> {
-    for row in wanted {
-        if let Some(run) = tx.prepare_cached(sql::RUNS_GET)?.query_row([row.0], rows::run).optional()? {
-            world.add_run(run);
-        }
-    }
-    Ok(())
-}
-
-/// Draws the consequences of what the batch has ended. The cost is one step per edge.
-pub fn consequences(tx: &Connection, cache: &mut Cache, world: &mut World) -> Result<()> {
-    while let Some(ends) = world.ends() {
-        add(tx, &ends.runs, world)?;
-        world.absent_runs.extend(ends.runs.iter().filter(|run| !world.runs.contains_key(run)));
-        let edges = edges(tx, &ends.satisfied, &ends.broken)?;
-        let mut finder = Finder::new(tx)?;
-        for row in needs::behind(world, &edges) {
-            if let Some(task) = finder.task(row)?.filter(|task| matches!(task.place, Place::Blocked(_))) {
-                world.add_task(task);
-            }
-        }
-        load::queues_of_tasks(tx, cache, world)?;
-        world.follow(&edges);
-        fill(tx, world)?;
-    }
-    Ok(())
-}
-
-/// Reads what tasks ask for that wait for nothing else any more: not more of it at a time than fits into memory.
-fn fill(tx: &Connection, world: &mut World) -> Result<()> {
-    let referring = world.referring();
-    let mut bytes = HashMap::new();
-    for row in referring.iter().flat_map(|one| &one.outputs).copied().collect::<BTreeSet<Seq>>() {
-        let size = tx.prepare_cached(sql::FINISHED_RESULT_SIZES)?.query_row([row.0], |row| row.get(0)).optional()?;
-        bytes.extend(size.map(|size: i64| (row, usize::try_from(size).unwrap_or(0))));
-    }
-    let mut rest = &referring[..];
-    while !rest.is_empty() {
-        let (count, named) = world.next_to_fill(rest, &bytes);
-        let (now, later) = rest.split_at(count.max(1));
-        let wanted: Vec<Seq> = now.iter().map(|one| one.task).collect();
-        let bodies = load::bodies(tx, &wanted)?;
-        let mut outputs = HashMap::new();
-        for row in named {
-            let result: Option<Option<Arc<str>>> =
-                tx.prepare_cached(sql::FINISHED_RESULTS)?.query_row([row.0], |row| row.get(0)).optional()?;
-            outputs.extend(result.map(|result| (row, result)));
-        }
-        world.fill_these(&wanted, &bodies, &outputs);
-        rest = later;
-    }
-    Ok(())
-}
-
-/// The edges of the first, and all that can be reached from the second.
-fn edges(tx: &Connection, satisfied: &BTreeSet<Seq>, broken: &BTreeSet<Seq>) -> Result<Vec<Edge>> {
+fn edges(tx: &Connection, load: &RunLoad, world: &mut World) -> Result<()> {
     let mut statement = tx.prepare_cached(sql::EDGES_GET)?;
-    let mut edges = Vec::new();
     let mut seen = HashSet::new();
-    let mut line: Vec<(Seq, bool)> = satisfied.iter().map(|row| (*row, false)).collect();
-    line.extend(broken.iter().map(|row| (*row, true)));
+    let mut line: Vec<(Seq, bool)> = load.satisfied.iter().map(|row| (*row, false)).collect();
+    line.extend(load.broken.iter().map(|row| (*row, true)));
     while let Some((upstream, on)) = line.pop() {
         if !seen.insert(upstream) {
             continue;
         }
-        let behind = statement.query_map([upstream.0], |row| row.get(0).map(Seq))?;
-        for downstream in behind.collect::<Result<Vec<Seq>>>()? {
-            edges.push(Edge { upstream, downstream });
+        let next = statement.query_map([upstream.0], |row| row.get(0).map(Seq))?;
+        for downstream in next.collect::<Result<Vec<Seq>>>()? {
+            world.add_edge(Edge { upstream, downstream });
             if on {
                 line.push((downstream, true));
             }
         }
     }
-    Ok(edges)
+    Ok(())
 }
 
 pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
@@ -170,45 +116,6 @@ pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
         fill.execute(params![row.0, payload])?;
     }
     Ok(())
-}
-
-/// Removes runs that nobody needs any more, with their tasks. Gives how many tasks that were.
-pub fn prune(
-    tx: &Connection,
-    retention: &Retention,
-    now: Timestamp,
-    excess: bool,
-    limit: usize,
-    pruning: &mut Pruning,
-) -> Result<usize> {
-    let [keys, failed, others] = codec::runs_before(retention, now, excess).map(Timestamp::as_millis);
-    let runs: Vec<i64> = tx
-        .prepare_cached(sql::RUNS_PRUNE)?
-        .query_map(params![keys, failed, others, PRUNED_RUNS], |row| row.get(0))?
-        .collect::<Result<_>>()?;
-    let mut removed = 0;
-    for run in runs {
-        let gone: Vec<(i64, i32, bool)> = tx
-            .prepare_cached(sql::RUN_TASKS_FINISHED)?
-            .query_map([run, limit.saturating_sub(removed) as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-            .collect::<Result<_>>()?;
-        for (seq, queue, dead_lettered) in &gone {
-            pruning.count_gone(QueueId(*queue), *dead_lettered);
-            for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
-                tx.prepare_cached(statement)?.execute([seq])?;
-            }
-        }
-        // A run without tasks counts as something that went, too.
-        removed += gone.len().max(1);
-        if removed >= limit {
-            // The rest of a large run goes in the next step, and then the run itself.
-            tx.prepare_cached(sql::RUN_DOOM)?.execute([run])?;
-            break;
-        }
-        tx.prepare_cached(sql::RUN_TASKS_DELETE)?.execute([run])?;
-        tx.prepare_cached(sql::RUNS_DELETE)?.execute([run])?;
-    }
-    Ok(removed)
 }
 
 fn found(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<Run>> {

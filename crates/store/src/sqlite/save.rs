@@ -2,19 +2,34 @@
 
 use rusqlite::{Connection, params};
 use tenure_core::Seq;
-use tenure_core::batch::Writes;
+use tenure_core::batch::{RemovedWake, Saved, Write, Writes};
 use tenure_core::queue::FairnessKey;
 use tenure_core::task::Waiting;
 use tenure_core::time::Timestamp;
 
-use super::{outbox, rows, runs, sql};
+use super::{load, outbox, rows, runs, sql};
 use crate::codec;
 use crate::error::StoreError;
 use crate::faults::Faults;
-use crate::outbox::Gone;
 
-/// Gives the wake-ups that are over.
-pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> Result<Vec<Gone>, StoreError> {
+/// Writes, and reads what the answers need.
+pub fn write(tx: &Connection, write: &Write, faults: &Faults) -> Result<Saved, StoreError> {
+    let mut saved = Saved::default();
+    if !write.bodies.is_empty() {
+        faults.before("load bodies")?;
+        saved.bodies = load::bodies(tx, &write.bodies).map_err(|error| super::failed("load bodies", error))?;
+    }
+    if !write.receipts.is_empty() {
+        saved.receipts =
+            outbox::receipts(tx, &write.receipts).map_err(|error| super::failed("load wake-ups", error))?;
+    }
+    if !write.writes.is_empty() {
+        saved.settled = tables(tx, &write.writes, write.now, faults)?;
+    }
+    Ok(saved)
+}
+
+fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> Result<Vec<RemovedWake>, StoreError> {
     let step = |name: &'static str, work: &dyn Fn() -> rusqlite::Result<()>| {
         faults.before(name)?;
         work().map_err(|error| super::failed("write", error))?;
@@ -75,9 +90,9 @@ pub fn writes(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults)
     step("write the rest", &|| rest(tx, writes, now))?;
     step("insert wake-ups", &|| outbox::insert(tx, &writes.wakes, now))?;
     faults.before("settle wake-ups")?;
-    let gone = outbox::settle(tx, &writes.settled).map_err(|error| super::failed("write", error))?;
+    let settled = outbox::settle(tx, &writes.settled).map_err(|error| super::failed("write", error))?;
     faults.after("settle wake-ups")?;
-    Ok(gone)
+    Ok(settled)
 }
 
 fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {

@@ -1,6 +1,7 @@
 mod background;
 mod claims;
 mod order;
+mod session;
 mod submits;
 mod writes;
 

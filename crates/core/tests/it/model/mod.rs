@@ -1,6 +1,6 @@
 //! The rules of leased work, checked in every reachable state of small systems.
 //!
-//! The model drives the real decisions through `batch::World`; see [`system`] for what can go wrong around them and
+//! The model drives the real decisions through `batch::Session`; see [`system`] for what can go wrong around them and
 //! [`audit`] for what must not follow. Every bound is part of the model, so that a run ends because there is no further
 //! state; no run has a time limit. [`push`] is the same for queues that push. Every rule has a [`Mutant`] that breaks it, to show that the checker would notice.
 //!

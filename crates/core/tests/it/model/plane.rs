@@ -4,10 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::batch::{Outcome, World, Writes, needs_history};
+use tenure_core::batch::{Load, Outcome, Saved, Session, World, Writes};
 use tenure_core::command::{Command, Numbers, Task};
 use tenure_core::lease::Grace;
-use tenure_core::task::{Body, Carry, Place};
+use tenure_core::task::{Carry, Place, Running};
 use tenure_core::{AttemptId, Seq, TaskId, Timestamp};
 
 use crate::model::mutant::Mutant;
@@ -117,69 +117,79 @@ impl Store {
         self.rows.iter().position(|other| other.id.seq() == row).expect("the row exists")
     }
 
-    /// Loads what the command names, decides, writes: one transaction.
+    /// Loads what the session asks for, decides, writes: one transaction.
     pub fn execute(&mut self, command: &Command, now: u8, config: &Config) -> Outcome {
         let command = &config.mutant.tamper_command(command, self);
-        let mut world = self.load(command, now, config);
-        let outcome = world.decide(std::slice::from_ref(command)).remove(0);
-        let mut writes = world.writes();
-        if config.mutant.tamper_writes(command, &mut writes) {
+        let numbers = Numbers::new(1_000, 1_000 + command.profile().numbers as i64);
+        let mut session = Session::new(std::slice::from_ref(command), numbers, false);
+        while let Some((load, world)) = session.next_load() {
+            self.load(load, world, command, now, config);
+        }
+        let mut write = session.write();
+        let commits = config.mutant.tamper_writes(command, &mut write.writes);
+        let outcome = session.done(&write, Saved::default()).outcomes.remove(0);
+        if commits {
             if config.mutant == Mutant::None {
-                self.check_leaves(&writes);
+                self.check_leaves(&write.writes);
             }
-            self.commit(writes);
+            self.commit(write.writes);
         }
         config.mutant.tamper_outcome(command, outcome)
     }
 
-    fn load(&self, command: &Command, now: u8, config: &Config) -> World {
-        let silent_for_ms = at(now).since(at(self.alive_at));
-        let grace = Grace::from_marks(at(now), silent_for_ms, at(self.grace_until));
-        let numbers = Numbers::new(1_000, 1_000 + command.profile().numbers as i64);
-        let mut world = World::new(at(now), config.mutant.tamper_grace(grace), numbers);
-        let open = self.rows.iter().filter(|row| matches!(row.place, Place::Running(_))).count();
-        world.add_queue(config.queue(), config.mutant.tamper_open(open) as u32);
-        for (index, row) in self.rows.iter().enumerate() {
-            self.load_row(&mut world, row, &config.bodies[index], command, config);
+    fn load(&self, load: &Load<'_>, world: &mut World, command: &Command, now: u8, config: &Config) {
+        if load.begin {
+            let grace = Grace::from_marks(at(now), at(now).since(at(self.alive_at)), at(self.grace_until));
+            world.begin(at(now), config.mutant.tamper_grace(grace));
+            let open = self.rows.iter().filter(|row| matches!(row.place, Place::Running(_))).count();
+            world.add_queue(config.queue(), config.mutant.tamper_open(open) as u32);
         }
-        if let Command::Hello(hello) = command
-            && let Some(boot) = self.boots[worker_index(&hello.worker)]
-        {
-            world.incarnations.insert(Arc::clone(&hello.worker), boot_name(boot));
+        let seen = self.rows.iter().map(|row| {
+            let (mut place, mut history) = (row.place.clone(), row.history.clone());
+            config.mutant.tamper_row(command, &mut place, &mut history);
+            (row.id, place, history)
+        });
+        let seen: Vec<_> = seen.collect();
+        for ((id, place, history), body) in seen.iter().zip(&config.bodies) {
+            let (id, row) = (*id, id.seq());
+            if load.tasks.rows.contains(&row) {
+                world.add_task(Task { id, place: place.clone(), body: None });
+            }
+            if load.tasks.bodies.contains(&row) {
+                world.add_body(Arc::clone(body));
+            }
+            let wanted = |closed: &&ClosedAttempt| {
+                load.tasks.attempts.contains(&row) || load.tasks.named_attempts.contains(&(row, closed.number))
+            };
+            history.iter().filter(wanted).for_each(|closed| world.add_attempt(row, closed.clone()));
         }
-        world
-    }
-
-    /// As a store does: only the rows that the command can touch, and the history only where it is needed.
-    fn load_row(&self, world: &mut World, row: &Row, body: &Arc<Body>, command: &Command, config: &Config) {
-        let seq = row.id.seq();
-        let mut place = row.place.clone();
-        let mut history = row.history.clone();
-        config.mutant.tamper_row(command, &mut place, &mut history);
-        match command {
-            Command::Claim(claim) => match &place {
-                Place::Ready(waiting) => world.candidates.entry(waiting.queue).or_default().push_back(seq),
-                Place::Running(held)
-                    if held.lease.holder.as_ref().zip(held.claim_id.as_ref()) == claim.claimer.name() =>
-                {
-                    world.repeats.entry(0).or_default().push(seq);
-                }
-                _ => return,
-            },
-            Command::Hello(hello) => match &place {
-                Place::Running(held) if held.lease.holder.as_ref() == Some(&hello.worker) => {
-                    world.held.entry(Arc::clone(&hello.worker)).or_default().push(seq);
-                }
-                _ => return,
-            },
-            _ if command.task() == Some(row.id) || command.rows().contains(&seq) => {}
-            _ => return,
+        let held = |mine: &dyn Fn(&Running) -> bool| -> Vec<(TaskId, Running)> {
+            let held = seen.iter().filter_map(|(id, place, _)| match place {
+                Place::Running(held) if mine(held) => Some((*id, held.clone())),
+                _ => None,
+            });
+            held.collect()
+        };
+        for (index, claim) in &load.claims.repeats {
+            let name = claim.claimer.name();
+            let mine = |held: &Running| held.lease.holder.as_ref().zip(held.claim_id.as_ref()) == name;
+            world.add_claimed(*index, claim, held(&mine));
         }
-        if needs_history(command, &place) {
-            world.history.insert(seq, history);
+        for ready in &load.claims.ready {
+            let found = seen.iter().filter_map(|(id, place, _)| match place {
+                Place::Ready(waiting) if waiting.queue == ready.queue => Some((*id, waiting.clone())),
+                _ => None,
+            });
+            world.add_ready(ready.queue, found.collect());
         }
-        let body = command.profile().body.then(|| Arc::clone(body));
-        world.add_task(Task { id: row.id, place, body });
+        for worker in &load.workers.names {
+            if let Some(boot) = self.boots[worker_index(worker)] {
+                world.add_incarnation(worker, boot_name(boot));
+            }
+        }
+        for hello in &load.workers.held {
+            world.add_held(hello, held(&|held: &Running| held.lease.holder.as_ref() == Some(&hello.worker)));
+        }
     }
 
     /// A row is deleted where it stands, and nowhere else.

@@ -1,10 +1,10 @@
 //! A store of runs in memory: it loads for a batch what a real one loads, and counts it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_core::attempt::{Failure, Report};
-use tenure_core::batch::{KnownRun, Outcome, World};
+use tenure_core::batch::{KnownRun, Outcome, RunLoad, Saved, Session, TaskLoad, World, Writes};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
 use tenure_core::command::report::AttemptReport;
@@ -144,101 +144,99 @@ impl Plane {
     /// One transaction: load, decide, draw the consequences, write.
     pub fn execute(&mut self, commands: &[Command], now: i64) -> Vec<Outcome> {
         let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
-        let mut world = World::new(at(now), Grace::NONE, Numbers::new(1_000_000, 1_000_000 + numbers));
-        world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
-        self.load(&mut world, commands);
-        let outcomes = world.decide(commands);
+        let mut session = Session::new(commands, Numbers::new(1_000_000, 1_000_000 + numbers), false);
         (self.touched, self.rounds) = (0, 0);
-        while let Some(ends) = world.ends() {
-            self.rounds += 1;
-            for run in &ends.runs {
-                world.add_run(self.runs[run].clone());
+        while let Some((load, world)) = session.next_load() {
+            if load.begin {
+                world.begin(at(now), Grace::NONE);
+                world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
             }
-            let mut edges = Vec::new();
-            let mut line: Vec<(Seq, bool)> = ends.broken.iter().map(|row| (*row, true)).collect();
-            line.extend(ends.satisfied.iter().map(|row| (*row, false)));
-            let mut seen = BTreeSet::new();
-            while let Some((row, on)) = line.pop() {
-                if !seen.insert(row) {
-                    continue;
-                }
-                let from = Edge { upstream: row, downstream: Seq(i64::MIN) };
-                for edge in self.edges.range(from..).take_while(|edge| edge.upstream == row) {
-                    edges.push(*edge);
-                    if on {
-                        line.push((edge.downstream, true));
-                    }
-                }
-            }
-            self.touched += edges.len();
-            if self.backwards {
-                edges.reverse();
-                edges.extend_from_within(..);
-            }
-            for edge in &edges {
-                let row = edge.downstream;
-                if let Some(task @ Task { place: Place::Blocked(_), .. }) = self.tasks.get(&row)
-                    && !world.tasks.contains_key(&row)
-                {
-                    self.touched += 1;
-                    world.add_task(task.clone());
-                }
-            }
-            world.follow(&edges);
-            let (mut bodies, mut outputs) = (HashMap::new(), HashMap::new());
-            for referring in world.referring() {
-                bodies.extend(self.tasks[&referring.task].body.clone().map(|body| (referring.task, body)));
-                for row in referring.outputs {
-                    let Place::Finished(finished) = &self.tasks[&row].place else { panic!("it has not ended") };
-                    outputs.insert(row, finished.result.clone());
-                }
-            }
-            world.fill(&bodies, &outputs);
+            self.load_tasks(&load.tasks, world);
+            self.load_runs(&load.runs, world);
+            self.load_edges(&load.runs, world);
         }
-        self.woken = world.wakes().map(|wake| wake.task).collect();
-        self.write(&mut world);
+        self.woken = session.world().wakes().map(|wake| wake.task).collect();
+        let write = session.write();
+        let outcomes = session.done(&write, Saved::default()).outcomes;
+        self.write(write.writes);
         outcomes
     }
 
-    fn load(&self, world: &mut World, commands: &[Command]) {
-        for command in commands {
-            let mut rows: Vec<Seq> = command.task().map(|id| id.seq()).into_iter().collect();
-            rows.extend(command.rows());
-            if let Command::CancelRun(cancel) = command {
-                let run = cancel.run.seq();
-                if let Some(found) = self.runs.get(&run) {
-                    world.add_run(found.clone());
-                }
-                let open = |row: &Seq| !matches!(self.tasks[row].place, Place::Finished(_));
-                let mut members: Vec<Seq> =
-                    self.members.iter().filter(|task| task.run == run).map(|task| task.task).filter(open).collect();
-                if self.backwards {
-                    members.reverse();
-                }
-                rows.extend(&members);
-                world.members.insert(run, members);
-            }
-            if let Command::SubmitRun(_) = command {
-                for run in self.runs.values() {
-                    let Some(key) = &run.key else { continue };
-                    let known = KnownRun { id: run.id, owner: run.owner.clone(), fingerprint: run.fingerprint };
-                    world.run_keys.insert((run.tenant.clone(), run.workspace.clone(), key.clone()), known);
-                }
-            }
-            for row in rows {
-                let Some(task) = self.tasks.get(&row) else { continue };
-                if let (Place::Finished(_), Some(member)) = (&task.place, &task.place.carry().run) {
-                    world.add_run(self.runs[&member.run].clone());
-                }
-                if !world.tasks.contains_key(&row) {
-                    world.add_task(task.clone());
-                }
+    fn load_tasks(&mut self, load: &TaskLoad, world: &mut World) {
+        for task in load.rows.iter().filter_map(|row| self.tasks.get(row)) {
+            world.add_task(task.clone());
+        }
+        for task in load.blocked.iter().filter_map(|row| self.tasks.get(row)) {
+            if let Place::Blocked(_) = &task.place {
+                self.touched += 1;
+                world.add_task(task.clone());
             }
         }
     }
 
-    fn write(&mut self, world: &mut World) {
-        let writes = world.writes();
+    fn load_runs(&self, load: &RunLoad, world: &mut World) {
+        for run in load.rows.iter().filter_map(|row| self.runs.get(row)) {
+            world.add_run(run.clone());
+        }
+        for scope in &load.keys {
+            let has_it =
+                |run: &&Run| (&run.tenant, &run.workspace, run.key.as_ref()) == (&scope.0, &scope.1, Some(&scope.2));
+            if let Some(run) = self.runs.values().find(has_it) {
+                let known = KnownRun { id: run.id, owner: run.owner.clone(), fingerprint: run.fingerprint };
+                world.add_run_key(scope.clone(), known);
+            }
+        }
+        let mut members: Vec<&RunTask> = self.members.iter().filter(|task| load.members.contains(&task.run)).collect();
+        if self.backwards {
+            members.reverse();
+        }
+        for member in members {
+            let task = &self.tasks[&member.task];
+            if !matches!(task.place, Place::Finished(_)) {
+                world.add_member(member.run, member.task);
+                world.add_task(task.clone());
+            }
+        }
+        for row in &load.bodies {
+            self.tasks[row].body.iter().for_each(|body| world.add_whole_body(Arc::clone(body)));
+        }
+        for row in load.results.union(&load.result_sizes) {
+            let Place::Finished(finished) = &self.tasks[row].place else { panic!("it has not ended") };
+            if load.results.contains(row) {
+                world.add_result(*row, finished.result.clone());
+            } else {
+                world.add_result_size(*row, finished.result.as_ref().map_or(0, |result| result.len()));
+            }
+        }
+    }
+
+    fn load_edges(&mut self, load: &RunLoad, world: &mut World) {
+        let mut edges = Vec::new();
+        let mut line: Vec<(Seq, bool)> = load.broken.iter().map(|row| (*row, true)).collect();
+        line.extend(load.satisfied.iter().map(|row| (*row, false)));
+        self.rounds += usize::from(!line.is_empty());
+        let mut seen = BTreeSet::new();
+        while let Some((row, on)) = line.pop() {
+            if !seen.insert(row) {
+                continue;
+            }
+            let from = Edge { upstream: row, downstream: Seq(i64::MIN) };
+            for edge in self.edges.range(from..).take_while(|edge| edge.upstream == row) {
+                edges.push(*edge);
+                if on {
+                    line.push((edge.downstream, true));
+                }
+            }
+        }
+        self.touched += edges.len();
+        if self.backwards {
+            edges.reverse();
+            edges.extend_from_within(..);
+        }
+        edges.into_iter().for_each(|edge| world.add_edge(edge));
+    }
+
+    fn write(&mut self, writes: Writes) {
         for body in writes.bodies {
             let stands = Task { id: body.id, place: placeholder(), body: Some(Arc::clone(&body)) };
             self.tasks.insert(body.seq(), stands);

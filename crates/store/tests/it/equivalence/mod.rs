@@ -21,14 +21,14 @@ use tenure_core::run::{Edge, RunState};
 use tenure_core::task::{Place, Standing, State};
 use tenure_core::{RunId, Seq, Timestamp};
 use tenure_store::{
-    AttemptView, Batch, Clock, DeadLetterFilter, Done, Lane, NewRedrive, RedriveFilter, RedriveView, RunFilter, Store,
+    AttemptView, Batch, Clock, DeadLetterFilter, Lane, NewRedrive, RedriveFilter, RedriveView, RunFilter, Store,
     TaskFilter,
 };
 
 use crate::common::raw::Raw;
 use crate::common::{Client, Home, Kind, START, invariants};
 use ops::{Known, OWNERS, QUEUES, Step};
-use reference::{Came, Reference, fact_counts, transport_of};
+use reference::{Came, Reference, transport_of};
 
 type Checked = Result<(), TestCaseError>;
 
@@ -37,17 +37,6 @@ fn same<T: PartialEq + Debug>(what: &str, kind: &str, expected: &T, got: &T) -> 
         return Ok(());
     }
     Err(TestCaseError::fail(format!("{what} on {kind}\nexpected {expected:?}\n     got {got:?}")))
-}
-
-fn came(done: Done) -> Came {
-    Came {
-        outcomes: done.outcomes,
-        wakes: done.wakes.into_iter().collect(),
-        freed: done.freed.into_iter().collect(),
-        next_due: done.next_due,
-        facts: fact_counts(&done.facts),
-        now: done.now,
-    }
 }
 
 /// The three, at the same point in the same story.
@@ -203,7 +192,7 @@ impl Three {
         for store in &self.stores {
             let done = store.execute(batch.clone()).await;
             let done = done.map_err(|error| TestCaseError::fail(format!("{}: {}", store.kind(), error.chain())))?;
-            same(&format!("{:?}", batch.commands), store.kind(), &expected, &came(done))?;
+            same(&format!("{:?}", batch.commands), store.kind(), &expected, &Came::from(done))?;
         }
         for (command, outcome) in batch.commands.iter().zip(expected.outcomes) {
             match outcome {

@@ -1,23 +1,21 @@
-//! The core in memory: everything in maps, everything loaded for every batch. What a store loads and writes less, and
-//! how, must make no difference.
+//! A third store, in memory: everything in maps, and everything loaded for every batch. That other stores load and write
+//! less, and how they do it, must make no difference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::batch::{Counts, KeyOwner, KnownRun, Outcome, World, Writes};
-use tenure_core::command::claim::Claim;
-use tenure_core::command::{Answer, Command, Task};
-use tenure_core::event::{Fact, FactKind};
-use tenure_core::lease::Grace;
-use tenure_core::queue::{Queue, QueueId, Transport, rotate};
+use tenure_core::batch::{Counts, Done, KnownRun, Load, Outcome, Saved, Session, World, Writes};
+use tenure_core::command::Task;
+use tenure_core::event::Fact;
+use tenure_core::outage::{Marks, Reading};
+use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::{Edge, Run, RunTask, Upstream};
 use tenure_core::task::{Body, Place, Running, State, Waiting};
-use tenure_core::{DurationMs, Seq, Timestamp, WorkerId, limits};
+use tenure_core::{DurationMs, Seq, TaskId, Timestamp, WorkerId};
 use tenure_store::{Batch, NewRedrive, RedriveFilter, RedriveView};
 
 use crate::common::START;
-use crate::equivalence::ops::LATE;
 
 #[derive(Debug)]
 pub struct Reference {
@@ -31,8 +29,7 @@ pub struct Reference {
     pub run_tasks: BTreeMap<Seq, RunTask>,
     pub edges: BTreeSet<Edge>,
     workers: HashMap<WorkerId, Arc<str>>,
-    alive_at: Timestamp,
-    grace_until: Timestamp,
+    marks: Marks,
     outage_ms: DurationMs,
     ahead_ms: DurationMs,
 }
@@ -41,15 +38,24 @@ pub struct Reference {
 #[derive(Debug, PartialEq)]
 pub struct Came {
     pub outcomes: Vec<Outcome>,
-    pub wakes: BTreeMap<Arc<str>, usize>,
-    pub freed: BTreeSet<Arc<str>>,
-    pub next_due: Option<Timestamp>,
-    pub facts: BTreeMap<&'static str, u64>,
-    pub now: Timestamp,
+    wakes: BTreeMap<Arc<str>, usize>,
+    freed: BTreeSet<Arc<str>>,
+    next_due: Option<Timestamp>,
+    facts: BTreeMap<&'static str, u64>,
+    now: Timestamp,
 }
 
-pub fn fact_counts<'a>(counts: impl IntoIterator<Item = (&'a FactKind, &'a u64)>) -> BTreeMap<&'static str, u64> {
-    counts.into_iter().map(|(kind, count)| (kind.as_str(), *count)).collect()
+impl From<Done> for Came {
+    fn from(done: Done) -> Self {
+        Self {
+            outcomes: done.outcomes,
+            wakes: done.wakes.into_iter().collect(),
+            freed: done.freed.into_iter().collect(),
+            next_due: done.next_due,
+            facts: done.facts.into_iter().map(|(kind, count)| (kind.as_str(), count)).collect(),
+            now: done.now,
+        }
+    }
 }
 
 impl Reference {
@@ -72,8 +78,7 @@ impl Reference {
             run_tasks: BTreeMap::new(),
             edges: BTreeSet::new(),
             workers: HashMap::new(),
-            alive_at: Timestamp::MIN,
-            grace_until: Timestamp::MIN,
+            marks: Marks { alive_at: Timestamp::MIN, grace_until: Timestamp::MIN },
             outage_ms: 0,
             ahead_ms: 0,
         }
@@ -91,18 +96,15 @@ impl Reference {
         START.plus(self.outage_ms + self.ahead_ms)
     }
 
-    fn alive(&self) -> Timestamp {
-        START.plus(self.outage_ms)
+    fn reading(&self) -> Reading {
+        Reading { now: self.now(), alive: START.plus(self.outage_ms) }
     }
 
     pub fn mark_alive(&mut self) -> Option<Timestamp> {
-        let silent = self.alive_at > Timestamp::MIN && self.alive().since(self.alive_at) > limits::OUTAGE_GAP_MS;
-        if silent {
-            let longest = self.running().map(|(_, running)| running.lease_ttl_ms).max().unwrap_or(0);
-            self.grace_until = self.grace_until.max(self.now().plus(longest));
-        }
-        self.alive_at = self.alive();
-        silent.then_some(self.grace_until)
+        let (reading, longest) = (self.reading(), self.running().map(|(_, running)| running.lease_ttl_ms).max());
+        let longest = self.marks.show_outage(reading).then(|| longest.unwrap_or(0));
+        self.marks = self.marks.renewed(reading, longest);
+        longest.map(|_| self.marks.grace_until)
     }
 
     fn running(&self) -> impl Iterator<Item = (Seq, &Running)> {
@@ -129,126 +131,83 @@ impl Reference {
     }
 
     pub fn execute(&mut self, batch: &Batch) -> Came {
-        self.make_queue(batch);
-        let mut world = self.world(batch);
-        let mut outcomes = world.decide(&batch.commands);
-        // Whatever there is was loaded: the edges that matter are found among all of them.
-        let edges: Vec<Edge> = self.edges.iter().copied().collect();
-        while world.ends().is_some() {
-            world.follow(&edges);
-            world.fill(&HashMap::new(), &HashMap::new());
-        }
-        let name = |id: &QueueId| Arc::clone(&self.queues[id].name);
-        let mut wakes = BTreeMap::new();
-        for wake in world.wakes() {
-            *wakes.entry(name(&wake.queue)).or_default() += 1;
+        let mut session = Session::new(&batch.commands, batch.numbers, batch.retrying);
+        while let Some((load, world)) = session.next_load() {
+            if load.begin {
+                self.make_queues(&load.queues.make);
+                self.load_all(world);
+            }
+            self.load_asked(load, world);
         }
         // Where the decisions put the tasks, not what was made of that for a store to write.
-        let places: Vec<_> = world.tasks.iter().map(|(seq, cell)| (*seq, cell.task.place.clone())).collect();
-        let writes = world.writes();
-        let freed = writes.counts.iter().filter(|(_, counts)| counts.running < 0).map(|(id, _)| name(id)).collect();
-        let next_due = writes.schedule.iter().map(|(_, waiting)| waiting.at).min();
-        let mut facts = HashMap::new();
-        for fact in &writes.facts {
-            *facts.entry(fact.kind).or_default() += 1;
-        }
-        self.apply(places, writes);
-        for outcome in &mut outcomes {
-            if let Ok(Answer::Claimed(claimed)) = outcome {
-                for grant in &mut claimed.grants {
-                    grant.body = self.bodies.get(&grant.seq()).cloned();
-                    grant.transport = self.queues[&grant.queue].transport;
-                }
-            }
-            // What was never published has no name by which an older message could be told from it.
-            if let Ok(Answer::NotGranted(not)) = outcome
-                && not.live.is_some_and(|live| self.queues[&live.queue].transport.is_external())
-            {
-                not.ack = false;
-            }
-        }
-        Came { outcomes, wakes, freed, next_due, facts: fact_counts(&facts), now: self.now() }
+        let places = session.world().tasks().map(|task| (task.id.seq(), task.place.clone())).collect();
+        let write = session.write();
+        // Nobody publishes wake-ups: there are no receipts.
+        let body = |row: &Seq| Some((*row, Arc::clone(self.bodies.get(row)?)));
+        let saved = Saved { bodies: write.bodies.iter().filter_map(body).collect(), ..Saved::default() };
+        let done = session.done(&write, saved);
+        self.apply(places, write.writes);
+        done.into()
     }
 
-    /// The one queue that does not exist from the start belongs to whoever names it first.
-    fn make_queue(&mut self, batch: &Batch) {
-        let exists = self.queues.values().any(|queue| &*queue.name == LATE);
-        let maker = |command: &Command| match command {
-            Command::Submit(submit) if submit.tasks.iter().any(|task| &*task.queue == LATE) => {
-                Some(submit.maker.clone())
+    fn make_queues(&mut self, make: &BTreeMap<&Arc<str>, Option<&str>>) {
+        for (name, tenant) in make {
+            if self.queues.values().all(|queue| queue.name != **name) {
+                let id = QueueId(i32::try_from(self.queues.len()).unwrap() + 1);
+                let (tenant, transport) = (tenant.map(Into::into), transport_of(name));
+                self.queues.insert(id, Queue { tenant, transport, ..Queue::new(id, Arc::clone(name)) });
             }
-            Command::SubmitRun(submit) if submit.tasks.iter().any(|member| &*member.task.queue == LATE) => {
-                Some(submit.maker.clone())
-            }
-            Command::SetQueue(set) if &*set.queue == LATE => Some(set.reach.tenant().map(Into::into)),
-            Command::PauseQueue(pause) if &*pause.queue == LATE => Some(pause.reach.tenant().map(Into::into)),
-            _ => None,
-        };
-        if let Some(tenant) = batch.commands.iter().find_map(maker).filter(|_| !exists) {
-            let id = QueueId(i32::try_from(self.queues.len()).unwrap() + 1);
-            self.queues.insert(id, Queue { tenant, transport: transport_of(LATE), ..Queue::new(id, LATE.into()) });
         }
     }
 
-    fn world(&self, batch: &Batch) -> World {
-        let grace = Grace::from_marks(self.now(), self.alive().since(self.alive_at), self.grace_until);
-        let mut world = World::new(self.now(), grace, batch.numbers);
+    /// All that there is, whatever is asked for.
+    fn load_all(&self, world: &mut World) {
+        world.begin(self.now(), self.marks.grace(self.reading()));
         for queue in self.queues.values() {
             let running = self.running().filter(|(_, running)| running.queue == queue.id).count();
             world.add_queue(queue.clone(), u32::try_from(running).unwrap());
-            let candidates = self.candidates(queue);
-            if candidates.is_empty() {
-                world.empty.insert(queue.id);
-            }
-            world.candidates.insert(queue.id, candidates.into());
         }
         for (seq, place) in &self.places {
             let body = &self.bodies[seq];
             world.add_task(Task { id: body.id, place: place.clone(), body: Some(Arc::clone(body)) });
+            if body.idempotency.is_some() {
+                world.add_key((**body).clone());
+            }
         }
         for ((seq, _), attempt) in &self.attempts {
-            world.history.entry(*seq).or_default().push(attempt.clone());
-        }
-        for (seq, body) in &self.bodies {
-            if let Some(idempotency) = &body.idempotency {
-                let scope = (Arc::clone(&body.tenant), Arc::clone(&body.workspace), Arc::clone(&idempotency.key));
-                let state = self.places[seq].state();
-                let (id, owner, fingerprint) = (body.id, body.owner.clone(), idempotency.fingerprint);
-                world.keys.insert(scope, KeyOwner { id, owner, fingerprint, state });
-            }
+            world.add_attempt(*seq, attempt.clone());
         }
         for run in self.runs.values() {
             world.add_run(run.clone());
             if let Some(key) = &run.key {
                 let known = KnownRun { id: run.id, owner: run.owner.clone(), fingerprint: run.fingerprint };
-                world.run_keys.insert((Arc::clone(&run.tenant), Arc::clone(&run.workspace), Arc::clone(key)), known);
+                world.add_run_key((Arc::clone(&run.tenant), Arc::clone(&run.workspace), Arc::clone(key)), known);
             }
         }
-        world.incarnations.extend(self.workers.clone());
-        for (index, command) in batch.commands.iter().enumerate() {
-            match command {
-                Command::Claim(claim) => {
-                    let rows = self.repeats(claim, batch.retrying);
-                    if !rows.is_empty() {
-                        world.repeats.insert(index, rows);
-                    }
-                }
-                Command::CancelRun(cancel) => {
-                    let run = cancel.run.seq();
-                    let open = |row: &Seq| !matches!(self.places[row], Place::Finished(_));
-                    world.members.insert(run, self.tasks_of(run).filter(open).collect());
-                }
-                Command::Hello(hello) => {
-                    let held = self.running().filter(|(_, running)| {
-                        let older = running.incarnation.as_ref().is_some_and(|known| **known < *hello.incarnation);
-                        running.lease.holder.as_ref() == Some(&hello.worker) && older
-                    });
-                    world.held.entry(Arc::clone(&hello.worker)).or_default().extend(held.map(|(seq, _)| seq));
-                }
-                _ => {}
-            }
+        for (worker, incarnation) in &self.workers {
+            world.add_incarnation(worker, Arc::clone(incarnation));
         }
-        world
+    }
+
+    /// What a command, or an end, has to be answered with. Here too, more than it asks for.
+    fn load_asked(&self, load: &Load<'_>, world: &mut World) {
+        let held = || self.running().map(|(seq, running)| (self.bodies[&seq].id, running.clone())).collect();
+        for (index, claim) in &load.claims.repeats {
+            world.add_claimed(*index, claim, held());
+        }
+        for hello in &load.workers.held {
+            world.add_held(hello, held());
+        }
+        for ready in &load.claims.ready {
+            world.add_ready(ready.queue, self.candidates(ready.queue));
+        }
+        for run in &load.runs.members {
+            let open = |row: &Seq| !matches!(self.places[row], Place::Finished(_));
+            self.tasks_of(*run).filter(open).for_each(|row| world.add_member(*run, row));
+        }
+        if !(load.runs.satisfied.is_empty() && load.runs.broken.is_empty()) {
+            self.edges.iter().for_each(|edge| world.add_edge(*edge));
+        }
     }
 
     pub fn tasks_of(&self, run: Seq) -> impl Iterator<Item = Seq> {
@@ -265,38 +224,15 @@ impl Reference {
         upstream.filter(|upstream| upstream.state != State::Succeeded).collect()
     }
 
-    /// All that is ready in a queue, in the order of grants.
-    fn candidates(&self, queue: &Queue) -> Vec<Seq> {
-        let mut ready: Vec<(Seq, &Waiting)> = self
-            .places
-            .iter()
-            .filter_map(|(seq, place)| match place {
-                Place::Ready(waiting) if waiting.queue == queue.id => Some((*seq, waiting)),
-                _ => None,
-            })
-            .collect();
-        ready.sort_by_key(|(seq, waiting)| (waiting.priority, waiting.at, *seq));
-        if queue.settings.fairness_key.is_some() {
-            let value = |(_, waiting): &(Seq, &Waiting)| waiting.fair.clone().unwrap_or_default();
-            ready = rotate(ready, queue.fair_cursor.as_deref(), value);
-        }
-        ready.into_iter().map(|(seq, _)| seq).collect()
-    }
-
-    /// What this claim was granted before: by its name, or by what it would draw.
-    fn repeats(&self, claim: &Claim, retrying: bool) -> Vec<Seq> {
-        let claimer = &claim.claimer;
-        let is_mine = |running: &Running| match claimer.name() {
-            Some(name) => running.lease.holder.as_ref().zip(running.claim_id.as_ref()) == Some(name),
-            None => retrying && claimer.was_granted(running, claim.max_jobs),
-        };
-        let drawn = |running: &Running| {
-            let place = (0..claim.max_jobs).position(|grant| claimer.seed.draw(grant).0 == running.attempt_id);
-            place.unwrap_or(usize::MAX)
-        };
-        let mut held: Vec<_> = self.running().filter(|(_, running)| is_mine(running)).collect();
-        held.sort_by_key(|(seq, running)| (drawn(running), *seq));
-        held.into_iter().map(|(seq, _)| seq).collect()
+    /// All that is ready in a queue, by priority and age.
+    fn candidates(&self, queue: QueueId) -> Vec<(TaskId, Waiting)> {
+        let ready = self.places.iter().filter_map(|(seq, place)| match place {
+            Place::Ready(waiting) if waiting.queue == queue => Some((self.bodies[seq].id, waiting.clone())),
+            _ => None,
+        });
+        let mut ready: Vec<_> = ready.collect();
+        ready.sort_by_key(|(id, waiting)| (waiting.priority, waiting.at, id.seq()));
+        ready
     }
 
     fn apply(&mut self, places: Vec<(Seq, Place)>, writes: Writes) {

@@ -1,0 +1,208 @@
+//! What a batch writes, and what it came to once that is committed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{OutboxWake, Outcome, World, Writes};
+use crate::command::claim::{Grant, NotGranted, NotGrantedReason};
+use crate::command::{Answer, Command};
+use crate::event::FactKind;
+use crate::id::{Seq, TaskId};
+use crate::queue::{QueueId, Transport};
+use crate::task::Body;
+use crate::time::Timestamp;
+
+/// What to write, and what to read with it for the answers.
+#[derive(Debug)]
+pub struct Write {
+    pub now: Timestamp,
+    pub writes: Writes,
+    /// Tasks whose bodies are needed.
+    pub bodies: Vec<Seq>,
+    /// Wake-ups whose receipts are needed, as they were before the batch.
+    pub receipts: Vec<i64>,
+}
+
+/// What the store read while it wrote.
+#[derive(Debug, Default)]
+pub struct Saved {
+    pub bodies: HashMap<Seq, Arc<Body>>,
+    pub receipts: HashMap<i64, Arc<str>>,
+    /// The wake-ups that [`Writes::settled`] named.
+    pub settled: Vec<RemovedWake>,
+}
+
+/// A wake-up whose row was removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedWake {
+    pub message: i64,
+    pub queue: QueueId,
+    pub transport: Transport,
+    pub receipt: Option<Arc<str>>,
+}
+
+/// A committed batch.
+#[derive(Debug)]
+pub struct Done {
+    /// One for each command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// How many tasks became ready, by queue.
+    pub wakes: HashMap<Arc<str>, usize>,
+    /// Queues in which fewer attempts are open than before.
+    pub freed: Vec<Arc<str>>,
+    /// The earliest time at which something that the batch scheduled is due.
+    pub next_due: Option<Timestamp>,
+    /// How many facts of each kind were recorded.
+    pub facts: HashMap<FactKind, u64>,
+    /// Wake-ups that have to leave the process. They are in the outbox, and this process publishes them first.
+    pub outbox: Vec<OutboxItem>,
+    /// Such wake-ups that are over.
+    pub settled: Vec<Settled>,
+    /// When the batch was decided.
+    pub now: Timestamp,
+}
+
+/// A wake-up to publish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxItem {
+    /// The number of the enqueue; it names the row, and is the same however often it is published.
+    pub message: i64,
+    pub task: TaskId,
+    pub queue: Arc<str>,
+    pub transport: Transport,
+    /// How often it was refused.
+    pub tries: u32,
+}
+
+/// A wake-up that is over, and the name under which it was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    pub message: i64,
+    pub queue: Arc<str>,
+    pub transport: Transport,
+    pub receipt: Option<Arc<str>>,
+}
+
+/// What the answers lack until the batch is written.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    wakes: HashMap<Arc<str>, usize>,
+    /// Bodies of granted tasks that the batch itself has made.
+    made: HashMap<Seq, Arc<Body>>,
+    /// The queues of the batch whose wake-ups leave the process.
+    external: HashMap<QueueId, Transport>,
+}
+
+impl World {
+    /// Ends the decisions. What has changed moves into the writes.
+    pub(super) fn write(&mut self, outcomes: &[Outcome]) -> (Write, Unanswered) {
+        let mut left = Unanswered { wakes: self.woken(), ..Unanswered::default() };
+        let transports = self.queues.values().map(|cell| (cell.queue.id, cell.queue.transport));
+        left.external = transports.filter(|(_, transport)| transport.is_external()).collect();
+        let writes = self.writes();
+        let mut bodies: Vec<Seq> = outcomes.iter().flat_map(granted).map(Grant::seq).collect();
+        if !bodies.is_empty() && !writes.bodies.is_empty() {
+            left.made = writes.bodies.iter().map(|body| (body.seq(), Arc::clone(body))).collect();
+            bodies.retain(|row| !left.made.contains_key(row));
+        }
+        let receipts = if left.external.is_empty() { Vec::new() } else { left.live(outcomes) };
+        (Write { now: self.now, writes, bodies, receipts }, left)
+    }
+
+    /// How many tasks became ready, by the name of their queue.
+    fn woken(&self) -> HashMap<Arc<str>, usize> {
+        let mut woken = HashMap::new();
+        for queue in self.wakes().filter_map(|wake| self.queue(wake.queue)) {
+            *woken.entry(Arc::clone(&queue.name)).or_default() += 1;
+        }
+        woken
+    }
+
+    /// `write` was committed, and `saved` was read with it.
+    pub(super) fn done(
+        &self,
+        mut outcomes: Vec<Outcome>,
+        commands: &[Command],
+        write: &Write,
+        saved: Saved,
+        left: Unanswered,
+    ) -> Done {
+        let name = |id: QueueId| self.queue(id).map(|queue| Arc::clone(&queue.name));
+        left.answer(commands, &mut outcomes, &saved);
+        let writes = &write.writes;
+        let outbox = writes.wakes.iter().filter_map(|wake| {
+            let OutboxWake { message, task, transport, .. } = *wake;
+            Some(OutboxItem { message, task, queue: name(wake.queue)?, transport, tries: 0 })
+        });
+        let settled = saved.settled.into_iter().filter_map(|wake| {
+            let RemovedWake { message, queue, transport, receipt } = wake;
+            Some(Settled { message, queue: name(queue)?, transport, receipt })
+        });
+        let freed = writes.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id));
+        let mut facts = HashMap::new();
+        for fact in &writes.facts {
+            *facts.entry(fact.kind).or_default() += 1;
+        }
+        Done {
+            wakes: left.wakes,
+            freed: freed.collect(),
+            next_due: writes.schedule.iter().map(|(_, waiting)| waiting.at).min(),
+            facts,
+            outbox: outbox.collect(),
+            settled: settled.collect(),
+            now: self.now,
+            outcomes,
+        }
+    }
+}
+
+fn granted(outcome: &Outcome) -> &[Grant] {
+    match outcome {
+        Ok(Answer::Claimed(claimed)) => &claimed.grants,
+        _ => &[],
+    }
+}
+
+impl Unanswered {
+    /// The messages that stand for what was granted or not granted, in queues whose wake-ups leave the process.
+    fn live(&self, outcomes: &[Outcome]) -> Vec<i64> {
+        let mut live = Vec::new();
+        for outcome in outcomes {
+            let grants = granted(outcome).iter().map(|grant| (grant.queue, grant.message));
+            let not_granted = match outcome {
+                Ok(Answer::NotGranted(NotGranted { live, .. })) => live.map(|live| (live.queue, live.message)),
+                _ => None,
+            };
+            let external = grants.chain(not_granted).filter(|(queue, _)| self.external.contains_key(queue));
+            live.extend(external.map(|(_, message)| message));
+        }
+        live
+    }
+
+    /// Puts into the answers what the store read: bodies, and the receipts of wake-ups. Whether a message may be dropped
+    /// depends on these too.
+    fn answer(&self, commands: &[Command], outcomes: &mut [Outcome], saved: &Saved) {
+        for (command, outcome) in commands.iter().zip(outcomes) {
+            match (command, outcome) {
+                (_, Ok(Answer::Claimed(claimed))) => {
+                    for grant in &mut claimed.grants {
+                        grant.body = saved.bodies.get(&grant.seq()).or_else(|| self.made.get(&grant.seq())).cloned();
+                        grant.transport = self.external.get(&grant.queue).copied().unwrap_or_default();
+                        grant.receipt = saved.receipts.get(&grant.message).cloned();
+                    }
+                }
+                (Command::ClaimTask(claim), Ok(Answer::NotGranted(not))) => {
+                    let Some(live) = not.live.filter(|live| self.external.contains_key(&live.queue)) else { continue };
+                    let receipt = saved.receipts.get(&live.message);
+                    // A wake-up without a receipt is being published now: the message may be just that one. And the
+                    // message of a task that waits may be the only one that will wake anybody: the sweep judges it.
+                    not.ack = not.reason == NotGrantedReason::AlreadyRunning
+                        && receipt.is_some_and(|receipt| {
+                            NotGranted::may_ack(not.live, Some(receipt), claim.message.as_deref())
+                        });
+                }
+                _ => {}
+            }
+        }
+    }
+}
