@@ -1,4 +1,4 @@
-//! Facts: what changed, for those who watch. They are recorded with the change and decide nothing.
+//! Facts: what changed, for watchers. They are recorded with the change and no decision reads them.
 
 use crate::attempt::Reason;
 use crate::id::TaskId;
@@ -31,7 +31,7 @@ pub enum FactKind {
 }
 
 impl FactKind {
-    /// Facts are recorded by the place in this list: new ones go to its end.
+    /// Facts are stored by their place in this list: add new ones at its end.
     pub const ALL: [Self; 19] = [
         Self::Submitted,
         Self::Ready,
@@ -54,8 +54,7 @@ impl FactKind {
         Self::RunCanceled,
     ];
 
-    /// Where the run stands that it is about, if it is about one: the fact then names a run in place of a task, and no
-    /// queue.
+    /// The state of the run, if the fact is about one. Such a fact names a run instead of a task, and no queue.
     pub const fn run_state(self) -> Option<RunState> {
         match self {
             Self::RunCreated => Some(RunState::Running),

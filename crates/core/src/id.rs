@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 #[serde(transparent)]
 pub struct Seq(pub i64);
 
-/// The generation of a task's lease: grows by every grant and by nothing else, and never goes back.
+/// The generation of a task's lease. It grows with every grant, with nothing else, and never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fence(pub u64);
@@ -142,7 +142,7 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// The text is no id.
+/// The text is not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id: expected a hyphenated UUID or a ULID of 26 digits")]
 pub struct IdError;

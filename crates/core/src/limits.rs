@@ -61,7 +61,7 @@ pub const MAX_ATTEMPTS_MAX: u32 = 1_000;
 pub const LEASE_TTL_MS_DEFAULT: DurationMs = 60_000;
 pub const LEASE_TTL_MS_MIN: DurationMs = 1_000;
 pub const LEASE_TTL_MS_MAX: DurationMs = 3_600_000;
-/// Without an interval of its own a lease is to be renewed after a third of its length.
+/// The default heartbeat interval is a third of the lease.
 pub const HEARTBEATS_PER_LEASE: DurationMs = 3;
 
 pub const TIMEOUT_MS_DEFAULT: DurationMs = 3_600_000;
@@ -92,19 +92,19 @@ pub const PUSH_DISPATCH_MS_DEFAULT: DurationMs = 300_000;
 pub const PUSH_DISPATCH_MS_MAX: DurationMs = 3_600_000;
 /// The address of a worker.
 pub const PUSH_URL_BYTES: usize = 2_048;
-/// How much later than its own time-out a push is repeated by others: its sender is gone.
+/// How long after its time-out a push is repeated by another control plane: its sender has gone.
 pub const PUSH_SLACK_MS: DurationMs = 5_000;
 /// Back-off between pushes of one attempt.
 pub const PUSH_BACKOFF_MS: DurationMs = 1_000;
 pub const PUSH_BACKOFF_MS_MAX: DurationMs = 30_000;
-/// Without a heartbeat for so long the attempt of a callback worker is over.
+/// Default lease of a callback worker.
 pub const CALLBACK_LEASE_MS_DEFAULT: DurationMs = 90_000;
 /// How long a task token lives.
 pub const TOKEN_TTL_MS_DEFAULT: DurationMs = 3_600_000;
 pub const TOKEN_TTL_MS_MAX: DurationMs = 7_200_000;
 /// Payloads that one run can fill with outputs at a time, all together.
 pub const FILLED_BYTES: usize = 64 << 20;
-/// How much of outputs is looked through for that.
+/// Bytes of outputs that are searched for that.
 pub const SCANNED_BYTES: usize = 256 << 20;
 /// Outputs that one task can name, all together, and that are read from the store at a time.
 pub const NAMED_BYTES: usize = 64 << 20;

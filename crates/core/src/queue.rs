@@ -1,6 +1,6 @@
 //! Queues and what limits their grants.
 //!
-//! A slot of `max_running` is held by the open attempt itself: it is counted, never handed out and back, so none can leak.
+//! Slots of `max_running` are not handed out and returned: open attempts are counted, so no slot can leak.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl Push {
 }
 
 impl QueueSettings {
-    /// How many attempts may be open at once: the smaller of the queue's own limit and what the worker takes.
+    /// How many attempts may be open at once: the smaller of the limits of the queue and of its worker.
     pub fn slots(&self) -> Option<u32> {
         match (self.max_running, self.push.as_ref().map(|push| push.concurrency)) {
             (Some(own), Some(push)) => Some(own.min(push)),
@@ -77,7 +77,7 @@ impl QueueSettings {
         }
     }
 
-    /// How fast grants may come: the slower of the queue's own rate and what the worker takes.
+    /// How fast tasks may be granted: the slower of the rates of the queue and of its worker.
     pub fn pace(&self) -> Option<Rate> {
         match (self.rate, self.push.as_ref().and_then(|push| push.rate())) {
             (Some(own), Some(push)) => Some(if push.per_second < own.per_second { push } else { own }),
@@ -161,13 +161,13 @@ impl std::fmt::Display for FairnessKey {
 pub struct Queue {
     pub id: QueueId,
     pub name: Arc<str>,
-    /// Whose queue it is: whoever made it. `None` is shared by all tenants.
+    /// The tenant that owns it; `None` is shared by all tenants.
     pub tenant: Option<Arc<str>>,
     pub paused: bool,
     pub transport: Transport,
     pub settings: QueueSettings,
     pub bucket: Bucket,
-    /// The fairness value that was granted last; the next grant starts behind it.
+    /// The fairness value that was granted last; the next grant starts after it.
     pub fair_cursor: Option<Arc<str>>,
 }
 
@@ -185,17 +185,17 @@ impl Queue {
         }
     }
 
-    /// Whether this claimer may be granted its tasks: what is pushed is not claimed.
+    /// Whether this claimer may be granted its tasks: a queue that pushes cannot be claimed from.
     pub fn serves(&self, claimer: &Claimer) -> bool {
         self.settings.push.is_some() == claimer.is_delivery()
     }
 
-    /// Whether tasks of this tenant may stand in it.
+    /// Whether it accepts tasks of this tenant.
     pub fn takes(&self, tenant: &str) -> bool {
         self.tenant.as_deref().is_none_or(|own| own == tenant)
     }
 
-    /// Whether grants of this queue need more than a free task: such queues are granted from one at a time.
+    /// Whether grants of this queue depend on more than a ready task: such grants are made one batch at a time.
     pub fn is_limited(&self) -> bool {
         self.settings.slots().is_some() || self.settings.pace().is_some() || self.settings.fairness_key.is_some()
     }
@@ -267,8 +267,8 @@ impl Bucket {
     }
 
     fn spend(&mut self, rate: Rate, now: Timestamp) {
-        // A transaction that read its time before another one committed comes with an earlier one: what was refilled up
-        // to the later time must not be refilled again.
+        // A transaction may have read its time before another one committed with a later time. What was refilled up to
+        // the later time must not be refilled again.
         let at = self.level.map_or(now, |(_, at)| at.max(now));
         self.level = Some((self.tokens(rate, now) - 1.0, at));
     }
@@ -279,7 +279,7 @@ impl Bucket {
     }
 }
 
-/// Picks the order in which grants rotate over fairness values: each value once, starting behind `cursor`, then again.
+/// The order in which grants rotate over fairness values: each value once, starting after `cursor`, then again.
 /// Items of one value keep their order.
 pub fn rotate<T>(items: Vec<T>, cursor: Option<&str>, value: impl Fn(&T) -> Arc<str>) -> Vec<T> {
     let mut lanes: std::collections::BTreeMap<Arc<str>, std::collections::VecDeque<T>> = Default::default();

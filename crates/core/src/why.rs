@@ -6,7 +6,7 @@ use crate::run::Upstream;
 use crate::task::{End, Place};
 use crate::time::Timestamp;
 
-/// What is known beside the task itself.
+/// What is known in addition to the task itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
     pub now: Timestamp,
@@ -50,7 +50,7 @@ pub enum Why {
         last_seen_at: Option<Timestamp>,
         since: Timestamp,
     },
-    /// Ready, with room, and workers do ask: they are busy with what comes before it.
+    /// Ready, with a free slot and workers that ask: they are busy with tasks before it.
     NoFreeWorker {
         since: Timestamp,
     },
@@ -80,7 +80,7 @@ impl Why {
     }
 }
 
-/// All that holds a task back, the nearest cause first.
+/// Everything that holds a task back, the nearest cause first.
 pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
     let mut why = Vec::new();
     let queue = around.queue;

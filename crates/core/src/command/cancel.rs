@@ -1,4 +1,4 @@
-//! Somebody wants a task to stop.
+//! Cancels a task.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ pub struct Cancel {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The holder is told, has its grace, and may still succeed within it.
+    /// The holder is told to stop and has a grace period, in which it may still succeed.
     Cooperative,
-    /// It takes effect when it commits; the holder's later reports are refused and kept as evidence.
+    /// Takes effect when it commits. Later reports of the holder are refused and kept as evidence.
     Immediate,
 }
 
-/// Why a task was canceled that nobody asked to stop: its worker said so.
+/// The reason of a task that its worker canceled although nobody had asked for it.
 pub const WORKER_INITIATED: &str = "worker_initiated";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canceled {
     pub state: State,
-    /// The reason that counts: the first one given.
+    /// The reason that was given first.
     pub reason: Arc<str>,
 }
 
@@ -43,7 +43,7 @@ pub fn decide(task: &Task, command: &Cancel, queue: &QueueSettings, ctx: &mut Co
     stop(task, &command.reason, command.mode, queue, ctx)
 }
 
-/// The cancel itself, whoever asks for it.
+/// The cancel itself, for a task or as part of a run.
 pub fn stop(task: &Task, reason: &Arc<str>, mode: Mode, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, queue, ctx);
     judge(&settled, reason, mode, ctx.now).after(earlier)
@@ -57,7 +57,7 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
         }
         Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, reason, now),
         Place::Running(running) => match mode {
-            // No worker has it yet that could be told.
+            // There is no worker yet that could be told.
             Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, reason, now),
             Mode::Cooperative => request(task.id, running, reason, now),
             Mode::Immediate => revoke(task.id, running, reason, now),
@@ -70,13 +70,13 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
     }
 }
 
-/// What still waits for others ends here and now. It is never to be ready: those that it waits for may not succeed.
+/// A task that waits for others ends at once. It cannot be retried: those that it waits for may not succeed.
 pub fn end_blocked(id: TaskId, blocked: &Blocked, reason: &Arc<str>, now: Timestamp) -> Change {
     let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..blocked.ended(End::Canceled, now) };
     ending::finish(id, finished, None)
 }
 
-/// Nobody holds it: it ends here and now.
+/// Nobody holds it: it ends at once.
 fn end_waiting(id: TaskId, waiting: &Waiting, reason: &Arc<str>, now: Timestamp) -> Decision {
     let ended = waiting.ended(End::Canceled, now);
     let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..ended };
@@ -84,7 +84,7 @@ fn end_waiting(id: TaskId, waiting: &Waiting, reason: &Arc<str>, now: Timestamp)
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
 }
 
-/// The holder learns by its next heartbeat. A repeat keeps the first reason and the first clock.
+/// The answer to the next heartbeat tells the holder. A repeated request keeps the first reason and the first time.
 fn request(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> Decision {
     if let Some(cancel) = &running.cancel {
         let reason = Arc::clone(&cancel.reason);

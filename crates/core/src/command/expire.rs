@@ -20,7 +20,7 @@ pub fn decide(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Deci
     Decision { change, answer: Ok(Answer::Done(done)) }
 }
 
-/// Brings a task up to date: whatever time has ended already is ended. The one place where that happens.
+/// Brings a task up to date by ending what time has ended. This happens nowhere else.
 pub fn settle(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> (Task, Option<Change>) {
     let change = match &task.place {
         Place::Running(running) => {
@@ -40,8 +40,8 @@ pub fn settle(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> (Tas
     }
 }
 
-/// What has ended this attempt by now, if anything. An outage of the control plane holds back all but the deadline of
-/// the task, which is absolute.
+/// Why this attempt is over by now, if it is. An outage of the control plane delays every reason but the deadline of the
+/// task, which is absolute.
 fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
     let over = |end: Timestamp| {
         let bound = lease::Lease { expires_at: end, ..running.lease.clone() };
@@ -65,7 +65,7 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
     }
 }
 
-/// Whether something has ended this attempt by now, swept or not.
+/// Whether this attempt is over by now, even if the reaper has not seen it.
 pub fn is_over(running: &Running, ctx: &Context<'_>) -> bool {
     due(running, ctx).is_some()
 }
@@ -86,7 +86,7 @@ fn miss_deadline_blocked(id: TaskId, blocked: &Blocked, now: Timestamp) -> Chang
     ending::finish(id, finished, Some(Reason::DeadlineExceeded))
 }
 
-/// A task that was never going to start in time.
+/// A task whose deadline passed while it was queued.
 fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Timestamp) -> Change {
     let ended = waiting.ended(End::Failed, now).failed(FailReason::DeadlineExceeded, queue);
     let finished = Finished { failure: Some(missed()), ..ended };

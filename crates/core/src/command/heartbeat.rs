@@ -1,4 +1,4 @@
-//! The holder is alive.
+//! The holder renews its lease.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewed {
     pub expires_at: Timestamp,
-    /// The reason, if somebody wants the task to stop.
+    /// The reason, if the task is to be canceled.
     pub cancel: Option<Arc<str>>,
 }
 
@@ -77,7 +77,7 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     Decision::accept(Change::to(Place::Running(running)), Answer::Renewed(renewed))
 }
 
-/// A token of an earlier attempt tells its bearer that another was granted; any other token tells nothing.
+/// The bearer of an earlier attempt's token learns that another attempt was granted. Any other token learns nothing.
 fn stale(command: &Heartbeat, history: &[ClosedAttempt]) -> ConflictKind {
     if history.iter().any(|old| old.token == command.token) {
         ConflictKind::StaleAttempt

@@ -1,7 +1,7 @@
-//! A worker process says who it is.
+//! A worker process introduces itself.
 //!
-//! Each process is a new incarnation of its worker. A newer one voids what an older one of the same name held, so that
-//! a restart does not wait for leases that nobody will renew.
+//! Each process is a new incarnation of its worker. A newer one ends the attempts that an older one of the same name
+//! holds, so that a restart does not wait for leases that nobody will renew.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::task::{Place, Running};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     pub worker: WorkerId,
-    /// Time-ordered: the greater one is the newer process.
+    /// Ordered by time: the greater one is the newer process.
     pub incarnation: Arc<str>,
 }
 
-/// Whether this process is the newest of its name, and new to us.
+/// Whether this process is new. Refuses one that is older than a known one.
 pub fn decide(known: Option<&str>, command: &Hello) -> Result<bool, Rejection> {
     match known {
         Some(known) if known > &*command.incarnation => Err(Rejection::StaleIncarnation),

@@ -1,7 +1,7 @@
-//! What can be asked of a task, one file per command.
+//! The commands, one file each.
 //!
-//! Each `decide` looks at one task and says what changes and what to answer. A refusal can change something too: a
-//! report that comes too late is kept as evidence.
+//! Each `decide` takes one task and returns what changes and the answer. A refusal can change something too: a report
+//! that arrives too late is kept as evidence.
 
 pub mod callback;
 pub mod cancel;

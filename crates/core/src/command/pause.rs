@@ -6,15 +6,14 @@ use super::{Reach, Rejection};
 use crate::queue::{Bucket, FairnessKey, Push, Queue, QueueSettings, Rate, Transport};
 use crate::time::DurationMs;
 
-/// The whole setting, in place of what was there. A queue that does not exist becomes one of the tenant that the reach
-/// names, or one that all share.
+/// Replaces all settings. A queue that does not exist is created: for the tenant that the reach names, or shared by all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetQueue {
     pub queue: Arc<str>,
     pub settings: QueueSettings,
     /// `None` leaves it as it is.
     pub transport: Option<Transport>,
-    /// Where its tasks are pushed stays as it is, whatever the settings say.
+    /// Leaves the push target as it is, whatever the settings say.
     pub keep_push: bool,
     pub reach: Reach,
 }
@@ -57,7 +56,7 @@ impl QueueChange {
     }
 }
 
-/// Pause stops grants; running work goes on. It makes a queue as [`SetQueue`] does.
+/// Pausing stops grants; running tasks continue. A queue that does not exist is created as by [`SetQueue`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseQueue {
     pub queue: Arc<str>,
@@ -65,8 +64,8 @@ pub struct PauseQueue {
     pub reach: Reach,
 }
 
-/// Whether a caller with this reach may set a queue. One that belongs to another tenant is as if it did not exist; one
-/// that all share is seen by everybody, so no single tenant may set it.
+/// Whether a caller with this reach may change a queue. A queue of another tenant is treated as missing. A shared queue
+/// is visible to everybody, so no single tenant may change it.
 pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
     match (queue.tenant.as_deref(), reach.tenant()) {
         (_, None) => Ok(()),
@@ -85,7 +84,7 @@ pub fn set(queue: &Queue, set: &SetQueue) -> Queue {
     let bucket = if queue.settings.pace() == settings.pace() { queue.bucket } else { Bucket::default() };
     let fair_cursor =
         if queue.settings.fairness_key == settings.fairness_key { queue.fair_cursor.clone() } else { None };
-    // The dispatcher is woken inside the control plane.
+    // Deliveries are woken inside the control plane.
     let transport = match settings.push {
         Some(_) => Transport::Embedded,
         None => set.transport.unwrap_or(queue.transport),

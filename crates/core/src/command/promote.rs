@@ -1,4 +1,4 @@
-//! A task's time has come.
+//! Makes a scheduled task ready when it is due.
 
 use super::{Answer, Change, Context, Decision, Task, expire};
 use crate::event::FactKind;

@@ -1,7 +1,7 @@
-//! What becomes of a push: an attempt on its way to a worker.
+//! Pushes an attempt to a worker, and records the outcome.
 //!
-//! The row of the attempt says when it is to be pushed next. Whoever pushes takes it first, which moves that time on: of
-//! many control planes one pushes, and a crash of that one only delays the next try.
+//! The row of the attempt says when it must be pushed next. A control plane takes the push first, which moves that time
+//! on. So only one of many control planes pushes, and a crash of that one only delays the next try.
 
 use super::claim::{Claimed, Grant};
 use super::{Answer, Change, Context, Decision, Task, ending, expire};
@@ -18,7 +18,7 @@ pub struct TakePush {
     pub row: Seq,
 }
 
-/// What came of a push.
+/// The outcome of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     pub row: Seq,
@@ -30,11 +30,11 @@ pub struct Pushed {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushOutcome {
-    /// The worker has it. Only a start shows that it runs.
+    /// The worker accepted the task. Only a start shows that it runs.
     Accepted,
-    /// Push again: after this long if the worker said so, else after a back-off.
+    /// Push again, after this long if the worker said so, otherwise after a back-off.
     Again { after_ms: Option<DurationMs> },
-    /// The worker will never take it.
+    /// The worker will never accept it.
     Rejected { message: String },
 }
 
@@ -71,12 +71,12 @@ pub fn pushed(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Co
 }
 
 fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
-    // A start counts as delivery whatever the exchange came to.
+    // A start counts as delivery, whatever the outcome of the push.
     let Place::Running(running) = &task.place else { return Decision::unchanged(Answer::Done(false)) };
     if running.attempt_id != command.attempt_id || running.started_at().is_some() {
         return Decision::unchanged(Answer::Done(false));
     }
-    // Its time was over, and another push is on its way: what comes of that one counts.
+    // This push had timed out and another one has begun: the outcome of that one counts.
     if running.carry.delivery.as_ref().is_some_and(|delivery| delivery.deliveries != command.delivery) {
         return Decision::unchanged(Answer::Done(false));
     }

@@ -17,7 +17,7 @@ pub struct Redrive {
     pub cursor: Seq,
     /// No match is left after the cursor.
     pub finished: bool,
-    /// A task that came to the dead letters after the redrive began is not its business.
+    /// Tasks that became dead letters after the redrive began are not released.
     pub started_at: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! Takes back a grant that could not be delivered: the claimer was gone when the answer was ready.
+//! Takes back a grant whose claimer had disconnected when the answer was ready.
 
 use super::{Answer, Context, Decision, Task, ending};
 use crate::attempt::{AttemptState, Reason};
@@ -12,7 +12,7 @@ pub struct Release {
     pub attempt_id: AttemptId,
 }
 
-/// The task is ready again at once. The attempt stays in the history and costs nothing of the budget.
+/// The task is ready again at once. The attempt stays in the history and does not count against the budget.
 pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision {
     let Place::Running(running) = &task.place else { return Decision::unchanged(Answer::Done(false)) };
     // A heartbeat proves that the grant did arrive.

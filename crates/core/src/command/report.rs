@@ -19,7 +19,8 @@ pub struct AttemptReport {
     pub report: Report,
 }
 
-/// `history` holds the task's earlier attempts; it is needed only when the report names none of the current ones.
+/// `history` holds the task's earlier attempts. It is needed only when the report names neither the open nor the last
+/// attempt.
 pub fn decide(
     task: &Task,
     sent: &AttemptReport,
@@ -27,7 +28,7 @@ pub fn decide(
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
-    // An expired lease is closed first, swept or not, so that the answer does not depend on the reaper's pace.
+    // An expired lease is closed first, so that the answer does not depend on the reaper's timing.
     let (settled, earlier) = expire::settle(task, queue, ctx);
     judge(&settled, sent, history, queue, ctx).after(earlier)
 }
@@ -86,7 +87,7 @@ fn accept(
     Decision::accept(next.change(id, &running, closed, queue, ctx), Answer::Reported(receipt))
 }
 
-/// A report of the last attempt, which has ended and which no other followed.
+/// A report of the last attempt, which has ended. No other was granted since.
 fn judge_last(
     task: &Task,
     last: &ClosedAttempt,
@@ -127,7 +128,7 @@ fn judge_last(
     }
 }
 
-/// The attempt as its late report makes it.
+/// The attempt with its late report recorded.
 fn reported_late(last: &ClosedAttempt, sent: &AttemptReport, receipt: Receipt, ctx: &Context<'_>) -> ClosedAttempt {
     let mut closed = ClosedAttempt { receipt: Some(receipt), ..last.clone() };
     closed.take(&sent.report, ctx.now);
@@ -191,12 +192,13 @@ fn late_retry(
     Decision::accept(Change::to(place).with_attempt(AttemptChange::Put(Box::new(closed))), Answer::Reported(receipt))
 }
 
-/// What the next attempt starts from, should somebody give the task another chance.
+/// The checkpoint that a retry of the task would start from.
 fn kept(end: End, sent: &AttemptReport, before: Option<&Arc<str>>) -> Option<Arc<str>> {
     if end == End::Succeeded { None } else { sent.report.checkpoint().or(before).cloned() }
 }
 
-/// A late success takes the task off the dead letters, and so does a worker that gave up; a late failure adds its error.
+/// A late success removes the task from the dead letters, and so does a worker that stopped. A late failure adds its
+/// error.
 fn late_from_finished(
     task: &Task,
     finished: &Finished,
@@ -258,7 +260,7 @@ fn keep(task: &Task, last: &ClosedAttempt, sent: &AttemptReport, kind: ConflictK
     Decision { change: Some(change), answer: Err(refusal) }
 }
 
-/// A report of an attempt that others followed: its receipt again, or evidence.
+/// A report of an attempt after which others were granted: its receipt again, or evidence.
 fn judge_old(task: &Task, sent: &AttemptReport, history: &[ClosedAttempt], ctx: &Context<'_>) -> Decision {
     let Some(old) = history.iter().find(|old| old.id == sent.attempt_id) else {
         return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleAttempt));
@@ -274,7 +276,7 @@ fn judge_old(task: &Task, sent: &AttemptReport, history: &[ClosedAttempt], ctx: 
     let mut old = old.clone();
     old.keep_evidence(&sent.report, ctx.now);
     let refusal = match Conflict::at(&task.place, kind) {
-        // The message of an attempt that others followed is never the live one.
+        // The message of such an attempt is never the live one.
         Rejection::Conflict(conflict) => Rejection::Conflict(Conflict { ack: true, ..conflict }),
         other => other,
     };

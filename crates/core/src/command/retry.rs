@@ -1,4 +1,4 @@
-//! A person gives an ended task another chance. Attempt and fence go on from where they were.
+//! Runs an ended task again, on request. Attempt and fence continue from where they were.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Retry {
 pub struct Retried {
     /// The last attempt so far.
     pub attempt: u32,
-    /// The budget in all.
+    /// How many attempts it may have in all.
     pub max_attempts: u32,
 }
 
@@ -40,7 +40,7 @@ pub fn decide(task: &Task, command: &Retry, queue: &QueueSettings, ctx: &mut Con
     Decision::accept(change, Answer::Retried(Retried { attempt: finished.attempt, max_attempts }))
 }
 
-/// Puts an ended task back, with the budget grown by the submitted one.
+/// Queues an ended task again and adds the submitted number of attempts to its budget.
 pub fn again(
     body: &Arc<Body>,
     finished: &Finished,

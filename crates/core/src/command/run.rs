@@ -1,4 +1,4 @@
-//! Runs: submitted as a whole, canceled as a whole.
+//! Submits and cancels whole runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct SubmitRun {
     pub maker: Option<Arc<str>>,
 }
 
-/// A run to be. Its id is minted beforehand, so that a submit whose commit got no answer is found again.
+/// A new run. Its id is minted beforehand, so that a submit whose commit got no answer can be found again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewRun {
     pub id: RunId,
@@ -32,8 +32,8 @@ pub struct NewRun {
     pub parent: Option<RunId>,
 }
 
-/// A task of a run to be. Other tasks are named by their place in the list; there is no cycle, which the caller has
-/// checked.
+/// A task of a new run. Other tasks are named by their place in the list. [`Plan`](crate::run::plan::Plan) makes sure
+/// that there is no cycle.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewMember {
     pub key: Arc<str>,
@@ -41,7 +41,7 @@ pub struct NewMember {
     pub depends_on: Vec<usize>,
     /// Those among them whose outputs the payload names.
     pub refs: Vec<usize>,
-    /// It succeeded in the run that this one repeats: its output comes along, and it does not run.
+    /// It succeeded in the run that this one repeats: its output is carried over, and it does not run.
     pub carried: Option<Carried>,
 }
 
@@ -64,7 +64,7 @@ pub struct CancelRun {
     pub reach: Reach,
 }
 
-/// The reason that counts is the first one given.
+/// The reason is the one that was given first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunCanceled {
     pub reason: Arc<str>,

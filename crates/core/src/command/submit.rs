@@ -1,4 +1,4 @@
-//! New work.
+//! Submits tasks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub struct Submit {
     pub maker: Option<Arc<str>>,
 }
 
-/// A task to be. Its id is minted beforehand, so that a submit whose commit got no answer is found again.
+/// A new task. Its id is minted beforehand, so that a submit whose commit got no answer can be found again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
     pub id: TaskId,
     pub queue: Arc<str>,
     pub operator: Arc<str>,
     pub tenant: Arc<str>,
-    /// Who submits it, inside the tenant; `None` if nobody in particular.
+    /// Its owner within the tenant; `None` if it has none.
     pub owner: Option<Arc<str>>,
     pub workspace: Arc<str>,
     pub priority: u8,
@@ -37,7 +37,7 @@ pub struct NewTask {
     pub tags: BTreeMap<String, String>,
     pub idempotency: Option<Idempotency>,
     pub traceparent: Option<Arc<str>>,
-    /// What only the envelope of a push tells.
+    /// Parts of the envelope that is pushed; absent means the defaults.
     pub envelope: Option<Arc<EnvelopeSpec>>,
 }
 
@@ -71,7 +71,7 @@ pub struct Submitted {
     pub created: bool,
 }
 
-/// What is known about a task to be.
+/// What is known about a new task.
 #[derive(Debug, Default)]
 pub struct Known<'a> {
     /// An earlier try of the same submission made it: where it is now.
@@ -139,8 +139,8 @@ fn same_task(
     Ok(Submitted { id: holder.id, state: holder.state, created: false })
 }
 
-/// Refuses a task whose tokens could run out before its attempt does: of a queue that pushes, or one that asks for a
-/// length of its own.
+/// Refuses a task whose tokens could expire before its attempt ends: in a queue that pushes, or with a token lifetime of
+/// its own.
 pub fn token_ttl(task: &NewTask, index: usize, queue: &Queue, now: Timestamp) -> Option<Rejection> {
     let own = task.envelope.as_ref().and_then(|envelope| envelope.token_ttl_ms);
     let usual;
@@ -157,7 +157,7 @@ pub fn token_ttl(task: &NewTask, index: usize, queue: &Queue, now: Timestamp) ->
     (needed_ms > allowed_ms).then_some(Rejection::TokenTtl { index, needed_ms, allowed_ms })
 }
 
-/// A task as it is born.
+/// The new task and where it goes.
 pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change) {
     let run_at = task.start.run_at(ctx.now);
     let body = Body {

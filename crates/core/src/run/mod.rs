@@ -1,7 +1,7 @@
 //! Runs: tasks that depend on each other.
 //!
-//! A run is its tasks and the edges between them. Each edge resolves once, when the task before it ends; what that leads
-//! to is decided with the end itself. The run's own row counts how its tasks ended and says the rest.
+//! A run is its tasks and the edges between them. Each edge resolves once, when its upstream task ends, in the same
+//! transaction. The row of the run counts how its tasks ended; its state follows from the counts.
 
 pub mod plan;
 pub mod reference;
@@ -16,7 +16,7 @@ use crate::id::{RunId, Seq, TaskId};
 use crate::task::{End, State};
 use crate::time::Timestamp;
 
-/// Where a task belongs, as its body says it.
+/// The run that a task belongs to, as stored in its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InRun {
     pub run: RunId,
@@ -24,12 +24,12 @@ pub struct InRun {
     pub key: Arc<str>,
 }
 
-/// What a task of a run carries from place to place. A task that was submitted alone carries none and pays for nothing.
+/// What a task of a run carries from place to place. A task that was submitted alone has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The row of its run.
     pub run: Seq,
-    /// Its end has had consequences: nothing changes it any more.
+    /// Other tasks have ended because of its end: nothing changes it any more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub sealed: bool,
     /// The tasks whose outputs its payload names, by key; none once they are filled in.
@@ -73,7 +73,7 @@ pub struct Run {
     pub key: Option<Arc<str>>,
     pub tenant: Arc<str>,
     pub workspace: Arc<str>,
-    /// Who submitted it, inside the tenant; `None` if nobody in particular.
+    /// Its owner within the tenant; `None` if it has none.
     pub owner: Option<Arc<str>>,
     /// Digest of what was submitted.
     pub fingerprint: [u8; 32],
@@ -88,7 +88,7 @@ pub struct Run {
     pub counts: RunCounts,
 }
 
-/// How many tasks of a run stand where.
+/// How many tasks of a run have ended, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunCounts {
     /// Not ended.
@@ -125,7 +125,7 @@ impl RunCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunState {
     Running,
-    /// It was asked to stop, and some of its tasks have not.
+    /// A cancel was requested, and some of its tasks have not ended.
     Canceling,
     Succeeded,
     Failed,
@@ -153,7 +153,7 @@ impl RunState {
         matches!(self, Self::Succeeded | Self::Failed | Self::Canceled)
     }
 
-    /// What is recorded when a run comes to this end, and the word for it that facts have.
+    /// The fact that is recorded when a run reaches this state, with the state that the fact carries.
     pub(crate) const fn fact(self) -> (FactKind, State) {
         match self {
             Self::Running => (FactKind::RunCreated, State::Running),

@@ -1,7 +1,7 @@
 //! Outputs of other tasks, named in a payload: `{"$from":"extract","path":"/rows"}`.
 //!
-//! A payload is text and stays text: what is not replaced keeps every digit and every space. Only the references are
-//! looked for, in one pass.
+//! A payload is text and stays text: everything but the references keeps every digit and every space. One pass finds the
+//! references.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use crate::limits;
 /// An object of a payload with exactly `$from`, or `$from` and `path`, both strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// Where it stands in the payload.
+    /// Its place in the payload.
     span: Range<usize>,
     /// The task whose output it names.
     pub key: String,
@@ -23,7 +23,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// A path is empty or begins with `/`; `~` stands only before `0` and `1`.
+    /// A path is empty or begins with `/`; every `~` is followed by `0` or `1`.
     pub fn has_good_path(&self) -> bool {
         let Some(path) = &self.path else { return true };
         let escapes = path.split('~').skip(1).all(|after| after.starts_with(['0', '1']));
@@ -36,7 +36,7 @@ impl Reference {
     }
 }
 
-/// The references of a payload, in the order in which they stand there.
+/// The references of a payload, in their order.
 pub fn find(payload: &str) -> Vec<Reference> {
     let mut found = Vec::new();
     if !payload.contains("from") {
@@ -60,7 +60,7 @@ pub fn find(payload: &str) -> Vec<Reference> {
     found
 }
 
-/// Behind the string that begins at `at`.
+/// The end of the string that begins at `at`.
 fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(byte) = bytes.get(end) {
@@ -101,7 +101,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The next byte that is no white space.
+    /// The next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         loop {
             let byte = *self.text.as_bytes().get(self.at)?;
@@ -130,8 +130,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The payload with its references replaced. `output` gives the output of a task; `None` if it ended without one. The
-/// error says what is wrong, for people.
+/// The payload with its references replaced. `output` returns the output of a task, `None` if it ended without one. The
+/// error is a message for people.
 pub fn fill<'o>(
     payload: &str,
     parts: &mut Parts<'o>,
@@ -246,7 +246,7 @@ impl<'o> Parts<'o> {
     }
 }
 
-/// So many parts are remembered at a time.
+/// How many parts are remembered at a time.
 const KNOWN_ENTRIES: usize = 1_000_000;
 
 #[cfg(test)]
