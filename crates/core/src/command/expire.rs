@@ -97,13 +97,11 @@ fn miss_deadline(id: TaskId, waiting: &Waiting, queue: &QueueSettings, now: Time
 mod tests {
     use super::*;
     use crate::attempt::{AttemptState, ClosedAttempt};
+    use crate::command::AttemptChange;
     use crate::command::testing::{
-        at, granted, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
-        to_finished, to_waiting, with_ctx, with_grace,
+        at, granted, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
+        to_finished, with_ctx, with_grace,
     };
-    use crate::command::{AttemptChange, Wake};
-    use crate::event::{Fact, FactKind};
-    use crate::retry::{Jitter, RetryPolicy};
     use crate::task::{CancelRequest, Carry, Spec, State};
 
     fn reap(place: Place, now: i64) -> Decision {
@@ -169,63 +167,6 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_waits_for_its_back_off_and_keeps_attempt_and_fence() {
-        let decision = reap(Place::Running(running()), 60_000);
-        let waiting = to_waiting(&decision);
-        assert_eq!((waiting.at, waiting.message), (at(60_000 + 1_621), 1_000));
-        assert_eq!((waiting.attempt, waiting.fence), (1, running().lease.generation));
-        let change = decision.change.unwrap();
-        assert!(matches!(&change.attempts[..], [AttemptChange::Put(closed)] if closed.number == 1));
-        assert_eq!(change.outbox, []);
-    }
-
-    #[test]
-    fn a_retry_without_back_off_is_ready_and_wakes_somebody() {
-        let change = reap(Place::Running(running_with(no_backoff())), 60_000).change.unwrap();
-        assert_eq!(change.place.state(), State::Ready);
-        assert_eq!(change.outbox, [Wake { task: id(), queue: running().queue, message: 1_000 }]);
-    }
-
-    #[test]
-    fn a_timed_out_attempt_waits_twice_as_long() {
-        let timeout = Spec { timeout_ms: Some(50_000), ..Spec::default() };
-        assert_eq!(to_waiting(&reap(Place::Running(running_with(timeout)), 50_000)).at, at(50_000 + 3_242));
-        let plain = Spec {
-            retry: Some(RetryPolicy { jitter: Jitter::None, ..RetryPolicy::default() }),
-            timeout_ms: Some(50_000),
-            ..Spec::default()
-        };
-        assert_eq!(to_waiting(&reap(Place::Running(running_with(plain)), 50_000)).at, at(60_000));
-    }
-
-    #[test]
-    fn after_the_last_allowed_attempt_the_task_is_dead() {
-        let decision = reap(Place::Running(running_with(one_attempt())), 60_000);
-        let finished = to_finished(&decision);
-        assert_eq!((finished.end, finished.reason), (End::Failed, Some(FailReason::MaxAttempts)));
-        assert_eq!(finished.dead_lettered_at, Some(at(60_000)));
-        assert_eq!(&*finished.failure.as_ref().unwrap().code, "HEARTBEAT_TIMEOUT");
-        let change = decision.change.unwrap();
-        let fact = |kind| Fact {
-            kind,
-            task: id(),
-            queue: running().queue,
-            state: State::Failed,
-            attempt: 1,
-            reason: Some(Reason::HeartbeatTimeout),
-        };
-        assert_eq!(change.facts, [fact(FactKind::Failed), fact(FactKind::DeadLettered)]);
-        assert_eq!(change.attempts, [], "the final attempt is in the finished row");
-    }
-
-    #[test]
-    fn extra_attempts_lengthen_the_budget() {
-        let mut held = running_with(one_attempt());
-        held.carry.extra_attempts = 1;
-        assert_eq!(place(&reap(Place::Running(held), 60_000)).state(), State::Scheduled);
-    }
-
-    #[test]
     fn a_queue_without_dead_letters_keeps_its_failed_tasks_out_of_them() {
         let queue = QueueSettings { no_dead_letter: true, ..settings() };
         let deadline = Spec { deadline: Some(at(60_000)), ..Spec::default() };
@@ -235,16 +176,6 @@ mod tests {
             assert_eq!((to_finished(&decision).end, to_finished(&decision).dead_lettered_at), (End::Failed, None));
             assert_eq!(decision.change.unwrap().facts.len(), 1);
         }
-    }
-
-    #[test]
-    fn a_retry_that_would_start_at_the_deadline_is_not_scheduled() {
-        let spec = |deadline| Spec { deadline: Some(at(deadline)), ..Spec::default() };
-        let retried = reap(Place::Running(running_with(spec(61_622))), 60_000);
-        assert_eq!(to_waiting(&retried).at, at(61_621));
-        let failed = reap(Place::Running(running_with(spec(61_621))), 60_000);
-        assert_eq!(to_finished(&failed).reason, Some(FailReason::DeadlineExceeded));
-        assert_eq!(last(&failed).reason, Reason::HeartbeatTimeout);
     }
 
     #[test]
@@ -311,15 +242,6 @@ mod tests {
         assert_eq!((second.last_heartbeat_at, second.granted_at, second.attempt), (None, at(60_000), 2));
         assert!(second.lease.generation > running().lease.generation);
         assert_eq!(reap(Place::Running(second), 119_999).change, None);
-    }
-
-    #[test]
-    fn what_an_attempt_saved_is_there_for_the_next() {
-        let mut held = running_with(no_backoff());
-        held.carry.checkpoint = Some("page 7".into());
-        let decision = reap(Place::Running(held), 60_000);
-        let second = granted(to_waiting(&decision), 2, 60_000);
-        assert_eq!(second.carry.checkpoint.as_deref(), Some("page 7"));
     }
 
     #[test]
