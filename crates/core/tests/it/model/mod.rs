@@ -2,7 +2,8 @@
 //!
 //! The model drives the real decisions through `batch::Session`; see [`system`] for what can go wrong around them and
 //! [`audit`] for what must not follow. Every bound is part of the model, so that a run ends because there is no further
-//! state; no run has a time limit. [`push`] is the same for queues that push. Every rule has a [`Mutant`] that breaks it, to show that the checker would notice.
+//! state; no run has a time limit. [`push`] is the same for queues that push. Every rule has a [`Mutant`] that breaks it,
+//! to show that the checker would notice.
 //!
 //! The tests behind the feature `wide-model` visit many more states and want an optimised build:
 //! `cargo test --release -p tenure-core --features wide-model --test it wide`.
