@@ -110,12 +110,8 @@ fn judge_last(
     }
     // The deadline itself counts, not the reason of the end: a task can have failed before its deadline because no
     // retry would fit, or for another reason whose late report comes after it.
-    let past_deadline = match &task.place {
-        Place::Finished(finished) => finished.carry.spec.is_past_deadline(ctx.now),
-        Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.carry.spec.is_past_deadline(ctx.now),
-        Place::Blocked(_) | Place::Running(_) => false,
-    };
-    let canceled = matches!(&task.place, Place::Finished(finished) if finished.end == End::Canceled);
+    let past_deadline = task.place.carry().spec.is_past_deadline(ctx.now);
+    let canceled = task.place.end() == Some(End::Canceled);
     if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
     }
