@@ -452,7 +452,7 @@ class Runtime:
 def _kept(keeper: asyncio.Future[None], lease: Lease) -> None:
     """Without heartbeats the lease runs out, so nobody goes on as if there were some."""
     if not keeper.cancelled() and keeper.exception() is not None:
-        log.error("heartbeats of task %s ended with an internal error", lease.grant.task_id, exc_info=keeper.exception())
+        log.error("heartbeats of task %s ended with an error", lease.grant.task_id, exc_info=keeper.exception())
         lease.lose("its heartbeats ended in a fault")
 
 
