@@ -53,7 +53,7 @@ pub struct ApiKey {
     pub revoked_at: Option<String>,
 }
 
-/// A key that was just made. `key` is shown here and never again.
+/// A newly created key. `key` is shown only here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedApiKey {
@@ -141,7 +141,7 @@ pub struct WhoAmI {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tenant {
     pub name: String,
-    /// Its own limits; what is absent is as the configuration says.
+    /// Its own limits; for absent ones the configuration applies.
     pub limits: TenantLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TenantUsage>,
@@ -155,7 +155,7 @@ pub struct TenantLimits {
     /// Tasks that wait: ready, or scheduled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_ready: Option<u64>,
-    /// Tasks that run. At the limit nothing more is taken in.
+    /// Maximum number of running tasks. Beyond it, submits are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u64>,
     /// Tasks submitted a second; bursts of ten seconds' worth pass.
@@ -221,7 +221,7 @@ pub struct OperationAuditRow {
     pub created_at: String,
 }
 
-/// A wake-up that has to leave the store, or has left it.
+/// A wake-up that waits to be published, or was published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OutboxEntry {

@@ -418,7 +418,7 @@ pub struct TaskError {
     /// Cut to 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "stack_trace")]
     pub stack_trace: Option<String>,
-    /// Wins over what the category says.
+    /// Takes precedence over the category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
 }
@@ -472,7 +472,7 @@ pub struct CallbackError {
     /// One of [`ErrorCode`]; a reader takes others too.
     pub error: String,
     pub message: String,
-    /// Where the task stands.
+    /// The state of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "cancel_reason")]

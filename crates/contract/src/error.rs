@@ -53,7 +53,7 @@ pub struct WorkerError {
     pub ack: Option<bool>,
     pub error: String,
     pub message: String,
-    /// On 409 only: where the job stands now.
+    /// On 409 only: the state of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

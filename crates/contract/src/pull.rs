@@ -260,7 +260,7 @@ pub struct JobError {
     /// Cut to 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
-    /// Wins over what the code says.
+    /// Takes precedence over the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
 }

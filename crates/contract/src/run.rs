@@ -203,7 +203,7 @@ pub struct RunCounts {
     pub running: Option<u32>,
 }
 
-/// A task as its run shows it. What it was given and what it made is at `GET /api/v1/tasks/{id}`.
+/// A task as its run shows it. Payload and result are at `GET /api/v1/tasks/{id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunTask {

@@ -307,7 +307,7 @@ pub struct Attempt {
     /// A report that came after another attempt was granted: kept as evidence, never applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_report: Option<LateReport>,
-    /// What only the attempt of a callback worker has to tell.
+    /// Present only for attempts of callback workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackAttempt>,
 }
@@ -425,7 +425,7 @@ pub struct QueueSettings {
     pub lease_ttl_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<i64>,
-    /// Default true. Without it a task that fails for good is Failed and in no dead letters.
+    /// Default true. If false, a task that fails for good does not become a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<bool>,
     /// What carries the wake-ups: `embedded`, `redis` or `sqs`. Absent: as it is, and for a new queue as the control plane

@@ -26,8 +26,8 @@ pub fn router() -> Router<App> {
 
 /// Watch changes of tasks and runs
 ///
-/// Each event is named `task` or `run` and carries an id. Send the last id back as `Last-Event-ID` to go on behind it. An event
-/// named `reset` says that what lies before was removed: look at everything anew.
+/// Each event is named `task` or `run` and carries an id. Send the last id back as `Last-Event-ID` to continue after it. An event
+/// named `reset` means that earlier events were removed: read the current state again.
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "watch_events", tag = "events", security(("api_key" = ["read"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "continue after this event")),
     responses((status = 200, description = "server-sent events", content_type = "text/event-stream", body = TaskEvent)))]

@@ -101,7 +101,7 @@ async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueSta
     Ok(page.items.into_iter().find(|stats| &*stats.queue.name == name))
 }
 
-/// Set the limits of a queue; it is made if it does not exist
+/// Set the limits of a queue; it is created if it does not exist
 #[utoipa::path(put, path = "/api/v1/queues/{name}", operation_id = "set_queue", tag = "queues", params(("name" = String, Path)), request_body = QueueSettings,
     security(("api_key" = ["api"])),
     responses((status = 200, body = Queue, description = "The queue with its new settings")))]
@@ -197,7 +197,7 @@ pub async fn pause(
     respond(audit::operation(&app, &caller, &id, "queue.pause", &name, answer).await, &id)
 }
 
-/// Let grants of a queue go on
+/// Resume a paused queue
 #[utoipa::path(post, path = "/api/v1/queues/{name}/resume", operation_id = "resume_queue", tag = "queues", params(("name" = String, Path)), security(("api_key" = ["api"])),
     responses((status = 200, body = QueuePaused, description = "The queue is open")))]
 pub async fn resume(

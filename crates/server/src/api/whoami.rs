@@ -14,7 +14,7 @@ pub fn router() -> Router<App> {
     Router::new().route("/api/v1/whoami", get(whoami)).route("/internal/jwks/task", get(jwks))
 }
 
-/// Whom the credential stands for
+/// The identity of the credential
 #[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoami", tag = "health", security(("api_key" = ["read"])),
     responses((status = 200, body = WhoAmI, description = "The identity")))]
 pub async fn whoami(Extension(caller): User) -> Response {

@@ -32,7 +32,7 @@ pub fn router() -> Router<App> {
         .route("/api/v1/admin/api-keys/{id}", get(show).delete(revoke))
 }
 
-/// Make an API key
+/// Create an API key
 ///
 /// The key itself is in this answer and nowhere else.
 #[utoipa::path(post, path = "/api/v1/admin/api-keys", operation_id = "create_api_key", tag = "admin", request_body = NewApiKey, security(("api_key" = ["tenant:admin"])),

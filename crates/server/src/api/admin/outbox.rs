@@ -42,7 +42,7 @@ pub struct OutboxQuery {
     cursor: Option<String>,
 }
 
-/// List wake-ups that leave the store, oldest first
+/// List wake-ups sent over Redis or SQS, oldest first
 #[utoipa::path(get, path = "/api/v1/admin/outbox", operation_id = "list_outbox", tag = "admin", params(OutboxQuery), security(("api_key" = ["admin"])),
     responses((status = 200, body = OutboxEntryPage, description = "A page of wake-ups")))]
 pub async fn list(
