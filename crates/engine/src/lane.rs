@@ -1,6 +1,7 @@
 //! Group commit: commands of concurrent callers are committed together.
 //!
-//! There is no artificial delay. A batch is whatever arrived while the last commit ran.
+//! A batch is whatever arrived while the last commit ran. Only heartbeats that arrive fast wait for others, for a few
+//! milliseconds; see [`Pace`].
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -18,6 +19,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::commands::Reply;
 use crate::engine::Shared;
 use crate::error::EngineError;
+use crate::pace::{GATHER, Pace};
 use crate::waiters::Waiters;
 
 /// How many requests may wait.
@@ -55,8 +57,15 @@ impl Request {
 pub struct LaneQueue {
     lane: Lane,
     sender: std::sync::Mutex<Option<mpsc::Sender<Request>>>,
-    receiver: Mutex<mpsc::Receiver<Request>>,
+    intake: Mutex<Intake>,
     room: Arc<Semaphore>,
+}
+
+/// The end of a line at which batches are taken.
+struct Intake {
+    receiver: mpsc::Receiver<Request>,
+    /// How fast heartbeats arrive. Other work never waits for more.
+    pace: Option<Pace>,
 }
 
 impl std::fmt::Debug for LaneQueue {
@@ -71,7 +80,7 @@ impl LaneQueue {
         Self {
             lane,
             sender: std::sync::Mutex::new(Some(sender)),
-            receiver: Mutex::new(receiver),
+            intake: Mutex::new(Intake { receiver, pace: (lane == Lane::Heartbeat).then(|| Pace::new(Instant::now())) }),
             room: Arc::new(Semaphore::new(WAITING_KIB)),
         }
     }
@@ -138,14 +147,25 @@ impl LaneQueue {
     /// Claims that wait for what a submit brings are called in: one commit then serves both. Should they come too late,
     /// the commit of the submit wakes others, as ever.
     async fn next(&self, waiters: &Waiters) -> Option<Vec<Request>> {
-        let mut receiver = self.receiver.lock().await;
+        let mut intake = self.intake.lock().await;
+        let Intake { receiver, pace } = &mut *intake;
         let mut requests = vec![receiver.recv().await?];
         let mut weight = requests[0].weight();
-        weight = take(&mut receiver, &mut requests, weight);
+        weight = take(receiver, &mut requests, weight);
+        if let Some(pace) = pace {
+            if weight < BATCH_WEIGHT && pace.is_fast(Instant::now()) {
+                let before = requests.len();
+                tokio::time::sleep(GATHER).await;
+                take(receiver, &mut requests, weight);
+                pace.gathered(requests.len() - before, Instant::now());
+            }
+            pace.took(requests.len());
+            return Some(requests);
+        }
         if weight < BATCH_WEIGHT && call_in(waiters, &requests) {
             for _ in 0..TURNS_FOR_CALLED {
                 tokio::task::yield_now().await;
-                weight = take(&mut receiver, &mut requests, weight);
+                weight = take(receiver, &mut requests, weight);
             }
         }
         Some(requests)
@@ -303,5 +323,44 @@ async fn once(
     match AssertUnwindSafe(shared.store.execute(batch)).catch_unwind().await {
         Ok(outcome) => outcome,
         Err(_) => Err(StoreError::Failed { operation: "run a batch", source: "the store panicked".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::Seq;
+    use tenure_core::command::promote::Promote;
+
+    use super::*;
+
+    fn command() -> Vec<Command> {
+        vec![Command::Promote(Promote { row: Seq(1) })]
+    }
+
+    /// How many requests the next batch has if a second one arrives just after the first was taken.
+    async fn taken(queue: &LaneQueue) -> usize {
+        let waiters = Waiters::default();
+        let _first = queue.put(command(), 0).unwrap();
+        let second = async { queue.put(command(), 0).unwrap() };
+        let (requests, _second) = tokio::join!(queue.next(&waiters), second);
+        let count = requests.unwrap().len();
+        if count == 1 {
+            queue.next(&waiters).await.unwrap();
+        }
+        count
+    }
+
+    #[tokio::test]
+    async fn heartbeats_that_arrive_fast_share_a_batch_and_other_work_does_not_wait() {
+        let (beats, work) = (LaneQueue::new(Lane::Heartbeat), LaneQueue::new(Lane::Work));
+        assert_eq!((taken(&beats).await, taken(&work).await), (1, 1));
+        for queue in [&beats, &work] {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            let mut intake = queue.intake.lock().await;
+            if let Some(pace) = &mut intake.pace {
+                pace.took(1_000_000);
+            }
+        }
+        assert_eq!((taken(&beats).await, taken(&work).await), (2, 1));
     }
 }

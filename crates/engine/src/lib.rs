@@ -23,6 +23,7 @@ mod events;
 mod lane;
 mod numbers;
 mod outbox;
+mod pace;
 mod random;
 mod replicas;
 mod sweep;
