@@ -62,20 +62,40 @@ pub enum Reason {
     DispatchRejected,
 }
 
-const CATEGORIES: [&str; 6] = ["USER_CODE", "DATA_QUALITY", "INFRASTRUCTURE", "CONFIGURATION", "TIMEOUT", "CANCELLED"];
+/// What kind of failure ended an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    UserCode,
+    DataQuality,
+    Infrastructure,
+    Configuration,
+    Timeout,
+    Canceled,
+}
+
+impl Category {
+    pub const ALL: [Self; 6] =
+        [Self::UserCode, Self::DataQuality, Self::Infrastructure, Self::Configuration, Self::Timeout, Self::Canceled];
+
+    /// Whether another attempt may go better, unless the holder says otherwise.
+    pub const fn is_retryable(self) -> bool {
+        !matches!(self, Self::DataQuality | Self::Configuration | Self::Canceled)
+    }
+}
 
 impl Reason {
     /// The category of an end that the control plane set.
-    pub const fn category(self) -> Option<&'static str> {
+    pub const fn category(self) -> Option<Category> {
         match self {
             Self::HeartbeatTimeout
             | Self::StartTimeout
             | Self::DispatchFailed
             | Self::WorkerLost
-            | Self::Undelivered => Some("INFRASTRUCTURE"),
-            Self::Timeout | Self::DeadlineExceeded => Some("TIMEOUT"),
-            Self::DispatchRejected => Some("CONFIGURATION"),
-            Self::CancelTimeout | Self::Revoked | Self::Canceled => Some("CANCELLED"),
+            | Self::Undelivered => Some(Category::Infrastructure),
+            Self::Timeout | Self::DeadlineExceeded => Some(Category::Timeout),
+            Self::DispatchRejected => Some(Category::Configuration),
+            Self::CancelTimeout | Self::Revoked | Self::Canceled => Some(Category::Canceled),
             Self::Completed | Self::Failed => None,
         }
     }
@@ -138,6 +158,9 @@ pub struct Failure {
     pub stack: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
+    /// What the contract of the reporter reads from the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
 }
 
 impl Failure {
@@ -150,21 +173,27 @@ impl Failure {
             message: text(message, limits::MESSAGE_BYTES),
             stack: stack.map(|stack| text(stack, limits::STACK_BYTES)),
             retryable,
+            category: None,
         }
     }
 
-    /// An explicit `retryable` wins; else the code says.
+    #[must_use]
+    pub fn of_category(self, category: Option<Category>) -> Self {
+        Self { category, ..self }
+    }
+
+    /// An explicit `retryable` takes precedence over the category.
     pub fn is_retryable(&self) -> bool {
-        self.retryable.unwrap_or(!matches!(&*self.code, "DATA_QUALITY" | "CONFIGURATION" | "CANCELLED"))
+        self.retryable.unwrap_or(self.category.is_none_or(Category::is_retryable))
     }
 
     /// The holder says that it stopped on purpose.
     pub fn is_canceled(&self) -> bool {
-        &*self.code == "CANCELLED" && self.retryable != Some(true)
+        self.category == Some(Category::Canceled) && self.retryable != Some(true)
     }
 
     pub fn is_timeout(&self) -> bool {
-        &*self.code == "TIMEOUT"
+        self.category == Some(Category::Timeout)
     }
 }
 
@@ -206,6 +235,7 @@ impl Report {
             AttemptState::Canceled => Outcome::Canceled(sent.error.clone()),
             AttemptState::Failed => Outcome::Failed(sent.error.clone().unwrap_or_else(|| {
                 Failure::new("USER_CODE", "the worker reported a failure without an error", None, None)
+                    .of_category(Some(Category::UserCode))
             })),
         };
         Self { outcome, worker: Some(worker), completion: Some(Box::new(sent)) }
@@ -369,11 +399,9 @@ pub struct ClosedAttempt {
 }
 
 impl ClosedAttempt {
-    /// What kind of failure it was: as the control plane has it, else as the worker said, in the words of the callback
-    /// contract.
-    pub fn category(&self) -> Option<&str> {
-        let told = || self.failure.as_ref().map(|failure| &*failure.code).filter(|code| CATEGORIES.contains(code));
-        self.reason.category().or_else(told)
+    /// The kind of failure: that of the reason, else the one that the holder reported.
+    pub fn category(&self) -> Option<Category> {
+        self.reason.category().or_else(|| self.failure.as_ref()?.category)
     }
 
     /// When a worker took it up. Whoever claims an attempt starts it; a pushed one may have reached nobody.
@@ -431,12 +459,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_explicit_retryable_wins_over_the_code() {
-        for (code, default) in [("X", true), ("DATA_QUALITY", false), ("CONFIGURATION", false), ("CANCELLED", false)] {
-            assert_eq!(Failure::new(code, "", None, None).is_retryable(), default, "{code}");
-            assert!(Failure::new(code, "", None, Some(true)).is_retryable(), "{code}");
-            assert!(!Failure::new(code, "", None, Some(false)).is_retryable(), "{code}");
+    fn an_explicit_retryable_takes_precedence_over_the_category() {
+        let known = Category::ALL.map(|category| (Some(category), category.is_retryable()));
+        for (category, default) in known.into_iter().chain([(None, true)]) {
+            let failure = |told| Failure::new("X", "", None, told).of_category(category);
+            assert_eq!(failure(None).is_retryable(), default, "{category:?}");
+            assert!(failure(Some(true)).is_retryable(), "{category:?}");
+            assert!(!failure(Some(false)).is_retryable(), "{category:?}");
         }
+        let final_ones: Vec<_> = Category::ALL.into_iter().filter(|category| !category.is_retryable()).collect();
+        assert_eq!(final_ones, [Category::DataQuality, Category::Configuration, Category::Canceled]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tenure_core::why::Why;
 use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
 
 use crate::api::words;
+use crate::contracts::category;
 
 /// `None` only if the store lost the body of a task that it granted.
 pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
@@ -164,7 +165,7 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
         last_heartbeat_at: closed.last_heartbeat_at.map(time),
         ended_at: Some(time(closed.ended_at)),
         error: closed.failure.as_ref().map(failure),
-        category: closed.category().map(ToOwned::to_owned),
+        category: closed.category().map(|kind| category::word(kind).to_owned()),
         progress_pct: closed.progress.pct,
         progress_message: closed.progress.message.as_deref().map(ToOwned::to_owned),
         late_report: closed

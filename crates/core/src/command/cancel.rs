@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Answer, Change, Context, Decision, Reach, Rejection, Task, ending, expire};
-use crate::attempt::{AttemptState, Failure, Reason};
+use crate::attempt::{AttemptState, Category, Failure, Reason};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
@@ -99,12 +99,8 @@ fn request(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> 
 
 fn revoke(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> Decision {
     let reason = running.cancel.as_ref().map_or(reason, |cancel| &cancel.reason);
-    let failure = Failure {
-        code: "CANCELLED".into(),
-        message: "canceled while it ran".into(),
-        stack: None,
-        retryable: Some(false),
-    };
+    let failure =
+        Failure::new("CANCELLED", "canceled while it ran", None, Some(false)).of_category(Some(Category::Canceled));
     let mut closed = ending::close(running, AttemptState::Canceled, Reason::Revoked, Some(failure), now);
     if let Some(part) = closed.callback.as_mut() {
         part.cancel_reason = Some(Arc::clone(reason));

@@ -68,7 +68,7 @@ pub fn end_attempt(
         Reason::DispatchFailed => "no worker accepted the task in time".into(),
         _ => reason.as_str().to_lowercase().into(),
     };
-    let failure = Failure { code: reason.as_str().into(), message, stack: None, retryable: None };
+    let failure = Failure::new(reason.as_str(), &message, None, None);
     let closed = close(running, AttemptState::Failed, reason, Some(failure), ctx.now);
     after_failure(id, running, closed, queue, ctx)
 }

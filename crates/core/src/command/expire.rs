@@ -71,12 +71,8 @@ pub fn is_over(running: &Running, ctx: &Context<'_>) -> bool {
 }
 
 fn missed() -> Failure {
-    Failure {
-        code: Reason::DeadlineExceeded.as_str().into(),
-        message: "the deadline of the task passed before it could start".into(),
-        stack: None,
-        retryable: None,
-    }
+    let message = "the deadline of the task passed before it could start";
+    Failure::new(Reason::DeadlineExceeded.as_str(), message, None, None)
 }
 
 /// A task whose deadline passed while it waited for others. It is not a dead letter: it cannot be retried alone.

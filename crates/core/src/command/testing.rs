@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Conflict, Context, Decision, Numbers, Rejection, Task};
-use crate::attempt::{AttemptState, ClosedAttempt, Failure, Reason, Report};
+use crate::attempt::{AttemptState, Category, ClosedAttempt, Failure, Reason, Report};
 use crate::command::report::AttemptReport;
 use crate::command::{claim, ending, expire};
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId};
@@ -159,7 +159,20 @@ pub fn succeeded(result: &str) -> Report {
 }
 
 pub fn failed(code: &str) -> Report {
-    Report::failed(Failure::new(code, "it broke", None, None))
+    Report::failed(Failure::new(code, "it broke", None, None).of_category(category(code)))
+}
+
+/// What a contract reads from a code.
+pub fn category(code: &str) -> Option<Category> {
+    match code {
+        "USER_CODE" => Some(Category::UserCode),
+        "DATA_QUALITY" => Some(Category::DataQuality),
+        "INFRASTRUCTURE" => Some(Category::Infrastructure),
+        "CONFIGURATION" => Some(Category::Configuration),
+        "TIMEOUT" => Some(Category::Timeout),
+        "CANCELLED" => Some(Category::Canceled),
+        _ => None,
+    }
 }
 
 /// A report of the attempt that a claim of this seed was granted.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tenure_core::attempt::{ClosedAttempt, Failure, Report};
+use proptest::sample::select;
+use tenure_core::attempt::{Category, ClosedAttempt, Failure, Report};
 use tenure_core::batch::{Load, Outcome, Saved, Session, World};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
@@ -161,9 +162,9 @@ fn command() -> impl Strategy<Value = Command> {
             let report = Report::succeeded(Some(result.to_string().into()));
             Command::Report(AttemptReport { task: id(), attempt_id, token, report })
         }),
-        3 => (seed.clone(), prop_oneof![Just("BUSY"), Just("DATA_QUALITY"), Just("CANCELLED")]).prop_map(|(seed, code)| {
+        3 => (seed.clone(), select(vec![None, Some(Category::DataQuality), Some(Category::Canceled)])).prop_map(|(seed, category)| {
             let (attempt_id, token) = credentials(seed);
-            let report = Report::failed(Failure::new(code, "", None, None));
+            let report = Report::failed(Failure::new("X", "", None, None).of_category(category));
             Command::Report(AttemptReport { task: id(), attempt_id, token, report })
         }),
         1 => prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)].prop_map(|mode| {

@@ -3,6 +3,7 @@
 //! A new contract is a folder with its [`Dialect`], a variant of [`Contract`] and its lines in `access/rules.rs`.
 
 pub mod callback;
+pub mod category;
 pub mod pull;
 pub mod wording;
 

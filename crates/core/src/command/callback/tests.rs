@@ -4,8 +4,8 @@ use crate::command::cancel::{self, Cancel, Mode};
 use crate::command::claim::{self, Claimer};
 use crate::command::push::{self, PushOutcome, Pushed};
 use crate::command::testing::{
-    self, at, attempt_id, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue, running,
-    to_finished, to_running, to_waiting, whole_task, with_ctx,
+    self, at, attempt_id, category, claimer, dispatched, id, no_backoff, one_attempt, place, push_settings, queue,
+    running, to_finished, to_running, to_waiting, whole_task, with_ctx,
 };
 use crate::queue::Queue;
 use crate::task::{End, FailReason, Spec, State, Waiting};
@@ -47,8 +47,8 @@ fn succeeded(output: &str) -> Call {
     Call::completed(Completion { output: Some(output.into()), ..completion(AttemptState::Succeeded) })
 }
 
-fn failed(category: &str) -> Call {
-    let error = Some(Failure::new(category, "it broke", None, None));
+fn failed(code: &str) -> Call {
+    let error = Some(Failure::new(code, "it broke", None, None).of_category(category(code)));
     Call::completed(Completion { error, ..completion(AttemptState::Failed) })
 }
 
@@ -416,7 +416,10 @@ fn the_outcome_decides_and_what_does_not_fit_it_is_kept() {
         ),
         (
             "failed, in the category of cancels",
-            Completion { error: Some(Failure::new("CANCELLED", "x", None, None)), ..completion(AttemptState::Failed) },
+            Completion {
+                error: Some(Failure::new("CANCELLED", "x", None, None).of_category(category("CANCELLED"))),
+                ..completion(AttemptState::Failed)
+            },
             Some(End::Failed),
             false,
         ),
@@ -444,7 +447,7 @@ fn the_outcome_decides_and_what_does_not_fit_it_is_kept() {
 #[test]
 fn categories_decide_about_the_retry_unless_the_worker_does() {
     let held = started_at(Spec::default(), 0);
-    for (category, default) in [
+    for (code, default) in [
         ("USER_CODE", true),
         ("DATA_QUALITY", false),
         ("INFRASTRUCTURE", true),
@@ -453,16 +456,16 @@ fn categories_decide_about_the_retry_unless_the_worker_does() {
         ("CANCELLED", false),
     ] {
         for (told, retried) in [(None, default), (Some(true), true), (Some(false), false)] {
-            let error = Some(Failure::new(category, "", None, told));
+            let error = Some(Failure::new(code, "", None, told).of_category(category(code)));
             let sent = Call::completed(Completion { error, ..completion(AttemptState::Failed) });
             let decision = call(&held, sent, 1_000);
-            assert_eq!(place(&decision).state() == State::Scheduled, retried, "{category} {told:?}");
+            assert_eq!(place(&decision).state() == State::Scheduled, retried, "{code} {told:?}");
             if !retried {
-                assert_eq!(to_finished(&decision).reason, Some(FailReason::NonRetryable), "{category} {told:?}");
+                assert_eq!(to_finished(&decision).reason, Some(FailReason::NonRetryable), "{code} {told:?}");
             }
         }
     }
-    let delay = |category| to_waiting(&call(&held, failed(category), 1_000)).at.since(at(1_000));
+    let delay = |code| to_waiting(&call(&held, failed(code), 1_000)).at.since(at(1_000));
     assert_eq!((delay("USER_CODE"), delay("TIMEOUT")), (1_621, 3_242));
 }
 

@@ -2,8 +2,8 @@ use super::*;
 use crate::attempt::{Evidence, Failure};
 use crate::command::cancel::{self, Cancel, Mode};
 use crate::command::testing::{
-    at, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, reported, running, running_with,
-    settings, succeeded, swept, task, to_finished, to_waiting, token, whole_task, with_ctx,
+    at, category, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, reported, running,
+    running_with, settings, succeeded, swept, task, to_finished, to_waiting, token, whole_task, with_ctx,
 };
 use crate::event::FactKind;
 use crate::task::{CancelRequest, Spec, State};
@@ -72,7 +72,8 @@ fn a_completion_ends_the_task_with_its_result() {
 
 #[test]
 fn a_failure_leads_where_its_kind_says() {
-    let canceled_again = Report::failed(Failure::new("CANCELLED", "", None, Some(true)));
+    let canceled_again =
+        Report::failed(Failure::new("CANCELLED", "", None, Some(true)).of_category(category("CANCELLED")));
     for (what, spec, report, answer, state, attempt) in [
         ("retryable", Spec::default(), failed("X"), REQUEUED, State::Scheduled, AttemptState::Failed),
         ("retryable at once", no_backoff(), failed("X"), REQUEUED, State::Ready, AttemptState::Failed),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use stateright::{Model, Property};
-use tenure_core::attempt::{Failure, Report};
+use tenure_core::attempt::{Category, Failure, Report};
 use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Seed};
@@ -541,8 +541,12 @@ impl State {
                 let (attempt_id, token) = credentials(grant);
                 let failure = match failing {
                     Failing::Retryable => Failure::new("BUSY", "", None, None),
-                    Failing::Fatal => Failure::new("DATA_QUALITY", "", None, None),
-                    Failing::Canceled => Failure::new("CANCELLED", "", None, None),
+                    Failing::Fatal => {
+                        Failure::new("DATA_QUALITY", "", None, None).of_category(Some(Category::DataQuality))
+                    }
+                    Failing::Canceled => {
+                        Failure::new("CANCELLED", "", None, None).of_category(Some(Category::Canceled))
+                    }
                 };
                 Command::Report(AttemptReport { task: name(grant), attempt_id, token, report: Report::failed(failure) })
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tenure_core::attempt::{Failure, Report};
+use tenure_core::attempt::{Category, Failure, Report};
 use tenure_core::batch::{KnownRun, Outcome, RunLoad, Saved, Session, TaskLoad, World, Writes};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{ClaimTask, Claimer, Seed};
@@ -117,7 +117,8 @@ pub fn complete(task: usize, result: &str) -> Command {
 
 pub fn fail(task: usize, code: &str) -> Command {
     let (attempt_id, token) = seed(task).draw(0);
-    let report = Report::failed(Failure::new(code, "it broke", None, None));
+    let category = (code == "CANCELLED").then_some(Category::Canceled);
+    let report = Report::failed(Failure::new(code, "it broke", None, None).of_category(category));
     Command::Report(AttemptReport { task: id(task), attempt_id, token, report })
 }
 

@@ -26,8 +26,8 @@ use tenure_core::command::callback::{self, Told};
 use tenure_core::{AttemptId, Timestamp, limits};
 use tenure_engine::CallbackSender;
 
-use super::Dialect;
 use super::pull::without_nul;
+use super::{Dialect, category};
 use crate::access::guard::unix_now;
 use crate::access::task_token::TaskBearer;
 use crate::error::{BadRequest, Fault};
@@ -297,6 +297,7 @@ fn completion(request: CompletedRequest, told_completed_at: Option<Timestamp>) -
 fn failure(error: &TaskError) -> Failure {
     let stack = error.stack_trace.as_deref().map(without_nul);
     Failure::new(error.category.as_str(), &without_nul(&error.message), stack.as_deref(), error.retryable)
+        .of_category(Some(category::of_wire(error.category)))
 }
 
 fn reported(told: Told) -> CompletedResponse {

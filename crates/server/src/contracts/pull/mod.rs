@@ -29,7 +29,7 @@ use tenure_core::limits;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
 use tenure_engine::{ClaimWait, TaskClaim, random_seed};
 
-use super::Dialect;
+use super::{Dialect, category};
 use crate::access::guard::AsWorker;
 use crate::error::{BadRequest, Fault, Forbidden};
 use crate::request::{self, RequestId};
@@ -302,7 +302,8 @@ pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
     let stack = error.stack.as_deref().map(without_nul);
     let failure =
-        Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable);
+        Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable)
+            .of_category(category::of_code(&error.code));
     Ok(AttemptReport { task, attempt_id, token, report: Report::failed(failure) })
 }
 

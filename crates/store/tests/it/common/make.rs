@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tenure_core::attempt::{Failure, Report};
+use tenure_core::attempt::{Category, Failure, Report};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
 use tenure_core::command::heartbeat::Heartbeat;
@@ -94,7 +94,8 @@ pub fn complete(grant: &Grant, result: &str) -> Command {
 }
 
 pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {
-    let report = Report::failed(Failure::new(code, "it broke", None, retryable));
+    let category = (code == "CANCELLED").then_some(Category::Canceled);
+    let report = Report::failed(Failure::new(code, "it broke", None, retryable).of_category(category));
     Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
 }
 

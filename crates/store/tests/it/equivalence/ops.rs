@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use tenure_core::attempt::{AttemptState, Completion, Failure, Progress, Report};
+use tenure_core::attempt::{AttemptState, Category, Completion, Failure, Progress, Report};
 use tenure_core::command::callback::{Call, Callback, Proof};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, Seed};
@@ -35,7 +35,17 @@ pub const LATE: &str = "late";
 const TENANTS: [&str; 3] = ["acme", "beta", "gamma"];
 /// The last one submits nothing.
 pub const OWNERS: [&str; 3] = ["ann", "bob", "eve"];
-const CODES: [&str; 4] = ["HTTP_503", "TIMEOUT", "CANCELLED", "DATA_QUALITY"];
+const CODES: [(&str, Option<Category>); 4] = [
+    ("HTTP_503", None),
+    ("TIMEOUT", Some(Category::Timeout)),
+    ("CANCELLED", Some(Category::Canceled)),
+    ("DATA_QUALITY", Some(Category::DataQuality)),
+];
+
+fn failure(code: usize, stack: Option<&str>, retryable: Option<bool>) -> Failure {
+    let (code, category) = CODES[code];
+    Failure::new(code, "it broke", stack, retryable).of_category(category)
+}
 
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -235,7 +245,7 @@ fn call() -> impl Strategy<Value = Call> {
             Call::completed(Completion {
                 outcome,
                 output: output.map(|output| output.to_string().into()),
-                error: code.map(|code| Failure::new(CODES[code], "it broke", None, None)),
+                error: code.map(|code| failure(code, None, None)),
                 phase: None,
                 partial_progress: partial.map(|partial| partial.to_string().into()),
                 metrics: partial.map(|_| "{\"cpuTimeMs\":1}".into()),
@@ -554,7 +564,7 @@ impl Known {
             }
             Op::Fail { grant, code, retryable } => {
                 let grant = self.grant(*grant)?;
-                let report = Report::failed(Failure::new(CODES[*code], "it broke", Some("at line 1"), *retryable));
+                let report = Report::failed(failure(*code, Some("at line 1"), *retryable));
                 let token = grant.token;
                 Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token, report })
             }
