@@ -14,7 +14,6 @@ mod limits;
 mod live;
 pub mod openapi;
 mod push;
-mod render;
 mod request;
 mod run_plan;
 mod state;

@@ -19,10 +19,11 @@ use super::{query, queues, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::api::errors::refuse;
+use crate::api::render;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{audit, render, validate};
+use crate::{audit, validate};
 
 pub fn router() -> Router<App> {
     Router::new().route("/api/v1/dead-letters", get(list)).route("/api/v1/dead-letters/redrive", post(redrive))

@@ -5,10 +5,9 @@ use axum::response::Response;
 use tenure_contract::error::{ErrorClass, UserError};
 use tenure_core::command::Rejection;
 
-use super::words;
+use super::{render, words};
 use crate::contracts::wording::Wording;
 use crate::error::{Fault, token_ttl_message};
-use crate::render;
 use crate::request::RequestId;
 
 pub fn refuse(fault: Fault, id: &RequestId) -> Response {

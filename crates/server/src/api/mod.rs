@@ -7,6 +7,7 @@ pub mod events;
 pub mod health;
 pub mod metrics;
 pub mod queues;
+pub mod render;
 pub mod runs;
 pub mod tasks;
 pub mod whoami;

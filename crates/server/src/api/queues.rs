@@ -20,11 +20,12 @@ use tenure_engine::store::QueueStats;
 use super::{query, respond};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
+use crate::api::render;
 use crate::error::Fault;
 use crate::live::Live;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{audit, push, render, validate};
+use crate::{audit, push, validate};
 
 pub fn router() -> Router<App> {
     Router::new()

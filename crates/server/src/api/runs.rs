@@ -22,10 +22,11 @@ use super::tasks::{admit, cancel_request, cursor, narrowed};
 use super::{query, respond, words};
 use crate::access::guard::User;
 use crate::api::errors::refuse;
+use crate::api::render;
 use crate::error::{Fault, Unavailable};
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{audit, render, run_plan, validate};
+use crate::{audit, run_plan, validate};
 
 pub fn router() -> Router<App> {
     Router::new()

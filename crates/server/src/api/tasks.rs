@@ -27,11 +27,12 @@ use tenure_engine::store::TaskFilter;
 use super::{query, queues, respond, words};
 use crate::access::guard::User;
 use crate::api::errors::refuse;
+use crate::api::render;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::validate::{self, At};
-use crate::{audit, push, render};
+use crate::{audit, push};
 
 pub fn router() -> Router<App> {
     Router::new()

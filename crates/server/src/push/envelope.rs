@@ -10,8 +10,6 @@ use tenure_core::queue::Push;
 use tenure_core::task::Body;
 use tenure_core::time::{DurationMs, Timestamp};
 
-use crate::render;
-
 /// What a token of this attempt is for.
 pub fn claims(grant: &Grant, body: &Body) -> TaskClaims {
     TaskClaims {
@@ -78,12 +76,12 @@ pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope
             timeout_ms: u64::try_from(body.spec.timeout_ms()).unwrap_or(usual.timeout_ms),
         },
         payload: Json::from_trusted(std::sync::Arc::clone(&body.payload)),
-        enqueued_at: render::time(ready_at),
-        deadline: grant.deadline.map(render::time),
+        enqueued_at: ready_at.to_string(),
+        deadline: grant.deadline.map(|at| at.to_string()),
         callback_base_url: around.base_url.to_owned(),
         task_token: around.token.reveal().to_owned(),
-        token_expires_at: render::time(around.token_expires_at),
-        lease_expires_at: render::time(grant.expires_at),
+        token_expires_at: around.token_expires_at.to_string(),
+        lease_expires_at: grant.expires_at.to_string(),
         heartbeat_interval_ms: small(grant.heartbeat_ms),
         heartbeat_timeout_ms: small(grant.lease_ttl_ms),
         cancel_grace_period_ms: small(body.spec.cancel_grace_ms()),

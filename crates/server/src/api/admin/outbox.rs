@@ -14,11 +14,12 @@ use tenure_engine::store::{OutboxFilter, OutboxRetry, OutboxState, OutboxView};
 
 use crate::access::caller::Caller;
 use crate::access::guard::User;
+use crate::api::render;
 use crate::api::{query, respond};
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{render, validate};
+use crate::validate;
 
 /// Entries that one request may name.
 const IDS_MAX: usize = 1000;

@@ -34,7 +34,7 @@ use crate::access::guard::AsWorker;
 use crate::error::{BadRequest, Fault, Forbidden};
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{render, validate};
+use crate::validate;
 
 pub const DIALECT: Dialect = Dialect {
     name: Some(PULL_CONTRACT),
@@ -171,7 +171,7 @@ pub async fn jobs(app: &App, claimed: Claimed) -> Result<Vec<Job>, Fault> {
     let mut jobs = Vec::with_capacity(claimed.grants.len());
     for grant in &claimed.grants {
         let stream = app.engine.queue_name(grant.queue).await?;
-        jobs.push(render::job(grant, &stream).ok_or(Fault::Internal)?);
+        jobs.push(words::job(grant, &stream).ok_or(Fault::Internal)?);
     }
     Ok(jobs)
 }

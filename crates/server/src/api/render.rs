@@ -1,13 +1,12 @@
-//! The core's types in the words of the wire.
+//! The core's types as the user API shows them.
 
 use tenure_contract::Json;
-use tenure_contract::pull::{Job, JobError};
+use tenure_contract::pull::JobError;
 use tenure_contract::run;
 use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
 use tenure_contract::words::{AttemptState, RedriveState};
 use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
-use tenure_core::command::claim::Grant;
 use tenure_core::id::ulid;
 use tenure_core::run::{Run, Upstream};
 use tenure_core::task::{FailReason, Place, State};
@@ -15,32 +14,11 @@ use tenure_core::time::Timestamp;
 use tenure_core::why::Why;
 use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
 
-use crate::api::words;
+use super::words;
 use crate::contracts::category;
 
-/// `None` only if the store lost the body of a task that it granted.
-pub fn job(grant: &Grant, stream: &str) -> Option<Job> {
-    let body = grant.body.as_ref()?;
-    Some(Job {
-        job_id: grant.task.to_string(),
-        attempt_id: grant.attempt_id.to_string(),
-        lease_token: grant.token.reveal_text(),
-        stream: stream.to_owned(),
-        message_id: grant.receipt.as_deref().map_or_else(|| grant.message.to_string(), ToOwned::to_owned),
-        payload: Json::from_trusted(body.payload.clone()),
-        lease_ttl_seconds: whole_seconds(grant.lease_ttl_ms),
-        heartbeat_interval_seconds: whole_seconds(grant.heartbeat_ms),
-        attempt: grant.attempt,
-        fence: grant.fence.0,
-        operator: body.operator.to_string(),
-        deadline: grant.deadline.map(|at| at.to_string()),
-        traceparent: body.traceparent.as_deref().map(ToOwned::to_owned),
-        previous_progress: grant.checkpoint.clone().map(Json::from_trusted),
-    })
-}
-
 /// At least 1: a worker that was told 0 would never rest.
-fn whole_seconds(ms: i64) -> u64 {
+pub fn whole_seconds(ms: i64) -> u64 {
     (ms / 1000).max(1).unsigned_abs()
 }
 
