@@ -106,7 +106,7 @@ async fn every_route_answers_in_the_shape_of_its_contract() {
     let server = &plane.server;
     let sent = credentials(&held);
     let known: Vec<(&str, &str)> = sent.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let document = serde_json::to_value(tenure_server::openapi::document()).unwrap();
+    let document: Value = serde_json::from_str(tenure_server::openapi::document()).unwrap();
     let mut seen = Seen(BTreeMap::new());
     for (route, operations) in document["paths"].as_object().unwrap() {
         let path = route
