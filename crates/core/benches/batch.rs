@@ -79,7 +79,7 @@ fn claim(count: usize) -> Vec<Command> {
 
 /// Held tasks, and the reports that end them.
 fn held(count: usize) -> (Vec<Task>, Vec<Command>) {
-    let granted = run(&claim(count), ready(count)).run;
+    let granted = run(&claim(count), ready(count)).tasks.run;
     let reports = granted.iter().map(|(task, running)| {
         Command::Report(AttemptReport {
             task: *task,

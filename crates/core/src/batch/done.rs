@@ -101,8 +101,8 @@ impl World {
         left.external = transports.filter(|(_, transport)| transport.is_external()).collect();
         let writes = self.writes();
         let mut bodies: Vec<Seq> = outcomes.iter().flat_map(granted).map(Grant::seq).collect();
-        if !bodies.is_empty() && !writes.bodies.is_empty() {
-            left.made = writes.bodies.iter().map(|body| (body.seq(), Arc::clone(body))).collect();
+        if !bodies.is_empty() && !writes.tasks.bodies.is_empty() {
+            left.made = writes.tasks.bodies.iter().map(|body| (body.seq(), Arc::clone(body))).collect();
             bodies.retain(|row| !left.made.contains_key(row));
         }
         let receipts = if left.external.is_empty() { Vec::new() } else { left.live(outcomes) };
@@ -138,7 +138,8 @@ impl World {
             let RemovedWake { message, queue, transport, receipt } = wake;
             Some(Settled { message, queue: name(queue)?, transport, receipt })
         });
-        let freed = writes.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id));
+        let freed =
+            writes.queues.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id));
         let mut facts = HashMap::new();
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
@@ -146,7 +147,7 @@ impl World {
         Done {
             wakes: left.wakes,
             freed: freed.collect(),
-            next_due: writes.schedule.iter().map(|(_, waiting)| waiting.at).min(),
+            next_due: writes.tasks.schedule.iter().map(|(_, waiting)| waiting.at).min(),
             facts,
             outbox: outbox.collect(),
             settled: settled.collect(),

@@ -22,9 +22,9 @@ use std::sync::Arc;
 pub use done::{Done, OutboxItem, RemovedWake, Saved, Settled, Write};
 pub use keys::{IdempotencyScope, KeyOwner};
 pub use load::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, WorkerLoad};
-pub use runs::{KnownRun, RunLoad};
+pub use runs::{KnownRun, RunLoad, RunWrites};
 pub use session::Session;
-pub use writes::{Counts, OutboxWake, RedriveProgress, Writes};
+pub use writes::{Counts, OutboxWake, QueueWrites, RedriveProgress, TaskWrites, Writes};
 
 use crate::attempt::ClosedAttempt;
 use crate::command::{

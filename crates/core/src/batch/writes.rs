@@ -3,20 +3,33 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::runs::RunCell;
+use super::runs::RunWrites;
 use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
 use crate::queue::{Queue, QueueId, Transport};
-use crate::run::{Edge, Run, RunTask};
 use crate::task::{Blocked, Body, Finished, Place, Running, Waiting};
 
-/// Rows to delete, then rows to insert, then the rest. Deletes come first: a row that changed inside its table is
-/// deleted and born again.
-#[derive(Debug, Default)]
+/// What a batch has changed, by part. Within a part, deletes come before inserts: a row that changed inside its table is
+/// deleted and inserted again.
+#[derive(Debug, Default, PartialEq)]
 pub struct Writes {
+    pub tasks: TaskWrites,
+    pub queues: QueueWrites,
+    pub runs: RunWrites,
+    pub hellos: Vec<hello::Hello>,
+    pub redrives: Vec<RedriveProgress>,
+    pub facts: Vec<Fact>,
+    /// Wake-ups that have to leave the process.
+    pub wakes: Vec<OutboxWake>,
+    /// Messages of such wake-ups that are over: their task has ended, or was enqueued again.
+    pub settled: Vec<i64>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub struct TaskWrites {
     pub bodies: Vec<Arc<Body>>,
     pub unblock: Vec<Seq>,
     pub unschedule: Vec<Seq>,
@@ -34,26 +47,14 @@ pub struct Writes {
     pub finish: Vec<(TaskId, Finished)>,
     pub attempts: Vec<(Seq, ClosedAttempt)>,
     pub drop_attempts: Vec<(Seq, u32)>,
-    pub queues: Vec<Queue>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub struct QueueWrites {
+    pub changed: Vec<Queue>,
     /// Queues whose fairness key changed: their waiting rows get new values.
     pub refair: Vec<QueueId>,
     pub counts: HashMap<QueueId, Counts>,
-    pub hellos: Vec<hello::Hello>,
-    pub redrives: Vec<RedriveProgress>,
-    pub facts: Vec<Fact>,
-    /// Wake-ups that have to leave the process.
-    pub wakes: Vec<OutboxWake>,
-    /// Messages of such wake-ups that are over: their task has ended, or was enqueued again.
-    pub settled: Vec<i64>,
-    pub new_runs: Vec<Run>,
-    pub run_tasks: Vec<RunTask>,
-    pub edges: Vec<Edge>,
-    /// Tasks whose edges to others have resolved.
-    pub resolved: Vec<Seq>,
-    /// Runs whose counts, end or cancel changed.
-    pub runs: Vec<Run>,
-    /// Payloads that were filled in.
-    pub payloads: Vec<(Seq, Arc<str>)>,
 }
 
 /// The wake-up of a task that became ready in a queue whose wake-ups leave the process.
@@ -105,47 +106,27 @@ pub struct RedriveProgress {
 impl Writes {
     /// Nothing to write: the transaction can end as it began.
     pub fn is_empty(&self) -> bool {
-        self.bodies.is_empty()
-            && self.unblock.is_empty()
-            && self.count_down.is_empty()
-            && self.runs.is_empty()
-            && self.new_runs.is_empty()
-            && self.unschedule.is_empty()
-            && self.unready.is_empty()
-            && self.unrun.is_empty()
-            && self.unfinish.is_empty()
-            && self.run.is_empty()
-            && self.renew.is_empty()
-            && self.attempts.is_empty()
-            && self.drop_attempts.is_empty()
-            && self.queues.is_empty()
-            && self.refair.is_empty()
-            && self.hellos.is_empty()
-            && self.redrives.is_empty()
+        *self == Self::default()
     }
 }
 
 impl World {
-    /// Compares where every task stands with where it stood. Ends the batch: what has changed moves into the writes.
+    /// Compares where every task is with where it was. Ends the batch: what has changed moves into the writes.
     pub(crate) fn writes(&mut self) -> Writes {
         let made = std::mem::take(&mut self.made);
-        let runs = std::mem::take(&mut self.runs.made);
         let mut writes = Writes {
-            bodies: made.bodies,
-            refair: made.refair.into_iter().collect(),
+            tasks: TaskWrites { bodies: made.bodies, ..TaskWrites::default() },
+            queues: QueueWrites { refair: made.refair.into_iter().collect(), ..QueueWrites::default() },
+            runs: self.runs.writes(),
             hellos: made.hellos,
             redrives: made.redrives,
             facts: made.facts,
-            run_tasks: runs.tasks,
-            edges: runs.edges,
-            resolved: runs.resolved,
-            payloads: runs.payloads,
             ..Writes::default()
         };
         for ((row, number), change) in made.attempts {
             match change {
-                AttemptChange::Put(closed) => writes.attempts.push((row, *closed)),
-                AttemptChange::Drop(_) => writes.drop_attempts.push((row, number)),
+                AttemptChange::Put(closed) => writes.tasks.attempts.push((row, *closed)),
+                AttemptChange::Drop(_) => writes.tasks.drop_attempts.push((row, number)),
             }
         }
         // Rows are written in their order, so that two batches on two connections never wait for each other in a ring.
@@ -160,9 +141,9 @@ impl World {
                 Original::New => None,
             };
             if let Some(original) = &original {
-                writes.counts.entry(original.queue()).or_default().add(original, -1);
+                writes.queues.counts.entry(original.queue()).or_default().add(original, -1);
             }
-            writes.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
+            writes.queues.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
             let transport = self.queues.get(&task.place.queue()).map_or(Transport::Embedded, |q| q.queue.transport);
             if transport.is_external() {
                 writes.wake_up(task.id, transport, original.as_ref(), &task.place);
@@ -170,21 +151,13 @@ impl World {
             if taken {
                 original = None;
             }
-            writes.leave(row, original.as_ref(), &task.place);
-            writes.enter(task.id, original.as_ref(), task.place);
+            writes.tasks.leave(row, original.as_ref(), &task.place);
+            writes.tasks.enter(task.id, original.as_ref(), task.place);
         }
-        writes.counts.retain(|_, counts| *counts != Counts::default());
-        writes.queues =
+        writes.queues.counts.retain(|_, counts| *counts != Counts::default());
+        writes.queues.changed =
             self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
-        writes.queues.sort_unstable_by_key(|queue| queue.id);
-        for RunCell { run, original } in std::mem::take(&mut self.runs.cells).into_values() {
-            match original {
-                None => writes.new_runs.push(run),
-                Some(original) if *original != run => writes.runs.push(run),
-                Some(_) => {}
-            }
-        }
-        writes.runs.sort_unstable_by_key(|run| run.id.seq());
+        writes.queues.changed.sort_unstable_by_key(|queue| queue.id);
         writes
     }
 }
@@ -222,7 +195,9 @@ impl Writes {
             self.wakes.push(OutboxWake { message: waiting.message, task: id, queue: waiting.queue, transport });
         }
     }
+}
 
+impl TaskWrites {
     fn leave(&mut self, row: Seq, original: Option<&Place>, place: &Place) {
         match original {
             None => {}

@@ -105,19 +105,22 @@ impl Row {
         let write = session.write();
         let outcomes = session.done(&write, Saved::default()).outcomes;
         let writes = write.writes;
-        let left = writes.unschedule.len() + writes.unready.len() + writes.unrun.len() + writes.unfinish.len();
-        let schedule = writes.schedule.into_iter().map(|(_, row)| Place::Scheduled(row));
-        let ready = writes.ready.into_iter().map(|(_, row)| Place::Ready(row));
-        let run = writes.run.into_iter().map(|(_, row)| Place::Running(row));
-        let finish = writes.finish.into_iter().map(|(_, row)| Place::Finished(row));
+        let left = writes.tasks.unschedule.len()
+            + writes.tasks.unready.len()
+            + writes.tasks.unrun.len()
+            + writes.tasks.unfinish.len();
+        let schedule = writes.tasks.schedule.into_iter().map(|(_, row)| Place::Scheduled(row));
+        let ready = writes.tasks.ready.into_iter().map(|(_, row)| Place::Ready(row));
+        let run = writes.tasks.run.into_iter().map(|(_, row)| Place::Running(row));
+        let finish = writes.tasks.finish.into_iter().map(|(_, row)| Place::Finished(row));
         let entered: Vec<Place> = schedule.chain(ready).chain(run).chain(finish).collect();
         assert_eq!(left, entered.len(), "what leaves a place enters one");
-        let renewed = writes.renew.into_iter().map(|(_, row)| Place::Running(row));
+        let renewed = writes.tasks.renew.into_iter().map(|(_, row)| Place::Running(row));
         for place in entered.into_iter().chain(renewed) {
             self.place = place;
         }
-        self.history.extend(writes.attempts.into_iter().map(|(_, closed)| (closed.number, closed)));
-        for (_, number) in writes.drop_attempts {
+        self.history.extend(writes.tasks.attempts.into_iter().map(|(_, closed)| (closed.number, closed)));
+        for (_, number) in writes.tasks.drop_attempts {
             self.history.remove(&number);
         }
         // Which fresh number a message got depends on how many came before it, and nothing depends on that.

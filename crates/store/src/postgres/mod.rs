@@ -278,9 +278,9 @@ impl Store for Postgres {
         let write = session.write();
         let saved = save::write(self, &conn, &write).await?;
         conn.give_back();
-        self.forget_queues(&write.writes.queues);
+        self.forget_queues(&write.writes.queues.changed);
         self.move_cursors(searches, session.world());
-        self.cursors.inserted(&write.writes.ready);
+        self.cursors.inserted(&write.writes.tasks.ready);
         Ok(session.done(&write, saved))
     }
 

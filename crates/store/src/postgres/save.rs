@@ -27,7 +27,7 @@ struct Step<'a> {
 /// Writes, reads what the answers need, and commits.
 pub async fn write(store: &Postgres, conn: &Conn, write: &Write) -> Result<Saved, StoreError> {
     let (writes, now) = (&write.writes, write.now);
-    let finish = columns::split(&writes.finish);
+    let finish = columns::split(&writes.tasks.finish);
     let steps = steps(conn, writes, &finish, now).await.map_err(|error| failed("prepare a batch", error))?;
     let prepare = async |sql| conn.prepare_cached(sql).await.map_err(|error| failed("prepare a batch", error));
     let bodies = prepare(sql::BODIES_GET).await?;
@@ -83,12 +83,12 @@ async fn steps<'a>(
 ) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
     let mut plan: Vec<(&'static str, &'static str, Columns<'a>)> = Vec::new();
     for (name, sql, seqs) in [
-        ("delete blocked", sql::BLOCKED_DELETE, &w.unblock),
-        ("delete edges", sql::EDGES_DELETE, &w.resolved),
-        ("delete scheduled", sql::SCHEDULED_DELETE, &w.unschedule),
-        ("delete ready", sql::READY_DELETE, &w.unready),
-        ("delete running", sql::RUNNING_DELETE, &w.unrun),
-        ("delete finished", sql::FINISHED_DELETE, &w.unfinish),
+        ("delete blocked", sql::BLOCKED_DELETE, &w.tasks.unblock),
+        ("delete edges", sql::EDGES_DELETE, &w.runs.resolved),
+        ("delete scheduled", sql::SCHEDULED_DELETE, &w.tasks.unschedule),
+        ("delete ready", sql::READY_DELETE, &w.tasks.unready),
+        ("delete running", sql::RUNNING_DELETE, &w.tasks.unrun),
+        ("delete finished", sql::FINISHED_DELETE, &w.tasks.unfinish),
     ] {
         if !seqs.is_empty() {
             plan.push((name, sql, vec![Box::new(seqs.iter().map(|seq| seq.0).collect::<Vec<_>>())]));
@@ -99,54 +99,56 @@ async fn steps<'a>(
             plan.push((name, sql, columns()));
         }
     };
-    rows("insert bodies", sql::BODIES_INSERT, !w.bodies.is_empty(), &|| columns::bodies(&w.bodies));
-    rows("insert blocked", sql::BLOCKED_INSERT, !w.block.is_empty(), &|| columns::blocked(&w.block));
-    rows("count down", sql::BLOCKED_COUNT_DOWN, !w.count_down.is_empty(), &|| {
+    rows("insert bodies", sql::BODIES_INSERT, !w.tasks.bodies.is_empty(), &|| columns::bodies(&w.tasks.bodies));
+    rows("insert blocked", sql::BLOCKED_INSERT, !w.tasks.block.is_empty(), &|| columns::blocked(&w.tasks.block));
+    rows("count down", sql::BLOCKED_COUNT_DOWN, !w.tasks.count_down.is_empty(), &|| {
         vec![
-            Box::new(w.count_down.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
-            Box::new(w.count_down.iter().map(|(_, waiting_on)| waiting_on.cast_signed()).collect::<Vec<_>>()),
+            Box::new(w.tasks.count_down.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.tasks.count_down.iter().map(|(_, waiting_on)| waiting_on.cast_signed()).collect::<Vec<_>>()),
         ]
     });
-    rows("fill payloads", sql::BODIES_FILL, !w.payloads.is_empty(), &|| {
+    rows("fill payloads", sql::BODIES_FILL, !w.runs.payloads.is_empty(), &|| {
         vec![
-            Box::new(w.payloads.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
-            Box::new(w.payloads.iter().map(|(_, payload)| &**payload).collect::<Vec<_>>()),
+            Box::new(w.runs.payloads.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.runs.payloads.iter().map(|(_, payload)| &**payload).collect::<Vec<_>>()),
         ]
     });
-    rows("insert tasks of runs", sql::RUN_TASKS_INSERT, !w.run_tasks.is_empty(), &|| runs::run_tasks(&w.run_tasks));
-    rows("insert edges", sql::EDGES_INSERT, !w.edges.is_empty(), &|| runs::edges(&w.edges));
-    rows("insert scheduled", sql::SCHEDULED_INSERT, !w.schedule.is_empty(), &|| columns::waiting(&w.schedule));
-    rows("insert ready", sql::READY_INSERT, !w.ready.is_empty(), &|| columns::waiting(&w.ready));
-    if columns::are_fresh(&w.run) {
-        rows("insert running", sql::RUNNING_INSERT_FRESH, !w.run.is_empty(), &|| columns::fresh(&w.run));
+    rows("insert tasks of runs", sql::RUN_TASKS_INSERT, !w.runs.tasks.is_empty(), &|| runs::run_tasks(&w.runs.tasks));
+    rows("insert edges", sql::EDGES_INSERT, !w.runs.edges.is_empty(), &|| runs::edges(&w.runs.edges));
+    rows("insert scheduled", sql::SCHEDULED_INSERT, !w.tasks.schedule.is_empty(), &|| {
+        columns::waiting(&w.tasks.schedule)
+    });
+    rows("insert ready", sql::READY_INSERT, !w.tasks.ready.is_empty(), &|| columns::waiting(&w.tasks.ready));
+    if columns::are_fresh(&w.tasks.run) {
+        rows("insert running", sql::RUNNING_INSERT_FRESH, !w.tasks.run.is_empty(), &|| columns::fresh(&w.tasks.run));
     } else {
-        rows("insert running", sql::RUNNING_INSERT, true, &|| columns::running(&w.run));
+        rows("insert running", sql::RUNNING_INSERT, true, &|| columns::running(&w.tasks.run));
     }
-    rows("renew running", sql::RUNNING_RENEW, !w.renew.is_empty(), &|| columns::renewed(&w.renew));
+    rows("renew running", sql::RUNNING_RENEW, !w.tasks.renew.is_empty(), &|| columns::renewed(&w.tasks.renew));
     if columns::are_plain(finish) {
         rows("insert finished", sql::FINISHED_INSERT_PLAIN, !finish.is_empty(), &|| columns::plain(finish));
     } else {
         rows("insert finished", sql::FINISHED_INSERT, true, &|| columns::finished(finish));
     }
-    rows("drop attempts", sql::ATTEMPTS_DELETE_NAMED, !w.drop_attempts.is_empty(), &|| {
+    rows("drop attempts", sql::ATTEMPTS_DELETE_NAMED, !w.tasks.drop_attempts.is_empty(), &|| {
         vec![
-            Box::new(w.drop_attempts.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
-            Box::new(w.drop_attempts.iter().map(|(_, number)| number.cast_signed()).collect::<Vec<_>>()),
+            Box::new(w.tasks.drop_attempts.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>()),
+            Box::new(w.tasks.drop_attempts.iter().map(|(_, number)| number.cast_signed()).collect::<Vec<_>>()),
         ]
     });
-    rows("put attempts", sql::ATTEMPTS_PUT, !w.attempts.is_empty(), &|| columns::attempts(&w.attempts));
-    rows("write counts", sql::COUNTS_ADD, !w.counts.is_empty(), &|| counts(w));
+    rows("put attempts", sql::ATTEMPTS_PUT, !w.tasks.attempts.is_empty(), &|| columns::attempts(&w.tasks.attempts));
+    rows("write counts", sql::COUNTS_ADD, !w.queues.counts.is_empty(), &|| counts(w));
     rows("write facts", sql::EVENT_INSERT, !w.facts.is_empty(), &|| {
         vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
     });
     rows("insert wake-ups", sql::OUTBOX_INSERT, !w.wakes.is_empty(), &|| outbox::columns(&w.wakes, now));
-    for run in &w.new_runs {
+    for run in &w.runs.new {
         plan.push(("insert a run", sql::RUN_INSERT, runs::new_run(run)));
     }
-    for run in &w.runs {
+    for run in &w.runs.changed {
         plan.push(("write a run", sql::RUN_SAVE, runs::saved_run(run)));
     }
-    for queue in &w.queues {
+    for queue in &w.queues.changed {
         plan.push(("write a queue", sql::QUEUE_SAVE, queue_columns(queue)));
     }
     for hello in &w.hellos {
@@ -166,7 +168,7 @@ async fn steps<'a>(
     for (name, sql, columns) in plan {
         steps.push(Step { name, statement: conn.prepare_cached(sql).await?, columns });
     }
-    for queue in w.queues.iter().filter(|queue| w.refair.contains(&queue.id)) {
+    for queue in w.queues.changed.iter().filter(|queue| w.queues.refair.contains(&queue.id)) {
         // Rows carry the value that grants rotate over, so a new key means new values. Running tasks may return to the
         // queue.
         for statement in [sql::READY_REFAIR, sql::SCHEDULED_REFAIR, sql::RUNNING_REFAIR, sql::BLOCKED_REFAIR] {
@@ -181,10 +183,10 @@ async fn steps<'a>(
 
 fn counts(w: &Writes) -> Columns<'static> {
     let column = |pick: fn(&tenure_core::batch::Counts) -> i64| -> Box<dyn ToSql + Sync + Send> {
-        Box::new(w.counts.values().map(pick).collect::<Vec<_>>())
+        Box::new(w.queues.counts.values().map(pick).collect::<Vec<_>>())
     };
     vec![
-        Box::new(w.counts.keys().map(|queue| queue.0).collect::<Vec<_>>()),
+        Box::new(w.queues.counts.keys().map(|queue| queue.0).collect::<Vec<_>>()),
         column(|c| c.scheduled),
         column(|c| c.ready),
         column(|c| c.running),

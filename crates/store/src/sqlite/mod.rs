@@ -278,7 +278,7 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
     faults.before("commit")?;
     tx.commit().map_err(|error| failed("commit", error))?;
     faults.after("commit")?;
-    db.cache.update(&write.writes.queues);
+    db.cache.update(&write.writes.queues.changed);
     Ok(session.done(&write, saved))
 }
 

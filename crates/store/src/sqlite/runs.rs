@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::batch::{KnownRun, RunLoad, World, Writes};
+use tenure_core::batch::{KnownRun, RunLoad, RunWrites, World};
 use tenure_core::command::Reach;
 use tenure_core::run::{Edge, Run, Upstream};
 use tenure_core::{RunId, Seq, Timestamp};
@@ -80,13 +80,13 @@ fn edges(tx: &Connection, load: &RunLoad, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
-    for run in &writes.new_runs {
+pub fn save(tx: &Connection, writes: &RunWrites) -> Result<()> {
+    for run in &writes.new {
         let mut statement = tx.prepare_cached(sql::RUN_INSERT)?;
         rows::insert_run(&mut statement, run)?;
     }
     let mut task = tx.prepare_cached(sql::RUN_TASKS_INSERT)?;
-    for row in &writes.run_tasks {
+    for row in &writes.tasks {
         task.execute(params![row.task.0, row.run.0, codec::encode_rows(&row.depends_on)])?;
     }
     let mut edge = tx.prepare_cached(sql::EDGES_INSERT)?;
@@ -97,7 +97,7 @@ pub fn save(tx: &Connection, writes: &Writes) -> Result<()> {
     for row in &writes.resolved {
         resolved.execute([row.0])?;
     }
-    for run in &writes.runs {
+    for run in &writes.changed {
         let counts = &run.counts;
         tx.prepare_cached(sql::RUN_SAVE)?.execute(params![
             run.id.seq().0,

@@ -36,57 +36,57 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
         faults.after(name)
     };
     step("delete rows", &|| {
-        delete(tx, sql::BLOCKED_DELETE, &writes.unblock)?;
-        delete(tx, sql::SCHEDULED_DELETE, &writes.unschedule)?;
-        delete(tx, sql::READY_DELETE, &writes.unready)?;
-        delete(tx, sql::RUNNING_DELETE, &writes.unrun)?;
-        delete(tx, sql::FINISHED_DELETE, &writes.unfinish)
+        delete(tx, sql::BLOCKED_DELETE, &writes.tasks.unblock)?;
+        delete(tx, sql::SCHEDULED_DELETE, &writes.tasks.unschedule)?;
+        delete(tx, sql::READY_DELETE, &writes.tasks.unready)?;
+        delete(tx, sql::RUNNING_DELETE, &writes.tasks.unrun)?;
+        delete(tx, sql::FINISHED_DELETE, &writes.tasks.unfinish)
     })?;
     step("insert bodies", &|| {
         let mut statement = tx.prepare_cached(sql::BODIES_INSERT)?;
-        writes.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
+        writes.tasks.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
     })?;
     step("insert waiting", &|| {
         let mut block = tx.prepare_cached(sql::BLOCKED_INSERT)?;
-        writes.block.iter().try_for_each(|(id, blocked)| rows::insert_blocked(&mut block, *id, blocked))?;
+        writes.tasks.block.iter().try_for_each(|(id, blocked)| rows::insert_blocked(&mut block, *id, blocked))?;
         let mut count_down = tx.prepare_cached(sql::BLOCKED_COUNT_DOWN)?;
-        for (seq, waiting_on) in &writes.count_down {
+        for (seq, waiting_on) in &writes.tasks.count_down {
             count_down.execute(params![seq.0, waiting_on])?;
         }
-        insert_waiting(tx, sql::SCHEDULED_INSERT, &writes.schedule)?;
-        insert_waiting(tx, sql::READY_INSERT, &writes.ready)
+        insert_waiting(tx, sql::SCHEDULED_INSERT, &writes.tasks.schedule)?;
+        insert_waiting(tx, sql::READY_INSERT, &writes.tasks.ready)
     })?;
     step("insert running", &|| {
         let mut statement = tx.prepare_cached(sql::RUNNING_INSERT)?;
-        writes.run.iter().try_for_each(|(id, running)| rows::insert_running(&mut statement, *id, running))
+        writes.tasks.run.iter().try_for_each(|(id, running)| rows::insert_running(&mut statement, *id, running))
     })?;
     step("renew running", &|| {
         let mut statement = tx.prepare_cached(sql::RUNNING_RENEW)?;
-        writes.renew.iter().try_for_each(|(seq, running)| rows::renew_running(&mut statement, seq.0, running))
+        writes.tasks.renew.iter().try_for_each(|(seq, running)| rows::renew_running(&mut statement, seq.0, running))
     })?;
     step("insert finished", &|| {
         let mut statement = tx.prepare_cached(sql::FINISHED_INSERT)?;
-        writes.finish.iter().try_for_each(|(id, finished)| rows::insert_finished(&mut statement, *id, finished))
+        writes.tasks.finish.iter().try_for_each(|(id, finished)| rows::insert_finished(&mut statement, *id, finished))
     })?;
     step("write attempts", &|| {
         let mut drop = tx.prepare_cached(sql::ATTEMPTS_DELETE_NAMED)?;
-        for (seq, number) in &writes.drop_attempts {
+        for (seq, number) in &writes.tasks.drop_attempts {
             drop.execute(params![seq.0, number])?;
         }
         let mut put = tx.prepare_cached(sql::ATTEMPTS_PUT)?;
-        writes.attempts.iter().try_for_each(|(seq, attempt)| rows::put_attempt(&mut put, seq.0, attempt))
+        writes.tasks.attempts.iter().try_for_each(|(seq, attempt)| rows::put_attempt(&mut put, seq.0, attempt))
     })?;
     step("write queues", &|| {
         let mut statement = tx.prepare_cached(sql::QUEUE_SAVE)?;
-        for queue in &writes.queues {
+        for queue in &writes.queues.changed {
             rows::save_queue(&mut statement, queue)?;
-            if writes.refair.contains(&queue.id) {
+            if writes.queues.refair.contains(&queue.id) {
                 refair(tx, queue.id.0, queue.settings.fairness_key.as_ref())?;
             }
         }
         Ok(())
     })?;
-    step("write runs", &|| runs::save(tx, writes))?;
+    step("write runs", &|| runs::save(tx, &writes.runs))?;
     step("write the rest", &|| rest(tx, writes, now))?;
     step("insert wake-ups", &|| outbox::insert(tx, &writes.wakes, now))?;
     faults.before("settle wake-ups")?;
@@ -109,7 +109,7 @@ fn insert_waiting(tx: &Connection, sql: &str, waiting: &[(tenure_core::TaskId, W
 }
 
 fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()> {
-    for (queue, counts) in &writes.counts {
+    for (queue, counts) in &writes.queues.counts {
         tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![
             queue.0,
             counts.scheduled,

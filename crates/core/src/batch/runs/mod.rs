@@ -1,9 +1,7 @@
 //! Runs inside a batch: a part of it with its own loads, cells, decisions and writes.
 //!
-//! [`RunLoad`] is what a batch needs of runs, [`Runs`] is what was loaded and what came of it, and [`Writes`] has the
+//! [`RunLoad`] is what a batch needs of runs, [`Runs`] is what was loaded and what came of it, and [`RunWrites`] are the
 //! rows that changed. Runs are made and canceled by commands; the ends of their tasks lead them on, see [`consequences`].
-//!
-//! [`Writes`]: super::Writes
 
 mod consequences;
 mod submit;
@@ -46,10 +44,10 @@ pub struct RunLoad {
 
 /// A run in a batch.
 #[derive(Debug)]
-pub(super) struct RunCell {
-    pub run: Run,
+struct RunCell {
+    run: Run,
     /// As it was loaded; `None` if the batch has made it.
-    pub original: Option<Box<Run>>,
+    original: Option<Box<Run>>,
 }
 
 /// A run that has a key.
@@ -63,23 +61,45 @@ pub struct KnownRun {
 /// The runs of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    pub cells: HashMap<Seq, RunCell>,
+    cells: HashMap<Seq, RunCell>,
     keys: HashMap<IdempotencyScope, KnownRun>,
     /// Runs that were looked for and do not exist: something damaged them, and their tasks go on alone.
     absent: HashSet<Seq>,
     /// Tasks of the canceled runs that have not ended.
     members: HashMap<Seq, Vec<Seq>>,
-    pub made: MadeRuns,
+    /// Rows that the decisions have made. The runs themselves are compared at the end.
+    made: RunWrites,
     pub consequences: Consequences,
 }
 
-/// Rows that the decisions have made, other than runs and tasks.
-#[derive(Debug, Default)]
-pub(super) struct MadeRuns {
+/// What a batch has changed of runs.
+#[derive(Debug, Default, PartialEq)]
+pub struct RunWrites {
+    pub new: Vec<Run>,
+    /// Runs whose counts, end or cancel changed.
+    pub changed: Vec<Run>,
     pub tasks: Vec<RunTask>,
     pub edges: Vec<Edge>,
+    /// Tasks whose edges to others have resolved.
     pub resolved: Vec<Seq>,
+    /// Payloads that were filled in.
     pub payloads: Vec<(Seq, Arc<str>)>,
+}
+
+impl Runs {
+    /// Ends the decisions. What has changed moves into the writes.
+    pub fn writes(&mut self) -> RunWrites {
+        let mut writes = std::mem::take(&mut self.made);
+        for RunCell { run, original } in std::mem::take(&mut self.cells).into_values() {
+            match original {
+                None => writes.new.push(run),
+                Some(original) if *original != run => writes.changed.push(run),
+                Some(_) => {}
+            }
+        }
+        writes.changed.sort_unstable_by_key(|run| run.id.seq());
+        writes
+    }
 }
 
 /// Whether nothing changes this end any more.

@@ -20,16 +20,16 @@ fn say(place: Place, known: Option<&str>, command: Command) -> (Outcome, Writes)
 fn a_new_process_voids_what_the_one_before_it_held() {
     let (outcome, writes) = say(incarnated("A"), Some("A"), hello("w", "B"));
     assert_eq!((outcome, writes.hellos.len()), (Ok(Answer::Done(true)), 1));
-    let [(_, closed)] = &writes.attempts[..] else { panic!("{writes:?}") };
+    let [(_, closed)] = &writes.tasks.attempts[..] else { panic!("{writes:?}") };
     assert_eq!((closed.state, closed.reason, closed.ended_at), (AttemptState::Failed, Reason::WorkerLost, at(1_000)));
-    assert_eq!((writes.unrun.len(), writes.schedule.len()), (1, 1));
+    assert_eq!((writes.tasks.unrun.len(), writes.tasks.schedule.len()), (1, 1));
 }
 
 #[test]
 fn what_is_not_an_older_process_of_the_name_is_left_alone() {
     for place in [incarnated("B"), Place::Running(running())] {
         let (outcome, writes) = say(place, Some("A"), hello("w", "B"));
-        assert_eq!((outcome, writes.unrun.len()), (Ok(Answer::Done(true)), 0));
+        assert_eq!((outcome, writes.tasks.unrun.len()), (Ok(Answer::Done(true)), 0));
     }
     let (outcome, writes) = say(incarnated("A"), Some("B"), hello("w", "B"));
     assert_eq!((outcome, writes.is_empty()), (Ok(Answer::Done(false)), true));
@@ -63,7 +63,7 @@ fn a_redrive_releases_each_dead_letter_once_and_writes_its_progress() {
     assert_eq!(outcomes, [Ok(Answer::Redriven { released: 1 }), Ok(Answer::Redriven { released: 0 })]);
     let progress = |released| RedriveProgress { redrive_id: 7, cursor: Seq(9), released, finished: true };
     assert_eq!(writes.redrives, [progress(1), progress(0)]);
-    assert_eq!((writes.ready.len(), writes.unfinish.len(), writes.attempts.len()), (1, 1, 1));
+    assert_eq!((writes.tasks.ready.len(), writes.tasks.unfinish.len(), writes.tasks.attempts.len()), (1, 1, 1));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn within_the_outage_grace_nothing_expires_and_so_nothing_is_granted_twice() {
     assert_eq!(renewed.expires_at, at(150_000));
     let writes = world.writes();
     assert!(
-        matches!(&writes.renew[..], [(_, Running { lease: Lease { generation, .. }, .. })] if *generation == running().lease.generation)
+        matches!(&writes.tasks.renew[..], [(_, Running { lease: Lease { generation, .. }, .. })] if *generation == running().lease.generation)
     );
 }
 
@@ -108,7 +108,7 @@ fn a_changed_fairness_key_asks_for_new_values_of_the_waiting_rows() {
         })
     };
     let (_, writes) = run(Place::Ready(ready()), 0, &[set(Some(FairnessKey::Tenant))]);
-    assert_eq!((&writes.refair[..], writes.queues.len()), (&[queue().id][..], 1));
+    assert_eq!((&writes.queues.refair[..], writes.queues.changed.len()), (&[queue().id][..], 1));
     let (_, writes) = run(Place::Ready(ready()), 0, &[set(None)]);
     assert!(writes.is_empty());
 }

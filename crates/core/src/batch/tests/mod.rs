@@ -133,14 +133,17 @@ fn conflict(outcome: &Outcome) -> Conflict {
 }
 
 fn counts(writes: &Writes) -> Counts {
-    assert!(writes.counts.len() <= 1, "one queue");
-    writes.counts.get(&queue().id).copied().unwrap_or_default()
+    assert!(writes.queues.counts.len() <= 1, "one queue");
+    writes.queues.counts.get(&queue().id).copied().unwrap_or_default()
 }
 
 /// The finished row of the one task, which nothing else was written about.
 fn finish_row(writes: &Writes) -> &crate::task::Finished {
-    assert_eq!((writes.schedule.len(), writes.ready.len(), writes.run.len(), writes.finish.len()), (0, 0, 0, 1));
-    &writes.finish[0].1
+    assert_eq!(
+        (writes.tasks.schedule.len(), writes.tasks.ready.len(), writes.tasks.run.len(), writes.tasks.finish.len()),
+        (0, 0, 0, 1)
+    );
+    &writes.tasks.finish[0].1
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn later_commands_see_what_earlier_ones_did() {
     assert_eq!(outcomes[2], Ok(Answer::Reported(Receipt::Completed)));
     assert_eq!(outcomes[2], outcomes[3]);
     assert_eq!(outcomes[4], Err(Rejection::AlreadyTerminal { state: State::Succeeded }));
-    assert_eq!((writes.unready.len(), finish_row(&writes).attempt), (1, 1));
+    assert_eq!((writes.tasks.unready.len(), finish_row(&writes).attempt), (1, 1));
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_refused_command_refuses_nothing_else() {
 fn two_claims_never_share_a_task() {
     let (outcomes, writes) = run(Place::Ready(ready()), 0, &[claim(1), claim(2)]);
     assert_eq!((grants(&outcomes[0]).len(), grants(&outcomes[1]).len()), (1, 0));
-    assert_eq!(writes.run.len(), 1);
+    assert_eq!(writes.tasks.run.len(), 1);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_replay_behind_a_regrant_in_the_same_batch_gets_its_receipt() {
     assert_eq!(outcomes[2], outcomes[0]);
     assert_eq!(conflict(&outcomes[3]).kind, ConflictKind::ConflictingCompletion);
     assert_eq!(conflict(&outcomes[4]).kind, ConflictKind::StaleAttempt);
-    let [(_, first)] = &writes.attempts[..] else { panic!("{:?}", writes.attempts) };
+    let [(_, first)] = &writes.tasks.attempts[..] else { panic!("{:?}", writes.tasks.attempts) };
     assert!(first.receipt.is_some() && first.evidence.is_some());
 }
 
@@ -51,12 +51,12 @@ fn a_replay_behind_a_regrant_in_the_same_batch_gets_its_receipt() {
 fn a_replay_behind_the_grant_of_the_retry_gets_its_receipt() {
     // The attempt was the last one when the batch was loaded, so its history was not; the grant takes it away.
     let (_, writes) = run(Place::Running(running_with(no_backoff())), 1_000, &[fail(1)]);
-    let waiting = Place::Ready(writes.ready[0].1.clone());
+    let waiting = Place::Ready(writes.tasks.ready[0].1.clone());
     let (outcomes, writes) = run(waiting, 2_000, &[claim(2), fail(1), heartbeat(1), complete(1)]);
     assert_eq!(outcomes[1], Ok(Answer::Reported(Receipt::Failed { requeued: true, dlq: false })));
     assert_eq!(conflict(&outcomes[2]).kind, ConflictKind::StaleAttempt);
     assert_eq!(conflict(&outcomes[3]).kind, ConflictKind::ConflictingCompletion);
-    assert!(matches!(&writes.attempts[..], [(_, first)] if first.number == 1 && first.evidence.is_some()));
+    assert!(matches!(&writes.tasks.attempts[..], [(_, first)] if first.number == 1 && first.evidence.is_some()));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_superseded_report_behind_a_regrant_in_the_same_batch_is_kept() {
     let commands = [claim_task(2), complete(1)];
     let (outcomes, writes) = run(Place::Running(running_with(no_backoff())), 60_000, &commands);
     assert_eq!(conflict(&outcomes[1]).kind, ConflictKind::StaleAttempt);
-    let [(_, first)] = &writes.attempts[..] else { panic!("{:?}", writes.attempts) };
+    let [(_, first)] = &writes.tasks.attempts[..] else { panic!("{:?}", writes.tasks.attempts) };
     assert_eq!((first.number, first.evidence.is_some()), (1, true));
 }
 

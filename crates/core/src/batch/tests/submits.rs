@@ -11,7 +11,7 @@ fn the_same_key_and_content_is_the_same_task_inside_a_batch_too() {
     let ready = State::Ready;
     assert_eq!(submitted(&outcomes[0]), [(Seq(1), ready, true), (Seq(1), ready, false), (Seq(3), ready, true)]);
     assert_eq!(submitted(&outcomes[1]), [(Seq(1), ready, false)]);
-    assert_eq!(world.writes().bodies.len(), 2);
+    assert_eq!(world.writes().tasks.bodies.len(), 2);
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_key_with_other_content_refuses_the_whole_submission() {
     let existing = TaskId::new(0, 0, Seq(1));
     assert_eq!(outcomes[1], Err(Rejection::IdempotencyConflict { index: 1, existing: Some(existing) }));
     assert_eq!(submitted(&outcomes[2]), [(Seq(5), State::Ready, true)], "a refused key is not taken");
-    let made: Vec<_> = world.writes().bodies.iter().map(|body| body.seq()).collect();
+    let made: Vec<_> = world.writes().tasks.bodies.iter().map(|body| body.seq()).collect();
     assert_eq!(made, [Seq(1), Seq(5)]);
 }
 
@@ -114,7 +114,7 @@ fn a_submission_decided_again_finds_what_its_first_try_made() {
     let writes = first.writes();
 
     let mut again = world_for(5_000, &commands);
-    for (id, waiting) in writes.ready {
+    for (id, waiting) in writes.tasks.ready {
         again.add_task(Task { id, place: Place::Ready(waiting), body: None });
     }
     let owner = KeyOwner { id: TaskId::new(0, 0, Seq(1)), owner: None, fingerprint: [1; 32], state: State::Ready };
@@ -139,7 +139,7 @@ fn a_queue_of_another_tenant_is_not_there_to_submit_to() {
         let mut world = world_for(0, &commands);
         world.add_queue(Queue { tenant: tenant.map(Into::into), ..queue() }, 0);
         let outcomes = world.decide(&commands);
-        let made: Vec<_> = world.writes().bodies.iter().map(|body| body.seq()).collect();
+        let made: Vec<_> = world.writes().tasks.bodies.iter().map(|body| body.seq()).collect();
         if refused {
             assert_eq!(outcomes[0], Err(Rejection::QueueNotFound));
             assert_eq!((submitted(&outcomes[1]).len(), made), (1, vec![Seq(3)]), "the key was not taken either");
@@ -185,7 +185,7 @@ fn a_new_task_of_an_empty_queue_is_granted_by_its_own_batch_in_order() {
     assert_eq!(found, [vec![Seq(3)], vec![Seq(2)], vec![]]);
     assert_eq!(world.wakes().count(), 0, "nobody else need come for them");
     let writes = world.writes();
-    assert_eq!((writes.ready.len(), writes.run.len()), (0, 2));
+    assert_eq!((writes.tasks.ready.len(), writes.tasks.run.len()), (0, 2));
 }
 
 /// Rows that were not loaded may come before it.

@@ -1,18 +1,19 @@
 use super::*;
+use crate::command::testing::blocked;
 
 #[test]
 fn a_heartbeat_is_an_update_in_place() {
     let (_, writes) = run(Place::Running(running()), 1_000, &[heartbeat(1)]);
-    assert_eq!((writes.renew.len(), writes.unrun.len(), writes.run.len()), (1, 0, 0));
+    assert_eq!((writes.tasks.renew.len(), writes.tasks.unrun.len(), writes.tasks.run.len()), (1, 0, 0));
     assert_eq!(counts(&writes), Counts::default());
 }
 
 #[test]
 fn a_regrant_in_the_same_batch_replaces_the_row_and_writes_the_attempt() {
     let (_, writes) = run(Place::Running(running_with(no_backoff())), 60_000, &[claim_task(2)]);
-    assert_eq!((&writes.unrun[..], writes.run.len(), writes.renew.len()), (&[id().seq()][..], 1, 0));
-    assert_eq!(writes.run[0].1.attempt, 2);
-    assert!(matches!(&writes.attempts[..], [(_, first)] if first.number == 1));
+    assert_eq!((&writes.tasks.unrun[..], writes.tasks.run.len(), writes.tasks.renew.len()), (&[id().seq()][..], 1, 0));
+    assert_eq!(writes.tasks.run[0].1.attempt, 2);
+    assert!(matches!(&writes.tasks.attempts[..], [(_, first)] if first.number == 1));
     assert_eq!(counts(&writes), Counts::default());
 }
 
@@ -23,8 +24,8 @@ fn a_late_completion_in_the_batch_of_the_expiry_leaves_the_attempt_in_the_finish
         assert!(outcomes.contains(&Ok(Answer::Reported(Receipt::Completed))));
         let last = finish_row(&writes).carry.last.as_deref().unwrap();
         assert_eq!((last.number, last.state), (1, AttemptState::Succeeded));
-        assert_eq!((writes.attempts.len(), &writes.unrun[..]), (0, &[id().seq()][..]));
-        assert_eq!(writes.drop_attempts, [(id().seq(), 1)]);
+        assert_eq!((writes.tasks.attempts.len(), &writes.tasks.unrun[..]), (0, &[id().seq()][..]));
+        assert_eq!(writes.tasks.drop_attempts, [(id().seq(), 1)]);
         assert_eq!(counts(&writes), Counts { running: -1, finished: 1, ..Counts::default() });
     }
 }
@@ -32,8 +33,8 @@ fn a_late_completion_in_the_batch_of_the_expiry_leaves_the_attempt_in_the_finish
 #[test]
 fn a_dead_letter_that_is_retried_and_canceled_in_one_batch_changes_its_row_only() {
     let (_, writes) = run(swept(one_attempt()).place, 70_000, &[retry(), cancel()]);
-    assert_eq!((&writes.unfinish[..], finish_row(&writes).attempt), (&[id().seq()][..], 1));
-    assert_eq!((writes.attempts.len(), &writes.drop_attempts[..]), (0, &[(id().seq(), 1)][..]));
+    assert_eq!((&writes.tasks.unfinish[..], finish_row(&writes).attempt), (&[id().seq()][..], 1));
+    assert_eq!((writes.tasks.attempts.len(), &writes.tasks.drop_attempts[..]), (0, &[(id().seq(), 1)][..]));
     assert_eq!(counts(&writes), Counts { dead_lettered: -1, ..Counts::default() });
 }
 
@@ -118,8 +119,8 @@ fn a_new_task_that_is_granted_and_completed_in_one_batch_is_a_body_and_a_finishe
     let mut world = world_for(0, &commands);
     world.decide(&commands);
     let writes = world.writes();
-    assert_eq!((writes.bodies.len(), finish_row(&writes).attempt), (1, 1));
-    assert_eq!((writes.unready.len(), writes.unrun.len(), writes.unfinish.len()), (0, 0, 0));
+    assert_eq!((writes.tasks.bodies.len(), finish_row(&writes).attempt), (1, 1));
+    assert_eq!((writes.tasks.unready.len(), writes.tasks.unrun.len(), writes.tasks.unfinish.len()), (0, 0, 0));
     assert_eq!(counts(&writes), Counts { finished: 1, ..Counts::default() });
     let kinds: Vec<_> = writes.facts.iter().map(|fact| fact.kind).collect();
     assert_eq!(kinds, [FactKind::Submitted, FactKind::Started, FactKind::Succeeded]);
@@ -136,11 +137,23 @@ fn a_row_that_was_taken_is_put_back_unless_the_task_moved_on() {
         world.writes()
     };
     let refused = decide(complete(9));
-    assert_eq!(refused.run, [(id(), running())]);
-    assert!(refused.unrun.is_empty() && refused.counts.is_empty() && !refused.is_empty());
+    assert_eq!(refused.tasks.run, [(id(), running())]);
+    assert!(refused.tasks.unrun.is_empty() && refused.queues.counts.is_empty() && !refused.is_empty());
     let renewed = decide(heartbeat(1));
-    assert_eq!((renewed.run.len(), renewed.renew.len(), renewed.unrun.len()), (1, 0, 0));
+    assert_eq!((renewed.tasks.run.len(), renewed.tasks.renew.len(), renewed.tasks.unrun.len()), (1, 0, 0));
     let accepted = decide(complete(1));
-    assert_eq!((accepted.run.len(), accepted.unrun.len(), accepted.finish.len()), (0, 0, 1));
+    assert_eq!((accepted.tasks.run.len(), accepted.tasks.unrun.len(), accepted.tasks.finish.len()), (0, 0, 1));
     assert_eq!(counts(&accepted), Counts { running: -1, finished: 1, ..Counts::default() });
+}
+
+#[test]
+fn a_change_in_any_part_is_something_to_write() {
+    assert!(Writes::default().is_empty());
+    for writes in [
+        Writes { settled: vec![1], ..Writes::default() },
+        Writes { runs: RunWrites { resolved: vec![Seq(1)], ..RunWrites::default() }, ..Writes::default() },
+        Writes { tasks: TaskWrites { block: vec![(id(), blocked())], ..TaskWrites::default() }, ..Writes::default() },
+    ] {
+        assert!(!writes.is_empty(), "{writes:?}");
+    }
 }

@@ -174,17 +174,17 @@ impl Mutant {
     /// Whether the transaction is committed.
     pub fn tamper_writes(self, command: &Command, writes: &mut Writes) -> bool {
         if self == Self::EndTimeLost {
-            for (_, closed) in &mut writes.attempts {
+            for (_, closed) in &mut writes.tasks.attempts {
                 closed.ended_at = Timestamp::MIN;
             }
         }
         if self == Self::EndMiswritten {
-            for (_, finished) in &mut writes.finish {
+            for (_, finished) in &mut writes.tasks.finish {
                 finished.end = End::Failed;
             }
         }
         if self == Self::StartKeepsPushing {
-            for (_, held) in &mut writes.renew {
+            for (_, held) in &mut writes.tasks.renew {
                 if let Some(delivery) = held.carry.delivery.as_mut().filter(|delivery| delivery.next_at.is_none()) {
                     delivery.next_at = Some(Timestamp::MIN);
                 }

@@ -195,36 +195,36 @@ impl Store {
     /// A row is deleted where it stands, and nowhere else.
     fn check_leaves(&self, writes: &Writes) {
         let stands = |row: &Seq, expected: fn(&Place) -> bool| assert!(expected(&self.rows[self.index(*row)].place));
-        writes.unschedule.iter().for_each(|row| stands(row, |place| matches!(place, Place::Scheduled(_))));
-        writes.unready.iter().for_each(|row| stands(row, |place| matches!(place, Place::Ready(_))));
-        writes.unrun.iter().for_each(|row| stands(row, |place| matches!(place, Place::Running(_))));
-        writes.unfinish.iter().for_each(|row| stands(row, |place| matches!(place, Place::Finished(_))));
-        writes.renew.iter().for_each(|(row, _)| stands(row, |place| matches!(place, Place::Running(_))));
+        writes.tasks.unschedule.iter().for_each(|row| stands(row, |place| matches!(place, Place::Scheduled(_))));
+        writes.tasks.unready.iter().for_each(|row| stands(row, |place| matches!(place, Place::Ready(_))));
+        writes.tasks.unrun.iter().for_each(|row| stands(row, |place| matches!(place, Place::Running(_))));
+        writes.tasks.unfinish.iter().for_each(|row| stands(row, |place| matches!(place, Place::Finished(_))));
+        writes.tasks.renew.iter().for_each(|(row, _)| stands(row, |place| matches!(place, Place::Running(_))));
     }
 
     /// Writes the rows as a store does, and insists that what leaves a place enters one.
     fn commit(&mut self, writes: Writes) {
-        let left = [writes.unschedule, writes.unready, writes.unrun, writes.unfinish].concat();
-        let schedule = writes.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
-        let ready = writes.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
-        let run = writes.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
-        let finish = writes.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
+        let left = [writes.tasks.unschedule, writes.tasks.unready, writes.tasks.unrun, writes.tasks.unfinish].concat();
+        let schedule = writes.tasks.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
+        let ready = writes.tasks.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
+        let run = writes.tasks.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
+        let finish = writes.tasks.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
         let mut entered = Vec::new();
         for (id, place) in schedule.chain(ready).chain(run).chain(finish) {
             entered.push(id.seq());
             self.row_mut(id.seq()).place = place;
         }
         assert_eq!(sorted(left), sorted(entered));
-        for (row, running) in writes.renew {
+        for (row, running) in writes.tasks.renew {
             self.row_mut(row).place = Place::Running(running);
         }
-        for (row, closed) in writes.attempts {
+        for (row, closed) in writes.tasks.attempts {
             let history = &mut self.row_mut(row).history;
             history.retain(|old| old.number != closed.number);
             history.push(closed);
             history.sort_by_key(|old| old.number);
         }
-        for (row, number) in writes.drop_attempts {
+        for (row, number) in writes.tasks.drop_attempts {
             self.row_mut(row).history.retain(|old| old.number != number);
         }
         for hello in writes.hellos {

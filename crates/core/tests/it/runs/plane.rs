@@ -238,42 +238,42 @@ impl Plane {
     }
 
     fn write(&mut self, writes: Writes) {
-        for body in writes.bodies {
+        for body in writes.tasks.bodies {
             let stands = Task { id: body.id, place: placeholder(), body: Some(Arc::clone(&body)) };
             self.tasks.insert(body.seq(), stands);
         }
-        for row in &writes.unblock {
+        for row in &writes.tasks.unblock {
             assert!(matches!(self.tasks[row].place, Place::Blocked(_)), "it was there");
         }
-        let block = writes.block.into_iter().map(|(id, row)| (id, Place::Blocked(row)));
-        let schedule = writes.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
-        let ready = writes.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
-        let run = writes.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
-        let finish = writes.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
+        let block = writes.tasks.block.into_iter().map(|(id, row)| (id, Place::Blocked(row)));
+        let schedule = writes.tasks.schedule.into_iter().map(|(id, row)| (id, Place::Scheduled(row)));
+        let ready = writes.tasks.ready.into_iter().map(|(id, row)| (id, Place::Ready(row)));
+        let run = writes.tasks.run.into_iter().map(|(id, row)| (id, Place::Running(row)));
+        let finish = writes.tasks.finish.into_iter().map(|(id, row)| (id, Place::Finished(row)));
         for (id, place) in block.chain(schedule).chain(ready).chain(run).chain(finish) {
             self.tasks.get_mut(&id.seq()).expect("it has a body").place = place;
         }
-        for (row, running) in writes.renew {
+        for (row, running) in writes.tasks.renew {
             self.tasks.get_mut(&row).expect("it is held").place = Place::Running(running);
         }
-        for (row, waiting_on) in writes.count_down {
+        for (row, waiting_on) in writes.tasks.count_down {
             let Some(Task { place: Place::Blocked(blocked), .. }) = self.tasks.get_mut(&row) else {
                 panic!("only what is blocked counts down")
             };
             blocked.waiting_on = waiting_on;
         }
-        for (row, payload) in writes.payloads {
+        for (row, payload) in writes.runs.payloads {
             let task = self.tasks.get_mut(&row).expect("it is there");
             let mut body = (**task.body.as_ref().expect("it has a body")).clone();
             body.payload = payload;
             task.body = Some(Arc::new(body));
         }
-        for row in &writes.resolved {
+        for row in &writes.runs.resolved {
             self.edges.retain(|edge| edge.upstream != *row);
         }
-        self.edges.extend(writes.edges);
-        self.members.extend(writes.run_tasks);
-        for run in writes.new_runs.into_iter().chain(writes.runs) {
+        self.edges.extend(writes.runs.edges);
+        self.members.extend(writes.runs.tasks);
+        for run in writes.runs.new.into_iter().chain(writes.runs.changed) {
             self.runs.insert(run.id.seq(), run);
         }
         self.facts.extend(writes.facts.iter().map(|fact| (fact.kind, fact.task)));

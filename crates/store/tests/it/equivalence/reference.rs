@@ -236,22 +236,22 @@ impl Reference {
     }
 
     fn apply(&mut self, places: Vec<(Seq, Place)>, writes: Writes) {
-        self.bodies.extend(writes.bodies.into_iter().map(|body| (body.seq(), body)));
+        self.bodies.extend(writes.tasks.bodies.into_iter().map(|body| (body.seq(), body)));
         self.places.extend(places);
-        for (seq, payload) in writes.payloads {
+        for (seq, payload) in writes.runs.payloads {
             let body = Body { payload, ..(*self.bodies[&seq]).clone() };
             self.bodies.insert(seq, Arc::new(body));
         }
-        self.runs.extend(writes.new_runs.into_iter().chain(writes.runs).map(|run| (run.id.seq(), run)));
-        self.run_tasks.extend(writes.run_tasks.into_iter().map(|task| (task.task, task)));
-        self.edges.retain(|edge| !writes.resolved.contains(&edge.upstream));
-        self.edges.extend(writes.edges);
-        for (seq, number) in writes.drop_attempts {
+        self.runs.extend(writes.runs.new.into_iter().chain(writes.runs.changed).map(|run| (run.id.seq(), run)));
+        self.run_tasks.extend(writes.runs.tasks.into_iter().map(|task| (task.task, task)));
+        self.edges.retain(|edge| !writes.runs.resolved.contains(&edge.upstream));
+        self.edges.extend(writes.runs.edges);
+        for (seq, number) in writes.tasks.drop_attempts {
             self.attempts.remove(&(seq, number));
         }
-        self.attempts.extend(writes.attempts.into_iter().map(|(seq, closed)| ((seq, closed.number), closed)));
-        self.queues.extend(writes.queues.into_iter().map(|queue| (queue.id, queue)));
-        for id in writes.refair {
+        self.attempts.extend(writes.tasks.attempts.into_iter().map(|(seq, closed)| ((seq, closed.number), closed)));
+        self.queues.extend(writes.queues.changed.into_iter().map(|queue| (queue.id, queue)));
+        for id in writes.queues.refair {
             let key = self.queues[&id].settings.fairness_key.clone();
             for (seq, place) in self.places.iter_mut().filter(|(_, place)| place.queue() == id) {
                 let value = key.as_ref().map(|key| self.bodies[seq].fairness_value(key));
