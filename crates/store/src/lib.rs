@@ -1,8 +1,8 @@
 //! Where tasks live: one [`Store`] trait, SQLite and Postgres behind it.
 //!
-//! The trait is shaped for group commit. A batch of commands goes in; the store loads and locks the rows that the batch
-//! names, lets the core decide, writes what changed with a few statements, commits, and only then answers. Nothing here
-//! decides anything about a task.
+//! The trait is shaped for group commit. A batch of commands goes in; the store loads and locks what the batch's
+//! [`Session`](tenure_core::batch::Session) asks for, writes what it says with a few statements, commits, and only then
+//! answers. Nothing here decides anything about a task.
 
 mod clock;
 mod codec;
