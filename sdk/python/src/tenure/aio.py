@@ -153,7 +153,7 @@ class AsyncClient:
         return await self._call(_api.queues(cursor))
 
     async def set_queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
-        """Creates a queue, or replaces its settings: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
+        """Creates a queue or replaces its settings: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
         return await self._call(_api.set_queue(name, settings))
 
     async def change_queue(self, name: str, **change: Any) -> Queue:

@@ -169,7 +169,7 @@ class Client:
         return self._call(_api.queues(cursor))
 
     def set_queue(self, name: str, settings: Mapping[str, Any]) -> Queue:
-        """Creates a queue, or replaces its settings: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
+        """Creates a queue or replaces its settings: `max_running`, `rate`, `push`, ...; what is absent has no limit."""
         return self._call(_api.set_queue(name, settings))
 
     def change_queue(self, name: str, **change: Any) -> Queue:
