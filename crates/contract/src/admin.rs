@@ -67,7 +67,8 @@ pub struct CreatedApiKey {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkerTokenRequest {
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
+    #[serde(default)]
     pub worker_id: String,
     /// At most `15m`, default `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +105,8 @@ pub struct WorkerToken {
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
     /// The `jti` of the token; `tenure worker token inspect` shows it.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$", required = true))]
+    #[serde(default)]
     pub token_id: String,
 }
 

@@ -212,6 +212,7 @@ pub async fn resume(
 }
 
 async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {
+    validate::name(name, "name")?;
     let queue = found(app, caller, name).await?.queue.name;
     let queue = app.engine.pause_queue(PauseQueue { queue, paused, reach: caller.tenant_reach() }).await??;
     Ok(QueuePaused { name: queue.name.to_string(), paused: queue.paused })

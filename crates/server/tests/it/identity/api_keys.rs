@@ -135,7 +135,7 @@ async fn a_key_does_what_its_role_may(server: Server) {
                 assert_eq!(said(&answer), (403, "forbidden"), "{role:?} {needed:?}");
                 assert_eq!(answer.body["code"], "FORBIDDEN");
                 let message = answer.body["message"].as_str().unwrap();
-                assert!(message.contains(role.as_str()) && message.contains("needs"), "{message}");
+                assert!(message.contains(role.as_str()) && message.contains("required scope"), "{message}");
             }
         }
     }

@@ -56,7 +56,7 @@ async fn who_calls_too_often_is_told_when_to_come_back(server: Server) {
     let after: u64 = refused.header("retry-after").parse().unwrap();
     assert!((1..=10).contains(&after), "{after}");
     assert_eq!((refused.header("x-ratelimit-limit"), refused.header("x-ratelimit-remaining")), ("6", "0"));
-    assert!(refused.body["message"].as_str().unwrap().contains("6 requests a minute"), "{}", refused.body);
+    assert!(refused.body["message"].as_str().unwrap().contains("6 requests per minute"), "{}", refused.body);
     // What needs no credential is not counted.
     for path in ["/api/v1/live", "/api/v1/health", "/api/v1/openapi.json", "/internal/jwks/task"] {
         let answer = get(&server, &[USER], path).await;

@@ -88,7 +88,10 @@ async fn each_limit_refuses_with_a_clear_word_and_touches_nobody_else(server: Se
     let task = json!({"queue": "a-batch", "operator": "op"});
     let batch = json!({"tasks": vec![task; 4]});
     assert_limited(&post(&server, &[acme.header()], "/api/v1/tasks/batch", batch).await, "max_ready");
-    assert_eq!(get(&server, &[acme.header()], &format!("{TASKS}?queue=a-batch")).await.ok()["items"], json!([]));
+    assert_eq!(
+        said(&get(&server, &[acme.header()], &format!("{TASKS}?queue=a-batch")).await),
+        (404, "queue_not_found")
+    );
 }
 
 async fn room_that_comes_free_can_be_used(server: Server) {
@@ -135,7 +138,6 @@ async fn limits_are_set_shown_and_taken_away(server: Server) {
     assert_eq!(delete(&server, &[ADMIN], path).await.ok()["tenant"]["limits"], json!({}));
     assert_eq!(get(&server, &[ADMIN], "/api/v1/admin/tenants").await.ok(), json!({"tenants": [zoo]}));
     for (bad, field) in [
-        (json!({"max_redy": 1}), "body"),
         (json!({"max_ready": -1}), "max_ready"),
         (json!({"max_ready": "many"}), "max_ready"),
         (json!({"submits_per_second": -0.5}), "submits_per_second"),
@@ -143,9 +145,7 @@ async fn limits_are_set_shown_and_taken_away(server: Server) {
     ] {
         let answer = put(&server, &[ADMIN], path, bad.clone()).await;
         assert_eq!(said(&answer), (422, "invalid_argument"), "{bad}");
-        if field != "body" {
-            assert_eq!(answer.body["field"], field);
-        }
+        assert_eq!(answer.body["field"], field);
     }
     assert_eq!(said(&put(&server, &[ADMIN], "/api/v1/admin/tenants/No", json!({})).await), (404, "tenant_not_found"));
     assert_eq!(get(&server, &[ADMIN], path).await.ok()["tenant"]["limits"], json!({}));

@@ -196,7 +196,7 @@ async fn unknown_paths_and_methods_answer_in_the_style_of_their_api(server: Serv
         (Method::PUT, "/api/v1/tasks/batch"),
         (Method::GET, "/api/v1/tasks/x/cancel"),
         (Method::POST, "/api/v1/queues"),
-        (Method::PATCH, "/api/v1/queues/q"),
+        (Method::PATCH, "/api/v1/queues"),
         (Method::POST, "/api/v1/health"),
     ] {
         let answer = server.call(method, path, &[], None).await;

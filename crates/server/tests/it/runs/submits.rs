@@ -39,13 +39,13 @@ async fn a_run_is_new_and_shows_its_tasks(server: Server) {
     );
     let counts = &run["counts"];
     assert_eq!(
-        (&counts["total"], &counts["open"], &counts["blocked"], &counts["ready"]),
-        (&json!(3), &json!(3), &json!(2), &json!(1))
+        (&counts["total"], &counts["open"], &counts["blocked"], &counts["scheduled"], &counts["ready"]),
+        (&json!(3), &json!(3), &json!(1), &json!(1), &json!(1))
     );
     let first = task(&run, "a");
     assert_eq!((&first["state"], &first["attempt"], &first["depends_on"]), (&json!("Ready"), &json!(0), &json!([])));
     assert_eq!(server.task(first["task_id"].as_str().unwrap()).await["task_id"], first["task_id"], "ids have one form");
-    assert_eq!(states(&server, id).await, these(&[("a", "Ready"), ("b", "Blocked"), ("c", "Blocked")]));
+    assert_eq!(states(&server, id).await, these(&[("a", "Ready"), ("b", "Blocked"), ("c", "Scheduled")]));
 
     // The same tasks in the words of tasks, and in all spellings of the id.
     let second = server.task(task(&run, "b")["task_id"].as_str().unwrap()).await;
@@ -138,7 +138,7 @@ async fn bad_graphs_are_refused_by_entry_and_field(server: Server) {
         json!([entry("x", &[]), entry("a", &["c", "x"]), entry("b", &["a"]), entry("c", &["b"]), entry("d", &["c"])]);
     let answer = server.post("/api/v1/runs", tasks(circle)).await.refused(422);
     let message = answer["message"].as_str().unwrap();
-    assert!(message.contains("circle") && ["a", "b", "c"].iter().all(|key| message.contains(key)), "{message}");
+    assert!(message.contains("cycle") && ["a", "b", "c"].iter().all(|key| message.contains(key)), "{message}");
     assert!(!message.contains('d') || message.matches('→').count() == 3, "only the circle itself: {message}");
 
     let asks = |payload: Value| {
@@ -152,7 +152,7 @@ async fn bad_graphs_are_refused_by_entry_and_field(server: Server) {
 
 async fn bad_fields_are_refused_by_entry_and_field(server: Server) {
     let one = |extra: Value| json!({"tasks": [entry("x", &[]), with(entry("a", &[]), extra)]});
-    refused(&server, json!({"tasks": [{"queue": "q", "operator": "op"}]}), "tasks[0].key", "key").await;
+    refused(&server, json!({"tasks": [{"queue": "q", "operator": "op"}]}), "tasks[0].key", "required").await;
     refused(&server, one(json!({"key": "with space"})), "tasks[1].key", "white space").await;
     refused(&server, one(json!({"key": 5})), "tasks[1].key", "string").await;
     refused(&server, one(json!({"depends_on": "x"})), "tasks[1].depends_on", "list").await;

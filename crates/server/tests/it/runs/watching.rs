@@ -53,7 +53,7 @@ async fn runs_are_listed_newest_first_and_by_filter(server: Server) {
         (&json!(1), &json!(1), None)
     );
     for (query, field) in [
-        ("state=Running", "state"),
+        ("state=READY", "state"),
         ("label=x", "label"),
         ("limit=0", "limit"),
         ("created_after=x", "created_after"),

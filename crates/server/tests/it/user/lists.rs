@@ -53,7 +53,7 @@ async fn tasks_are_paged_newest_first(server: Server) {
     // An item of the list is the task as it is shown alone.
     let page = server.get("/api/v1/tasks?limit=1").await.ok();
     assert_eq!(page["items"][0], server.task(&submitted[0]).await);
-    assert_eq!(server.get("/api/v1/tasks?queue=none").await.ok(), json!({"items": [], "next_cursor": null}));
+    assert_eq!(server.get("/api/v1/tasks?operator=none").await.ok(), json!({"items": [], "next_cursor": null}));
 }
 
 async fn tasks_are_filtered_by_every_field(server: Server) {
