@@ -41,8 +41,9 @@ pub async fn run(client: &Client, text: &str) -> anyhow::Result<String> {
 /// The digits that were given, in lower case.
 fn beginning(text: &str, prefix: &str) -> Result<String, Stop> {
     let digits = text.strip_prefix(prefix).unwrap_or(text).to_ascii_lowercase();
-    let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    if digits.len() < SHORTEST || !plain {
+    let of_uuid = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let of_ulid = digits.bytes().all(|byte| byte.is_ascii_alphanumeric() && !b"ilou".contains(&byte));
+    if digits.len() < SHORTEST || !(of_uuid || of_ulid) {
         let kind = prefix.trim_end_matches('_');
         let message = format!("{text:?} is neither the id of a {kind} nor the beginning of one");
         return Err(Stop::usage(message).hint(format!("give at least {SHORTEST} digits")));
@@ -86,7 +87,7 @@ mod tests {
         }
         let other = beginning("018c385b", "task_").unwrap();
         assert!(!fits(&other, &id.to_string(), &id.to_ulid_text()));
-        for text in ["", "018", "task_01h", "not an id"] {
+        for text in ["", "018", "task_01h", "not an id", "no-id", "run_01HGW5"] {
             assert!(beginning(text, "task_").is_err(), "{text}");
         }
     }

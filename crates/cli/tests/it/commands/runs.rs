@@ -102,7 +102,7 @@ async fn a_bad_run_is_refused_with_its_entry_and_field() {
     let site = Site::new().await;
     for (text, says) in [
         ("tasks: [{key: a, queue: q, operator: op, depends_on: [b]}]", "tasks[0].depends_on[0]"),
-        ("tasks: [{key: a, queue: q, operator: op, depends_on: [a]}]", "circle"),
+        ("tasks: [{key: a, queue: q, operator: op, depends_on: [a]}]", "cycle"),
         ("tasks: []", "1 to 10000"),
         ("tasks: 5", "is not a valid run file"),
         ("{\"tasks\":", "is not a valid run file"),
@@ -205,7 +205,7 @@ async fn a_file_that_is_no_run_is_refused_with_its_place() {
         assert!(output.stderr.contains(said), "{text}: {output:?}");
     };
     let task = |more: &str| format!("tasks:\n  - {{key: a, queue: q, operator: o{more}}}\n");
-    refused(&task(", depend_on: [b]"), "tasks[0]: `depend_on` is not a field of a task; did you mean `depends_on`?")
+    refused(&task(", depend_on: [b]"), "tasks[0].depend_on: unknown field `depend_on`; did you mean `depends_on`?")
         .await;
     refused(&task(", timeout_ms: long"), "tasks[0].timeout_ms: invalid type").await;
     refused(&task(", key: b"), "duplicate mapping key: key at line 2").await;

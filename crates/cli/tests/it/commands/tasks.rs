@@ -32,6 +32,8 @@ async fn a_task_is_submitted_and_looked_at() {
         ])
         .await;
     let shown = site.json(&["task", "show", &id]).await;
+    assert_eq!(site.json(&["task", "show", &id[..8]]).await, shown, "the beginning of an id is enough");
+    assert_eq!(code(&site.run(&["task", "show", "00000000"]).await), 3);
     assert_eq!((&shown["state"], &shown["priority"], &shown["max_attempts"]), (&json!("Ready"), &json!(2), &json!(5)));
     assert_eq!((&shown["tags"], &shown["payload"]), (&json!({"team": "etl"}), &json!({"day": "2025-01-15"})));
 
