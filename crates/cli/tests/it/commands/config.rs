@@ -57,7 +57,7 @@ async fn lint_ends_with_what_it_found() {
     let production = lint(&home, &failing, true).await;
     assert_eq!(code(&production), 1);
     assert_eq!(production.stderr, "config lint found 2 failing check(s)\n");
-    let expected = "[FAIL] rate_limit.enabled: callers may call as often as they like\n      fix: set rate_limit.enabled: true\n\
+    let expected = "[FAIL] rate_limit.enabled: callers have no rate limit\n      fix: set rate_limit.enabled: true\n\
                     [FAIL] rate_limit.capacity: ";
     assert!(production.stdout.contains(expected), "{}", production.stdout);
     let elsewhere = lint(&home, &failing, false).await;

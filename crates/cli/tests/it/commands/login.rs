@@ -123,7 +123,7 @@ async fn a_stored_key_goes_to_its_server_and_to_no_other() {
     assert_eq!(other.seen()[0].header("x-api-key"), None);
 
     let logout = home.run(&["logout", "--server", &own.url]).await;
-    assert!(logout.stdout.contains("forgotten"), "{logout:?}");
+    assert!(logout.stdout.contains("Removed the stored key"), "{logout:?}");
     assert_eq!(code(&home.run(&["whoami", "--server", &own.url]).await), 4);
     assert!(home.run(&["logout", "--server", &own.url]).await.stdout.starts_with("No key is stored"));
 }

@@ -161,7 +161,7 @@ async fn wrong_input_is_refused_with_the_right_code() {
         (&["task", "show", unknown][..], 3, "task_not_found"),
         (&["task", "watch", unknown], 3, "task_not_found"),
         (&["task", "cancel", unknown], 3, "task_not_found"),
-        (&["task", "show", "no-id"], 2, "not an id"),
+        (&["task", "show", "no id"], 2, "is neither the id of a task"),
         (&["task", "submit", "q"], 2, "required"),
         (&["task", "submit", "q", "echo", "--payload", "{a:1}"], 2, "--payload is not JSON"),
         (&["task", "submit", "q", "echo", "--payload", "@/nowhere"], 2, "could not be read"),
