@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::duty::{self, Duties, Duty};
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::{replicas, sweep};
+use crate::{effects, replicas};
 
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(retention(Arc::clone(shared)));
     tasks.spawn(identity(Arc::clone(shared)));
     for (transport, _) in shared.config.transports.configured() {
-        tasks.spawn(sweep::sweeper(Arc::clone(shared), transport));
+        tasks.spawn(effects::sweeper(Arc::clone(shared), transport));
     }
 }
 

@@ -153,7 +153,7 @@ impl Engine {
     async fn with_messages(&self, claimed: Claimed) -> Claimed {
         let mut handed = Handed { lane: &self.shared.work, claimed };
         let grants = handed.claimed.grants.iter_mut();
-        self.shared.outbox.names(grants.filter(|g| g.transport.is_external() && g.receipt.is_none())).await;
+        self.shared.effects.names(grants.filter(|g| g.transport.is_external() && g.receipt.is_none())).await;
         std::mem::take(&mut handed.claimed)
     }
 }

@@ -22,14 +22,13 @@ use tokio_util::task::TaskTracker;
 use crate::background;
 use crate::claims::KnownWorkers;
 use crate::duty::{Duties, Duty};
+use crate::effects::{self, Effects, Transports};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
 use crate::lane::{self, LaneQueue};
 use crate::numbers::NumberPool;
-use crate::outbox::{self, Outbox, Transports};
 use crate::random::random_bits;
 use crate::replicas::Telling;
-use crate::sweep;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -46,7 +45,7 @@ pub struct EngineConfig {
     pub default_transport: Transport,
     /// How often what transports hold is compared with the store.
     pub sweep_every: Duration,
-    /// How often a wake-up that a transport refuses is tried.
+    /// How often an effect that is refused is tried.
     pub outbox_tries: u32,
     /// How many deliveries of pushed tasks may be under way at once, over all queues.
     pub max_deliveries_in_flight: usize,
@@ -94,7 +93,7 @@ pub struct Shared {
     pub work: LaneQueue,
     pub heartbeat: LaneQueue,
     pub waiters: Waiters,
-    pub outbox: Outbox,
+    pub effects: Effects,
     /// Wake-ups should be swept now.
     pub sweep: watch::Sender<()>,
     pub known_workers: KnownWorkers,
@@ -133,8 +132,8 @@ impl Shared {
                 self.tell(|| Notice::Ready { queue: Arc::clone(queue), tasks: left });
             }
         }
-        self.outbox.publish(done.outbox);
-        self.outbox.settle(done.settled);
+        self.effects.perform(done.effects);
+        self.effects.settle(done.settled);
         for queue in &done.freed {
             self.waiters.freed(queue);
         }
@@ -208,8 +207,9 @@ impl Engine {
             tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease expires before the grace ends");
         }
         store.set_default_transport(config.default_transport);
-        let (outbox, ends) = Outbox::new(&config.transports);
-        let duties = Duties::without(&sweep::beyond(&config.transports));
+        let sweep = watch::Sender::new(());
+        let (effects, ends) = Effects::new(&config.transports, &sweep);
+        let duties = Duties::without(&effects::beyond(&config.transports));
         duties.renew(&*store).await?;
         let committers = store.committers();
         let shared = Arc::new(Shared {
@@ -219,8 +219,8 @@ impl Engine {
             work: LaneQueue::new(Lane::Work),
             heartbeat: LaneQueue::new(Lane::Heartbeat),
             waiters: Waiters::default(),
-            outbox,
-            sweep: watch::Sender::new(()),
+            effects,
+            sweep,
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
@@ -239,7 +239,7 @@ impl Engine {
         }
         tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Heartbeat));
         background::start(&shared, &tasks);
-        outbox::start(&shared, ends, &tasks);
+        effects::start(&shared, ends, &tasks);
         let deliveries = TaskTracker::new();
         tasks.close();
         deliveries.close();

@@ -40,7 +40,8 @@ pub use outbox::{
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};
-pub use tenure_core::batch::{Done, OutboxItem, Settled};
+pub use tenure_core::batch::{Done, Settled};
+pub use tenure_core::effect::DueEffect;
 pub use tenure_core::retention::{Pruned, Retention};
 
 use std::sync::Arc;

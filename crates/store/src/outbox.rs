@@ -1,15 +1,17 @@
-//! Wake-ups that have to leave the store.
+//! Effects that have to leave the store.
 //!
-//! A row is written by the batch that made its task ready, and goes with the batch that ended the task or enqueued it
-//! again. In between it is *waiting* to be published, *published* under the name that the transport gave it, or *failed*
-//! for good. Whoever wants to publish a waiting row takes it for a while; if that one dies, the while passes and another
-//! takes it. So a wake-up is published at least once.
+//! A row is written by the batch that causes the effect. It is *waiting* until its effect was performed, or *failed* for
+//! good. A process that wants to perform a waiting row takes it for a limited time; if the process dies, the time passes
+//! and another one takes it. So an effect is performed at least once. Its row then goes.
+//!
+//! The row of a wake-up ([`EffectKind::EnqueueTask`]) stays, *published* under the name that the transport gave it, until
+//! the batch that ends its task or enqueues it again removes it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::batch::OutboxItem;
+use tenure_core::effect::{DueEffect, EffectKind};
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -20,10 +22,10 @@ use crate::model::Page;
 /// For how long a new row is its maker's, who publishes it right after the commit.
 pub const MAKERS_OWN_MS: DurationMs = 5_000;
 
-/// What to do with a row that could not be published.
+/// What to do with a row whose effect could not be performed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOff {
-    pub message: i64,
+    pub id: i64,
     pub error: String,
     pub next: NextTry,
 }
@@ -172,31 +174,35 @@ pub struct PublishedWake {
     pub ready: bool,
 }
 
-/// The part of a store that keeps wake-ups which leave the process.
+/// The part of a store that keeps effects until they were performed.
 #[async_trait]
 pub trait OutboxStore {
-    /// Takes up to `limit` waiting rows of this transport whose time has come, oldest first, for `hold_ms`. A crash
+    /// Takes up to `limit` waiting rows of this kind and key that are due, oldest first, for `hold_ms`. A crash
     /// afterwards delays them by that long.
-    async fn take_outbox(
+    async fn take_effects(
         &self,
-        transport: Transport,
+        kind: EffectKind,
+        key: &str,
         limit: usize,
         hold_ms: DurationMs,
-    ) -> Result<Vec<OutboxItem>, StoreError>;
+    ) -> Result<Vec<DueEffect>, StoreError>;
+
+    /// Removes rows: their effects were performed, or nobody needs them. A crash before it performs them again.
+    async fn effects_done(&self, ids: &[i64]) -> Result<(), StoreError>;
 
     /// Notes under which names rows were published, also those that were published before. Gives the rows that are gone:
     /// their tasks are over, and so is what was published. A crash before it publishes them again.
     async fn outbox_published(&self, published: &[(i64, Arc<str>)]) -> Result<Vec<i64>, StoreError>;
 
-    /// Notes what could not be published. A crash before it leaves the rows to be taken when their time comes.
-    async fn put_off_outbox(&self, rows: &[PutOff]) -> Result<(), StoreError>;
+    /// Records what could not be performed. A crash before it leaves the rows to be taken when their time comes.
+    async fn put_off_effects(&self, rows: &[PutOff]) -> Result<(), StoreError>;
 
     async fn outbox(&self, filter: &OutboxFilter) -> Result<Page<OutboxView>, StoreError>;
 
     /// Failed rows wait again, as if they had never been tried. Gives how many.
     async fn retry_outbox(&self, which: &OutboxRetry) -> Result<u64, StoreError>;
 
-    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag, StoreError>;
+    async fn outbox_lag(&self, kind: EffectKind, key: &str) -> Result<OutboxLag, StoreError>;
 
     /// Queues whose wake-ups leave the process.
     async fn external_queues(&self) -> Result<Vec<ExternalQueue>, StoreError>;
@@ -216,9 +222,6 @@ pub trait OutboxStore {
         after: i64,
         limit: usize,
     ) -> Result<Vec<CheckedWake>, StoreError>;
-
-    /// Removes rows that nobody needs. What is needed after all gets a row by the next feed.
-    async fn drop_outbox(&self, messages: &[i64]) -> Result<(), StoreError>;
 
     /// Rows of a queue that were published at least `age_ms` ago, behind `after`, in order.
     async fn published_outbox(

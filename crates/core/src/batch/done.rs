@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{OutboxWake, Outcome, World, Writes};
+use super::{Outcome, World, Writes};
 use crate::command::claim::{Grant, NotGranted, NotGrantedReason};
 use crate::command::{Answer, Command};
+use crate::effect::DueEffect;
 use crate::event::FactKind;
-use crate::id::{Seq, TaskId};
+use crate::id::Seq;
 use crate::queue::{QueueId, Transport};
 use crate::task::Body;
 use crate::time::Timestamp;
@@ -54,24 +55,12 @@ pub struct Done {
     pub next_due: Option<Timestamp>,
     /// How many facts of each kind were recorded.
     pub facts: HashMap<FactKind, u64>,
-    /// Wake-ups that have to leave the process. They are in the outbox, and this process publishes them first.
-    pub outbox: Vec<OutboxItem>,
-    /// Such wake-ups that are over.
+    /// Effects that are due. They are in the outbox, and this process performs them first.
+    pub effects: Vec<DueEffect>,
+    /// Wake-ups in the outbox that are over.
     pub settled: Vec<Settled>,
     /// When the batch was decided.
     pub now: Timestamp,
-}
-
-/// A wake-up to publish.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxItem {
-    /// The number of the enqueue; it names the row, and is the same however often it is published.
-    pub message: i64,
-    pub task: TaskId,
-    pub queue: Arc<str>,
-    pub transport: Transport,
-    /// How often it was refused.
-    pub tries: u32,
 }
 
 /// A wake-up that is over, and the name under which it was published.
@@ -130,9 +119,13 @@ impl World {
         let name = |id: QueueId| self.queue(id).map(|queue| Arc::clone(&queue.name));
         left.answer(commands, &mut outcomes, &saved);
         let writes = &write.writes;
-        let outbox = writes.wakes.iter().filter_map(|wake| {
-            let OutboxWake { message, task, transport, .. } = *wake;
-            Some(OutboxItem { message, task, queue: name(wake.queue)?, transport, tries: 0 })
+        let effects = writes.effects.iter().filter(|effect| effect.due_at <= self.now).map(|effect| DueEffect {
+            id: effect.id,
+            kind: effect.action.kind(),
+            key: effect.action.key().into(),
+            body: effect.action.body().into(),
+            queue: effect.action.subject().and_then(|(_, queue)| name(queue)),
+            tries: 0,
         });
         let settled = saved.settled.into_iter().filter_map(|wake| {
             let RemovedWake { message, queue, transport, receipt } = wake;
@@ -149,7 +142,7 @@ impl World {
             freed: freed.collect(),
             next_due: writes.tasks.schedule.iter().map(|(_, waiting)| waiting.at).min(),
             facts,
-            outbox: outbox.collect(),
+            effects: effects.collect(),
             settled: settled.collect(),
             now: self.now,
             outcomes,

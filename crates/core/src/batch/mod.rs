@@ -19,12 +19,12 @@ mod writes;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-pub use done::{Done, OutboxItem, RemovedWake, Saved, Settled, Write};
+pub use done::{Done, RemovedWake, Saved, Settled, Write};
 pub use keys::{IdempotencyScope, KeyOwner};
 pub use load::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, WorkerLoad};
 pub use runs::{KnownRun, RunLoad, RunWrites};
 pub use session::Session;
-pub use writes::{Counts, OutboxWake, QueueWrites, RedriveProgress, TaskWrites, Writes};
+pub use writes::{Counts, QueueWrites, RedriveProgress, TaskWrites, Writes};
 
 use crate::attempt::ClosedAttempt;
 use crate::command::{

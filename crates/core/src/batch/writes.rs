@@ -7,10 +7,12 @@ use super::runs::RunWrites;
 use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, hello};
+use crate::effect::{Action, Effect};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
 use crate::queue::{Queue, QueueId, Transport};
 use crate::task::{Blocked, Body, Finished, Place, Running, Waiting};
+use crate::time::Timestamp;
 
 /// What a batch has changed, by part. Within a part, deletes come before inserts: a row that changed inside its table is
 /// deleted and inserted again.
@@ -22,9 +24,9 @@ pub struct Writes {
     pub hellos: Vec<hello::Hello>,
     pub redrives: Vec<RedriveProgress>,
     pub facts: Vec<Fact>,
-    /// Wake-ups that have to leave the process.
-    pub wakes: Vec<OutboxWake>,
-    /// Messages of such wake-ups that are over: their task has ended, or was enqueued again.
+    /// What is to happen outside the store.
+    pub effects: Vec<Effect>,
+    /// Wake-ups in the outbox that are over: their task has ended, or was enqueued again.
     pub settled: Vec<i64>,
 }
 
@@ -55,15 +57,6 @@ pub struct QueueWrites {
     /// Queues whose fairness key changed: their waiting rows get new values.
     pub refair: Vec<QueueId>,
     pub counts: HashMap<QueueId, Counts>,
-}
-
-/// The wake-up of a task that became ready in a queue whose wake-ups leave the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutboxWake {
-    pub message: i64,
-    pub task: TaskId,
-    pub queue: QueueId,
-    pub transport: Transport,
 }
 
 /// How the number of rows per place changes.
@@ -146,7 +139,7 @@ impl World {
             writes.queues.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
             let transport = self.queues.get(&task.place.queue()).map_or(Transport::Embedded, |q| q.queue.transport);
             if transport.is_external() {
-                writes.wake_up(task.id, transport, original.as_ref(), &task.place);
+                writes.wake_up(task.id, transport, original.as_ref(), &task.place, self.now);
             }
             if taken {
                 original = None;
@@ -180,7 +173,7 @@ impl QueueCell {
 
 impl Writes {
     /// At most one wake-up per task is live: that of its last enqueue, from then on until the task ends.
-    fn wake_up(&mut self, id: TaskId, transport: Transport, original: Option<&Place>, place: &Place) {
+    fn wake_up(&mut self, id: TaskId, transport: Transport, original: Option<&Place>, place: &Place, now: Timestamp) {
         let live = |place: &Place| match place {
             Place::Ready(waiting) => Some(waiting.message),
             Place::Running(running) => Some(running.message),
@@ -192,7 +185,8 @@ impl Writes {
         }
         self.settled.extend(before);
         if let Place::Ready(waiting) = place {
-            self.wakes.push(OutboxWake { message: waiting.message, task: id, queue: waiting.queue, transport });
+            let action = Action::EnqueueTask { task: id, queue: waiting.queue, transport };
+            self.effects.push(Effect { id: waiting.message, due_at: now, action });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Wake-ups that leave the process.
+//! Effects that leave the process.
 //!
 //! Rows are locked with `SKIP LOCKED`: a row that a batch holds is about to go, and waiting for it here could turn into
 //! a ring.
@@ -7,12 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::batch::{OutboxItem, OutboxWake, RemovedWake};
+use tenure_core::batch::RemovedWake;
+use tenure_core::effect::{DueEffect, Effect, EffectKind, enqueued_task};
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::columns::Columns;
 use super::conn::{Conn, failed};
@@ -29,15 +29,17 @@ use crate::outbox::{
 type Result<T> = std::result::Result<T, StoreError>;
 
 /// New rows of a batch.
-pub fn columns(wakes: &[OutboxWake], now: Timestamp) -> Columns<'static> {
+pub fn columns(effects: &[Effect], now: Timestamp) -> Columns<'_> {
+    let subject = |effect: &Effect| effect.action.subject();
     vec![
-        Box::new(wakes.iter().map(|wake| wake.message).collect::<Vec<_>>()),
-        Box::new(wakes.iter().map(|wake| wake.transport.as_str()).collect::<Vec<_>>()),
-        Box::new(wakes.iter().map(|wake| wake.queue.0).collect::<Vec<_>>()),
-        Box::new(wakes.iter().map(|wake| wake.task.seq().0).collect::<Vec<_>>()),
-        Box::new(wakes.iter().map(|wake| Uuid::from_u128(wake.task.as_u128())).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| effect.id).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| effect.action.kind().as_str()).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| effect.action.key()).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| effect.action.body()).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| subject(effect).map(|(_, queue)| queue.0)).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| subject(effect).map(|(task, _)| task.seq().0)).collect::<Vec<_>>()),
+        Box::new(effects.iter().map(|effect| Time(effect.due_at.plus(MAKERS_OWN_MS))).collect::<Vec<_>>()),
         Box::new(Time(now)),
-        Box::new(Time(now.plus(MAKERS_OWN_MS))),
     ]
 }
 
@@ -51,19 +53,20 @@ pub fn receipt(row: &Row) -> rows::Result<(i64, Arc<str>)> {
 }
 
 fn task(row: &Row, column: usize) -> rows::Result<TaskId> {
-    Ok(TaskId::from_u128(row.try_get::<_, Uuid>(column)?.as_u128()))
+    Ok(enqueued_task(row.try_get(column)?).unwrap_or(TaskId::from_u128(0)))
 }
 
 fn count(row: &Row, column: usize) -> rows::Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0))
 }
 
-fn item(row: &Row) -> rows::Result<OutboxItem> {
-    Ok(OutboxItem {
-        message: row.try_get(0)?,
-        task: task(row, 1)?,
-        queue: rows::text(row, 2)?,
-        transport: rows::transport(row.try_get(3)?),
+fn due(row: &Row, kind: EffectKind) -> rows::Result<DueEffect> {
+    Ok(DueEffect {
+        id: row.try_get(0)?,
+        kind,
+        key: rows::text(row, 1)?,
+        body: rows::text(row, 2)?,
+        queue: rows::text_if(row, 3)?,
         tries: row.try_get::<_, i32>(4)?.unsigned_abs(),
     })
 }
@@ -116,13 +119,27 @@ impl Postgres {
 
 #[async_trait]
 impl OutboxStore for Postgres {
-    async fn take_outbox(&self, transport: Transport, limit: usize, hold_ms: DurationMs) -> Result<Vec<OutboxItem>> {
-        self.outbox_write("take wake-ups", async |conn, now| {
-            let (limit, until) = (limit as i64, now.plus(hold_ms));
-            let found = query(conn, sql::OUTBOX_TAKE, &[&Time(now), &transport.as_str(), &limit, &Time(until)]).await?;
-            let mut items = found.iter().map(item).collect::<rows::Result<Vec<_>>>()?;
-            items.sort_unstable_by_key(|item| item.message);
-            Ok(items)
+    async fn take_effects(
+        &self,
+        kind: EffectKind,
+        key: &str,
+        limit: usize,
+        hold_ms: DurationMs,
+    ) -> Result<Vec<DueEffect>> {
+        self.outbox_write("take effects", async |conn, now| {
+            let (limit, until) = (limit as i64, Time(now.plus(hold_ms)));
+            let found = query(conn, sql::OUTBOX_TAKE, &[&Time(now), &kind.as_str(), &key, &limit, &until]).await?;
+            let mut effects = found.iter().map(|row| due(row, kind)).collect::<rows::Result<Vec<_>>>()?;
+            effects.sort_unstable_by_key(|effect| effect.id);
+            Ok(effects)
+        })
+        .await
+    }
+
+    async fn effects_done(&self, ids: &[i64]) -> Result<()> {
+        self.outbox_write("remove effects", async |conn, _| {
+            query(conn, sql::OUTBOX_DONE, &[&ids]).await?;
+            Ok(())
         })
         .await
     }
@@ -137,15 +154,15 @@ impl OutboxStore for Postgres {
         .await
     }
 
-    async fn put_off_outbox(&self, put_off: &[PutOff]) -> Result<()> {
-        self.outbox_write("put wake-ups off", async |conn, now| {
-            let messages: Vec<i64> = put_off.iter().map(|row| row.message).collect();
+    async fn put_off_effects(&self, put_off: &[PutOff]) -> Result<()> {
+        self.outbox_write("put effects off", async |conn, now| {
+            let ids: Vec<i64> = put_off.iter().map(|row| row.id).collect();
             let due: Vec<Option<Time>> = put_off.iter().map(|row| row.next.due(now).map(Time)).collect();
             let failed: Vec<Option<Time>> =
                 put_off.iter().map(|row| (row.next == NextTry::Never).then_some(Time(now))).collect();
             let tried: Vec<i32> = put_off.iter().map(|row| row.next.tried()).collect();
             let errors: Vec<&str> = put_off.iter().map(|row| &*row.error).collect();
-            query(conn, sql::OUTBOX_PUT_OFF, &[&messages, &due, &failed, &tried, &errors]).await?;
+            query(conn, sql::OUTBOX_PUT_OFF, &[&ids, &due, &failed, &tried, &errors]).await?;
             Ok(())
         })
         .await
@@ -173,9 +190,9 @@ impl OutboxStore for Postgres {
         .await
     }
 
-    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag> {
+    async fn outbox_lag(&self, kind: EffectKind, key: &str) -> Result<OutboxLag> {
         self.outbox_read("measure the outbox", async |conn, now| {
-            let row = &query(conn, sql::OUTBOX_LAG, &[&transport.as_str()]).await?[0];
+            let row = &query(conn, sql::OUTBOX_LAG, &[&kind.as_str(), &key]).await?[0];
             let oldest_ms = rows::time_if(row, 2)?.map_or(0, |oldest| now.since(oldest).max(0));
             Ok(OutboxLag { waiting: count(row, 0)?, failed: count(row, 1)?, oldest_ms })
         })
@@ -241,14 +258,6 @@ impl OutboxStore for Postgres {
                 Ok(CheckedWake { message: row.try_get(0)?, receipt: rows::text_if(row, 1)?, needed: row.try_get(2)? })
             });
             checked.collect()
-        })
-        .await
-    }
-
-    async fn drop_outbox(&self, messages: &[i64]) -> Result<()> {
-        self.outbox_write("drop wake-ups without a task", async |conn, _| {
-            query(conn, sql::OUTBOX_SETTLE, &[&messages]).await?;
-            Ok(())
         })
         .await
     }

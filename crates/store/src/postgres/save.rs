@@ -141,7 +141,7 @@ async fn steps<'a>(
     rows("write facts", sql::EVENT_INSERT, !w.facts.is_empty(), &|| {
         vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
     });
-    rows("insert wake-ups", sql::OUTBOX_INSERT, !w.wakes.is_empty(), &|| outbox::columns(&w.wakes, now));
+    rows("insert effects", sql::OUTBOX_INSERT, !w.effects.is_empty(), &|| outbox::columns(&w.effects, now));
     for run in &w.runs.new {
         plan.push(("insert a run", sql::RUN_INSERT, runs::new_run(run)));
     }

@@ -311,16 +311,17 @@ CREATE TABLE run_edges (
     PRIMARY KEY (upstream, downstream)
 );
 
--- Wake-ups to send. A wake-up has a row while it is live: from the enqueue of its task until the task ends or is
--- enqueued again. `due_at` is when a publisher may take the row. Taking it moves `due_at` on, so a crash delays a row
--- and loses none.
+-- Effects to perform outside the store, written with the change that causes them. `due_at` is when a row may be taken.
+-- Taking it moves `due_at` on, so a crash delays a row and loses none. The row goes when the effect was performed. A
+-- wake-up (`enqueue_task`) keeps its row while it is live: until its task ends or is enqueued again.
 CREATE TABLE outbox (
-    message      bigint PRIMARY KEY,
-    kind         text NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
-    transport    text NOT NULL,
-    queue_id     int NOT NULL,
-    seq          bigint NOT NULL,
-    id           uuid NOT NULL,
+    id           bigint PRIMARY KEY,
+    kind         text NOT NULL,
+    -- Where the effect goes: for wake-ups the transport.
+    key          text NOT NULL,
+    body         text NOT NULL,
+    queue_id     int,
+    seq          bigint,
     created_at   timestamptz NOT NULL,
     due_at       timestamptz,
     tries        int NOT NULL DEFAULT 0,
@@ -328,7 +329,7 @@ CREATE TABLE outbox (
     failed_at    timestamptz,
     published_at timestamptz,
     receipt      text,
-    -- Waiting, published, or given up.
+    -- Waiting, published, or failed for good.
     CHECK ((due_at IS NOT NULL)::int + (published_at IS NOT NULL)::int + (failed_at IS NOT NULL)::int = 1),
     CHECK ((published_at IS NULL) = (receipt IS NULL))
 ) WITH (
@@ -336,9 +337,9 @@ CREATE TABLE outbox (
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_failed ON outbox (transport, (message + 0)) WHERE failed_at IS NOT NULL;
-CREATE INDEX outbox_by_queue ON outbox (queue_id, (message + 0));
+CREATE INDEX outbox_due ON outbox (kind, key, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (kind, key, (id + 0)) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_by_queue ON outbox (queue_id, (id + 0));
 
 -- The server's clock in milliseconds. Tests freeze and move it.
 CREATE FUNCTION store_now(frozen timestamptz, ahead_ms bigint) RETURNS timestamptz LANGUAGE sql AS

@@ -1,11 +1,12 @@
-//! Wake-ups that leave the process.
+//! Effects that leave the process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tenure_core::batch::{OutboxItem, OutboxWake, RemovedWake};
+use tenure_core::batch::RemovedWake;
+use tenure_core::effect::{DueEffect, Effect, EffectKind, enqueued_task};
 use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
@@ -20,17 +21,19 @@ use crate::outbox::{
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-pub fn insert(tx: &Connection, wakes: &[OutboxWake], now: Timestamp) -> rusqlite::Result<()> {
+pub fn insert(tx: &Connection, effects: &[Effect], now: Timestamp) -> rusqlite::Result<()> {
     let mut statement = tx.prepare_cached(sql::OUTBOX_INSERT)?;
-    for wake in wakes {
+    for Effect { id, due_at, action } in effects {
+        let subject = action.subject();
         statement.execute(params![
-            wake.message,
-            wake.transport.as_str(),
-            wake.queue.0,
-            wake.task.seq().0,
-            wake.task.as_u128().to_be_bytes(),
+            id,
+            action.kind().as_str(),
+            action.key(),
+            action.body(),
+            subject.map(|(_, queue)| queue.0),
+            subject.map(|(task, _)| task.seq().0),
             now.as_millis(),
-            now.plus(MAKERS_OWN_MS).as_millis(),
+            due_at.plus(MAKERS_OWN_MS).as_millis(),
         ])?;
     }
     Ok(())
@@ -62,21 +65,16 @@ fn transport(row: &Row<'_>, column: usize) -> rusqlite::Result<Transport> {
 }
 
 fn task(row: &Row<'_>, column: usize) -> rusqlite::Result<TaskId> {
-    row.get::<_, [u8; 16]>(column).map(|bytes| TaskId::from_u128(u128::from_be_bytes(bytes)))
+    let body: String = row.get(column)?;
+    Ok(enqueued_task(&body).unwrap_or(TaskId::from_u128(0)))
 }
 
 fn time_if(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     row.get::<_, Option<i64>>(column).map(|millis| millis.map(Timestamp::from_millis))
 }
 
-fn item(row: &Row<'_>) -> rusqlite::Result<OutboxItem> {
-    Ok(OutboxItem {
-        message: row.get(0)?,
-        task: task(row, 1)?,
-        queue: row.get(2)?,
-        transport: transport(row, 3)?,
-        tries: row.get(4)?,
-    })
+fn due(row: &Row<'_>, kind: EffectKind) -> rusqlite::Result<DueEffect> {
+    Ok(DueEffect { id: row.get(0)?, kind, key: row.get(1)?, body: row.get(2)?, queue: row.get(3)?, tries: row.get(4)? })
 }
 
 fn view(row: &Row<'_>) -> rusqlite::Result<OutboxView> {
@@ -106,25 +104,42 @@ fn json<T: serde::Serialize>(values: &[T]) -> String {
 
 #[async_trait]
 impl OutboxStore for Sqlite {
-    async fn take_outbox(&self, transport: Transport, limit: usize, hold_ms: DurationMs) -> Result<Vec<OutboxItem>> {
-        let now = self.clock.read_process().now;
+    async fn take_effects(
+        &self,
+        kind: EffectKind,
+        key: &str,
+        limit: usize,
+        hold_ms: DurationMs,
+    ) -> Result<Vec<DueEffect>> {
+        let (now, key) = (self.clock.read_process().now, Arc::<str>::from(key));
         // Most of the time there is nothing, and a look needs no turn of the writer.
-        let due = self.read("look for wake-ups", move |conn| {
-            conn.prepare_cached(sql::OUTBOX_DUE)?.exists(params![now.as_millis(), transport.as_str(), 1])
+        let looked = Arc::clone(&key);
+        let found = self.read("look for effects", move |conn| {
+            conn.prepare_cached(sql::OUTBOX_DUE)?.exists(params![now.as_millis(), kind.as_str(), looked, 1])
         });
-        if !due.await? {
+        if !found.await? {
             return Ok(Vec::new());
         }
-        self.write("take wake-ups", move |tx| {
-            let mut due = tx.prepare_cached(sql::OUTBOX_DUE)?;
-            let items = due.query_map(params![now.as_millis(), transport.as_str(), limit as i64], item)?;
-            let mut items = items.collect::<rusqlite::Result<Vec<_>>>()?;
+        self.write("take effects", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_DUE)?;
+            let params = params![now.as_millis(), kind.as_str(), key, limit as i64];
+            let mut effects =
+                statement.query_map(params, |row| due(row, kind))?.collect::<rusqlite::Result<Vec<_>>>()?;
             let mut hold = tx.prepare_cached(sql::OUTBOX_HOLD)?;
-            for item in &items {
-                hold.execute(params![item.message, now.plus(hold_ms).as_millis()])?;
+            for effect in &effects {
+                hold.execute(params![effect.id, now.plus(hold_ms).as_millis()])?;
             }
-            items.sort_unstable_by_key(|item| item.message);
-            Ok(items)
+            effects.sort_unstable_by_key(|effect| effect.id);
+            Ok(effects)
+        })
+        .await
+    }
+
+    async fn effects_done(&self, ids: &[i64]) -> Result<()> {
+        let ids = ids.to_vec();
+        self.write("remove effects", move |tx| {
+            let mut statement = tx.prepare_cached(sql::OUTBOX_DONE)?;
+            ids.iter().try_for_each(|id| statement.execute([id]).map(drop))
         })
         .await
     }
@@ -144,14 +159,14 @@ impl OutboxStore for Sqlite {
         .await
     }
 
-    async fn put_off_outbox(&self, rows: &[PutOff]) -> Result<()> {
+    async fn put_off_effects(&self, rows: &[PutOff]) -> Result<()> {
         let (rows, now) = (rows.to_vec(), self.clock.read_process().now);
-        self.write("put wake-ups off", move |tx| {
+        self.write("put effects off", move |tx| {
             let mut statement = tx.prepare_cached(sql::OUTBOX_PUT_OFF)?;
             for row in &rows {
                 let failed_at = (row.next == NextTry::Never).then(|| now.as_millis());
                 let due_at = row.next.due(now).map(Timestamp::as_millis);
-                statement.execute(params![row.message, due_at, failed_at, row.next.tried(), row.error])?;
+                statement.execute(params![row.id, due_at, failed_at, row.next.tried(), row.error])?;
             }
             Ok(())
         })
@@ -181,10 +196,10 @@ impl OutboxStore for Sqlite {
         .await
     }
 
-    async fn outbox_lag(&self, transport: Transport) -> Result<OutboxLag> {
-        let now = self.clock.read_process().now;
+    async fn outbox_lag(&self, kind: EffectKind, key: &str) -> Result<OutboxLag> {
+        let (now, key) = (self.clock.read_process().now, key.to_owned());
         self.read("measure the outbox", move |conn| {
-            conn.prepare_cached(sql::OUTBOX_LAG)?.query_row([transport.as_str()], |row| {
+            conn.prepare_cached(sql::OUTBOX_LAG)?.query_row([kind.as_str(), &key], |row| {
                 let oldest_ms = time_if(row, 2)?.map_or(0, |oldest| now.since(oldest).max(0));
                 Ok(OutboxLag { waiting: count(row, 0)?, failed: count(row, 1)?, oldest_ms })
             })
@@ -265,11 +280,6 @@ impl OutboxStore for Sqlite {
             checked.collect()
         })
         .await
-    }
-
-    async fn drop_outbox(&self, messages: &[i64]) -> Result<()> {
-        let messages = messages.to_vec();
-        self.write("drop wake-ups without a task", move |tx| settle(tx, &messages).map(drop)).await
     }
 
     async fn published_outbox(

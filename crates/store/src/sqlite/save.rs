@@ -88,7 +88,7 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
     step("write the rest", &|| rest(tx, writes, now))?;
-    step("insert wake-ups", &|| outbox::insert(tx, &writes.wakes, now))?;
+    step("insert effects", &|| outbox::insert(tx, &writes.effects, now))?;
     faults.before("settle wake-ups")?;
     let settled = outbox::settle(tx, &writes.settled).map_err(|error| super::failed("write", error))?;
     faults.after("settle wake-ups")?;

@@ -289,16 +289,17 @@ CREATE TABLE run_edges (
     PRIMARY KEY (upstream, downstream)
 ) STRICT, WITHOUT ROWID;
 
--- Wake-ups to send. A wake-up has a row while it is live: from the enqueue of its task until the task ends or is
--- enqueued again. `due_at` is when a publisher may take the row. Taking it moves `due_at` on, so a crash delays a row
--- and loses none.
+-- Effects to perform outside the store, written with the change that causes them. `due_at` is when a row may be taken.
+-- Taking it moves `due_at` on, so a crash delays a row and loses none. The row goes when the effect was performed. A
+-- wake-up (`enqueue_task`) keeps its row while it is live: until its task ends or is enqueued again.
 CREATE TABLE outbox (
-    message      INTEGER PRIMARY KEY,
-    kind         TEXT NOT NULL DEFAULT 'enqueue_task' CHECK (kind = 'enqueue_task'),
-    transport    TEXT NOT NULL,
-    queue_id     INTEGER NOT NULL,
-    seq          INTEGER NOT NULL,
-    id           BLOB NOT NULL CHECK (length(id) = 16),
+    id           INTEGER PRIMARY KEY,
+    kind         TEXT NOT NULL,
+    -- Where the effect goes: for wake-ups the transport.
+    key          TEXT NOT NULL,
+    body         TEXT NOT NULL,
+    queue_id     INTEGER,
+    seq          INTEGER,
     created_at   INTEGER NOT NULL,
     due_at       INTEGER,
     tries        INTEGER NOT NULL DEFAULT 0,
@@ -306,13 +307,13 @@ CREATE TABLE outbox (
     failed_at    INTEGER,
     published_at INTEGER,
     receipt      TEXT,
-    -- Waiting, published, or given up.
+    -- Waiting, published, or failed for good.
     CHECK ((due_at IS NOT NULL) + (published_at IS NOT NULL) + (failed_at IS NOT NULL) = 1),
     CHECK ((published_at IS NULL) = (receipt IS NULL))
 ) STRICT;
-CREATE INDEX outbox_due ON outbox (transport, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_failed ON outbox (transport, message) WHERE failed_at IS NOT NULL;
-CREATE INDEX outbox_by_queue ON outbox (queue_id, message);
+CREATE INDEX outbox_due ON outbox (kind, key, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_failed ON outbox (kind, key, id) WHERE failed_at IS NOT NULL;
+CREATE INDEX outbox_by_queue ON outbox (queue_id, id);
 
 -- Leases on resources other than tasks. A released row stays as a tombstone: the generation of a resource only grows.
 CREATE TABLE leases (

@@ -1,8 +1,8 @@
 //! The outbox as admins see it. No transport is connected here: what is published and what fails is said by the test.
 
 use serde_json::{Value, json};
-use tenure_core::queue::Transport;
-use tenure_engine::store::{NextTry, OutboxItem, PutOff};
+use tenure_core::effect::{EffectKind, enqueued_task};
+use tenure_engine::store::{DueEffect, NextTry, PutOff};
 use tenure_server::Transports;
 
 use crate::cases;
@@ -30,14 +30,14 @@ async fn with_tasks(server: Server, count: usize) -> (Server, Vec<String>) {
 }
 
 /// Takes every waiting entry in hand, once their maker has had its time.
-async fn taken(server: &Server) -> Vec<OutboxItem> {
+async fn taken(server: &Server) -> Vec<DueEffect> {
     server.advance(tenure_engine::store::MAKERS_OWN_MS + 1_000);
-    server.engine.store().take_outbox(Transport::Redis, 1000, 60_000).await.unwrap()
+    server.engine.store().take_effects(EffectKind::EnqueueTask, "redis", 1000, 60_000).await.unwrap()
 }
 
-async fn put_off(server: &Server, item: &OutboxItem, next: NextTry) {
-    let row = PutOff { message: item.message, error: "WRONGTYPE the key holds no stream".to_owned(), next };
-    server.engine.store().put_off_outbox(&[row]).await.unwrap();
+async fn put_off(server: &Server, item: &DueEffect, next: NextTry) {
+    let row = PutOff { id: item.id, error: "WRONGTYPE the key holds no stream".to_owned(), next };
+    server.engine.store().put_off_effects(&[row]).await.unwrap();
 }
 
 async fn entries(server: &Server, query: &str) -> Vec<Value> {
@@ -67,7 +67,8 @@ async fn an_entry_is_shown_in_each_of_its_states(server: Server) {
     assert_eq!(shown, [expected(json!({"state": "waiting", "tries": 0, "due_at": entry["due_at"]}))]);
 
     let item = taken(&server).await.remove(0);
-    assert_eq!((item.task.to_string(), item.tries), (tasks[0].clone(), 0));
+    let task = enqueued_task(&item.body).unwrap();
+    assert_eq!((task.to_string(), item.tries), (tasks[0].clone(), 0));
     put_off(&server, &item, NextTry::Refused { after_ms: 1000 }).await;
     let waits = entries(&server, "").await.remove(0);
     let error = "WRONGTYPE the key holds no stream";
@@ -79,7 +80,7 @@ async fn an_entry_is_shown_in_each_of_its_states(server: Server) {
     let at = &failed["failed_at"];
     assert_eq!(failed, expected(json!({"state": "failed", "tries": 2, "error": error, "failed_at": at})));
 
-    server.engine.store().outbox_published(&[(item.message, "1-0".into())]).await.unwrap();
+    server.engine.store().outbox_published(&[(item.id, "1-0".into())]).await.unwrap();
     let published = entries(&server, "").await.remove(0);
     assert_eq!((&published["state"], &published["message_id"]), (&json!("published"), &json!("1-0")));
     assert!(time(&published["published_at"]) >= time(&known["created_at"]));
@@ -97,7 +98,7 @@ async fn entries_are_filtered_and_paged(server: Server) {
     server.submit(json!({"queue": "embedded"})).await;
     let items = taken(&server).await;
     put_off(&server, &items[0], NextTry::Never).await;
-    server.engine.store().outbox_published(&[(items[1].message, "1-0".into())]).await.unwrap();
+    server.engine.store().outbox_published(&[(items[1].id, "1-0".into())]).await.unwrap();
     let all = entries(&server, "").await;
     assert_eq!(all.len(), 6);
     assert!(ids(&all).windows(2).all(|pair| pair[0].len() < pair[1].len() || pair[0] < pair[1]), "{all:?}");

@@ -80,15 +80,15 @@ const NEVER: [(&str, &str); 14] = [
     (
         // What a queue left behind when it changed its transport, or began to push, is the sweep's.
         "a wake-up in the outbox is that of a task that waits or runs under it",
-        "SELECT o.message FROM outbox o JOIN queues q ON q.queue_id = o.queue_id AND q.transport = o.transport
-         WHERE NOT EXISTS (SELECT 1 FROM ready r WHERE r.seq = o.seq AND r.id = o.id AND r.message = o.message)
-             AND NOT EXISTS (SELECT 1 FROM running u WHERE u.seq = o.seq AND u.id = o.id AND u.message = o.message)",
+        "SELECT o.id FROM outbox o JOIN queues q ON q.queue_id = o.queue_id AND q.transport = o.key
+         WHERE NOT EXISTS (SELECT 1 FROM ready r WHERE r.seq = o.seq AND r.message = o.id)
+             AND NOT EXISTS (SELECT 1 FROM running u WHERE u.seq = o.seq AND u.message = o.id)",
     ),
     (
         "what is ready in a queue whose wake-ups leave the process has one in the outbox",
         "SELECT r.seq FROM ready r JOIN queues q ON q.queue_id = r.queue_id
          WHERE q.transport IS NOT NULL AND NOT EXISTS
-             (SELECT 1 FROM outbox o WHERE o.message = r.message AND o.transport = q.transport)",
+             (SELECT 1 FROM outbox o WHERE o.id = r.message AND o.key = q.transport)",
     ),
 ];
 

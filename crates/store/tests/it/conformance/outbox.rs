@@ -7,10 +7,12 @@ use tenure_core::Seq;
 use tenure_core::command::claim::{ClaimTask, NotGranted, NotGrantedReason};
 use tenure_core::command::submit::Submit;
 use tenure_core::command::{Answer, Command};
+use tenure_core::effect::EffectKind;
 use tenure_core::queue::Transport;
 use tenure_core::task::{End, Spec};
 use tenure_store::{
-    MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxItem, OutboxLag, OutboxRetry, OutboxState, OutboxView, PutOff, Settled,
+    Batch, DueEffect, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxLag, OutboxRetry, OutboxState, OutboxView, PutOff,
+    Settled,
 };
 
 use crate::common::{Fixture, after_start, make};
@@ -18,6 +20,7 @@ use crate::on_both_stores;
 
 on_both_stores!(
     a_ready_task_has_a_wake_up_from_its_enqueue_to_its_end,
+    a_batch_that_is_sent_again_writes_its_effects_once,
     an_embedded_queue_writes_none,
     a_new_queue_gets_the_default,
     a_retry_ends_one_wake_up_and_writes_another,
@@ -48,8 +51,8 @@ async fn rows(t: &Fixture) -> Vec<OutboxView> {
     t.store.outbox(&OutboxFilter { limit: 1_000, ..OutboxFilter::default() }).await.unwrap().items
 }
 
-async fn take(t: &Fixture) -> Vec<OutboxItem> {
-    t.store.take_outbox(Transport::Redis, 100, HOLD).await.unwrap()
+async fn take(t: &Fixture) -> Vec<DueEffect> {
+    t.store.take_effects(EffectKind::EnqueueTask, "redis", 100, HOLD).await.unwrap()
 }
 
 /// Publishes what waits, however fresh, under names made from its number.
@@ -70,9 +73,15 @@ async fn a_ready_task_has_a_wake_up_from_its_enqueue_to_its_end(t: &Fixture) {
     let row = rows(t).await.remove(0);
     assert_eq!((row.task, &*row.queue, row.transport, &*row.kind), (task.id, "q", Transport::Redis, "enqueue_task"));
     assert_eq!((row.state(), row.tries, row.due_at), (OutboxState::Waiting, 0, Some(after_start(MAKERS_OWN_MS))));
-    let item =
-        OutboxItem { message: row.message, task: task.id, queue: "q".into(), transport: Transport::Redis, tries: 0 };
-    assert_eq!(done.outbox, [item], "whoever made it is told, to publish it at once");
+    let item = DueEffect {
+        id: row.message,
+        kind: EffectKind::EnqueueTask,
+        key: "redis".into(),
+        body: format!("{:032x}", task.id.as_u128()).into(),
+        queue: Some("q".into()),
+        tries: 0,
+    };
+    assert_eq!(done.effects, [item], "whoever made it is told, to publish it at once");
 
     publish(t).await;
     let grant = t.claim_one("q").await;
@@ -89,12 +98,32 @@ async fn a_ready_task_has_a_wake_up_from_its_enqueue_to_its_end(t: &Fixture) {
     assert_eq!(done.settled, [settled]);
 }
 
+/// A row is known by what caused it. Of a batch whose commit got no answer there is one, however often it is sent.
+async fn a_batch_that_is_sent_again_writes_its_effects_once(t: &Fixture) {
+    external(t).await;
+    let tasks = t.tasks("q", 3).await;
+    let batch = t.batch(vec![Command::Submit(Submit { tasks, maker: None })]).await;
+    let first = t.execute(batch.clone()).await;
+    let written = rows(t).await;
+    assert_eq!(written.iter().map(|row| row.message).collect::<Vec<_>>(), ids(&first.effects));
+    t.execute(Batch { retrying: true, ..batch.clone() }).await;
+    assert_eq!(rows(t).await, written);
+    // The same batch on a store that never saw it makes the same ids.
+    let other = Fixture::new(t.kind).await;
+    external(&other).await;
+    assert_eq!(ids(&other.execute(batch).await.effects), ids(&first.effects));
+}
+
+fn ids(effects: &[DueEffect]) -> Vec<i64> {
+    effects.iter().map(|effect| effect.id).collect()
+}
+
 async fn an_embedded_queue_writes_none(t: &Fixture) {
     let done = {
         let submit = Submit { tasks: vec![t.task("q").await], maker: None };
         t.execute(t.batch(vec![Command::Submit(submit)]).await).await
     };
-    assert!(done.outbox.is_empty() && rows(t).await.is_empty());
+    assert!(done.effects.is_empty() && rows(t).await.is_empty());
     let grant = t.claim_one("q").await;
     assert_eq!((grant.transport, &grant.receipt), (Transport::Embedded, &None));
     let done = t.execute(t.batch(vec![make::complete(&grant, "1")]).await).await;
@@ -165,11 +194,11 @@ async fn takers_at_the_same_time_share_nothing(t: &Fixture) {
         tokio::spawn(async move {
             let mut all = Vec::new();
             loop {
-                let taken = store.take_outbox(Transport::Redis, 20, HOLD).await.unwrap();
+                let taken = store.take_effects(EffectKind::EnqueueTask, "redis", 20, HOLD).await.unwrap();
                 if taken.is_empty() {
                     return all;
                 }
-                all.extend(taken.into_iter().map(|item| item.message));
+                all.extend(taken.into_iter().map(|item| item.id));
             }
         })
     });
@@ -178,7 +207,7 @@ async fn takers_at_the_same_time_share_nothing(t: &Fixture) {
         all.extend(taker.await.unwrap());
     }
     // One that found only rows which others were just taking stops early; the rest are still there.
-    all.extend(take(t).await.into_iter().map(|item| item.message));
+    all.extend(take(t).await.into_iter().map(|item| item.id));
     all.sort_unstable();
     let taken = all.len();
     all.dedup();
@@ -191,8 +220,8 @@ async fn only_the_transport_that_is_asked_for_is_taken(t: &Fixture) {
     t.store.set_default_transport(Transport::Sqs);
     t.put_in("on-sqs").await;
     t.clock.advance(MAKERS_OWN_MS);
-    let taken = t.store.take_outbox(Transport::Sqs, 10, HOLD).await.unwrap();
-    assert_eq!(taken.iter().map(|item| &*item.queue).collect::<Vec<_>>(), ["on-sqs"]);
+    let taken = t.store.take_effects(EffectKind::EnqueueTask, "sqs", 10, HOLD).await.unwrap();
+    assert_eq!(taken.iter().map(|item| item.queue.as_deref()).collect::<Vec<_>>(), [Some("on-sqs")]);
 }
 
 async fn what_ended_before_it_was_published_is_said_to_be_gone(t: &Fixture) {
@@ -252,23 +281,23 @@ async fn a_refused_row_waits_and_fails_in_the_end(t: &Fixture) {
     t.put_many("q", 2).await;
     let [row, other] = <[OutboxView; 2]>::try_from(rows(t).await).unwrap();
     let put_off = async |next| {
-        let rows = [PutOff { message: row.message, error: "no such queue".to_owned(), next }];
-        t.store.put_off_outbox(&rows).await.unwrap();
+        let rows = [PutOff { id: row.message, error: "no such queue".to_owned(), next }];
+        t.store.put_off_effects(&rows).await.unwrap();
     };
     put_off(NextTry::Refused { after_ms: 60_000 }).await;
     t.clock.advance(MAKERS_OWN_MS);
-    let taken: Vec<_> = take(t).await.into_iter().map(|item| item.message).collect();
+    let taken: Vec<_> = take(t).await.into_iter().map(|item| item.id).collect();
     assert_eq!(taken, [other.message], "the others go on");
     t.clock.advance(60_000);
     let taken = take(t).await;
-    let again = taken.iter().find(|item| item.message == row.message).unwrap();
+    let again = taken.iter().find(|item| item.id == row.message).unwrap();
     assert_eq!(again.tries, 1);
     put_off(NextTry::Never).await;
     let view = rows(t).await.remove(0);
     assert_eq!((view.state(), view.tries, view.error.as_deref()), (OutboxState::Failed, 2, Some("no such queue")));
     assert!(view.failed_at.is_some() && view.due_at.is_none());
     t.clock.advance(1_000_000);
-    assert!(take(t).await.iter().all(|item| item.message != row.message));
+    assert!(take(t).await.iter().all(|item| item.id != row.message));
     // The task itself is as ready as ever.
     assert_eq!(t.claim(&["q"], 2).await.len(), 2);
 }
@@ -277,8 +306,8 @@ async fn an_absent_transport_does_not_count_as_a_try(t: &Fixture) {
     external(t).await;
     t.put_in("q").await;
     let message = rows(t).await[0].message;
-    let rows_of = [PutOff { message, error: "redis is away".to_owned(), next: NextTry::Away { after_ms: 1_000 } }];
-    t.store.put_off_outbox(&rows_of).await.unwrap();
+    let rows_of = [PutOff { id: message, error: "redis is away".to_owned(), next: NextTry::Away { after_ms: 1_000 } }];
+    t.store.put_off_effects(&rows_of).await.unwrap();
     let view = rows(t).await.remove(0);
     assert_eq!((view.state(), view.tries, view.error.as_deref()), (OutboxState::Waiting, 0, Some("redis is away")));
 }
@@ -287,12 +316,9 @@ async fn failed_rows_are_tried_again_when_somebody_says_so(t: &Fixture) {
     external(t).await;
     t.put_many("q", 2).await;
     t.put_in("r").await;
-    let fail = rows(t).await.into_iter().map(|row| PutOff {
-        message: row.message,
-        error: "no".to_owned(),
-        next: NextTry::Never,
-    });
-    t.store.put_off_outbox(&fail.collect::<Vec<_>>()).await.unwrap();
+    let fail =
+        rows(t).await.into_iter().map(|row| PutOff { id: row.message, error: "no".to_owned(), next: NextTry::Never });
+    t.store.put_off_effects(&fail.collect::<Vec<_>>()).await.unwrap();
     let first = rows(t).await[0].message;
     assert_eq!(t.store.retry_outbox(&OutboxRetry::These(vec![first, 987_654])).await.unwrap(), 1);
     assert_eq!(t.store.retry_outbox(&OutboxRetry::These(vec![first])).await.unwrap(), 0, "it waits already");
@@ -303,17 +329,17 @@ async fn failed_rows_are_tried_again_when_somebody_says_so(t: &Fixture) {
 }
 
 async fn the_lag_is_told(t: &Fixture) {
-    assert_eq!(t.store.outbox_lag(Transport::Redis).await.unwrap(), OutboxLag::default());
+    assert_eq!(t.store.outbox_lag(EffectKind::EnqueueTask, "redis").await.unwrap(), OutboxLag::default());
     external(t).await;
     t.put_many("q", 3).await;
     t.clock.advance(2_000);
     let message = rows(t).await[2].message;
-    let failed = [PutOff { message, error: "no".to_owned(), next: NextTry::Never }];
-    t.store.put_off_outbox(&failed).await.unwrap();
-    let lag = t.store.outbox_lag(Transport::Redis).await.unwrap();
+    let failed = [PutOff { id: message, error: "no".to_owned(), next: NextTry::Never }];
+    t.store.put_off_effects(&failed).await.unwrap();
+    let lag = t.store.outbox_lag(EffectKind::EnqueueTask, "redis").await.unwrap();
     assert_eq!((lag.waiting, lag.failed, lag.oldest_ms), (2, 1, 2_000));
     publish(t).await;
-    let lag = t.store.outbox_lag(Transport::Redis).await.unwrap();
+    let lag = t.store.outbox_lag(EffectKind::EnqueueTask, "redis").await.unwrap();
     assert_eq!((lag.waiting, lag.failed, lag.oldest_ms), (0, 1, 0));
 }
 
@@ -357,7 +383,7 @@ async fn drop_unneeded(t: &Fixture, queue: &str, transport: Transport) -> usize 
         after = last.message;
         let unneeded: Vec<i64> = page.iter().filter(|wake| !wake.needed).map(|wake| wake.message).collect();
         dropped += unneeded.len();
-        t.store.drop_outbox(&unneeded).await.unwrap();
+        t.store.effects_done(&unneeded).await.unwrap();
     }
 }
 
@@ -412,7 +438,7 @@ async fn what_is_lost_is_published_again(t: &Fixture) {
     assert_eq!(t.store.republish(&[all[1].message, 987_654]).await.unwrap(), 1);
     assert_eq!(t.store.republish(&[all[1].message]).await.unwrap(), 0);
     let taken = take(t).await;
-    assert_eq!(taken.iter().map(|item| item.message).collect::<Vec<_>>(), [all[1].message], "the same number again");
+    assert_eq!(taken.iter().map(|item| item.id).collect::<Vec<_>>(), [all[1].message], "the same number again");
 }
 
 async fn what_messages_stand_for_is_told(t: &Fixture) {

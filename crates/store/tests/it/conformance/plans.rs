@@ -34,7 +34,7 @@ const HOT: [(&str, &str, &str); 24] = [
     ("outbox_settle", OUTBOX, "'{7,8,9}'"),
     ("outbox_receipts", OUTBOX, "'{7,8,9}'"),
     ("outbox_published", OUTBOX, "'{7,8}', '{a,b}', now()"),
-    ("outbox_take", OUTBOX, "now(), 'redis', 100, now()"),
+    ("outbox_take", OUTBOX, "now(), 'enqueue_task', 'redis', 100, now()"),
     ("outbox_republish", OUTBOX, "'{7,8}', now()"),
     ("edges_get", RUN_EDGES, "'{7,8,9}'"),
     ("edges_reached", RUN_EDGES, "'{7,8,9}'"),
@@ -55,8 +55,9 @@ const FILL: &str = "
         claim_id, granted_at, lease_ttl_ms, heartbeat_ms)
     SELECT n, gen_random_uuid(), 1, 5, n, 'w' || n % 100, gen_random_uuid(), 1, now(), 1, gen_random_uuid(),
         'c' || n, now(), 60000, 20000 FROM generate_series(1, 20000) n;
-    INSERT INTO outbox (message, transport, queue_id, seq, id, created_at, due_at)
-    SELECT n, CASE WHEN n % 2 = 0 THEN 'redis' ELSE 'sqs' END, 1, n, gen_random_uuid(), now(), now() FROM generate_series(1, 20000) n;
+    INSERT INTO outbox (id, kind, key, body, queue_id, seq, created_at, due_at)
+    SELECT n, 'enqueue_task', CASE WHEN n % 2 = 0 THEN 'redis' ELSE 'sqs' END, 'body', 1, n, now(), now()
+    FROM generate_series(1, 20000) n;
     INSERT INTO run_edges SELECT n, n + 1 FROM generate_series(1, 20000) n;
     INSERT INTO run_tasks SELECT n, n / 100, NULL FROM generate_series(1, 20000) n;
     INSERT INTO blocked (seq, id, queue_id, priority, waiting_on, at)

@@ -65,7 +65,7 @@ fn duty(transport: Transport) -> Option<Duty> {
 }
 
 /// Duties that a control plane without their transport must leave to others.
-pub fn beyond(transports: &crate::outbox::Transports) -> Vec<Duty> {
+pub fn beyond(transports: &super::Transports) -> Vec<Duty> {
     let missing = Transport::ALL.into_iter().filter(|transport| transports.get(*transport).is_none());
     missing.filter_map(duty).collect()
 }
@@ -144,7 +144,7 @@ impl Sweeper<'_> {
         if published > 0 {
             tracing::info!(count = published, transport.name = self.service.name(), "published missing wake-ups");
             metrics::counter!("tenure_wakeups_refed_total", "transport" => self.service.name()).increment(published);
-            self.shared.outbox.look();
+            self.shared.effects.look();
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Sweeper<'_> {
                 self.service.remove(&queue.name, &names).await?;
             }
             if !unneeded.is_empty() {
-                store.drop_outbox(&unneeded.iter().map(|wake| wake.message).collect::<Vec<_>>()).await?;
+                store.effects_done(&unneeded.iter().map(|wake| wake.message).collect::<Vec<_>>()).await?;
             }
         }
     }
