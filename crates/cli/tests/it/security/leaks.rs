@@ -73,7 +73,7 @@ async fn run_worker(day: &mut Day<'_>, desk: &Desk) {
     );
     for address in [format!("http://u:{password}@{host}/x"), format!("http://{host}/x?token={query}")] {
         let payload = json!({"url": address, "headers": {"Authorization": format!("Bearer {header}")}});
-        let task = json!({"queue": "q", "operator": "http", "payload": payload, "retry": {"max_attempts": 1}});
+        let task = json!({"queue": "q", "operator": "http", "payload": payload, "max_attempts": 1});
         let said = user.post("/api/v1/tasks", &task).await.json();
         submitted.push(said["task_id"].as_str().unwrap().to_owned());
     }

@@ -149,7 +149,7 @@ impl<'a> Day<'a> {
             let canaries = &mut self.secrets.canaries;
             let [payload, result, checkpoint] =
                 ["payload", "result", "checkpoint"].map(|what| canaries.plant_stored(&format!("{what} of {id}")));
-            let task = json!({"queue": QUEUE, "operator": "echo", "payload": {"secret": payload}, "retry": {"max_attempts": 1}});
+            let task = json!({"queue": QUEUE, "operator": "echo", "payload": {"secret": payload}, "max_attempts": 1});
             let submitted = self.user().post("/api/v1/tasks", &task).await;
             assert_eq!(submitted.status, 201, "{submitted:?}");
             let worker = self.bare().worker(id, &token);
