@@ -153,7 +153,8 @@ impl<'a> Session<'a> {
             let place = &cell.task.place;
             // A claim of the same batch may grant a task that waits: its last attempt is an earlier one then.
             let waits = matches!(place, Place::Scheduled(_) | Place::Ready(_)) && place.last_attempt().is_some();
-            if !needs_history(command, place) && !(waits && is_of_holder(command) && self.view.grants()) {
+            let may_be_granted = waits && is_of_holder(command) && self.view.grants();
+            if !(may_be_granted || needs_history(command, place)) {
                 continue;
             }
             match command {
