@@ -285,7 +285,8 @@ mod tests {
 
     #[test]
     fn null_is_absent_and_a_payload_keeps_its_text() {
-        let text = r#"{"key":"a","depends_on":null,"max_attempts":null,"payload":{"n": 1.50}}"#;
+        let text =
+            r#"{"key":"a","queue":"q","operator":"op","depends_on":null,"max_attempts":null,"payload":{"n": 1.50}}"#;
         let entry: RunEntry = serde_json::from_str(text).unwrap();
         assert_eq!((entry.depends_on.len(), entry.task.max_attempts), (0, None));
         assert_eq!(entry.task.payload.unwrap().as_str(), r#"{"n": 1.50}"#);

@@ -341,7 +341,7 @@ mod tests {
     async fn taken(queue: &LaneQueue) -> usize {
         let waiters = Waiters::default();
         let _first = queue.put(command(), 0).unwrap();
-        let second = async { queue.put(command(), 0).unwrap() };
+        let second = async { Some(queue.put(command(), 0).unwrap()) };
         let (requests, _second) = tokio::join!(queue.next(&waiters), second);
         let count = requests.unwrap().len();
         if count == 1 {

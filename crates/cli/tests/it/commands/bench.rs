@@ -199,5 +199,8 @@ async fn a_picture_is_drawn_from_its_description() {
     std::fs::write(home.path().join("d.json"), description.replace("value", "valeu")).unwrap();
     let output = bench(&home, &["draw", "d.json", "--svg", "p.svg"]).await;
     assert_eq!(code(&output), 2);
-    assert!(output.stderr.contains("d.json describes no picture") && output.stderr.contains("valeu"), "{output:?}");
+    assert!(
+        output.stderr.contains("d.json is not a valid chart description") && output.stderr.contains("valeu"),
+        "{output:?}"
+    );
 }

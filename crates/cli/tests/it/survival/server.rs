@@ -73,9 +73,9 @@ async fn ten_thousand_running_leases_survive_a_restart() {
 async fn sigterm_ends_long_polls_and_exits_with_zero() {
     let mut site = Site::start(None).await;
     let mut server = site.server.take().unwrap();
+    let id = site.submit("op", json!({})).await;
     // A paused queue grants nothing, but tells whether somebody asks for it.
     site.post("/api/v1/queues/q/pause", &json!({})).await;
-    let id = site.submit("op", json!({})).await;
     let claim = json!({"worker_id": "w", "streams": ["q"], "max_wait_ms": 60_000});
     let polling = site.post("/internal/worker/claim", &claim);
     let stopping = async {
