@@ -235,7 +235,7 @@ def test_a_handler_that_goes_on_after_its_lease_is_lost_does_not_hold_up_the_end
     worker.add_operator("stuck", lambda ctx: release.wait(PATIENCE * 2))
     running = worker.start()
     try:
-        wait_until(lambda: "its handler goes on" in caplog.text, "its lease is lost")
+        wait_until(lambda: "its handler is still running" in caplog.text, "its lease is lost")
         assert running._runtime.free() == 0
         running.stop()
         running.join(PATIENCE)
