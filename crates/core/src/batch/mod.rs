@@ -60,7 +60,7 @@ pub struct World {
     found_ready: HashMap<QueueId, found::FoundReady>,
     /// Queues that had no ready row when they were loaded: what the batch makes ready in them is first in line.
     empty: HashSet<QueueId>,
-    /// Earlier attempts of the tasks that [`needs_history`] holds for.
+    /// Earlier attempts of the tasks for which [`needs_history`] is true.
     history: HashMap<Seq, Vec<ClosedAttempt>>,
     keys: HashMap<IdempotencyScope, KeyOwner>,
     /// Bodies of tasks that have keys, until their states are known.

@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether whoever holds a task sends this command.
+/// Whether the holder of a task sends this command.
 fn is_of_holder(command: &Command) -> bool {
     matches!(command, Command::Report(_) | Command::Heartbeat(_) | Command::Callback(_))
 }

@@ -57,7 +57,7 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
         }
         Place::Scheduled(waiting) | Place::Ready(waiting) => end_waiting(task.id, waiting, reason, now),
         Place::Running(running) => match mode {
-            // There is no worker yet that could be told.
+            // No worker has started yet, so none can be told.
             Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, reason, now),
             Mode::Cooperative => request(task.id, running, reason, now),
             Mode::Immediate => revoke(task.id, running, reason, now),

@@ -22,7 +22,7 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewed {
     pub expires_at: Timestamp,
-    /// The reason, if the task is to be canceled.
+    /// The reason, if the task must stop.
     pub cancel: Option<Arc<str>>,
 }
 
