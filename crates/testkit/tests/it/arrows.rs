@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate, and the crates of ours that it may use. Tests may use more.
-const ALLOWED: [(&str, &[&str]); 17] = [
+const ALLOWED: [(&str, &[&str]); 18] = [
     ("core", &[]),
     ("contract", &[]),
     ("auth", &[]),
@@ -17,7 +17,8 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("engine", &["core", "store", "transport"]),
     ("server", &["core", "contract", "auth", "engine", "outbound", "tls"]),
     ("client", &["contract", "transport"]),
-    ("worker", &["contract", "client", "transport"]),
+    ("sandbox", &[]),
+    ("worker", &["contract", "auth", "tls", "client", "transport", "sandbox"]),
     (
         "cli",
         &[
@@ -31,6 +32,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
             "engine",
             "server",
             "client",
+            "sandbox",
             "worker",
             "bench",
         ],

@@ -1,0 +1,21 @@
+//! Sandboxes for untrusted code on one machine.
+//!
+//! A [`Provider`] creates sandboxes, runs commands and reads and writes files in them. It is usable without a control
+//! plane or a worker. What a provider enforces is measured, not assumed: see [`Capabilities`]. A sandbox that would need
+//! more than is enforced is refused.
+
+mod capabilities;
+mod error;
+mod execution;
+mod files;
+mod provider;
+mod spec;
+
+pub use capabilities::{Capabilities, Enforcement, Feature, Support};
+pub use error::{Error, ErrorKind, Result};
+pub use execution::{
+    Chunk, Control, Event, Execution, Exit, MAX_CHUNK_BYTES, MAX_WAITING_CHUNKS, Output, OutputStream, Signal, Usage,
+};
+pub use files::{FileInfo, FileReader, FileWrite};
+pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
+pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE};
