@@ -8,6 +8,7 @@ mod capabilities;
 mod error;
 mod execution;
 mod files;
+mod images;
 mod provider;
 mod spec;
 
@@ -17,5 +18,6 @@ pub use execution::{
     Chunk, Control, Event, Execution, Exit, MAX_CHUNK_BYTES, MAX_WAITING_CHUNKS, Output, OutputStream, Signal, Usage,
 };
 pub use files::{FileInfo, FileReader, FileWrite};
+pub use images::{Image, ImageLimits, ImageRecord, ImageSource, ImageStore};
 pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
 pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE};
