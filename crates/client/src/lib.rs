@@ -67,6 +67,6 @@ pub use tenure_contract::{
 pub use tenure_transport as transport;
 pub use watch::Watch;
 pub use worker::{
-    CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError, TestLease,
-    WakeBy, Worker, WorkerError,
+    CallAnswer, CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError,
+    TestLease, WakeBy, Worker, WorkerCalls, WorkerError, WorkerToken,
 };

@@ -175,7 +175,7 @@ fn refusal(status: u16, headers: &HeaderMap, body: &[u8]) -> ExchangeError {
     WorkerError::Refused { status, error, message }.into()
 }
 
-fn http_date(text: &str) -> Option<Timestamp> {
+pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 

@@ -8,6 +8,7 @@
 mod aside;
 pub(crate) mod beat;
 mod builder;
+mod calls;
 mod context;
 pub(crate) mod error;
 pub(crate) mod execute;
@@ -25,6 +26,7 @@ mod turn;
 mod wake;
 
 pub use builder::{OUTAGE_TOLERANCE, Worker};
+pub use calls::{CallAnswer, WorkerCalls, WorkerToken};
 pub use context::{FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext};
 pub use error::{TaskError, WorkerError};
 pub use lease::CancelReason;

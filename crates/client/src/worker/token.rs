@@ -18,6 +18,8 @@ pub(crate) enum Token {
     File(PathBuf),
     /// Given out by the server for a bootstrap key, and shared by all connections of the worker.
     Issued(Arc<Issued>),
+    /// Made for every request.
+    Made(Arc<dyn Fn() -> Result<String, String> + Send + Sync>),
 }
 
 impl Token {
@@ -30,6 +32,7 @@ impl Token {
                 .await
                 .map_err(|source| WorkerError::TokenFile { path: path.clone(), source })?,
             Self::Issued(issued) => return Ok(Some(issued.token().await)),
+            Self::Made(make) => make().map_err(WorkerError::Setup)?,
         };
         secret_header(&text, "worker token").map(Some)
     }
@@ -58,6 +61,7 @@ impl fmt::Debug for Token {
             Self::Text(_) => f.write_str("Text(hidden)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
             Self::Issued(_) => f.write_str("Issued(hidden)"),
+            Self::Made(_) => f.write_str("Made(hidden)"),
         }
     }
 }
