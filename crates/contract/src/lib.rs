@@ -13,6 +13,7 @@ pub mod run;
 pub mod suggest;
 pub mod user;
 pub mod words;
+pub mod worker_plane;
 
 mod raw;
 
