@@ -8,6 +8,7 @@
 mod builtin;
 mod command;
 mod config;
+pub mod node;
 mod operators;
 mod run;
 
