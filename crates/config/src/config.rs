@@ -9,13 +9,14 @@ use super::error::{ConfigError, Origin};
 use super::keys::{self, Change, Key, Kind};
 use super::limits::{RateLimit, Retention, Tenants};
 use super::push::PushSettings;
+use super::sandboxes::{Defaults, ProviderSettings};
 use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
 use super::store_url::StoreUrl;
 use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
-use super::{auth, database, env, file, files, limits, push, server, show, tokens, transport, worker};
+use super::{auth, database, env, file, files, limits, push, sandboxes, server, show, tokens, transport, worker};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Default, Clone)]
@@ -49,6 +50,8 @@ pub struct Config {
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub worker: Worker,
+    pub defaults: Defaults,
+    pub providers: ProviderSettings,
     pub logging: Logging,
     pub(crate) settings: Settings,
     sources: Sources,
@@ -125,7 +128,9 @@ impl Config {
             outbound: tokens::outbound(&settings)?,
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
-            worker: worker::worker(&settings)?,
+            worker: worker::worker(&settings, &sources.data)?,
+            defaults: sandboxes::defaults(&settings)?,
+            providers: sandboxes::providers(&settings)?,
             logging: server::logging(&settings)?,
             settings,
             sources,

@@ -18,6 +18,11 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     }
 }
 
+/// Whether an address stands for all addresses of a machine.
+pub(crate) fn is_unspecified(host: &str) -> bool {
+    host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_unspecified())
+}
+
 /// The host of `host:port`, without brackets.
 pub(crate) fn host_of(authority: &str) -> &str {
     match authority.strip_prefix('[') {

@@ -269,6 +269,11 @@ impl Settings {
         Ok(Some(self.resolve(key, text)))
     }
 
+    /// The path of a folder. One that is empty is not set.
+    pub fn folder(&self, key: &str) -> Option<PathBuf> {
+        self.plain(key).map(|text| self.resolve(key, &text))
+    }
+
     pub fn paths(&self, key: &str) -> Vec<PathBuf> {
         self.texts(key).iter().map(|text| self.resolve(key, text)).collect()
     }

@@ -1,3 +1,6 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use tenure_tls::{BindWorkerId, RpcTls};
 
 use super::error::ConfigError;
@@ -9,16 +12,82 @@ use super::settings::Settings;
 pub struct Worker {
     pub id: Option<String>,
     pub control_plane_url: String,
+    /// Host and port, for worker RPC.
+    pub listen_addr: Option<String>,
+    pub advertise_url: Option<String>,
+    pub preview_domain: Option<String>,
+    pub heartbeat_interval: Duration,
+    pub shutdown_timeout: Duration,
+    pub data_dir: PathBuf,
+    pub spawn_timeout: Duration,
+    pub lease_grace: Duration,
+    pub capacity: WorkerCapacity,
     pub rpc_tls: RpcTls,
 }
 
-pub(crate) fn worker(settings: &Settings) -> Result<Worker, ConfigError> {
+/// What a worker offers. 0 is without limit for sandboxes, and what the machine has for the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerCapacity {
+    pub max_sandboxes: u64,
+    pub memory_mb: u64,
+    pub vcpus: u64,
+}
+
+pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigError> {
     let key = "worker.control_plane_url";
     let url = settings.plain(key).unwrap_or_default();
     if !net::is_url(&url) {
         return Err(settings.wrong(key, "must be an address such as https://tenure.example.com, without a password"));
     }
-    Ok(Worker { id: settings.plain("worker.id"), control_plane_url: url, rpc_tls: rpc_tls(settings)? })
+    let heartbeat_interval = settings.duration("worker.heartbeat_interval")?;
+    if heartbeat_interval.is_zero() {
+        return Err(settings.wrong("worker.heartbeat_interval", "must be longer than 0"));
+    }
+    Ok(Worker {
+        id: settings.plain("worker.id"),
+        control_plane_url: url,
+        listen_addr: listen_addr(settings)?,
+        advertise_url: advertise_url(settings)?,
+        preview_domain: settings.plain("worker.preview_domain"),
+        heartbeat_interval,
+        shutdown_timeout: settings.duration("worker.shutdown_timeout")?,
+        data_dir: settings.folder("worker.data_dir").unwrap_or_else(|| data.join("worker")),
+        spawn_timeout: settings.duration("worker.spawn_timeout")?,
+        lease_grace: settings.duration("worker.lease_grace")?,
+        capacity: WorkerCapacity {
+            max_sandboxes: settings.integer("worker.capacity.max_sandboxes")?,
+            memory_mb: settings.integer("worker.capacity.memory_mb")?,
+            vcpus: settings.integer("worker.capacity.vcpus")?,
+        },
+        rpc_tls: rpc_tls(settings)?,
+    })
+}
+
+fn listen_addr(settings: &Settings) -> Result<Option<String>, ConfigError> {
+    let key = "worker.listen_addr";
+    let Some(text) = settings.plain(key) else { return Ok(None) };
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if !net::is_authority(&text) || !has_port {
+        return Err(settings.unfit(key, "an address and a port such as 127.0.0.1:7430", &text));
+    }
+    Ok(Some(text))
+}
+
+/// Others cannot connect to an address that means all of this machine's.
+fn advertise_url(settings: &Settings) -> Result<Option<String>, ConfigError> {
+    let key = "worker.advertise_url";
+    let Some(url) = settings.plain(key) else { return Ok(None) };
+    if !net::is_url(&url) {
+        return Err(
+            settings.wrong(key, "must be an address such as https://worker-a.internal:7430, without a password")
+        );
+    }
+    let authority =
+        url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next().unwrap_or_default();
+    if net::is_unspecified(net::host_of(authority)) {
+        return Err(settings.wrong(key, "names an unspecified address: name one that the control plane can connect to"));
+    }
+    Ok(Some(url.trim_end_matches('/').to_owned()))
 }
 
 fn rpc_tls(settings: &Settings) -> Result<RpcTls, ConfigError> {

@@ -1,6 +1,7 @@
 //! The keys that a configuration can have. All that is known about a key stands in one place.
 
 mod auth;
+mod sandbox;
 mod server;
 mod transport;
 mod work;
@@ -105,7 +106,7 @@ macro_rules! keys {
 }
 use keys;
 
-const GROUPS: [&[Key]; 4] = [server::KEYS, auth::KEYS, transport::KEYS, work::KEYS];
+const GROUPS: [&[Key]; 5] = [server::KEYS, auth::KEYS, transport::KEYS, work::KEYS, sandbox::KEYS];
 
 /// Longer paths are not typos and are expensive to compare.
 const LONGEST: usize = 100;
@@ -151,6 +152,8 @@ fn meaning(section: &str) -> &'static str {
         "push" => "Pushing tasks to workers of the callback contract.",
         "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",
         "worker" => "Settings of worker processes, and TLS for worker RPC.",
+        "defaults" => "What holds for sandboxes whose request does not say otherwise.",
+        "providers" => "Where sandboxes come from, and their limits.",
         "logging" => "Logs.",
         _ => "",
     }

@@ -38,13 +38,13 @@ pub const KEYS: &[Key] = keys! {
         "Allows outbound calls without TLS.";
 
     "worker.id" Text, "", Restart,
-        "Worker id. If unset, each process generates one.";
+        "Worker id. If unset, each process generates one; a worker that serves RPC uses the host name.";
     "worker.control_plane_url" Text, "http://localhost:7423", Restart,
         "Address of the control plane.";
     "worker.operators" TextMap, "", Restart,
         "Shell commands that run tasks of an operator, by its name.";
     "worker.rpc_tls.enabled" Bool, "false", Restart,
-        "Enables TLS for worker RPC. The settings are loaded and checked; worker RPC itself does not exist yet.";
+        "Enables TLS for worker RPC.";
     "worker.rpc_tls.server_cert_file" File, "", Reload,
         "Worker: its certificate chain, in PEM.";
     "worker.rpc_tls.server_key_file" File, "", Reload,

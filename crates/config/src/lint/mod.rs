@@ -1,6 +1,7 @@
 //! What a configuration that loads could do better, above all in production.
 
 mod auth;
+mod providers;
 mod push;
 mod system;
 #[cfg(test)]
@@ -65,6 +66,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     system::check(config, &mut report);
     transport::check(config, &mut report);
     push::check(config, &mut report);
+    providers::check(config, &mut report);
     report.checks
 }
 

@@ -59,6 +59,7 @@ fn what_is_a_risk_warns_and_fails_in_production() {
     let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
     let bootstrap = format!("auth: {{worker_bootstrap_keys: {{w: {LONG}}}}}\n");
     let rotation = format!("auth: {{worker_signing_key: {LONG}, worker_signing_keys: [former]}}\n");
+    let docker = |more: &str| format!("providers: {{docker: {{enabled: true, {more}}}}}\n");
     rule(
         &[
             ("auth.enabled", "", &enabled),
@@ -113,6 +114,38 @@ fn what_is_a_risk_warns_and_fails_in_production() {
             ),
             ("sqs.endpoint_url", "sqs: {endpoint_url: 'http://h'}\n", "sqs: {endpoint_url: 'https://h'}\n"),
             ("worker.rpc_tls.insecure_skip_verify", "worker: {rpc_tls: {insecure_skip_verify: true}}\n", ""),
+            ("worker.advertise_url", "worker: {listen_addr: '0.0.0.0:7430'}\n", "worker: {listen_addr: 'h:7430'}\n"),
+            ("worker.advertise_url", "worker: {listen_addr: '[::]:7430'}\n", ""),
+            (
+                "worker.advertise_url",
+                "worker: {listen_addr: '0.0.0.0:7430'}\n",
+                "worker: {listen_addr: '0.0.0.0:7430', advertise_url: 'http://h:7430'}\n",
+            ),
+            ("defaults.exec_timeouts", "", "defaults: {default_exec_timeout: 1m}\n"),
+            (
+                "defaults.exec_timeouts",
+                "defaults: {default_exec_timeout: 1m, max_exec_timeout: 0s}\n",
+                "defaults: {default_exec_timeout: 1m}\n",
+            ),
+            ("providers.process", "providers: {process: {enabled: true}}\n", ""),
+            ("providers.process", "providers: {default: mock, process: {enabled: true}}\n", ""),
+            ("namespace.seccomp", "providers: {namespace: {seccomp: off}}\n", ""),
+            ("namespace.egress", "providers: {namespace: {egress: allow_list}}\n", ""),
+            ("namespace.resource_limits", "providers: {namespace: {pids_limit: 0}}\n", ""),
+            ("namespace.resource_limits", "providers: {namespace: {max_memory_mb: 0}}\n", ""),
+            ("namespace.resource_limits", "providers: {namespace: {max_vcpus: 0}}\n", ""),
+            ("namespace.resource_limits", "providers: {namespace: {disk_mb: 0}}\n", ""),
+            ("docker.runtime", &docker("runtime: ''"), &docker("")),
+            ("docker.network_mode", &docker("network_mode: host"), &docker("")),
+            ("docker.network_mode", &docker("network_mode: ''"), &docker("network_mode: bridge")),
+            ("docker.seccomp_profile", &docker("seccomp_profile: unconfined"), &docker("")),
+            ("docker.seccomp_profile", &docker("seccomp_profile: ''"), &docker("")),
+            ("docker.added_caps", &docker("added_caps: [NET_ADMIN]"), &docker("")),
+            ("docker.dropped_caps", &docker("dropped_caps: [NET_RAW]"), &docker("dropped_caps: [all]")),
+            ("docker.resource_limits", &docker("memory: 0"), &docker("memory: 256m")),
+            ("docker.resource_limits", &docker("cpus: 0"), &docker("cpus: 0.5")),
+            ("docker.resource_limits", &docker("pids_limit: 0"), &docker("")),
+            ("docker.user", &docker(""), &docker("user: '1000'")),
         ],
         Warn,
         Fail,
@@ -136,6 +169,7 @@ fn what_could_be_better_warns_in_both_modes() {
     let signed_and = |more: &str| format!("auth: {{worker_signing_key: {LONG}, {more}}}\n");
     let digest = format!("auth: {{worker_bootstrap_keys: {{w: 'sha256:{}'}}}}\n", LONG.repeat(2));
     let oidc = |more: &str| format!("auth: {{oidc_enabled: true{more}}}\n");
+    let docker = |more: &str| format!("providers: {{docker: {{enabled: true, {more}}}}}\n");
     rule(
         &[
             ("auth.worker_signing_key_file", &signed_and(""), &in_file("worker_signing_key_file", "")),
@@ -185,6 +219,8 @@ fn what_could_be_better_warns_in_both_modes() {
             ("redis.password", "redis: {url: 'rediss://h'}\n", "redis: {url: 'redis://localhost'}\n"),
             ("redis.url_file", "redis: {url: 'rediss://u:p@h'}\n", "redis: {url: 'rediss://h'}\n"),
             ("sqs.create_queues", "sqs: {region: r, create_queues: true}\n", "sqs: {region: r}\n"),
+            ("namespace.image_aliases", "providers: {namespace: {image_aliases: {'*': host}}}\n", ""),
+            ("docker.read_only_rootfs", &docker(""), &docker("read_only_rootfs: true")),
         ],
         Warn,
         Warn,
@@ -284,4 +320,11 @@ fn pushes_are_encrypted_and_say_where_to_report() {
     let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
     rule(&[("callback.base_url", &enabled, &base("http://127.0.0.1:1"))], Warn, Warn);
     rule(&[("push.secret_files", &strong, "")], Warn, Warn);
+}
+
+#[test]
+fn a_default_provider_that_cannot_be_used_fails_in_both_modes() {
+    let bad = "providers: {default: docker}\n";
+    let good = "providers: {default: docker, docker: {enabled: true}}\n";
+    rule(&[("providers.default", bad, good), ("providers.default", "providers: {default: vm}\n", "")], Fail, Fail);
 }
