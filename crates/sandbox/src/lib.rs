@@ -10,6 +10,7 @@ mod execution;
 mod files;
 mod images;
 mod provider;
+mod random;
 mod spec;
 
 pub use capabilities::{Capabilities, Enforcement, Feature, Support};
