@@ -5,13 +5,17 @@
 //! more than is enforced is refused.
 
 mod capabilities;
+mod console;
 mod error;
 mod execution;
 mod files;
 mod images;
+mod process;
 mod provider;
 mod random;
 mod spec;
+mod sys;
+mod terminal;
 
 pub use capabilities::{Capabilities, Enforcement, Feature, Support};
 pub use error::{Error, ErrorKind, Result};
@@ -20,5 +24,6 @@ pub use execution::{
 };
 pub use files::{FileInfo, FileReader, FileWrite};
 pub use images::{Image, ImageLimits, ImageRecord, ImageSource, ImageStore};
+pub use process::{ProcessProvider, ProcessSettings};
 pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
 pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE};

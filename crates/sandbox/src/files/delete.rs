@@ -39,12 +39,6 @@ impl Root {
             ),
         })
     }
-
-    /// Removes everything below the root.
-    pub(crate) fn clear(&self) -> Result<()> {
-        let entries = self.list("/")?;
-        entries.iter().try_for_each(|entry| self.delete(&entry.path, true))
-    }
 }
 
 fn c_name(name: &str) -> Result<std::ffi::CString> {

@@ -19,7 +19,6 @@ use rustix::io::Errno;
 
 pub(crate) use path::SandboxPath;
 pub(crate) use root::Root;
-pub(crate) use write::Pending;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Stream;

@@ -12,6 +12,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Entries that a list may have.
 const MAX_LIST_ENTRIES: usize = 50_000;
 
+/// Directories that are open while files are counted; those beyond are left out.
+const MAX_OPEN_DIRECTORIES: usize = 256;
+
 /// The kernel answers `EAGAIN` when a directory was renamed while it resolved a path; it may do so again.
 const MAX_RESOLVE_TRIES: u32 = 256;
 
@@ -122,6 +125,32 @@ impl Root {
             Err(Errno::XDEV) => self.copy_across(&from, &to),
             Err(error) => Err(failed("move", &from, error)),
         }
+    }
+
+    /// The size of all files, of the first `max_entries` that are found.
+    pub(crate) fn size(&self, max_entries: usize) -> Result<u64> {
+        let top = self.resolve(".", OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| failed("size", &"/", error))?;
+        let (mut bytes, mut seen) = (0, 0);
+        let mut directories = vec![top];
+        while let Some(directory) = directories.pop() {
+            // A directory that may not be read, or is gone, counts nothing.
+            for name in Names::of(directory.as_fd()).into_iter().flatten().flatten() {
+                seen += 1;
+                if seen > max_entries {
+                    return Ok(bytes);
+                }
+                let Ok(found) = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                if FileType::from_raw_mode(found.st_mode) == FileType::Directory
+                    && directories.len() < MAX_OPEN_DIRECTORIES
+                    && let Ok(child) = rustix::fs::openat(&directory, &name, flags, Mode::empty())
+                {
+                    directories.push(child);
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// Directories of a sandbox can be different file systems, for example `/tmp`.

@@ -1,0 +1,74 @@
+//! Helpers of the tests.
+
+use std::time::{Duration, Instant};
+
+use tenure_sandbox::{Command, Event, Execution, FileWrite, Output, Provider, Result, RuntimeId};
+use tokio::io::AsyncReadExt;
+
+/// Much longer than anything takes: a machine may stop for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keeps the first megabyte of each stream.
+pub const OUTPUT_LIMIT: usize = 1 << 20;
+
+/// Asks until the answer is yes.
+pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < end, "still not: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Says that a test did not run, and why. `scripts/test` prints the list at its end.
+pub fn skip(test: &str, reason: &str) {
+    eprintln!("SKIPPED: {test}: {reason}");
+    if let Some(path) = std::env::var_os("TENURE_SKIPPED") {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the list");
+        writeln!(file, "{test}: {reason}").expect("room");
+    }
+}
+
+pub async fn sh(provider: &dyn Provider, id: &RuntimeId, line: &str) -> Output {
+    run(provider, id, Command::shell(line, &[])).await.expect("an exit")
+}
+
+pub async fn run(provider: &dyn Provider, id: &RuntimeId, command: Command) -> Result<Output> {
+    provider.exec(id, command).await?.output(OUTPUT_LIMIT).await
+}
+
+/// Runs a shell command and returns its stdout.
+pub async fn text(provider: &dyn Provider, id: &RuntimeId, line: &str) -> String {
+    let output = sh(provider, id, line).await;
+    assert_eq!(output.exit().code, 0, "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+pub async fn write(provider: &dyn Provider, id: &RuntimeId, path: &str, content: &[u8]) -> Result<()> {
+    let content = Box::pin(std::io::Cursor::new(content.to_vec()));
+    provider.write_file(id, FileWrite { path: path.to_owned(), mode: 0o644, content }).await
+}
+
+pub async fn read(provider: &dyn Provider, id: &RuntimeId, path: &str) -> Result<Vec<u8>> {
+    let mut file = provider.read_file(id, path).await?;
+    let mut content = Vec::new();
+    file.content.read_to_end(&mut content).await.expect("content");
+    Ok(content)
+}
+
+/// Reads output until it contains a text.
+pub async fn read_until(execution: &mut Execution, wanted: &str) -> String {
+    let mut seen = Vec::new();
+    loop {
+        let event = tokio::time::timeout(PATIENCE, execution.next()).await.expect("an event in time");
+        match event {
+            Some(Event::Output(chunk)) => seen.extend_from_slice(&chunk.bytes),
+            other => panic!("{wanted:?} did not come: {other:?} after {:?}", String::from_utf8_lossy(&seen)),
+        }
+        let text = String::from_utf8_lossy(&seen);
+        if text.contains(wanted) {
+            return text.into_owned();
+        }
+    }
+}

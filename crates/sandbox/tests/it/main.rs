@@ -1,0 +1,4 @@
+//! What sandboxes promise, tried on real ones.
+
+mod conformance;
+mod kit;
