@@ -14,6 +14,7 @@ pub mod suggest;
 pub mod user;
 pub mod words;
 pub mod worker_plane;
+pub mod worker_rpc;
 
 mod raw;
 
