@@ -116,6 +116,35 @@ impl WorkerAuth {
         }
     }
 
+    /// Whether any caller of a worker's RPC could be let in.
+    pub fn can_verify_rpc(&self) -> bool {
+        self.shared.is_some() || self.shared_previous.is_some() || !self.per_worker.is_empty() || self.keys.can_verify()
+    }
+
+    /// Lets a control plane in on the RPC of `worker_id`, or not, and returns what it may do. Tokens are those of this
+    /// worker: its own static one, or signed ones that name it and RPC.
+    pub fn authenticate_rpc(
+        &self,
+        worker_id: &str,
+        sent: WorkerCredential<'_>,
+        now: i64,
+        revoked_elsewhere: &dyn Fn(&str) -> bool,
+    ) -> Result<Scopes, AuthError> {
+        if !self.can_verify_rpc() {
+            return Err(AuthError::NotConfigured);
+        }
+        let token = sent.token.ok_or(AuthError::Missing)?;
+        if sent.named() != Some(worker_id) {
+            return Err(AuthError::Invalid);
+        }
+        if Format::of(token).is_some() {
+            let revoked = |token_id: &str| self.revoked.contains(token_id) || revoked_elsewhere(token_id);
+            let claims = self.keys.verify(token, now, Some(Audience::Rpc), Some(worker_id), &revoked);
+            return claims.map(|claims| claims.scopes).map_err(|_| AuthError::Invalid);
+        }
+        self.by_static_token(Some(worker_id), token).map(|worker| worker.scopes)
+    }
+
     /// Why a signed token that was sent is refused, for the log. The answer to the worker does not say.
     pub fn refusal(
         &self,
@@ -288,6 +317,27 @@ mod tests {
         for worker in ["own", "shared"].map(|token| let_in(&auth, sent(None, Some(token))).unwrap()) {
             assert!(Scope::ALL.into_iter().all(|scope| worker.may(scope)));
         }
+    }
+
+    #[test]
+    fn the_rpc_of_a_worker_takes_its_own_tokens_only() {
+        let rpc = |auth: &WorkerAuth, worker: &str, id, token| {
+            auth.authenticate_rpc(worker, sent(id, token), 0, &|_| false).map(|scopes| scopes == Scopes::all())
+        };
+        let auth = auth();
+        for (worker, id, token, expected) in [
+            ("w-1", Some("w-1"), Some("own"), Ok(true)),
+            ("w-2", Some("w-2"), Some("shared"), Ok(true)),
+            ("w-1", Some("w-1"), Some("shared"), Err(AuthError::Invalid)),
+            ("w-2", Some("w-2"), Some("own"), Err(AuthError::Invalid)),
+            ("w-2", Some("w-1"), Some("own"), Err(AuthError::Invalid)),
+            ("w-2", None, Some("shared"), Err(AuthError::Invalid)),
+            ("w-2", Some("w-2"), None, Err(AuthError::Missing)),
+        ] {
+            assert_eq!(rpc(&auth, worker, id, token), expected, "{worker} {id:?} {token:?}");
+        }
+        let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+        assert_eq!(rpc(&anonymous, "w-1", Some("w-1"), Some("x")), Err(AuthError::NotConfigured));
     }
 
     #[test]
