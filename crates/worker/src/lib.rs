@@ -10,6 +10,7 @@ mod command;
 mod config;
 pub mod node;
 mod operators;
+pub mod rpc;
 mod run;
 
 pub use config::{TokenSource, WorkerConfig};

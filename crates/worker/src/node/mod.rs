@@ -28,7 +28,7 @@ pub use runtime::{Held, Node, Prepare, SpawnOrder, Target};
 pub use settings::NodeSettings;
 
 /// A name for a call, for the logs of both sides.
-fn request_id() -> String {
+pub(crate) fn request_id() -> String {
     format!("req-{}", random_hex())
 }
 
