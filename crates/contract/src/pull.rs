@@ -164,6 +164,19 @@ pub struct CompleteRequest {
     pub message_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Json>,
+    /// What the attempt used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<JobMetrics>,
+}
+
+/// What an attempt used, as its worker measured it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobMetrics {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_time_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
 }
 
 impl From<CompleteRequest> for CompleteItem {
@@ -175,6 +188,7 @@ impl From<CompleteRequest> for CompleteItem {
             stream: request.stream,
             message_id: request.message_id,
             result: request.result,
+            metrics: request.metrics,
         }
     }
 }
@@ -194,6 +208,9 @@ pub struct CompleteItem {
     pub message_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Json>,
+    /// What the attempt used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<JobMetrics>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -220,6 +237,9 @@ pub struct FailRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     pub error: JobError,
+    /// What the attempt used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<JobMetrics>,
 }
 
 impl From<FailRequest> for FailItem {
@@ -231,6 +251,7 @@ impl From<FailRequest> for FailItem {
             stream: request.stream,
             message_id: request.message_id,
             error: request.error,
+            metrics: request.metrics,
         }
     }
 }
@@ -249,6 +270,9 @@ pub struct FailItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     pub error: JobError,
+    /// What the attempt used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<JobMetrics>,
 }
 
 /// What went wrong, in the worker's words.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Json;
-use crate::pull::JobError;
+use crate::pull::{JobError, JobMetrics};
 use crate::words::{AttemptState, RedriveState, TaskState};
 
 /// A page of a list.
@@ -307,6 +307,9 @@ pub struct Attempt {
     /// A report that came after another attempt was granted: kept as evidence, never applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_report: Option<LateReport>,
+    /// What a claimed attempt used, if its worker said so. Those of a pushed one are in `callback`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<JobMetrics>,
     /// Present only for attempts of callback workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackAttempt>,

@@ -214,18 +214,34 @@ pub struct Report {
     pub outcome: Outcome,
     /// Who sends it, where the contract says so.
     pub worker: Option<WorkerId>,
+    /// What the attempt used, where a holder that claimed it says so.
+    pub metrics: Option<Metrics>,
     /// All that was sent, where the contract lets a holder say more than the outcome.
     pub completion: Option<Box<Completion>>,
 }
 
+/// What an attempt used, as its holder measured it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Metrics {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_time_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+}
+
 impl Report {
     pub const fn succeeded(result: Option<Arc<str>>) -> Self {
-        Self { outcome: Outcome::Succeeded { result }, worker: None, completion: None }
+        Self { outcome: Outcome::Succeeded { result }, worker: None, metrics: None, completion: None }
     }
 
     pub fn failed(failure: Failure) -> Self {
         let outcome = if failure.is_canceled() { Outcome::Canceled(Some(failure)) } else { Outcome::Failed(failure) };
-        Self { outcome, worker: None, completion: None }
+        Self { outcome, worker: None, metrics: None, completion: None }
+    }
+
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<Metrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The report of a callback worker.
@@ -238,7 +254,7 @@ impl Report {
                     .of_category(Some(Category::UserCode))
             })),
         };
-        Self { outcome, worker: Some(worker), completion: Some(Box::new(sent)) }
+        Self { outcome, worker: Some(worker), metrics: None, completion: Some(Box::new(sent)) }
     }
 
     /// How it says that the attempt ended.
@@ -393,6 +409,9 @@ pub struct ClosedAttempt {
     pub receipt: Option<Receipt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
+    /// Of an attempt that was claimed; a pushed one has its own in `callback`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Metrics>,
     /// Set for an attempt that was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Box<CallbackPart>>,
@@ -409,7 +428,7 @@ impl ClosedAttempt {
         self.callback.as_ref().map_or(Some(self.granted_at), |part| part.started_at)
     }
 
-    /// Whether `report` is the one that this attempt's receipt answered. `result` is the stored result of the task,
+    /// Whether `report` is the one that this attempt's receipt answered; metrics do not count. `result` is the stored result of the task,
     /// which belongs to this attempt if it completed.
     pub fn is_replay(&self, report: &Report, result: Option<&str>) -> bool {
         let Some(receipt) = self.receipt else { return false };
@@ -430,6 +449,7 @@ impl ClosedAttempt {
     pub fn take(&mut self, report: &Report, now: Timestamp) {
         self.state = report.state();
         self.failure = report.failure().cloned();
+        self.metrics = report.metrics;
         self.ended_at = now;
         if report.worker.is_some() {
             self.worker.clone_from(&report.worker);

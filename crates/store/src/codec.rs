@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tenure_core::attempt::{AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Progress, Reason, Receipt};
+use tenure_core::attempt::{
+    AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Metrics, Progress, Reason, Receipt,
+};
 use tenure_core::event::{FACT_BYTES, Fact};
 use tenure_core::queue::{FairnessKey, Push, Queue, Transport};
 use tenure_core::run::RunState;
@@ -247,6 +249,8 @@ pub struct FinishedMore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     evidence: Option<Evidence>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    metrics: Option<Metrics>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     callback: Option<Box<CallbackPart>>,
 }
 
@@ -281,6 +285,7 @@ pub fn split_finished(finished: &Finished) -> (Option<FinalAttempt>, Option<Stri
         failure: last.and_then(|last| last.failure.clone()),
         progress: last.map(|last| last.progress.clone()).filter(|progress| *progress != Progress::default()),
         evidence: last.and_then(|last| last.evidence.clone()),
+        metrics: last.and_then(|last| last.metrics),
         callback: last.and_then(|last| last.callback.clone()),
     };
     let attempt = last.map(|last| FinalAttempt {
@@ -324,6 +329,7 @@ pub fn join_finished(
             progress: more.progress.unwrap_or_default(),
             receipt: attempt.receipt,
             evidence: more.evidence,
+            metrics: more.metrics,
             callback: more.callback,
         })
     });

@@ -121,7 +121,12 @@ impl Attempt {
             };
             return (lost, false);
         };
-        request.metrics = Some(cpu.metrics());
+        let mut metrics = cpu.metrics();
+        if let Some(told) = lease.metrics() {
+            metrics.cpu_time_ms = told.cpu_time_ms.or(metrics.cpu_time_ms);
+            metrics.peak_memory_bytes = told.peak_memory_bytes.or(metrics.peak_memory_bytes);
+        }
+        request.metrics = Some(metrics);
         let reported = self.report(request).await;
         drop(held);
         (reported, true)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_contract::Json;
+use tenure_contract::pull::JobMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::beat::News;
@@ -141,6 +142,11 @@ impl TaskContext {
     /// Says what the handler is at: told with the report if the task is cancelled meanwhile.
     pub fn enter_phase(&self, name: impl Into<String>) {
         self.lease.enter_stage(name.into());
+    }
+
+    /// Says what the attempt used, for its history. Told with the report; the latest call wins.
+    pub fn report_metrics(&self, metrics: JobMetrics) {
+        self.lease.measured(metrics);
     }
 
     /// Says that the result counts although the handler was told to stop.

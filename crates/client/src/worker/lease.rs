@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure_contract::Json;
-use tenure_contract::pull::Job;
+use tenure_contract::pull::{Job, JobMetrics};
 use tenure_transport::Receipt;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ struct State {
     stage: Option<String>,
     /// The result counts also after a cancel.
     kept: bool,
+    /// What the handler says it used.
+    metrics: Option<JobMetrics>,
     /// What the control plane said when it took the lease away.
     #[cfg(feature = "callback")]
     refusal: Option<Refusal>,
@@ -113,6 +115,7 @@ impl Lease {
             checkpoint: None,
             stage: None,
             kept: false,
+            metrics: None,
             #[cfg(feature = "callback")]
             refusal: None,
         };
@@ -194,6 +197,14 @@ impl Lease {
         self.cancel.cancel();
         self.stop.cancel();
         self.changed.notify_waiters();
+    }
+
+    pub(crate) fn measured(&self, metrics: JobMetrics) {
+        self.state().metrics = Some(metrics);
+    }
+
+    pub(crate) fn metrics(&self) -> Option<JobMetrics> {
+        self.state().metrics
     }
 
     /// The handler is done. Its outcome may be reported only if the answer is [`Phase::Ended`].

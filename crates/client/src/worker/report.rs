@@ -96,6 +96,7 @@ impl Batch {
             stream: Some(lease.job.stream.clone()),
             message_id: Some(lease.job.message_id.clone()),
             result: Some(result.clone()),
+            metrics: lease.metrics(),
         });
         let fails = self.fails.iter().map(|(lease, error)| FailItem {
             job_id: lease.job.job_id.clone(),
@@ -104,6 +105,7 @@ impl Batch {
             stream: Some(lease.job.stream.clone()),
             message_id: Some(lease.job.message_id.clone()),
             error: error.clone(),
+            metrics: lease.metrics(),
         });
         request.complete = (!self.completes.is_empty()).then(|| completes.collect());
         request.fail = (!self.fails.is_empty()).then(|| fails.collect());

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tenure_contract::Json;
-use tenure_contract::pull::Job;
+use tenure_contract::pull::{Job, JobMetrics};
 
 use super::context::TaskContext;
 use super::lease::{CancelReason, Lease};
@@ -86,6 +86,11 @@ impl TestLease {
     /// What the handler last left for the next attempt.
     pub fn checkpoint(&self) -> Option<Json> {
         self.lease.beat(|beat| beat.untold().checkpoint.clone())
+    }
+
+    /// What the handler says it used.
+    pub fn metrics(&self) -> Option<JobMetrics> {
+        self.lease.metrics()
     }
 
     #[cfg(test)]

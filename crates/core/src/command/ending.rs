@@ -37,6 +37,7 @@ pub fn close(
         progress: running.progress.clone(),
         receipt: None,
         evidence: None,
+        metrics: None,
         callback: running.carry.delivery.as_deref().map(|delivery| {
             Box::new(CallbackPart {
                 started_at: delivery.started_at,

@@ -1,7 +1,7 @@
 //! The core's types as the user API shows them.
 
 use tenure_contract::Json;
-use tenure_contract::pull::JobError;
+use tenure_contract::pull::{JobError, JobMetrics};
 use tenure_contract::run;
 use tenure_contract::user::{self, Attempt, CallbackAttempt, DeadLetter, LateReport, WhyReason};
 use tenure_contract::words::{AttemptState, RedriveState};
@@ -116,6 +116,7 @@ pub fn attempt(view: &AttemptView) -> Attempt {
             progress_pct: running.progress.pct,
             progress_message: running.progress.message.as_deref().map(ToOwned::to_owned),
             late_report: None,
+            metrics: None,
             callback: running.carry.delivery.as_deref().map(|delivery| CallbackAttempt {
                 deliveries: delivery.deliveries,
                 worker_started_at: delivery.told_started_at.or(delivery.started_at).map(time),
@@ -150,6 +151,9 @@ fn closed_attempt(closed: &ClosedAttempt) -> Attempt {
             .evidence
             .as_ref()
             .map(|evidence| late_report(evidence, closed.worker.as_deref().unwrap_or_default())),
+        metrics: closed
+            .metrics
+            .map(|used| JobMetrics { cpu_time_ms: used.cpu_time_ms, peak_memory_bytes: used.peak_memory_bytes }),
         callback: closed.callback.as_deref().map(|part| callback_attempt(part, closed)),
     }
 }

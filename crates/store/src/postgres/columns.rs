@@ -224,6 +224,7 @@ pub fn attempts(rows: &[(Seq, ClosedAttempt)]) -> Columns<'_> {
         a.progress.message.as_deref(),
         a.receipt.map(codec::receipt_code),
         codec::encode_unless(&a.evidence, a.evidence.is_none()),
+        codec::encode_unless(&a.metrics, a.metrics.is_none()),
         codec::encode_unless(&a.callback, a.callback.is_none()),
     )
 }

@@ -196,7 +196,8 @@ pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {
         progress: progress(row, 12)?,
         receipt: row.try_get::<_, Option<i16>>(14)?.map(codec::receipt_from),
         evidence: codec::decode(row.try_get(15)?, "attempts.evidence", seq),
-        callback: codec::decode(row.try_get(16)?, "attempts.callback", seq),
+        metrics: codec::decode(row.try_get(16)?, "attempts.metrics", seq),
+        callback: codec::decode(row.try_get(17)?, "attempts.callback", seq),
     };
     Ok((Seq(seq), attempt))
 }

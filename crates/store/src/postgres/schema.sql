@@ -236,6 +236,8 @@ CREATE TABLE attempts (
     progress_message  text,
     receipt           smallint,
     evidence          text,
+    -- What the attempt used, as JSON.
+    metrics           text,
     -- What only attempts of callback workers have, as JSON.
     callback          text,
     PRIMARY KEY (seq, attempt)

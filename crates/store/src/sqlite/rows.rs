@@ -401,12 +401,13 @@ pub fn attempt(row: &Row<'_>) -> Result<ClosedAttempt> {
         progress: Progress { pct: cells.get()?, message: cells.get()? },
         receipt: cells.receipt()?,
         evidence: cells.decoded("attempts.evidence", seq)?,
+        metrics: cells.decoded("attempts.metrics", seq)?,
         callback: cells.decoded("attempts.callback", seq)?,
     })
 }
 
 pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAttempt) -> Result<()> {
-    let params: [&dyn ToSql; 17] = [
+    let params: [&dyn ToSql; 18] = [
         &seq,
         &attempt.number,
         &attempt.id.as_u128().to_be_bytes(),
@@ -423,6 +424,7 @@ pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAtte
         &attempt.progress.message,
         &attempt.receipt.map(codec::receipt_code),
         &codec::encode_unless(&attempt.evidence, attempt.evidence.is_none()),
+        &codec::encode_unless(&attempt.metrics, attempt.metrics.is_none()),
         &codec::encode_unless(&attempt.callback, attempt.callback.is_none()),
     ];
     statement.execute(params.as_slice())?;

@@ -222,6 +222,8 @@ CREATE TABLE attempts (
     progress_message  TEXT,
     receipt           INTEGER,
     evidence          TEXT,
+    -- What the attempt used, as JSON.
+    metrics           TEXT,
     -- What only attempts of callback workers have, as JSON.
     callback          TEXT,
     PRIMARY KEY (seq, attempt)

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use tenure_client::{Client, Json};
-use tenure_contract::pull::JobError;
+use tenure_contract::pull::{JobError, JobMetrics};
 use tenure_contract::user::{Attempt, Page, Task, Why};
 use tenure_contract::words::TaskState;
 
@@ -86,6 +86,7 @@ pub async fn attempts(client: &Client, id: &str, json: bool) -> anyhow::Result<E
 
 fn attempts_table(attempts: &[Attempt]) -> String {
     let late = attempts.iter().any(|attempt| attempt.late_report.is_some());
+    let measured = attempts.iter().any(|attempt| attempt.metrics.is_some());
     let rows = attempts.iter().map(|attempt| {
         let error = attempt.error.as_ref().map(|error| shortened(&error_text(error), ERROR_LENGTH));
         let took = attempt.ended_at.as_ref().and_then(|end| times::between(&attempt.granted_at, end));
@@ -99,6 +100,9 @@ fn attempts_table(attempts: &[Attempt]) -> String {
             cell_or_dash(took),
             cell_or_dash(error),
         ];
+        if measured {
+            row.push(cell_or_dash(attempt.metrics.as_ref().map(used)));
+        }
         if late {
             let report = attempt.late_report.as_ref().map(|report| {
                 let more = report.more.map_or_else(String::new, |more| format!(", {more} more"));
@@ -109,10 +113,19 @@ fn attempts_table(attempts: &[Attempt]) -> String {
         row
     });
     let mut header = vec!["ATTEMPT", "FENCE", "WORKER", "STATE", "REASON", "GRANTED", "TOOK", "ERROR"];
+    if measured {
+        header.push("USED");
+    }
     if late {
         header.push("LATE REPORT");
     }
     output::table(&header, rows)
+}
+
+fn used(metrics: &JobMetrics) -> String {
+    let cpu = metrics.cpu_time_ms.map(|ms| format!("{ms} ms CPU"));
+    let memory = metrics.peak_memory_bytes.map(|bytes| format!("{:.1} MB", bytes as f64 / 1e6));
+    [cpu, memory].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 pub async fn why(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {

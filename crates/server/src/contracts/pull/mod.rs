@@ -17,9 +17,9 @@ use tenure_auth::Worker;
 use tenure_contract::PULL_CONTRACT;
 use tenure_contract::pull::{
     ClaimRequest, ClaimResponse, CompleteItem, CompleteRequest, CompleteResponse, FailItem, FailRequest, FailResponse,
-    HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job,
+    HeartbeatItem, HeartbeatRequest, HeartbeatResponse, Job, JobMetrics,
 };
-use tenure_core::attempt::{Failure, Progress, Receipt, Report};
+use tenure_core::attempt::{Failure, Metrics, Progress, Receipt, Report};
 use tenure_core::command::Rejection;
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimed, Claimer};
 use tenure_core::command::heartbeat::Heartbeat;
@@ -290,7 +290,7 @@ pub fn success_of(item: CompleteItem) -> Result<AttemptReport, Fault> {
         return Err(BadRequest::PayloadTooLarge { field: "result".to_owned() }.into());
     }
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
-    let report = Report::succeeded(item.result.map(|result| result.text()));
+    let report = Report::succeeded(item.result.map(|result| result.text())).with_metrics(item.metrics.map(metrics));
     Ok(AttemptReport { task, attempt_id, token, report })
 }
 
@@ -304,7 +304,12 @@ pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
     let failure =
         Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable)
             .of_category(category::of_code(&error.code));
-    Ok(AttemptReport { task, attempt_id, token, report: Report::failed(failure) })
+    let report = Report::failed(failure).with_metrics(item.metrics.map(metrics));
+    Ok(AttemptReport { task, attempt_id, token, report })
+}
+
+fn metrics(sent: JobMetrics) -> Metrics {
+    Metrics { cpu_time_ms: sent.cpu_time_ms, peak_memory_bytes: sent.peak_memory_bytes }
 }
 
 /// Postgres keeps no NUL in a text.

@@ -1,6 +1,6 @@
 //! The first report of an attempt counts, and its answer is given again for as long as the task is kept.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cases;
 use crate::harness::{Server, fatal, later, report, retryable};
@@ -15,8 +15,36 @@ cases!(
         a_late_report_has_a_receipt_too,
         a_report_without_a_result_is_replayed_only_without_one,
     ],
-    everywhere: [a_repeated_complete_gets_the_same_answer, other_content_is_a_conflict_and_changes_nothing],
+    everywhere: [
+        a_repeated_complete_gets_the_same_answer,
+        other_content_is_a_conflict_and_changes_nothing,
+        what_attempts_used_is_in_their_history_and_does_not_make_a_report_another,
+    ],
 );
+
+async fn what_attempts_used_is_in_their_history_and_does_not_make_a_report_another(server: Server) {
+    let with = |job: &Value, part: &str, content: Value, metrics: Value| {
+        let mut sent = report("w-1", job);
+        sent[part] = content;
+        sent["metrics"] = metrics;
+        sent
+    };
+    let id = server.submit(json!({"retry": {"initial_backoff_ms": 0}})).await;
+    let one = server.claim("w-1").await;
+    let used = json!({"cpu_time_ms": 250, "peak_memory_bytes": 1_048_576});
+    server.worker("fail", with(&one, "error", retryable(), used.clone())).await.ok();
+    let two = server.claim("w-1").await;
+    let first = server.worker("complete", with(&two, "result", json!(1), json!({"cpu_time_ms": 7}))).await.ok();
+    let again = with(&two, "result", json!(1), json!({"cpu_time_ms": 8}));
+    assert_eq!(server.worker("complete", again).await.ok(), first);
+    let server = server.restart().await;
+    let attempts = server.attempts(&id).await;
+    assert_eq!((&attempts[0]["metrics"], &attempts[1]["metrics"]), (&used, &json!({"cpu_time_ms": 7})));
+    let three = server.submit(json!({})).await;
+    let job = server.claim("w-1").await;
+    server.complete("w-1", &job, json!(null)).await.ok();
+    assert_eq!(server.attempts(&three).await[0]["metrics"], Value::Null);
+}
 
 async fn a_repeated_complete_gets_the_same_answer(server: Server) {
     let id = server.submit(json!({})).await;
