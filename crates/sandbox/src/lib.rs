@@ -26,4 +26,4 @@ pub use files::{FileInfo, FileReader, FileWrite};
 pub use images::{Image, ImageLimits, ImageRecord, ImageSource, ImageStore};
 pub use process::{ProcessProvider, ProcessSettings};
 pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
-pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE};
+pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE, parse_size};

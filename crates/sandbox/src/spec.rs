@@ -65,6 +65,20 @@ pub struct Limits {
     pub disk_bytes: Option<u64>,
 }
 
+/// Reads a size with a unit of 1024, as people write limits: `512k`, `256m`, `1g`. Zero is not a size.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor: u64 = match &text[digits.len()..] {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor).filter(|bytes| *bytes > 0)
+}
+
 /// What a sandbox can reach over the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -177,6 +191,18 @@ mod tests {
     fn shell_arguments_are_quoted() {
         let command = Command::shell("echo", &["it's".to_owned(), "$HOME `id`".to_owned()]);
         assert_eq!(command.argv, ["sh", "-c", r"echo 'it'\''s' '$HOME `id`'"]);
+    }
+
+    #[test]
+    fn sizes_have_units_of_1024() {
+        for (text, bytes) in
+            [("100", 100), ("512k", 512 << 10), ("256m", 256 << 20), ("1G", 1 << 30), ("2MiB", 2 << 20)]
+        {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "m", "-1m", "1.5g", "0", "1t", "99999999999g"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
     }
 
     #[test]
