@@ -152,6 +152,16 @@ impl Config {
         self.settings.wrong("worker.operators", problem)
     }
 
+    /// Settings of sandboxes of individual operators, by the operator's name.
+    pub fn sandboxed_operators(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.map("worker.sandbox.operators")
+    }
+
+    /// An error about a key of `worker.sandbox`.
+    pub fn wrong_sandbox(&self, key: &str, problem: impl Into<String>) -> ConfigError {
+        self.settings.wrong(key, problem)
+    }
+
     /// Who is let in, as the server takes it.
     pub fn auth(&self) -> Result<Auth, ConfigError> {
         Auth::try_from(&self.auth)

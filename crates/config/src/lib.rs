@@ -47,4 +47,4 @@ pub use store_url::StoreUrl;
 pub use tokens::{Outbound, Tokens};
 pub use transport::{RedisSettings, SqsSettings, TransportName, TransportSettings};
 pub use watch::Watcher;
-pub use worker::{Worker, WorkerCapacity};
+pub use worker::{TaskSandbox, Worker, WorkerCapacity};

@@ -23,6 +23,17 @@ pub struct Worker {
     pub lease_grace: Duration,
     pub capacity: WorkerCapacity,
     pub rpc_tls: RpcTls,
+    pub sandbox: TaskSandbox,
+}
+
+/// Sandboxes in which commands of operators run.
+#[derive(Debug, Clone)]
+pub struct TaskSandbox {
+    pub image: Option<String>,
+    pub limits: String,
+    /// `namespace`, `process` or `docker`.
+    pub provider: &'static str,
+    pub warm: usize,
 }
 
 /// What a worker offers. 0 is without limit for sandboxes, and what the machine has for the rest.
@@ -60,6 +71,7 @@ pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigE
             vcpus: settings.integer("worker.capacity.vcpus")?,
         },
         rpc_tls: rpc_tls(settings)?,
+        sandbox: sandbox(settings)?,
     })
 }
 
@@ -88,6 +100,16 @@ fn advertise_url(settings: &Settings) -> Result<Option<String>, ConfigError> {
         return Err(settings.wrong(key, "names an unspecified address: name one that the control plane can connect to"));
     }
     Ok(Some(url.trim_end_matches('/').to_owned()))
+}
+
+fn sandbox(settings: &Settings) -> Result<TaskSandbox, ConfigError> {
+    let warm = settings.integer_in("worker.sandbox.warm", "a number from 0 to 64", 0..=64)?;
+    Ok(TaskSandbox {
+        image: settings.plain("worker.sandbox.image"),
+        limits: settings.plain("worker.sandbox.limits").unwrap_or_default(),
+        provider: settings.choice("worker.sandbox.provider")?.unwrap_or("namespace"),
+        warm: usize::try_from(warm).unwrap_or_default(),
+    })
 }
 
 fn rpc_tls(settings: &Settings) -> Result<RpcTls, ConfigError> {

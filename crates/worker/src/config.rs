@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_client::WakeBy;
 
+use crate::command::Sandboxes;
 use crate::operators::Operators;
 
 /// Settings of a worker.
@@ -22,6 +23,8 @@ pub struct WorkerConfig {
     /// Tasks at a time.
     pub concurrency: usize,
     pub operators: Operators,
+    /// For operators that run in sandboxes.
+    pub sandboxes: Option<Sandboxes>,
     /// Between the polite and the other signal to a command that has to stop.
     pub kill_grace: Duration,
     /// On shutdown, how long tasks may go on before they are told to stop.
@@ -43,6 +46,7 @@ impl WorkerConfig {
             queues: vec!["default".into()],
             concurrency: 1,
             operators: Operators::new(),
+            sandboxes: None,
             kill_grace: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             outage_tolerance: tenure_client::OUTAGE_TOLERANCE,

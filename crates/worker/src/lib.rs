@@ -13,6 +13,7 @@ mod operators;
 pub mod rpc;
 mod run;
 
+pub use command::{SandboxError, SandboxSettings, Sandboxes};
 pub use config::{TokenSource, WorkerConfig};
 pub use operators::{OperatorError, Operators};
 pub use run::{RunError, run};

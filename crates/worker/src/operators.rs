@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tenure_client::{Json, TaskContext, TaskError};
 
 use crate::builtin;
-use crate::command;
+use crate::command::{self, Pool, SandboxSettings};
 use crate::run::Tools;
 
 const NAME_BYTES: usize = 128;
@@ -18,7 +18,10 @@ pub struct Operators {
 #[derive(Debug, Clone)]
 pub(crate) enum Operator {
     /// A text for `sh -c`.
-    Command(Arc<str>),
+    Command {
+        line: Arc<str>,
+        sandbox: Option<Arc<SandboxSettings>>,
+    },
     Echo,
     Sleep,
     Fail,
@@ -37,6 +40,8 @@ pub enum OperatorError {
     Name(String),
     #[error("the operator `{0}` has no command")]
     NoCommand(String),
+    #[error("`{0}` is not an operator with a command, and only those run in sandboxes")]
+    NotACommand(String),
 }
 
 impl Operators {
@@ -71,8 +76,34 @@ impl Operators {
         if command.trim().is_empty() {
             return Err(OperatorError::NoCommand(name.to_owned()));
         }
-        self.by_name.insert(name.to_owned(), Operator::Command(command.into()));
+        self.by_name.insert(name.to_owned(), Operator::Command { line: command.into(), sandbox: None });
         Ok(())
+    }
+
+    /// Runs the commands of an operator in sandboxes.
+    pub fn sandbox(&mut self, name: &str, settings: SandboxSettings) -> Result<(), OperatorError> {
+        match self.by_name.get_mut(name) {
+            Some(Operator::Command { sandbox, .. }) => {
+                *sandbox = Some(Arc::new(settings));
+                Ok(())
+            }
+            _ => Err(OperatorError::NotACommand(name.to_owned())),
+        }
+    }
+
+    /// Runs every command in sandboxes, with these settings unless its operator has its own.
+    pub fn sandbox_all(&mut self, settings: &SandboxSettings) {
+        let settings = Arc::new(settings.clone());
+        for operator in self.by_name.values_mut() {
+            if let Operator::Command { sandbox, .. } = operator {
+                sandbox.get_or_insert_with(|| Arc::clone(&settings));
+            }
+        }
+    }
+
+    /// Whether any command runs in a sandbox.
+    pub fn need_sandboxes(&self) -> bool {
+        self.by_name.values().any(|operator| operator.sandbox().is_some())
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -83,8 +114,9 @@ impl Operators {
         self.by_name.is_empty()
     }
 
+    /// Whether any command runs outside of a sandbox.
     pub(crate) fn have_commands(&self) -> bool {
-        self.by_name.values().any(|operator| matches!(operator, Operator::Command(_)))
+        self.by_name.values().any(|operator| matches!(operator, Operator::Command { sandbox: None, .. }))
     }
 
     pub(crate) fn into_iter(self) -> impl Iterator<Item = (String, Operator)> {
@@ -93,9 +125,26 @@ impl Operators {
 }
 
 impl Operator {
-    pub(crate) async fn run(&self, tools: &Tools, task: &TaskContext) -> Result<Json, TaskError> {
+    pub(crate) fn sandbox(&self) -> Option<&Arc<SandboxSettings>> {
         match self {
-            Self::Command(text) => command::run(text, tools, task).await,
+            Self::Command { sandbox, .. } => sandbox.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// `pool` has the sandboxes of an operator that asks for them.
+    pub(crate) async fn run(&self, pool: Option<&Pool>, tools: &Tools, task: &TaskContext) -> Result<Json, TaskError> {
+        match self {
+            Self::Command { line, sandbox } => match (sandbox, pool) {
+                (None, _) => command::run(line, tools, task).await,
+                (Some(settings), Some(pool)) => {
+                    command::run_in_sandbox(line, settings, pool, tools.kill_grace, task).await
+                }
+                // Never without one, whatever went wrong.
+                (Some(_), None) => {
+                    Err(TaskError::configuration("there is no provider for the sandbox of this operator"))
+                }
+            },
             Self::Echo => Ok(task.raw_payload().clone()),
             Self::Sleep => builtin::sleep(task).await,
             Self::Fail => builtin::fail(task),
@@ -115,8 +164,27 @@ mod tests {
         operators.add("echo").unwrap();
         assert_eq!(operators.names().collect::<Vec<_>>(), ["echo", "extract"]);
         assert!(
-            matches!(&operators.by_name["extract"], Operator::Command(text) if &**text == "./extract.sh --mode=full")
+            matches!(&operators.by_name["extract"], Operator::Command { line, .. } if &**line == "./extract.sh --mode=full")
         );
+    }
+
+    #[test]
+    fn sandboxes_are_for_commands_and_an_operators_own_settings_stay() {
+        let settings = |text| SandboxSettings::default().with(text).unwrap();
+        let mut operators = Operators::new().with_built_ins();
+        operators.add("a=true").unwrap();
+        operators.add("b=true").unwrap();
+        assert!(!operators.need_sandboxes() && operators.have_commands());
+        operators.sandbox("a", settings("memory=1g")).unwrap();
+        assert!(operators.need_sandboxes() && operators.have_commands());
+        operators.sandbox_all(&settings("memory=2g"));
+        let memory = |name: &str| operators.by_name[name].sandbox().and_then(|settings| settings.limits.memory_bytes);
+        assert_eq!((memory("a"), memory("b"), memory("echo")), (Some(1 << 30), Some(2 << 30), None));
+        assert!(!operators.have_commands());
+        for name in ["echo", "nothing"] {
+            let refused = operators.sandbox(name, SandboxSettings::default());
+            assert_eq!(refused, Err(OperatorError::NotACommand(name.to_owned())));
+        }
     }
 
     #[test]

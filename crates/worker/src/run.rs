@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_client::{Worker, WorkerError};
 use tokio::sync::OnceCell;
 
-use crate::command::OrphanGuard;
+use crate::command::{OrphanGuard, Pools};
 use crate::config::{TokenSource, WorkerConfig};
 
 /// Between the end of a killed command and its report.
@@ -30,6 +30,8 @@ pub enum RunError {
     /// Commands need `sh`.
     #[error("`sh` could not be started")]
     Shell(#[from] io::Error),
+    #[error("operators ask for sandboxes, and there is no provider for them")]
+    NoSandboxes,
 }
 
 impl Tools {
@@ -50,6 +52,7 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         // Better now than with the first task.
         tools.orphans().await?;
     }
+    let mut pools = Pools::default();
     let mut worker = Worker::new(config.server)
         .queues(config.queues)
         .concurrency(config.concurrency)
@@ -70,11 +73,19 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         worker = worker.name(name);
     }
     for (name, operator) in config.operators.into_iter() {
+        let pool = match (operator.sandbox(), &config.sandboxes) {
+            (None, _) => None,
+            (Some(settings), Some(sandboxes)) => Some(pools.pool(settings, sandboxes)),
+            (Some(_), None) => return Err(RunError::NoSandboxes),
+        };
         let tools = Arc::clone(&tools);
         worker = worker.operator(name, move |task| {
-            let (operator, tools) = (operator.clone(), Arc::clone(&tools));
-            async move { operator.run(&tools, &task).await }
+            let (operator, pool, tools) = (operator.clone(), pool.clone(), Arc::clone(&tools));
+            async move { operator.run(pool.as_deref(), &tools, &task).await }
         });
     }
-    Ok(worker.run_until(shutdown).await?)
+    pools.fill();
+    let ended = worker.run_until(shutdown).await;
+    pools.close().await;
+    Ok(ended?)
 }

@@ -43,6 +43,16 @@ pub const KEYS: &[Key] = keys! {
         "Address of the control plane.";
     "worker.operators" TextMap, "", Restart,
         "Shell commands that run tasks of an operator, by its name.";
+    "worker.sandbox.image" Text, "", Restart,
+        "Runs every command of `worker.operators` in a fresh sandbox of this image; `host` has the programs of this machine. The flag `--sandbox` sets it.";
+    "worker.sandbox.limits" Text, "", Restart,
+        "Limits of those sandboxes, such as `memory=256m cpus=1 pids=64 disk=1g timeout=30s allow=example.com,*.example.org mount=/srv/data:/data:ro`.";
+    "worker.sandbox.operators" TextMap, "", Restart,
+        "Sandboxes of individual operators, by the operator's name, such as `image=etl memory=1g timeout=10m`. What is not named is taken from `worker.sandbox.image` and `worker.sandbox.limits`. An operator that is listed here runs in a sandbox also if `worker.sandbox.image` is not set.";
+    "worker.sandbox.provider" Choice(&["namespace", "process", "docker"]), "namespace", Restart,
+        "What makes those sandboxes. `process` does not isolate: for development only.";
+    "worker.sandbox.warm" Integer, "1", Restart,
+        "Sandboxes kept ready for each kind of sandbox, from 0 to 64. Each is used by one task.";
     "worker.rpc_tls.enabled" Bool, "false", Restart,
         "Enables TLS for worker RPC.";
     "worker.rpc_tls.server_cert_file" File, "", Reload,

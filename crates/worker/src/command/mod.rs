@@ -6,13 +6,14 @@
 //! whole group ends.
 //!
 //! The process does not inherit any `TENURE_*` variable of the worker, hence not its token. It runs as the same user
-//! as the worker, though: code that is not trusted needs more than this.
+//! as the worker, though: code that is not trusted needs a sandbox, see [`sandbox`].
 
 mod exit;
 mod folder;
 mod group;
 mod orphans;
 mod output;
+mod sandbox;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,8 @@ use folder::Folder;
 use group::Group;
 pub(crate) use orphans::OrphanGuard;
 use output::Tail;
+pub(crate) use sandbox::{Pool, Pools, run as run_in_sandbox};
+pub use sandbox::{SandboxError, SandboxSettings, Sandboxes};
 
 /// As much of standard output as can become the result.
 const STDOUT_BYTES: usize = 1 << 20;
@@ -58,11 +61,11 @@ pub(crate) async fn run(command: &str, tools: &Tools, task: &TaskContext) -> Res
     let _ = tokio::time::timeout(LAST_OUTPUT, rest).await;
 
     let cancelled = task.cancellation().is_cancelled();
-    let outcome = match exit::failure(status, cancelled, &stderr.text()) {
+    let outcome = match exit::failure(status, cancelled, &stderr.last().text()) {
         None => {
             // A command says by its exit code whether it has finished.
             task.keep_result();
-            output::result(&folder.result_file(), &stdout).await
+            output::result(&folder.result_file(), stdout.last()).await
         }
         Some(error) => Err(error),
     };

@@ -9,43 +9,31 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::folder::read_small;
 use crate::builtin::{Keep, bounded_text};
 
-const RESULT_BYTES: usize = 1 << 20;
+pub(crate) const RESULT_BYTES: usize = 1 << 20;
 
-/// The last bytes of a stream.
+/// The last bytes of an output.
 #[derive(Debug)]
-pub(crate) struct Tail<R> {
-    /// Absent once it has ended.
-    stream: Option<R>,
+pub(crate) struct LastBytes {
     limit: usize,
     bytes: VecDeque<u8>,
-    buffer: Vec<u8>,
     /// Something before these bytes was dropped.
     cut: bool,
 }
 
-impl<R: AsyncRead + Unpin> Tail<R> {
-    pub(crate) fn new(stream: Option<R>, limit: usize) -> Self {
-        Self { stream, limit, bytes: VecDeque::new(), buffer: vec![0; 16 << 10], cut: false }
+impl LastBytes {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, bytes: VecDeque::new(), cut: false }
     }
 
-    /// Reads some more; waits for ever once the stream has ended. Nothing is lost if it is dropped while waiting.
-    pub(crate) async fn read(&mut self) {
-        let Some(stream) = &mut self.stream else { return std::future::pending().await };
-        match stream.read(&mut self.buffer).await {
-            Ok(0) | Err(_) => self.stream = None,
-            Ok(count) => {
-                self.bytes.extend(&self.buffer[..count]);
-                let over = self.bytes.len().saturating_sub(self.limit);
-                self.bytes.drain(..over);
-                self.cut |= over > 0;
-            }
-        }
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let over = self.bytes.len().saturating_sub(self.limit);
+        self.bytes.drain(..over);
+        self.cut |= over > 0;
     }
 
-    pub(crate) async fn read_all(&mut self) {
-        while self.stream.is_some() {
-            self.read().await;
-        }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     /// The end of the output, with what is no UTF-8 replaced.
@@ -65,20 +53,61 @@ impl<R: AsyncRead + Unpin> Tail<R> {
     }
 }
 
+/// The last bytes of a stream.
+#[derive(Debug)]
+pub(crate) struct Tail<R> {
+    /// Absent once it has ended.
+    stream: Option<R>,
+    last: LastBytes,
+    buffer: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Tail<R> {
+    pub(crate) fn new(stream: Option<R>, limit: usize) -> Self {
+        Self { stream, last: LastBytes::new(limit), buffer: vec![0; 16 << 10] }
+    }
+
+    pub(crate) fn last(&self) -> &LastBytes {
+        &self.last
+    }
+
+    /// Reads some more; waits for ever once the stream has ended. Nothing is lost if it is dropped while waiting.
+    pub(crate) async fn read(&mut self) {
+        let Some(stream) = &mut self.stream else { return std::future::pending().await };
+        match stream.read(&mut self.buffer).await {
+            Ok(0) | Err(_) => self.stream = None,
+            Ok(count) => self.last.push(&self.buffer[..count]),
+        }
+    }
+
+    pub(crate) async fn read_all(&mut self) {
+        while self.stream.is_some() {
+            self.read().await;
+        }
+    }
+}
+
 /// The result of a process that succeeded: JSON in the result file, or else JSON in the last line of standard output,
 /// or else the end of standard output as a text.
-pub(crate) async fn result(file: &Path, stdout: &Tail<impl AsyncRead + Unpin>) -> Result<Json, TaskError> {
+pub(crate) async fn result(file: &Path, stdout: &LastBytes) -> Result<Json, TaskError> {
     let path = file.to_owned();
     let read = tokio::task::spawn_blocking(move || read_small(&path, RESULT_BYTES as u64)).await;
-    let in_file = read.unwrap_or(Ok(None)).map_err(|size| {
-        let message = format!("the result file has {size} bytes, the limit is {RESULT_BYTES}");
-        TaskError::permanent("RESULT_TOO_LARGE", message)
-    })?;
+    let in_file = read.unwrap_or(Ok(None)).map_err(too_large)?;
+    Ok(result_of(in_file, stdout))
+}
+
+pub(crate) fn too_large(size: u64) -> TaskError {
+    let message = format!("the result file has {size} bytes, the limit is {RESULT_BYTES}");
+    TaskError::permanent("RESULT_TOO_LARGE", message)
+}
+
+/// As [`result`], of the content of the file, if there is one.
+pub(crate) fn result_of(in_file: Option<Vec<u8>>, stdout: &LastBytes) -> Json {
     if let Some(json) = in_file.and_then(|bytes| parse(std::str::from_utf8(&bytes).ok()?)) {
-        return Ok(json);
+        return json;
     }
     let text = stdout.text();
-    Ok(stdout.last_line(&text).and_then(parse).unwrap_or_else(|| bounded_text(&text, RESULT_BYTES, Keep::End)))
+    stdout.last_line(&text).and_then(parse).unwrap_or_else(|| bounded_text(&text, RESULT_BYTES, Keep::End))
 }
 
 fn parse(text: &str) -> Option<Json> {
@@ -89,10 +118,10 @@ fn parse(text: &str) -> Option<Json> {
 mod tests {
     use super::*;
 
-    async fn tail(output: &[u8], limit: usize) -> Tail<&[u8]> {
+    async fn tail(output: &[u8], limit: usize) -> LastBytes {
         let mut tail = Tail::new(Some(output), limit);
         tail.read_all().await;
-        tail
+        tail.last
     }
 
     async fn result_of(output: &str) -> String {
