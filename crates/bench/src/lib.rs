@@ -11,6 +11,7 @@ pub mod progress;
 pub mod push;
 pub mod raw;
 pub mod report;
+pub mod sandbox;
 pub mod soak;
 pub mod throughput;
 

@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run, serve, task,
-    tenant, up, worker,
+    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run, sandbox,
+    serve, task, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -31,6 +31,8 @@ pub enum Command {
     Task(task::Args),
     /// Submit, show, watch, cancel and rerun runs of dependent tasks
     Run(run::Args),
+    /// Run a command in a sandbox, check what this machine enforces, manage images
+    Sandbox(sandbox::Args),
     /// List queues, set their limits, pause and resume them
     Queue(queue::Args),
     /// List tasks that failed for good, and redrive them
@@ -67,7 +69,7 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "run", "queue", "dead-letter", "login", "logout", "whoami"]),
+    ("Use it", &["task", "run", "queue", "dead-letter", "sandbox", "login", "logout", "whoami"]),
     (
         "Look after it",
         &["config", "api-key", "tenant", "audit", "outbox", "push", "doctor", "dev-certs", "bench", "completions"],
@@ -76,8 +78,16 @@ const GROUPS: [(&str, &[&str]); 4] = [
 
 /// Reads the command line; ends the process on `--help`, `--version` and what makes no sense.
 pub fn parse() -> Cli {
-    let matches = command().get_matches();
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let matches = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    matches.unwrap_or_else(|error| {
+        let own = std::env::args_os().skip(1).take(2).eq(["sandbox", "run"].map(std::ffi::OsString::from));
+        if own && error.use_stderr() {
+            // The usual code for wrong flags could be one of the command that was to run.
+            let _ = error.print();
+            std::process::exit(sandbox::OWN_FAILURE.into());
+        }
+        error.exit()
+    })
 }
 
 pub fn command() -> clap::Command {

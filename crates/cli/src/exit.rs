@@ -8,21 +8,39 @@ use crate::output::{self, ReaderGone};
 use tenure_config::ConfigError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Exit {
-    Ok = 0,
-    Failure = 1,
+    Ok,
+    Failure,
     /// Wrong flags, values or configuration.
-    Usage = 2,
-    NotFound = 3,
+    Usage,
+    NotFound,
     /// The server understood and said no.
-    Refused = 4,
+    Refused,
     /// The server cannot be reached or cannot work now.
-    Unavailable = 5,
-    TaskFailed = 10,
-    TaskCanceled = 11,
-    /// As a shell reports SIGINT.
-    Interrupted = 130,
+    Unavailable,
+    TaskFailed,
+    TaskCanceled,
+    Interrupted,
+    /// The code of a command that was run for the user.
+    Command(u8),
+}
+
+impl Exit {
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Failure => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Refused => 4,
+            Self::Unavailable => 5,
+            Self::TaskFailed => 10,
+            Self::TaskCanceled => 11,
+            // As a shell reports SIGINT.
+            Self::Interrupted => 130,
+            Self::Command(code) => code,
+        }
+    }
 }
 
 /// Shown below the help of commands that talk to a server.
@@ -127,6 +145,11 @@ pub fn report(error: &anyhow::Error) {
     if let Some(hint) = hint(error) {
         eprintln!("  {} {hint}", style("hint:").cyan().for_stderr());
     }
+}
+
+/// Prints something that does not end the command.
+pub fn warn(message: &str) {
+    eprintln!("{} {}", style("warning:").yellow().bold().for_stderr(), output::clean(message));
 }
 
 /// The message and its causes, each once.

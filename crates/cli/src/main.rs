@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             exit::code_of(&error)
         }
     };
-    ExitCode::from(exit as u8)
+    ExitCode::from(exit.code())
 }
 
 fn run(cli: cli::Cli) -> anyhow::Result<Exit> {

@@ -16,6 +16,7 @@ pub mod outbox;
 pub mod push;
 pub mod queue;
 pub mod run;
+pub mod sandbox;
 pub mod serve;
 pub mod task;
 pub mod tenant;
@@ -34,6 +35,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Worker(args) => worker::run(*args).await,
         Command::Task(args) => task::run(args).await,
         Command::Run(args) => run::run(args).await,
+        Command::Sandbox(args) => sandbox::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,

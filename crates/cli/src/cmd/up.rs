@@ -34,7 +34,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     logging::start(config.logging)?;
     let store = config.store.clone();
-    let mut worker = args.work.config(String::new(), &config)?;
+    let (mut worker, _sandboxes) = args.work.config(String::new(), &config).await?;
     let stop = signals::stop_on_signal()?;
     let mut control_plane = tokio::select! {
         ready = ControlPlane::prepare(config) => ready?,

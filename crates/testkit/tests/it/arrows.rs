@@ -38,7 +38,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
         ],
     ),
     ("localpg", &[]),
-    ("bench", &["contract", "localpg"]),
+    ("bench", &["contract", "localpg", "sandbox"]),
     ("testkit", &["localpg"]),
     ("chaos", &["testkit"]),
 ];

@@ -11,9 +11,9 @@ use comfy_table::Cell;
 use tenure_bench::picture::Picture;
 use tenure_bench::progress::Watch;
 use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
-use tenure_bench::{backlog, heartbeat, latency, push, raw, soak, throughput};
+use tenure_bench::{backlog, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
 
-use super::connect;
+use super::{connect, sandbox};
 use crate::exit::{Exit, Stop};
 use crate::{output, signals};
 use screen::Screen;
@@ -47,6 +47,8 @@ enum Question {
     Raw(RawArgs),
     /// Memory, store and latency over time at a steady rate
     Soak(SoakArgs),
+    /// Time to create a sandbox, run a command in it and remove it, compared with an ordinary process
+    Sandbox(SandboxArgs),
     /// Draw a chart from a JSON description
     Draw(DrawArgs),
 }
@@ -222,6 +224,32 @@ struct SoakArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct SandboxArgs {
+    #[command(flatten)]
+    place: sandbox::Place,
+    /// What makes the sandboxes
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    provider: sandbox::Name,
+    /// Image of the sandboxes
+    #[arg(long, value_name = "NAME", default_value = "host")]
+    image: String,
+    /// Sandboxes of each client
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
+    rounds: usize,
+    /// Numbers of clients that work at the same time
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 4], value_parser = clients)]
+    clients: Vec<usize>,
+    /// Size of the file that is written and read
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = at_least_one)]
+    file: usize,
+    /// Do not measure bwrap and podman
+    #[arg(long)]
+    no_others: bool,
+    #[command(flatten)]
+    to: Destination,
+}
+
+#[derive(Debug, clap::Args)]
 struct DrawArgs {
     /// The description
     file: PathBuf,
@@ -236,6 +264,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn batch_size(text: &str) -> Result<usize, String> {
     within(text, 1, tenure_bench::EXCHANGE_MAX)
+}
+
+fn clients(text: &str) -> Result<usize, String> {
+    within(text, 1, 64)
 }
 
 fn run_size(text: &str) -> Result<usize, String> {
@@ -307,6 +339,17 @@ async fn answer(question: Question) -> anyhow::Result<()> {
             let (place, stand) = common.prepare(soak::SETTINGS).await?;
             let options = soak::Options { minutes, per_second: rate, workers };
             (Box::new(soak::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Sandbox(args) => {
+            let private = args.provider.open(&args.place.load()?).await?;
+            let target = sandbox_bench::Target::new(Arc::clone(private.provider()), args.image);
+            let options = sandbox_bench::Options {
+                rounds: args.rounds,
+                clients: args.clients,
+                file_mib: args.file,
+                others: !args.no_others,
+            };
+            (Box::new(sandbox_bench::run(target, options, &watch).await?), args.to)
         }
         Question::Draw(args) => return draw(&args),
     };

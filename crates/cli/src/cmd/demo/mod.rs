@@ -2,6 +2,7 @@
 
 mod plan;
 mod report;
+mod sandbox;
 mod screen;
 mod stage;
 mod verify;
@@ -41,8 +42,10 @@ while it holds leases; then checks that every task ended as expected. Exits with
 Removes everything it created.";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = DETAILS)]
+#[command(after_help = DETAILS, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    scene: Option<Scene>,
     /// Number of tasks
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = tasks)]
     tasks: usize,
@@ -54,6 +57,12 @@ pub struct Args {
     keep: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Scene {
+    /// Watch attacks fail in sandboxes, beside honest work that goes on
+    Sandbox(sandbox::Args),
+}
+
 fn tasks(text: &str) -> Result<usize, String> {
     let range = plan::TASKS_MIN..=plan::TASKS_MAX;
     let count = text.parse().ok().filter(|count| range.contains(count));
@@ -61,6 +70,9 @@ fn tasks(text: &str) -> Result<usize, String> {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    if let Some(Scene::Sandbox(args)) = args.scene {
+        return sandbox::run(args).await;
+    }
     let stop = signals::stop_on_signal()?;
     let stage = Stage::open(args.store.as_ref()).await?;
     output::line(format!(

@@ -1,5 +1,6 @@
 //! `tenure worker`
 
+mod sandbox;
 mod token;
 mod transport;
 
@@ -10,6 +11,7 @@ use anyhow::Context;
 use tenure_worker::{Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
+use super::sandbox::Private;
 use crate::exit::{Exit, Stop};
 use crate::{logging, signals, times, token as local_token};
 use tenure_config::{Config, Flags};
@@ -22,7 +24,9 @@ Built-in operators and their payloads:
   http   {\"url\": \"https://…\", \"method\": \"POST\", \"body\": {}, \"headers\": {}, \"timeout_ms\": 30000}
 
 A command gets the payload on stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its \
-environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string.
+environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string. With --sandbox it \
+runs in a sandbox of its own, in /workspace, without the variables of this process; `tenure sandbox check` shows what is \
+enforced.
 
 On SIGTERM or SIGINT the worker takes no more tasks, lets running tasks finish for the time of --drain, and \
 reports. A second signal stops at once.";
@@ -86,6 +90,21 @@ pub struct WorkArgs {
     /// configuration file does the same
     #[arg(long = "operator", value_name = "NAME=COMMAND")]
     pub operators: Vec<String>,
+    /// Run each command in a fresh sandbox of this image; without a name, of `host`, which has the programs of this
+    /// machine [default: worker.sandbox.image of the configuration]
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "host",
+        help_heading = "Sandboxes"
+    )]
+    pub sandbox: Option<String>,
+    /// Limits of those sandboxes, such as 'memory=256m cpus=1 pids=64 disk=1g timeout=30s allow=example.com
+    /// mount=/srv/data:/data:ro' [default: worker.sandbox.limits of the configuration]
+    #[arg(long, value_name = "LIMITS", help_heading = "Sandboxes")]
+    pub sandbox_limits: Option<String>,
     /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
     pub grace: Duration,
@@ -96,7 +115,8 @@ pub struct WorkArgs {
 
 impl WorkArgs {
     /// Operators of the configuration file first, then those of the flags: a flag wins.
-    pub fn config(self, server: String, config: &Config) -> anyhow::Result<WorkerConfig> {
+    /// The second part makes the sandboxes, if there are any, and has to be kept until the worker has ended.
+    pub async fn config(self, server: String, config: &Config) -> anyhow::Result<(WorkerConfig, Option<Private>)> {
         let mut operators = Operators::new().with_built_ins();
         for (name, command) in config.operators() {
             operators
@@ -108,15 +128,24 @@ impl WorkArgs {
                 Stop::usage(format!("--operator: {error}")).hint("for example --operator extract='./extract.sh --fast'")
             })?;
         }
+        sandbox::apply(&mut operators, self.sandbox, self.sandbox_limits.as_deref(), config)?;
+        let (sandboxes, private) = if operators.need_sandboxes() {
+            let (sandboxes, private) = sandbox::open(config).await?;
+            (Some(sandboxes), Some(private))
+        } else {
+            (None, None)
+        };
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(WorkerConfig {
+        let worker = WorkerConfig {
+            sandboxes,
             queues: self.queues,
             concurrency: self.concurrency.unwrap_or_else(cpus),
             operators,
             kill_grace: self.grace,
             drain_timeout: self.drain,
             ..WorkerConfig::new(server)
-        })
+        };
+        Ok((worker, private))
     }
 }
 
@@ -127,7 +156,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;
     let server = args.server.unwrap_or_else(|| config.worker.control_plane_url.clone());
-    let mut worker = args.work.config(server, &config)?;
+    let (mut worker, _sandboxes) = args.work.config(server, &config).await?;
     worker.name = args.name.or_else(|| config.worker.id.clone());
     let flags = TokenFlags {
         token_file: args.token_file,

@@ -12,6 +12,8 @@ mod operate;
 mod outbox;
 mod push;
 mod runs;
+mod sandbox;
+mod sandboxed_tasks;
 mod serve;
 mod tasks;
 mod worker;

@@ -1,0 +1,82 @@
+//! Which provider a command uses, and where it keeps its things.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use tenure_config::{Config, Flags};
+use tenure_sandbox::{Error, ProcessProvider, ProcessSettings, Provider};
+
+use super::private::Private;
+
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// Folder with images [default: ~/.tenure]
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Configuration file, for `providers` [env: TENURE_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn load(&self) -> anyhow::Result<Config> {
+        Ok(Config::load(Flags { config: self.config.clone(), data: self.data.clone(), ..Flags::default() })?)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Name {
+    /// Namespaces, control groups and system call filters of Linux
+    #[default]
+    Namespace,
+    /// No isolation at all: for development
+    #[value(alias = "mock")]
+    Process,
+}
+
+impl Name {
+    pub const ALL: [Self; 2] = [Self::Namespace, Self::Process];
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Process => "process",
+        }
+    }
+
+    /// As the configuration names it.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let name = Self::ALL.into_iter().find(|name| name.text() == text);
+        name.with_context(|| format!("this build does not have the provider {text}"))
+    }
+
+    /// A provider for this process alone: what it made is removed with it.
+    pub async fn open(self, config: &Config) -> anyhow::Result<Private> {
+        Private::open(self, config).await
+    }
+
+    /// A provider with its state in `folder`.
+    pub async fn open_in(self, folder: &Path, _config: &Config) -> anyhow::Result<Arc<dyn Provider>> {
+        let folder = folder.to_owned();
+        let open = move || -> tenure_sandbox::Result<Arc<dyn Provider>> {
+            Ok(match self {
+                Self::Namespace => return Err(Error::unavailable("this build does not have it")),
+                Self::Process => Arc::new(ProcessProvider::open(ProcessSettings {
+                    data_dir: folder,
+                    max_sandboxes: None,
+                    ignore_limits: false,
+                })?),
+            })
+        };
+        let opened = tokio::task::spawn_blocking(open).await?;
+        opened.with_context(|| format!("the provider {} cannot work here", self.text()))
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Chosen {
+    /// What makes the sandbox; `tenure sandbox check` compares them
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub provider: Name,
+}
