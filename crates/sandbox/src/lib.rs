@@ -4,6 +4,7 @@
 //! plane or a worker. What a provider enforces is measured, not assumed: see [`Capabilities`]. A sandbox that would need
 //! more than is enforced is refused.
 
+mod agent;
 mod capabilities;
 mod console;
 mod error;
@@ -14,6 +15,7 @@ mod process;
 mod provider;
 mod random;
 mod spec;
+mod start;
 mod sys;
 mod terminal;
 

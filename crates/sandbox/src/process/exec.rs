@@ -23,6 +23,7 @@ use crate::execution::{
     Chunk, Control, Event, Execution, Exit, MAX_CHUNK_BYTES, MAX_WAITING_CHUNKS, OutputStream, Signal, Usage,
 };
 use crate::spec::{Command, Terminal};
+use crate::start::{cannot_start, failed_program};
 use crate::sys::supervisor::{self, REPORT_BYTES, Report};
 use crate::sys::watched;
 use crate::terminal;
@@ -95,10 +96,6 @@ fn attend(
     receiver
 }
 
-fn cannot_start(error: io::Error) -> Error {
-    Error::unavailable("the command cannot be started").with_source(error)
-}
-
 /// A program that does not exist, or is not one, is an exit code as in a shell.
 fn failed_start(
     command: &Command,
@@ -106,13 +103,7 @@ fn failed_start(
     events: mpsc::Receiver<Event>,
     send: mpsc::Sender<Event>,
 ) -> Result<Execution> {
-    let code = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT | Errno::NOTDIR) => 127,
-        Some(Errno::ACCESS | Errno::NOEXEC | Errno::PERM | Errno::ISDIR | Errno::LOOP | Errno::TXTBSY) => 126,
-        Some(Errno::TOOBIG) => return Err(Error::invalid("the command and its environment are too long")),
-        _ => return Err(cannot_start(error)),
-    };
-    let text = format!("{}: {error}\n", command.argv[0]);
+    let (code, text) = failed_program(&command.argv[0], error)?;
     let chunk = Chunk { stream: OutputStream::Stderr, bytes: Bytes::from(text) };
     let exit = Exit { code, out_of_memory: false, usage: Usage::default() };
     for event in [Event::Output(chunk), Event::Exited(exit)] {

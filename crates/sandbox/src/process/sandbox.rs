@@ -18,11 +18,10 @@ use crate::execution::Control;
 use crate::files::{Root, SandboxPath};
 use crate::provider::{Runtime, RuntimeState};
 use crate::spec::{Command, WORKSPACE};
+use crate::start;
 
 /// Commands of a sandbox that run at a time, with those that left processes behind.
 const MAX_COMMANDS: u32 = 256;
-
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug)]
 pub(super) struct Sandbox {
@@ -103,16 +102,7 @@ impl Sandbox {
     }
 
     pub(super) fn environment(&self, command: &Command) -> BTreeMap<String, String> {
-        let mut environment: BTreeMap<String, String> = BTreeMap::new();
-        environment.insert("PATH".to_owned(), PATH.to_owned());
-        environment.insert("HOME".to_owned(), self.home.to_string_lossy().into_owned());
-        environment.insert("LANG".to_owned(), "C.UTF-8".to_owned());
-        if command.terminal.is_some() {
-            environment.insert("TERM".to_owned(), "xterm-256color".to_owned());
-        }
-        environment.extend(self.record.env.clone());
-        environment.extend(command.env.clone());
-        environment
+        start::environment(&self.home.to_string_lossy(), &self.record.env, command)
     }
 
     /// Keeps a command until `release`, so that it is killed with the sandbox.

@@ -1,10 +1,11 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::spawn::{in_child, lead_session};
 
 /// The ends of a supervised command that its starter holds.
 #[derive(Debug)]
@@ -27,6 +28,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    pub(crate) fn new(status: c_int, used: &libc::rusage) -> Self {
+        let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+        let cpu_micros = micros(used.ru_utime) + micros(used.ru_stime);
+        Self { status, cpu_micros, peak_memory_bytes: used.ru_maxrss as u64 * 1024 }
+    }
+
     pub(crate) fn parse(bytes: &[u8; REPORT_BYTES]) -> Self {
         let number = |at: usize| {
             let mut word = [0; 8];
@@ -54,17 +61,13 @@ impl Report {
 pub(crate) fn supervise(command: &mut Command, directory: OwnedFd, terminal: bool) -> io::Result<Line> {
     let (reports, report) = pipe_with(PipeFlags::CLOEXEC)?;
     let (order, orders) = pipe_with(PipeFlags::CLOEXEC)?;
-    let before_exec = move || split(directory.as_raw_fd(), report.as_raw_fd(), order.as_raw_fd(), terminal);
-    // SAFETY: the closure runs between fork and exec. `split` calls only async-signal-safe functions and does not
-    // allocate; the descriptors that it uses are owned by the closure.
-    unsafe {
-        command.pre_exec(before_exec);
-    }
+    in_child(command, move || split(report.as_raw_fd(), order.as_raw_fd()));
+    lead_session(command, directory, terminal);
     Ok(Line { reports, orders })
 }
 
 /// Returns in the command; the supervisor does not return.
-fn split(directory: RawFd, report: RawFd, order: RawFd, terminal: bool) -> io::Result<()> {
+fn split(report: RawFd, order: RawFd) -> io::Result<()> {
     // SAFETY: plain system calls on numbers and on variables of this frame. This is the only thread of the process.
     unsafe {
         check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))?;
@@ -72,19 +75,6 @@ fn split(directory: RawFd, report: RawFd, order: RawFd, terminal: bool) -> io::R
         if child != 0 {
             watch(child, report, order);
         }
-        check(libc::setsid())?;
-        for signal in 1..=64 {
-            // It fails for SIGKILL, SIGSTOP and those that libc reserves.
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        check(libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()))?;
-        if terminal {
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0))?;
-        }
-        check(libc::fchdir(directory))?;
-        check(libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as c_int))?;
     }
     Ok(())
 }
@@ -194,9 +184,7 @@ unsafe fn reap(command: libc::pid_t, report: RawFd, running: &mut bool) {
 /// # Safety
 /// As `watch`.
 unsafe fn tell(report: RawFd, status: c_int, used: &libc::rusage) {
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    let cpu_micros = micros(used.ru_utime) + micros(used.ru_stime);
-    let bytes = Report { status, cpu_micros, peak_memory_bytes: used.ru_maxrss as u64 * 1024 }.bytes();
+    let bytes = Report::new(status, used).bytes();
     // SAFETY: the buffer is a variable of this frame. A report is smaller than PIPE_BUF, so it is written whole.
     unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
 }
