@@ -6,9 +6,15 @@ use crate::run::snake;
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const SLIPS: usize = 2;
     const STEM: usize = 4;
+    let length = word.chars().count();
     let far = |name: &str| {
-        let stem = word.len() >= STEM && name.starts_with(word);
-        if stem { SLIPS } else { strsim::damerau_levenshtein(word, name) }
+        if word.len() >= STEM && name.starts_with(word) {
+            return SLIPS;
+        }
+        // As many slips as characters are missing, at least. The distance itself takes time and memory for each pair of
+        // characters, and a stranger may send a word of megabytes.
+        let missing = length.abs_diff(name.chars().count());
+        if missing > SLIPS { missing } else { strsim::damerau_levenshtein(word, name) }
     };
     // A name of two letters is two slips away from any other.
     let near = known.into_iter().map(|name| (far(name), name)).filter(|(far, name)| *far <= SLIPS.min(name.len() / 2));
@@ -49,6 +55,14 @@ mod tests {
         ] {
             assert_eq!(nearest(word, known), near, "{word}");
         }
+    }
+
+    /// Without a bound this would take more memory than a machine has.
+    #[test]
+    fn a_word_of_megabytes_has_no_nearest_name() {
+        let word = "é".repeat(16 << 20);
+        let known: Vec<String> = (0..1_000).map(|n| format!("queue-{n}")).collect();
+        assert_eq!(nearest(&word, known.iter().map(String::as_str)), None);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use tenure_core::command::Rejection;
 use tenure_core::limits;
 use tenure_engine::EngineError;
 
+/// How much of a text an error returns to the sender.
+const QUOTE_BYTES: usize = 512;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     Request(BadRequest),
@@ -209,9 +212,29 @@ pub fn token_ttl_message(needed_ms: i64, allowed_ms: i64) -> String {
     )
 }
 
+impl BadRequest {
+    /// Messages and paths of fields quote what was sent, which can be megabytes long.
+    fn shortened(mut self) -> Self {
+        let texts = match &mut self {
+            Self::Malformed { message } => [Some(message), None],
+            Self::PayloadTooLarge { field } => [Some(field), None],
+            Self::Invalid { field, message }
+            | Self::UnknownField { field, message }
+            | Self::BadArgument { field, message } => [Some(field), Some(message)],
+            Self::UnsupportedMediaType | Self::BodyTooLarge { .. } | Self::BodyTimeout | Self::TokenTtl { .. } => {
+                [None, None]
+            }
+        };
+        for text in texts.into_iter().flatten().filter(|text| text.len() > QUOTE_BYTES) {
+            *text = format!("{}…", limits::cut(text, QUOTE_BYTES));
+        }
+        self
+    }
+}
+
 impl From<BadRequest> for Fault {
     fn from(wrong: BadRequest) -> Self {
-        Self::Request(wrong)
+        Self::Request(wrong.shortened())
     }
 }
 
