@@ -236,7 +236,7 @@ fn sender(
 /// Nothing is judged by the clock of a worker; one that is far off is worth knowing.
 fn count_skew(told_at: Option<Timestamp>, now: Timestamp) {
     if told_at.is_some_and(|told| told.since(now).abs() > SKEW_MS) {
-        metrics::counter!("worker_clock_skew").increment(1);
+        metrics::counter!("tenure_worker_clock_skew_total").increment(1);
     }
 }
 

@@ -92,7 +92,8 @@ async fn a_clock_that_is_off_is_counted_and_decides_nothing(server: Server) {
     let held = plane.dispatched(json!({})).await;
     let skew = async || {
         let metrics = plane.server.get("/metrics").await.body.as_str().unwrap().to_owned();
-        let line = metrics.lines().find(|line| line.starts_with("worker_clock_skew ")).map(ToOwned::to_owned);
+        let line =
+            metrics.lines().find(|line| line.starts_with("tenure_worker_clock_skew_total ")).map(ToOwned::to_owned);
         line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
     };
     let before = skew().await;
