@@ -49,6 +49,7 @@ async fn the_outbox_is_listed() {
     let few = site.run(&["outbox", "list", "--limit", "1"]).await;
     assert_eq!(few.stdout.lines().count(), 2, "{}", few.stdout);
     assert!(few.stderr.contains("There are more"), "{}", few.stderr);
+    site.ok(&["queue", "create", "other"]).await;
     assert_eq!(site.ok(&["outbox", "list", "--queue", "other"]).await, "The outbox is empty.\n");
     assert_eq!(site.json(&["outbox", "list", "--state", "failed"]).await["items"], json!([]));
 
@@ -105,6 +106,7 @@ async fn what_redis_refused_is_tried_again_when_somebody_says_so() {
     assert_eq!(site.ok(&["outbox", "retry", first]).await, "Retrying 1 entry.\n");
     wait_until("one is published", SOON, async || in_state("published").await.len() == 1).await;
     assert_eq!((in_state("failed").await.len(), ask(&redis, "XLEN tenure:etl").await), (2, ":1".to_owned()));
+    site.ok(&["queue", "create", "other"]).await;
     assert_eq!(site.json(&["outbox", "retry", "--all", "--queue", "other"]).await, json!({"retried": 0}));
     assert_eq!(site.ok(&["outbox", "retry", "--all", "--queue", "etl"]).await, "Retrying 2 entries.\n");
     let published: Vec<Value> =

@@ -15,7 +15,7 @@ use tenure_engine::store::{OutboxFilter, OutboxRetry, OutboxState, OutboxView};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::api::render;
-use crate::api::{query, respond};
+use crate::api::{query, queues, respond};
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -68,6 +68,9 @@ pub async fn list(
             limit: validate::page_limit(asked.limit)?,
         };
         let page = app.engine.outbox(&filter).await?;
+        if let (true, Some(queue)) = (page.items.is_empty(), &filter.queue) {
+            queues::found(&app, &caller, queue).await?;
+        }
         Ok(Page { items: page.items.iter().map(entry).collect(), next_cursor: page.next })
     };
     respond(answer.await, &id)
@@ -86,7 +89,11 @@ pub async fn retry(
     let answer = async {
         of_all(&caller)?;
         let asked: OutboxRetryRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
-        let retried = app.engine.retry_outbox(&which(asked)?).await?;
+        let which = which(asked)?;
+        let retried = app.engine.retry_outbox(&which).await?;
+        if let (0, OutboxRetry::All { queue: Some(queue) }) = (retried, &which) {
+            queues::found(&app, &caller, queue).await?;
+        }
         Ok(OutboxRetried { retried })
     };
     respond(answer.await, &id)

@@ -115,7 +115,15 @@ async fn entries_are_filtered_and_paged(server: Server) {
     assert_eq!(ids(&entries(&server, "?state=waiting").await), ids(&all)[2..]);
     assert_eq!(ids(&entries(&server, "?queue=r").await), ids(&all)[5..]);
     assert_eq!(ids(&entries(&server, "?queue=q&state=waiting").await), ids(&all)[2..5]);
-    assert_eq!(entries(&server, "?queue=nothing").await, [Value::Null; 0]);
+    assert_eq!(entries(&server, "?queue=embedded").await, [Value::Null; 0]);
+    for answer in [
+        server.get(&format!("{PATH}?queue=embeded")).await,
+        server.post(&format!("{PATH}/retry"), json!({"all": true, "queue": "embeded"})).await,
+    ] {
+        let refused = answer.refused(404);
+        let said = (&refused["error"], &refused["message"]);
+        assert_eq!(said, (&json!("queue_not_found"), &json!("no such queue; did you mean `embedded`?")));
+    }
 }
 
 async fn failed_entries_are_tried_again(server: Server) {
