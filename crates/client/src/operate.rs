@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use tenure_contract::user::{
-    DeadLetter, Page, Queue, QueueChange, QueuePaused, QueueSettings, Redrive, RedriveRequest,
+    DeadLetter, Page, Queue, QueueChange, QueueDeleted, QueuePaused, QueueSettings, Redrive, RedriveRequest,
 };
 
 use crate::client::{Call, Client};
@@ -40,6 +40,14 @@ impl Client {
 
     pub async fn resume_queue(&self, name: &str) -> Result<QueuePaused, ClientError> {
         self.call(Call::new(Method::POST, self.url(&["queues", name, "resume"])).repeatable(true)).await
+    }
+
+    /// Deletes a queue without open tasks; with `force` also if it has dead letters. Its ended tasks stay readable. After a
+    /// lost answer `queue_not_found` means that it is deleted.
+    pub async fn delete_queue(&self, name: &str, force: bool) -> Result<QueueDeleted, ClientError> {
+        let mut url = self.url(&["queues", name]);
+        filter::write(&mut url, &[("force", &force.then(|| "true".to_owned()))]);
+        self.call(Call::new(Method::DELETE, url)).await
     }
 
     /// One page of dead letters; `next_cursor` goes into the filter of the next.

@@ -600,6 +600,14 @@ pub struct QueuePaused {
     pub paused: bool,
 }
 
+/// Answer of a deletion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueueDeleted {
+    pub name: String,
+    pub deleted: bool,
+}
+
 /// A task in the dead letters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -9,7 +9,7 @@ use tenure_core::attempt::{Completion, Progress, Receipt};
 use tenure_core::command::callback::{Call, Callback, Called, Proof, Told};
 use tenure_core::command::cancel::{Cancel, Canceled};
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
-use tenure_core::command::pause::{PatchQueue, PauseQueue, SetQueue};
+use tenure_core::command::queues::{DeleteQueue, PatchQueue, PauseQueue, SetQueue};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::{Retried, Retry};
 use tenure_core::command::run::{CancelRun, RunCanceled, RunSubmitted, SubmitRun};
@@ -126,6 +126,17 @@ impl Engine {
         let queue = Arc::clone(&pause.queue);
         let reply = self.ask(Lane::Work, Command::PauseQueue(pause), 0, variant!(Queue)).await?;
         self.wake_queue(queue);
+        Ok(reply)
+    }
+
+    /// Whether the queue was there.
+    pub async fn delete_queue(&self, delete: DeleteQueue) -> Reply<bool> {
+        let reply = self.ask(Lane::Work, Command::DeleteQueue(delete), 0, variant!(Done)).await?;
+        if reply.is_ok() {
+            self.shared.sweep.send_replace(());
+            self.shared.tell(|| Notice::Transports);
+            self.shared.queues_set.notify_waiters();
+        }
         Ok(reply)
     }
 

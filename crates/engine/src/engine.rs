@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::batch::Outcome;
 use tenure_core::command::Reach;
-use tenure_core::queue::{QueueId, Transport};
+use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::run::Run;
 use tenure_core::task::Place;
 use tenure_core::time::Timestamp;
@@ -12,8 +12,8 @@ use tenure_core::why::{self, Around, Why};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
     AttemptView, Clock, DeadLetterFilter, Done, IdentityStore, Lane, NewRedrive, Notice, OutboxFilter, OutboxRetry,
-    OutboxView, Page, QueueStats, RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView, RunWeight,
-    Store, StoreError, TaskFilter, TaskView,
+    OutboxView, Page, QueueStats, QueueView, RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView,
+    RunWeight, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -173,10 +173,10 @@ impl Shared {
         if let Some(name) = known {
             return Ok(name);
         }
-        let Some(view) = self.store.queue(id).await? else { return Ok("".into()) };
+        let Some(name) = self.store.queue_name(id).await? else { return Ok("".into()) };
         let mut names = self.queue_names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.insert(id, Arc::clone(&view.queue.name));
-        Ok(view.queue.name)
+        names.insert(id, Arc::clone(&name));
+        Ok(name)
     }
 
     pub fn saw(&self, queues: &[Arc<str>]) {
@@ -344,7 +344,14 @@ impl Engine {
     /// Why a task is not running, or what it does instead.
     pub async fn why(&self, id: TaskId, reach: &Reach) -> Result<Option<(TaskView, Vec<Why>)>, EngineError> {
         let Some(task) = self.task(id, reach).await? else { return Ok(None) };
-        let Some(view) = self.shared.store.queue(task.body.queue).await? else { return Ok(None) };
+        let view = match self.shared.store.queue(task.body.queue).await? {
+            Some(view) => view,
+            // It was deleted, so the task has ended.
+            None => {
+                let queue = Queue::new(task.body.queue, Arc::clone(&task.queue));
+                QueueView { queue, running: 0, worker_seen_at: None, now: self.shared.store.now().await? }
+            }
+        };
         let asked_just_now =
             self.shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.queue.name);
         let waiting_for = match &task.place {

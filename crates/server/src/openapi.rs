@@ -58,6 +58,7 @@ use crate::contracts::pull::{self, exchange};
         queues::change,
         queues::pause,
         queues::resume,
+        queues::delete,
         dead_letters::list,
         dead_letters::redrive,
         events::events,

@@ -7,7 +7,7 @@ use tenure_contract::callback::Resources;
 use tenure_contract::user::{
     QueueChange as WireChange, QueueSettings as WireQueue, RetryPolicy as WireRetry, TaskSubmission,
 };
-use tenure_core::command::pause::QueueChange;
+use tenure_core::command::queues::QueueChange;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};

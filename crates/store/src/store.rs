@@ -135,6 +135,8 @@ pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send +
     ) -> Result<Page<QueueStats>, StoreError>;
     /// One queue, and when a worker last asked for its work.
     async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError>;
+    /// The name of a queue, or of a deleted queue that still has ended tasks.
+    async fn queue_name(&self, id: QueueId) -> Result<Option<Arc<str>>, StoreError>;
     /// Whose tasks these are; unknown ones are left out.
     async fn whose(&self, rows: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError>;
     async fn dead_letters(&self, filter: &DeadLetterFilter) -> Result<Page<TaskView>, StoreError>;

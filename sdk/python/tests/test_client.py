@@ -117,6 +117,18 @@ def test_queues_are_set_paused_and_resumed(client: Client, queue: str) -> None:
     assert client.health().status == "ok"
 
 
+def test_queues_are_deleted_when_they_are_empty(client: Client, queue: str) -> None:
+    with pytest.raises(errors.QueueNotFound):
+        client.delete_queue(queue)
+    task_id = client.submit(NewTask(queue, "x")).task_id
+    with pytest.raises(errors.QueueNotEmpty, match="1 ready"):
+        client.delete_queue(queue, force=True)
+    client.cancel(task_id)
+    assert client.delete_queue(queue).deleted
+    assert queue not in {one.name for one in client.queues()}
+    assert client.get(task_id).queue == queue
+
+
 def test_waiting_ends_with_the_task_or_the_time(client: Client, queue: str) -> None:
     task_id = client.submit(NewTask(queue, "x")).task_id
     with pytest.raises(errors.StillRunning) as caught:

@@ -1,7 +1,5 @@
 //! `tenure dead-letter`
 
-use std::io::{IsTerminal, Write};
-
 use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::{Client, DeadLetterFilter};
@@ -9,7 +7,7 @@ use tenure_contract::user::{DeadLetter, Redrive, RedriveFilter, RedriveRequest};
 use tenure_contract::words::RedriveState;
 
 use super::connect::{ClientArgs, pages};
-use super::ids;
+use super::{confirm, ids};
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
@@ -162,8 +160,10 @@ async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Resu
         }
         return Ok(Exit::Ok);
     }
-    if !args.yes && !confirmed(client, &request).await? {
-        return Err(Stop::new(Exit::Failure, "nothing was changed").into());
+    if !args.yes {
+        confirm::require_terminal("use --yes, or --dry-run to count them")?;
+        let counted = client.redrive(&request).await.context("the dead letters were not counted")?;
+        confirm::ask(&format!("Release {}?", letters(counted.matched)))?;
     }
     request.dry_run = false;
     let redrive = client.redrive(&request).await.context("the dead letters were not released")?;
@@ -173,20 +173,6 @@ async fn redrive(client: &Client, args: RedriveArgs, json: bool) -> anyhow::Resu
         output::line(sentence(&redrive))?
     }
     Ok(Exit::Ok)
-}
-
-async fn confirmed(client: &Client, request: &RedriveRequest) -> anyhow::Result<bool> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Stop::usage("cannot prompt for confirmation: stdin is not a terminal")
-            .hint("use --yes, or --dry-run to count them")
-            .into());
-    }
-    let counted = client.redrive(request).await.context("the dead letters were not counted")?;
-    eprint!("Release {}? [y/N] ", letters(counted.matched));
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 fn letters(count: u64) -> String {

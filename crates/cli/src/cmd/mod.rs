@@ -4,6 +4,7 @@ pub mod api_key;
 pub mod audit;
 pub mod bench;
 pub mod config;
+pub mod confirm;
 pub mod connect;
 pub mod control_plane;
 pub mod dead_letter;

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use tenure_client::{Client, ClientError};
 use tenure_contract::user::{Page, PushSettings, Queue, QueueChange, QueuePaused, QueueSettings, Rate};
 
+use super::confirm;
 use super::connect::{ClientArgs, all_pages};
 use crate::exit::{CODES, Exit, Stop};
 use crate::output::{self, Card, cell, cell_or_dash, clean, number};
@@ -33,6 +34,8 @@ enum Command {
     Pause(One),
     /// Resume a paused queue
     Resume(One),
+    /// Delete a queue that has no tasks left
+    Delete(DeleteArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -40,6 +43,24 @@ struct One {
     /// Name of the queue
     #[arg(value_name = "QUEUE")]
     name: String,
+}
+
+const DELETE_DETAILS: &str = "\
+A queue with blocked, scheduled, ready or running tasks is not deleted. Ended tasks stay readable until retention removes \
+them, but cannot be retried. A later submit to the name creates another queue with the default settings.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = DELETE_DETAILS)]
+struct DeleteArgs {
+    /// Name of the queue
+    #[arg(value_name = "QUEUE")]
+    name: String,
+    /// Delete the queue even if it has dead letters; they can then no longer be redriven
+    #[arg(long)]
+    force: bool,
+    /// Do not ask for confirmation
+    #[arg(long, short)]
+    yes: bool,
 }
 
 const SET_DETAILS: &str = "\
@@ -220,6 +241,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             let resumed = client.resume_queue(&one.name).await.context("the queue was not resumed")?;
             say_paused(&resumed, json)?;
         }
+        Command::Delete(args) => delete(&client, args, json).await?,
     }
     Ok(Exit::Ok)
 }
@@ -261,6 +283,16 @@ async fn set(client: &Client, args: SetArgs, json: bool) -> anyhow::Result<()> {
         answer => answer,
     };
     say(queue.context("the queue was not changed")?, json)
+}
+
+async fn delete(client: &Client, args: DeleteArgs, json: bool) -> anyhow::Result<()> {
+    if !args.yes {
+        confirm::require_terminal("use --yes")?;
+        let queue = client.queue(&args.name).await?;
+        confirm::ask(&format!("Delete queue {} and its settings?", clean(&queue.name)))?;
+    }
+    let deleted = client.delete_queue(&args.name, args.force).await.context("the queue was not deleted")?;
+    if json { output::json(&deleted) } else { output::line(format!("Queue {} is deleted.", clean(&deleted.name))) }
 }
 
 fn is_unknown(error: &ClientError) -> bool {

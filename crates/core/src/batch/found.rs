@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::{Cell, QueueCell, World};
+use super::{Cell, Counts, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::Task;
 use crate::command::claim::Claim;
@@ -40,6 +40,16 @@ impl World {
         }
         self.names.insert(Arc::clone(&queue.name), queue.id);
         self.queues.insert(queue.id, QueueCell::loaded(queue, running));
+    }
+
+    /// How many tasks a queue has, before the batch changes anything.
+    pub fn add_counts(&mut self, queue: QueueId, counts: Counts) {
+        self.counts.insert(queue, counts);
+    }
+
+    /// Whether a queue of this name is loaded.
+    pub fn has_queue(&self, name: &str) -> bool {
+        self.names.contains_key(name)
     }
 
     pub fn queue(&self, id: QueueId) -> Option<&Queue> {

@@ -65,6 +65,9 @@ pub struct QueueLoad<'a> {
     pub fresh: BTreeSet<QueueId>,
     /// Loaded queues whose limits the batch depends on or changes: locked, read again, and their open attempts counted.
     pub limits: BTreeSet<QueueId>,
+    /// Loaded queues that the batch may delete: locked so that nobody else can add a task to them until the batch ends,
+    /// and all their tasks counted.
+    pub counted: BTreeSet<QueueId>,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -111,6 +114,8 @@ pub(super) struct Overview<'a> {
     pub claimed: BTreeSet<&'a Arc<str>>,
     /// Queues whose settings the batch changes.
     pub changed: BTreeSet<&'a Arc<str>>,
+    /// Queues that the batch may delete.
+    pub deleted: BTreeSet<&'a Arc<str>>,
     /// Rows that are put back if they have ended.
     pub again: Vec<Seq>,
     /// Rows whose bodies are needed.
@@ -220,8 +225,12 @@ impl<'a> Load<'a> {
                 view.changed.insert(&patch.queue);
             }
             Command::PauseQueue(pause) => {
-                self.queues.make.entry(&pause.queue).or_insert(pause.reach.tenant());
+                self.queues.named.insert(&pause.queue);
                 view.changed.insert(&pause.queue);
+            }
+            Command::DeleteQueue(delete) => {
+                self.queues.named.insert(&delete.queue);
+                view.deleted.insert(&delete.queue);
             }
             _ => {}
         }

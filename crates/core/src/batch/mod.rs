@@ -29,7 +29,7 @@ pub use writes::{Counts, QueueWrites, RedriveProgress, TaskWrites, Writes};
 use crate::attempt::ClosedAttempt;
 use crate::command::{
     Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, callback, cancel,
-    claim, expire, heartbeat, hello, pause, promote, push, redrive, release, report, retry, submit,
+    claim, expire, heartbeat, hello, promote, push, queues, redrive, release, report, retry, submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -52,6 +52,8 @@ pub struct World {
     pub numbers: Numbers,
     queues: HashMap<QueueId, QueueCell>,
     names: HashMap<Arc<str>, QueueId>,
+    /// The tasks of the queues that the batch may delete.
+    counts: HashMap<QueueId, Counts>,
     tasks: HashMap<Seq, Cell>,
     /// Rows that were removed from their table when they were loaded.
     taken: Vec<Seq>,
@@ -125,11 +127,12 @@ struct QueueCell {
     /// Open attempts; counted for limited queues only.
     running: u32,
     original: Queue,
+    deleted: bool,
 }
 
 impl QueueCell {
     fn loaded(queue: Queue, running: u32) -> Self {
-        Self { original: queue.clone(), queue, running }
+        Self { original: queue.clone(), queue, running, deleted: false }
     }
 }
 
@@ -159,6 +162,7 @@ impl World {
             numbers,
             queues: HashMap::new(),
             names: HashMap::new(),
+            counts: HashMap::new(),
             tasks: HashMap::new(),
             taken: Vec::new(),
             candidates: HashMap::new(),
@@ -197,10 +201,18 @@ impl World {
         queues.filter(|id| !self.queues.contains_key(id)).collect()
     }
 
-    /// Decides every command in order.
-    pub(crate) fn decide(&mut self, commands: &[Command]) -> Vec<Outcome> {
+    /// Decides every command in order, but deletions of queues after everything else: then no command of the batch can
+    /// meet a queue that is gone. `retrying` says that an earlier try of the batch may have been committed.
+    pub(crate) fn decide(&mut self, commands: &[Command], retrying: bool) -> Vec<Outcome> {
         self.decided = true;
-        commands.iter().enumerate().map(|(index, command)| self.decide_one(index, command)).collect()
+        let decisions = commands.iter().enumerate().map(|(index, command)| self.decide_one(index, command));
+        let mut outcomes: Vec<Outcome> = decisions.collect();
+        for (command, outcome) in commands.iter().zip(&mut outcomes) {
+            if let Command::DeleteQueue(delete) = command {
+                *outcome = self.delete_queue(delete, retrying);
+            }
+        }
+        outcomes
     }
 
     fn decide_one(&mut self, index: usize, command: &Command) -> Outcome {
@@ -210,13 +222,14 @@ impl World {
             Command::ClaimTask(claim) => Ok(self.claim_task(claim)),
             Command::Hello(hello) => self.hello(hello),
             Command::Redrive(redrive) => Ok(self.redrive(redrive)),
-            Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| pause::set(queue, set)),
+            Command::SetQueue(set) => self.with_queue(&set.queue, &set.reach, |queue| queues::set(queue, set)),
             Command::PatchQueue(patch) => {
-                self.with_queue(&patch.queue, &patch.reach, |queue| pause::patch(queue, patch))
+                self.with_queue(&patch.queue, &patch.reach, |queue| queues::patch(queue, patch))
             }
             Command::PauseQueue(pause) => {
-                self.with_queue(&pause.queue, &pause.reach, |queue| pause::pause(queue, pause.paused))
+                self.with_queue(&pause.queue, &pause.reach, |queue| queues::pause(queue, pause.paused))
             }
+            Command::DeleteQueue(_) => Ok(Answer::Done(false)),
             Command::Expire(c) => self.on_row(c.row, |task, _, queue, ctx| expire::decide(task, queue, ctx)),
             Command::Promote(c) => self.on_row(c.row, |task, _, queue, ctx| promote::decide(task, queue, ctx)),
             Command::Release(c) => self.on_row(c.row, |task, _, _, ctx| release::decide(task, c, ctx)),
@@ -270,10 +283,12 @@ impl World {
     ) -> Outcome {
         let Some(cell) = self.tasks.get(&row) else { return Ok(Answer::Done(false)) };
         let defaults = QueueSettings::default();
-        let queue = self.queues.get(&cell.task.place.queue()).map_or(&defaults, |cell| &cell.queue.settings);
+        let queue = self.queues.get(&cell.task.place.queue());
+        let queue_deleted = queue.is_none();
+        let queue = queue.map_or(&defaults, |cell| &cell.queue.settings);
         let history = self.history.get(&row).map_or(&[][..], Vec::as_slice);
         let sealed = runs::is_sealed(&cell.task.place, &self.runs);
-        let mut ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed };
+        let mut ctx = Context { now: self.now, grace: self.grace, numbers: &mut self.numbers, sealed, queue_deleted };
         let Decision { change, answer } = decide(&cell.task, history, queue, &mut ctx);
         if let Some(change) = change {
             self.apply(row, change);
@@ -421,7 +436,7 @@ impl World {
         let Some(cell) = self.names.get(name).and_then(|id| self.queues.get_mut(id)) else {
             return Err(Rejection::QueueNotFound);
         };
-        pause::may_set(&cell.queue, reach)?;
+        queues::may_set(&cell.queue, reach)?;
         let changed = change(&cell.queue);
         if changed.settings.fairness_key != cell.queue.settings.fairness_key {
             self.made.refair.insert(changed.id);
@@ -429,6 +444,35 @@ impl World {
         // Whoever waits for this queue should look again: its limits may have been lifted.
         cell.queue = changed.clone();
         Ok(Answer::Queue(changed))
+    }
+
+    fn delete_queue(&mut self, delete: &queues::DeleteQueue, retrying: bool) -> Outcome {
+        let Some(id) = self.names.get(&delete.queue).copied() else {
+            // The earlier try may have deleted it. Either way there is no such queue any more.
+            return if retrying { Ok(Answer::Done(true)) } else { Err(Rejection::QueueNotFound) };
+        };
+        let tasks = self.count_tasks(id);
+        let Some(cell) = self.queues.get_mut(&id) else { return Err(Rejection::QueueNotFound) };
+        queues::delete(&cell.queue, tasks, delete)?;
+        cell.deleted = true;
+        self.names.remove(&delete.queue);
+        Ok(Answer::Done(true))
+    }
+
+    /// The tasks of a counted queue, as the batch leaves them.
+    fn count_tasks(&self, queue: QueueId) -> Counts {
+        let mut counts = self.counts.get(&queue).copied().unwrap_or_default();
+        for cell in self.tasks.values().filter(|cell| cell.task.place.queue() == queue) {
+            match &cell.original {
+                Original::Here => {}
+                Original::New => counts.add(&cell.task.place, 1),
+                Original::Elsewhere(place) => {
+                    counts.add(place, -1);
+                    counts.add(&cell.task.place, 1);
+                }
+            }
+        }
+        counts
     }
 
     /// The wake-ups to send once the batch is committed: for what it made ready and did not grant itself.

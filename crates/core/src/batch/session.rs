@@ -100,7 +100,8 @@ impl<'a> Session<'a> {
                 (Load { queues: self.standing(), ..Load::default() }, Stage::Limits)
             }
             Stage::Limits => {
-                let queues = QueueLoad { limits: self.limits(), ..QueueLoad::default() };
+                let deleted = self.view.deleted.iter().filter_map(|name| self.world.names.get(*name).copied());
+                let queues = QueueLoad { counted: deleted.collect(), limits: self.limits(), ..QueueLoad::default() };
                 (Load { queues, ..Load::default() }, Stage::Claims)
             }
             Stage::Claims => (Load::default(), Stage::Ready(ClaimPlan::new(self.commands, &self.view, &self.world))),
@@ -110,7 +111,7 @@ impl<'a> Session<'a> {
                     let claims = ClaimLoad { ready, ..ClaimLoad::default() };
                     return Some(Load { claims, ..Load::default() });
                 }
-                self.outcomes = self.world.decide(self.commands);
+                self.outcomes = self.world.decide(self.commands, self.retrying);
                 (Load::default(), Stage::Consequences)
             }
             Stage::Consequences => return self.world.next_consequence(),

@@ -54,14 +54,17 @@ pub struct TaskWrites {
 #[derive(Debug, Default, PartialEq)]
 pub struct QueueWrites {
     pub changed: Vec<Queue>,
+    /// Removed after everything else is written. Their names are kept for as long as they have ended tasks.
+    pub deleted: Vec<Queue>,
     /// Queues whose fairness key changed: their waiting rows get new values.
     pub refair: Vec<QueueId>,
     pub counts: HashMap<QueueId, Counts>,
 }
 
-/// How the number of rows per place changes.
+/// The number of rows per place, or how it changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
+    pub blocked: i64,
     pub scheduled: i64,
     pub ready: i64,
     pub running: i64,
@@ -70,10 +73,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, place: &Place, by: i64) {
+    /// Tasks that have not ended.
+    pub fn open(&self) -> i64 {
+        self.blocked + self.scheduled + self.ready + self.running
+    }
+
+    pub(super) fn add(&mut self, place: &Place, by: i64) {
         match place {
-            // They are counted by their runs.
-            Place::Blocked(_) => {}
+            Place::Blocked(_) => self.blocked += by,
             Place::Scheduled(_) => self.scheduled += by,
             Place::Ready(_) => self.ready += by,
             Place::Running(_) => self.running += by,
@@ -133,10 +140,13 @@ impl World {
                 Original::Here => Some(task.place.clone()),
                 Original::New => None,
             };
-            if let Some(original) = &original {
-                writes.queues.counts.entry(original.queue()).or_default().add(original, -1);
+            // An ended task that stays ended may be of a deleted queue, which has no counts.
+            let ended = matches!((&original, &task.place), (Some(Place::Finished(_)), Place::Finished(_)));
+            if !ended || self.queues.contains_key(&task.place.queue()) {
+                let counts = writes.queues.counts.entry(task.place.queue()).or_default();
+                original.iter().for_each(|original| counts.add(original, -1));
+                counts.add(&task.place, 1);
             }
-            writes.queues.counts.entry(task.place.queue()).or_default().add(&task.place, 1);
             let transport = self.queues.get(&task.place.queue()).map_or(Transport::Embedded, |q| q.queue.transport);
             if transport.is_external() {
                 writes.wake_up(task.id, transport, original.as_ref(), &task.place, self.now);
@@ -148,8 +158,10 @@ impl World {
             writes.tasks.enter(task.id, original.as_ref(), task.place);
         }
         writes.queues.counts.retain(|_, counts| *counts != Counts::default());
+        let (deleted, kept): (Vec<_>, Vec<_>) = self.queues.values().partition(|cell| cell.deleted);
+        writes.queues.deleted = deleted.into_iter().map(QueueCell::current).collect();
         writes.queues.changed =
-            self.queues.values().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
+            kept.into_iter().filter(|cell| cell.queue != cell.original).map(QueueCell::current).collect();
         writes.queues.changed.sort_unstable_by_key(|queue| queue.id);
         writes
     }

@@ -10,10 +10,10 @@ pub mod ending;
 pub mod expire;
 pub mod heartbeat;
 pub mod hello;
-pub mod pause;
 mod profile;
 pub mod promote;
 pub mod push;
+pub mod queues;
 pub mod redrive;
 pub mod release;
 pub mod report;
@@ -29,6 +29,7 @@ use std::sync::Arc;
 pub use profile::{Kind, Profile, Target};
 
 use crate::attempt::{ClosedAttempt, Reason, Receipt};
+use crate::batch::Counts;
 use crate::event::{Fact, FactKind};
 use crate::id::{RunId, TaskId};
 use crate::lease::Grace;
@@ -55,12 +56,14 @@ pub struct Context<'a> {
     /// The task has ended, and its end has had consequences in its run or its run has ended too: no late report and no
     /// retry changes it any more.
     pub sealed: bool,
+    /// The task has ended, and its queue was deleted since.
+    pub queue_deleted: bool,
 }
 
 impl<'a> Context<'a> {
-    /// For a task whose end is not sealed.
+    /// For a task whose end is not sealed, in a queue that exists.
     pub const fn new(now: Timestamp, grace: Grace, numbers: &'a mut Numbers) -> Self {
-        Self { now, grace, numbers, sealed: false }
+        Self { now, grace, numbers, sealed: false, queue_deleted: false }
     }
 }
 
@@ -216,30 +219,62 @@ pub enum Rejection {
     Conflict(Conflict),
     /// The key belongs to a task of other content, or of another owner, which is then not named. `index` is the entry's
     /// place in the submission.
-    IdempotencyConflict { index: usize, existing: Option<TaskId> },
+    IdempotencyConflict {
+        index: usize,
+        existing: Option<TaskId>,
+    },
     /// A callback that does not count.
     Callback(callback::Refusal),
     /// The tokens of the task's attempts could run out before the attempt does. `index` is the entry's place in the
     /// submission.
-    TokenTtl { index: usize, needed_ms: DurationMs, allowed_ms: DurationMs },
+    TokenTtl {
+        index: usize,
+        needed_ms: DurationMs,
+        allowed_ms: DurationMs,
+    },
     /// The task has ended; there is nothing to cancel.
-    AlreadyTerminal { state: State },
-    /// Only what failed or was canceled can be retried, and not once it is sealed: then its run is repeated.
-    NotRetryable { state: State, past_deadline: bool, sealed: bool },
+    AlreadyTerminal {
+        state: State,
+    },
+    NotRetryable {
+        state: State,
+        reason: NotRetryableReason,
+    },
     /// No such run, or none within reach.
     RunNotFound,
     /// The key belongs to a run of other content, or of another owner, which is then not named.
-    RunKeyConflict { existing: Option<(RunId, [u8; 32])>, requested: [u8; 32] },
+    RunKeyConflict {
+        existing: Option<(RunId, [u8; 32])>,
+        requested: [u8; 32],
+    },
     /// The run has ended; there is nothing to cancel.
-    RunAlreadyTerminal { state: RunState },
+    RunAlreadyTerminal {
+        state: RunState,
+    },
     /// Only a run that failed or was canceled can be repeated.
-    RunNotRerunnable { state: RunState },
+    RunNotRerunnable {
+        state: RunState,
+    },
     /// A newer process has this worker's name.
     StaleIncarnation,
-    /// The queue belongs to another tenant: it is as if it did not exist.
+    /// No such queue, or it belongs to another tenant.
     QueueNotFound,
     /// The queue is shared by all tenants: none of them may set it.
     QueueShared,
+    /// The queue has tasks that must not be left without it.
+    QueueNotEmpty(Counts),
+}
+
+/// Why an ended task is not put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotRetryableReason {
+    /// Only what failed or was canceled can be retried.
+    State,
+    /// Its run has ended or continued without it: the run is repeated instead.
+    Sealed,
+    /// Its queue was deleted. A queue that was created later under the same name is another one.
+    QueueDeleted,
+    PastDeadline,
 }
 
 /// Why a holder was refused, and where the task stands.
@@ -338,9 +373,10 @@ pub enum Command {
     Release(release::Release),
     Redrive(redrive::Redrive),
     Hello(hello::Hello),
-    SetQueue(pause::SetQueue),
-    PatchQueue(pause::PatchQueue),
-    PauseQueue(pause::PauseQueue),
+    SetQueue(queues::SetQueue),
+    PatchQueue(queues::PatchQueue),
+    PauseQueue(queues::PauseQueue),
+    DeleteQueue(queues::DeleteQueue),
     Callback(callback::Callback),
     TakePush(push::TakePush),
     Pushed(push::Pushed),

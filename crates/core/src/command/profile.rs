@@ -60,7 +60,7 @@ impl Command {
                 Profile { target: Target::Rows(&c.rows), body: true, numbers: count, weight: count, ..none }
             }
             Self::Hello(_) => Profile { numbers: batch::VOID_ROWS, ..none },
-            Self::SetQueue(_) | Self::PatchQueue(_) | Self::PauseQueue(_) => none,
+            Self::SetQueue(_) | Self::PatchQueue(_) | Self::PauseQueue(_) | Self::DeleteQueue(_) => none,
             Self::SubmitRun(c) => Profile { weight: c.tasks.len(), ..none },
             Self::CancelRun(_) => Profile { numbers: limits::RUN_TASKS, weight: limits::RUN_TASKS, ..none },
         }

@@ -21,7 +21,8 @@ pub struct Redrive {
     pub started_at: Timestamp,
 }
 
-/// Changes nothing when the task is no longer in the dead letters: another redrive or a person was first.
+/// Changes nothing when the task is no longer in the dead letters (another redrive or a person was first), or when its
+/// queue was deleted.
 pub fn decide(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     match release(task, command, queue, ctx) {
         Some(change) => Decision::accept(change, Answer::Done(true)),
@@ -33,7 +34,7 @@ fn release(task: &Task, command: &Redrive, queue: &QueueSettings, ctx: &mut Cont
     let body = task.body.as_ref()?;
     let Place::Finished(finished) = &task.place else { return None };
     let dead = finished.dead_lettered_at.is_some_and(|at| at <= command.started_at);
-    if !dead || ctx.sealed || body.spec.is_past_deadline(ctx.now) {
+    if !dead || ctx.sealed || ctx.queue_deleted || body.spec.is_past_deadline(ctx.now) {
         return None;
     }
     Some(super::retry::again(body, finished, FactKind::Redriven, queue, ctx).0)
@@ -67,6 +68,16 @@ mod tests {
             Place::Ready(waiting) => waiting,
             other => panic!("not ready: {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_dead_letter_of_a_deleted_queue_stays_one() {
+        let dead = whole_task(swept(one_attempt()).place, one_attempt());
+        let decision = with_ctx(70_000, |ctx| {
+            ctx.queue_deleted = true;
+            decide(&dead, &redrive(60_000), &settings(), ctx)
+        });
+        assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
     }
 
     #[test]

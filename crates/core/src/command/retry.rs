@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, AttemptChange, Change, Context, Decision, Reach, Rejection, Task};
+use super::{Answer, AttemptChange, Change, Context, Decision, NotRetryableReason, Reach, Rejection, Task};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
@@ -26,15 +26,19 @@ pub fn decide(task: &Task, command: &Retry, queue: &QueueSettings, ctx: &mut Con
     let Some(body) = task.body.as_ref().filter(|body| command.reach.covers_task(body)) else {
         return Decision::refuse(Rejection::NotFound);
     };
-    let sealed = ctx.sealed;
-    let refuse =
-        |past_deadline| Decision::refuse(Rejection::NotRetryable { state: task.place.state(), past_deadline, sealed });
-    let Place::Finished(finished) = &task.place else { return refuse(false) };
-    if matches!(finished.end, End::Succeeded | End::Skipped) || sealed {
-        return refuse(false);
+    let refuse = |reason| Decision::refuse(Rejection::NotRetryable { state: task.place.state(), reason });
+    if ctx.sealed {
+        return refuse(NotRetryableReason::Sealed);
+    }
+    let finished = match &task.place {
+        Place::Finished(finished) if !matches!(finished.end, End::Succeeded | End::Skipped) => finished,
+        _ => return refuse(NotRetryableReason::State),
+    };
+    if ctx.queue_deleted {
+        return refuse(NotRetryableReason::QueueDeleted);
     }
     if body.spec.is_past_deadline(ctx.now) {
-        return refuse(true);
+        return refuse(NotRetryableReason::PastDeadline);
     }
     let (change, max_attempts) = again(body, finished, FactKind::Retried, queue, ctx);
     Decision::accept(change, Answer::Retried(Retried { attempt: finished.attempt, max_attempts }))
@@ -156,7 +160,7 @@ mod tests {
         for place in [Place::Ready(ready()), Place::Scheduled(scheduled_retry()), Place::Running(running()), done] {
             let state = place.state();
             let decision = retry(place, Spec::default(), 1_000);
-            let refusal = Rejection::NotRetryable { state, past_deadline: false, sealed: false };
+            let refusal = Rejection::NotRetryable { state, reason: NotRetryableReason::State };
             assert_eq!((decision.change, decision.answer), (None, Err(refusal)));
         }
     }
@@ -166,8 +170,23 @@ mod tests {
         let spec = Spec { deadline: Some(at(70_000)), ..one_attempt() };
         let dead = swept(spec).place;
         assert!(retry(dead.clone(), spec, 69_999).answer.is_ok());
-        let refusal = Rejection::NotRetryable { state: State::Failed, past_deadline: true, sealed: false };
+        let refusal = Rejection::NotRetryable { state: State::Failed, reason: NotRetryableReason::PastDeadline };
         assert_eq!(retry(dead, spec, 70_000).answer, Err(refusal));
+    }
+
+    #[test]
+    fn a_task_does_not_return_to_a_queue_that_was_deleted() {
+        let dead = whole_task(swept(one_attempt()).place, one_attempt());
+        let command = Retry { task: id(), reach: Reach::All };
+        let retry = |queue_deleted| {
+            with_ctx(70_000, |ctx| {
+                ctx.queue_deleted = queue_deleted;
+                decide(&dead, &command, &settings(), ctx)
+            })
+        };
+        assert!(retry(false).answer.is_ok());
+        let refusal = Rejection::NotRetryable { state: State::Failed, reason: NotRetryableReason::QueueDeleted };
+        assert_eq!((retry(true).change, retry(true).answer), (None, Err(refusal)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_core::command::Reach;
-use tenure_core::command::pause::SetQueue;
+use tenure_core::command::queues::SetQueue;
 use tenure_core::queue::{Push, QueueSettings};
 use tenure_engine::delivery::{Courier, Handover, Outcome, Parcel};
 use tenure_engine::{Engine, EngineConfig};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tenure_core::command::Reach;
 use tenure_core::command::claim::Claimed;
-use tenure_core::command::pause::PauseQueue;
+use tenure_core::command::queues::PauseQueue;
 use tenure_core::command::submit::Start;
 use tenure_engine::{ClaimWait, Duty, Engine, EngineConfig, Event};
 use tenure_testkit::wait_until;

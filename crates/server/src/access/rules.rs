@@ -60,6 +60,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET", "/api/v1/queues/{name}", User(Read)),
     ("PUT", "/api/v1/queues/{name}", User(Api)),
     ("PATCH", "/api/v1/queues/{name}", User(Api)),
+    ("DELETE", "/api/v1/queues/{name}", User(Api)),
     ("POST", "/api/v1/queues/{name}/pause", User(Api)),
     ("POST", "/api/v1/queues/{name}/resume", User(Api)),
     ("GET", "/api/v1/dead-letters", User(Read)),

@@ -3,7 +3,9 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use tenure_contract::error::{ErrorClass, UserError};
-use tenure_core::command::Rejection;
+use tenure_core::batch::Counts;
+use tenure_core::command::{NotRetryableReason, Rejection};
+use tenure_core::task::State;
 
 use super::{render, words};
 use crate::contracts::wording::Wording;
@@ -76,16 +78,8 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
         Rejection::AlreadyTerminal { state } => {
             conflict("task_already_terminal", format!("the task has ended: {}", state.as_str()))
         }
-        Rejection::NotRetryable { state, past_deadline, sealed } => {
-            let message = if *past_deadline {
-                "the deadline of the task has passed".to_owned()
-            } else if *sealed {
-                "its run has ended or continued without it: rerun it with POST /api/v1/runs/{id}/rerun".to_owned()
-            } else {
-                format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
-            };
-            conflict("task_not_retryable", message)
-        }
+        Rejection::NotRetryable { state, reason } => conflict("task_not_retryable", not_retryable(*state, *reason)),
+        Rejection::QueueNotEmpty(tasks) => conflict("queue_not_empty", not_empty(tasks)),
         Rejection::RunKeyConflict { existing, .. } => {
             let owner = match existing {
                 None => "a run of another owner: use another key".to_owned(),
@@ -104,11 +98,56 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
     })
 }
 
+fn not_retryable(state: State, reason: NotRetryableReason) -> String {
+    match reason {
+        NotRetryableReason::PastDeadline => "the deadline of the task has passed".to_owned(),
+        NotRetryableReason::Sealed => {
+            "its run has ended or continued without it: rerun it with POST /api/v1/runs/{id}/rerun".to_owned()
+        }
+        NotRetryableReason::QueueDeleted => "its queue was deleted: submit a new task".to_owned(),
+        NotRetryableReason::State => {
+            format!("only a task that Failed or was Canceled can be retried; this one is {}", state.as_str())
+        }
+    }
+}
+
+/// Names the counts that are not zero, and what to do about them.
+fn not_empty(tasks: &Counts) -> String {
+    let Counts { blocked, scheduled, ready, running, dead_lettered, .. } = *tasks;
+    let counts = [(blocked, "blocked"), (scheduled, "scheduled"), (ready, "ready"), (running, "running")];
+    let mut counts: Vec<String> =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
+    let advice = if counts.is_empty() {
+        "redrive them, or set force to leave them behind"
+    } else {
+        "let the tasks end, or cancel them"
+    };
+    if dead_lettered > 0 {
+        counts.push(format!("{dead_lettered} dead-lettered"));
+    }
+    format!("the queue has tasks ({}): {advice}", counts.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use tenure_core::TaskId;
 
     use super::*;
+
+    #[test]
+    fn a_queue_that_is_not_empty_says_what_is_in_it_and_what_to_do() {
+        let tasks = Counts { ready: 2, running: 1, finished: 9, dead_lettered: 3, ..Counts::default() };
+        assert_eq!(
+            not_empty(&tasks),
+            "the queue has tasks (2 ready, 1 running, 3 dead-lettered): let the tasks end, or cancel them"
+        );
+        assert_eq!(
+            not_empty(&Counts { dead_lettered: 1, ..Counts::default() }),
+            "the queue has tasks (1 dead-lettered): redrive them, or set force to leave them behind"
+        );
+        let wording = refusal(&Rejection::QueueNotEmpty(tasks)).unwrap();
+        assert_eq!((wording.status.as_u16(), wording.word), (409, "queue_not_empty"));
+    }
 
     #[test]
     fn refusals_about_tenants_and_owners_say_what_and_no_more() {

@@ -1,4 +1,4 @@
-//! Queues: look at them, set their limits, pause and resume.
+//! Queues: look at them, set their limits, pause, resume and delete them.
 
 use std::sync::Arc;
 
@@ -10,9 +10,11 @@ use axum::response::Response;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
 use tenure_contract::suggest;
-use tenure_contract::user::{Page, PushSettings, Queue, QueueChange, QueuePage, QueuePaused, QueueSettings};
+use tenure_contract::user::{
+    Page, PushSettings, Queue, QueueChange, QueueDeleted, QueuePage, QueuePaused, QueueSettings,
+};
 use tenure_core::command::Reach;
-use tenure_core::command::pause::{PatchQueue, PauseQueue, QueueChange as CoreChange, SetQueue};
+use tenure_core::command::queues::{DeleteQueue, PatchQueue, PauseQueue, QueueChange as CoreChange, SetQueue};
 use tenure_core::limits;
 use tenure_core::queue::{Push, QueueSettings as CoreSettings, Transport};
 use tenure_engine::store::QueueStats;
@@ -30,7 +32,7 @@ use crate::{audit, push, validate};
 pub fn router() -> Router<App> {
     Router::new()
         .route("/api/v1/queues", get(list))
-        .route("/api/v1/queues/{name}", put(set).patch(change).get(show))
+        .route("/api/v1/queues/{name}", put(set).patch(change).get(show).delete(delete))
         .route("/api/v1/queues/{name}/pause", post(pause))
         .route("/api/v1/queues/{name}/resume", post(resume))
 }
@@ -209,6 +211,40 @@ pub async fn resume(
 ) -> Response {
     let answer = set_paused(&app, &caller, &name, false).await;
     respond(audit::operation(&app, &caller, &id, "queue.resume", &name, answer).await, &id)
+}
+
+/// How a queue is deleted
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteQuery {
+    /// Delete the queue even if it has dead letters: they stay readable, and can no longer be retried or redriven
+    pub force: Option<bool>,
+}
+
+/// Delete an empty queue
+///
+/// A queue with tasks that have not ended is refused, and so is one with dead letters unless `force` is set. Ended tasks
+/// stay readable until retention removes them. A later submit under the name creates another queue with the default
+/// settings.
+#[utoipa::path(delete, path = "/api/v1/queues/{name}", operation_id = "delete_queue", tag = "queues", params(("name" = String, Path), DeleteQuery), security(("api_key" = ["api"])),
+    responses((status = 200, body = QueueDeleted, description = "The queue is deleted")))]
+pub async fn delete(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Response {
+    let answer = async {
+        let asked: DeleteQuery = query(&uri)?;
+        let queue = found(&app, &caller, &name).await?.queue.name;
+        let (force, reach) = (asked.force.unwrap_or(false), caller.tenant_reach());
+        let deleted = app.engine.delete_queue(DeleteQueue { queue, force, reach }).await??;
+        Ok(QueueDeleted { name: name.clone(), deleted })
+    };
+    let answer = audit::operation(&app, &caller, &id, "queue.delete", &name, answer.await).await;
+    respond(answer, &id)
 }
 
 async fn set_paused(app: &App, caller: &Caller, name: &str, paused: bool) -> Result<QueuePaused, Fault> {

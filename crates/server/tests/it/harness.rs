@@ -316,6 +316,10 @@ impl Server {
         self.call(Method::PATCH, path, &[], Some(&body)).await
     }
 
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.call(Method::DELETE, path, &[], None).await
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Method::GET, path, &[], None).await
     }

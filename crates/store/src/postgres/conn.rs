@@ -221,6 +221,8 @@ fn is_contention(code: &SqlState) -> bool {
         SqlState::T_R_SERIALIZATION_FAILURE,
         SqlState::T_R_DEADLOCK_DETECTED,
         SqlState::UNIQUE_VIOLATION,
+        // The queue of a task was deleted.
+        SqlState::FOREIGN_KEY_VIOLATION,
         SqlState::LOCK_NOT_AVAILABLE,
     ]
     .contains(code)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::future::{try_join, try_join_all, try_join4, try_join5};
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::batch::{
-    ClaimLoad, IdempotencyScope, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World,
+    ClaimLoad, Counts, IdempotencyScope, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World,
 };
 use tenure_core::command::Task;
 use tenure_core::outage::Marks;
@@ -71,7 +71,9 @@ impl<'s> Loader<'s> {
         for id in &load.redrives {
             query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(*id)]).await.map_err(fail)?;
         }
-        queues(self.store, conn, &load.queues, world).await.map_err(fail)?;
+        if !queues(self.store, conn, &load.queues, world).await.map_err(fail)? {
+            return Err(StoreError::Contention);
+        }
         for ready in &load.claims.ready {
             let found = self.ready(ready).await.map_err(fail)?;
             world.add_ready(ready.queue, found);
@@ -96,6 +98,17 @@ impl<'s> Loader<'s> {
         let queues = all(queues, rows::queue).map_err(fail)?;
         store.remember_queues(&queues);
         queues.into_iter().for_each(|queue| world.add_queue(queue, 0));
+        let missing = load.queues.make.iter().filter(|(name, _)| !world.has_queue(name));
+        let (missing, makers): (Vec<&str>, Vec<Option<&str>>) = missing.map(|(name, maker)| (&***name, *maker)).unzip();
+        if !missing.is_empty() {
+            // They were deleted since they were made. Made in this transaction, they stay.
+            store.insert_queues(self.conn, &missing, &makers).await?;
+            let made = query(self.conn, sql::QUEUES_HOLD, &[&missing]).await.map_err(fail)?;
+            if made.len() < missing.len() {
+                return Err(StoreError::Contention);
+            }
+            all(made, rows::queue).map_err(fail)?.into_iter().for_each(|queue| world.add_queue(queue, 0));
+        }
         self.heads = heads;
         Ok(running)
     }
@@ -204,7 +217,7 @@ async fn first_trip(store: &Postgres, conn: &Conn, load: &Load<'_>) -> Result<Fi
     let statements = (
         conn.prepare_cached(sql::META_GET).await?,
         conn.prepare_cached(sql::RUNNING_LOCK).await?,
-        conn.prepare_cached(sql::QUEUES_OF_NAMES).await?,
+        conn.prepare_cached(if store.holds_queues() { sql::QUEUES_HOLD } else { sql::QUEUES_OF_NAMES }).await?,
         conn.prepare_cached(sql::READY_CANDIDATES).await?,
         conn.prepare_cached(sql::RUNNING_TAKE).await?,
     );
@@ -411,7 +424,8 @@ async fn workers(conn: &Conn, load: &WorkerLoad<'_>, world: &mut World) -> Resul
 }
 
 /// Grants of a queue with limits happen one batch at a time: it is locked, and its open attempts counted under the lock.
-async fn queues(store: &Postgres, conn: &Conn, load: &QueueLoad<'_>, world: &mut World) -> Result<()> {
+/// Returns `false` if a queue was deleted since it was loaded.
+async fn queues(store: &Postgres, conn: &Conn, load: &QueueLoad<'_>, world: &mut World) -> Result<bool> {
     if !load.standing.is_empty() {
         for queue in store.cached_queues(conn, &load.standing).await? {
             world.add_queue(queue, 0);
@@ -426,6 +440,9 @@ async fn queues(store: &Postgres, conn: &Conn, load: &QueueLoad<'_>, world: &mut
     if !load.limits.is_empty() {
         let ids: Vec<i32> = load.limits.iter().map(|id| id.0).collect();
         let locked = all(query(conn, sql::QUEUES_LOCK, &[&ids]).await?, rows::queue)?;
+        if locked.len() < ids.len() {
+            return Ok(false);
+        }
         let mut running: HashMap<QueueId, u32> = HashMap::new();
         for row in query(conn, sql::COUNTS_RUNNING, &[&ids]).await? {
             let count: i64 = row.try_get(1)?;
@@ -436,7 +453,22 @@ async fn queues(store: &Postgres, conn: &Conn, load: &QueueLoad<'_>, world: &mut
             world.add_queue(queue, running);
         }
     }
-    Ok(())
+    for id in &load.counted {
+        if query(conn, sql::QUEUE_LOCK, &[&id.0]).await?.is_empty() {
+            return Ok(false);
+        }
+        let mut counts = Counts::default();
+        for row in query(conn, sql::COUNTS_GET, &[&id.0]).await? {
+            counts.blocked += row.try_get::<_, i64>(0)?;
+            counts.scheduled += row.try_get::<_, i64>(1)?;
+            counts.ready += row.try_get::<_, i64>(2)?;
+            counts.running += row.try_get::<_, i64>(3)?;
+            counts.finished += row.try_get::<_, i64>(4)?;
+            counts.dead_lettered += row.try_get::<_, i64>(5)?;
+        }
+        world.add_counts(*id, counts);
+    }
+    Ok(true)
 }
 
 /// The heads of the fairness values that come next.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_core::batch::{ClaimLoad, Done, Session, World};
+use tenure_core::batch::{ClaimLoad, Done, QueueWrites, Session, World};
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::retention::{Pruned, Retention};
@@ -78,10 +78,12 @@ pub struct Postgres {
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// Queues are never removed: a name that was made exists.
+    /// Names of queues that were made or seen. One of them may have been deleted since.
     made: HashSet<Arc<str>>,
     ids: HashMap<Arc<str>, QueueId>,
     queues: HashMap<QueueId, (Instant, Queue)>,
+    /// When a batch last met another transaction.
+    held_since: Option<Instant>,
 }
 
 impl Postgres {
@@ -148,19 +150,22 @@ impl Postgres {
             return Ok(());
         }
         self.faults.before("make queues")?;
-        let transport = codec::transport(self.transport.get());
-        query(conn, sql::QUEUES_MAKE, &[&missing, &makers, &transport])
-            .await
-            .map_err(|error| failed("make queues", error))?;
+        self.insert_queues(conn, &missing, &makers).await?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.made.extend(missing.into_iter().map(Arc::from));
         Ok(())
     }
 
+    async fn insert_queues(&self, conn: &Conn, names: &[&str], makers: &[Option<&str>]) -> Result<(), StoreError> {
+        let transport = codec::transport(self.transport.get());
+        let made = query(conn, sql::QUEUES_MAKE, &[&names, &makers, &transport]).await;
+        made.map(drop).map_err(|error| failed("make queues", error))
+    }
+
     fn remember_queues(&self, found: &[Queue]) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         for queue in found {
-            if !cache.ids.contains_key(&queue.name) {
+            if cache.ids.get(&queue.name) != Some(&queue.id) {
                 cache.ids.insert(Arc::clone(&queue.name), queue.id);
             }
             cache.queues.insert(queue.id, (Instant::now(), queue.clone()));
@@ -212,11 +217,52 @@ impl Postgres {
         Ok(found)
     }
 
-    fn forget_queues(&self, changed: &[Queue]) {
+    fn forget_queues(&self, written: &QueueWrites) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in changed {
+        for queue in written.changed.iter().chain(&written.deleted) {
             cache.queues.remove(&queue.id);
         }
+        for queue in &written.deleted {
+            cache.made.remove(&queue.name);
+            cache.ids.remove(&queue.name);
+        }
+    }
+
+    /// Another transaction was in the way of a batch. If it deleted a queue, what is remembered is wrong, and the next
+    /// one may delete it again.
+    fn forget_all_queues(&self) {
+        let held_since = Some(Instant::now());
+        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = Cache { held_since, ..Cache::default() };
+    }
+
+    /// Whether batches keep others from deleting the queues that they name. That costs a write for each, so usually they
+    /// do not, and the few that meet a deletion are tried again.
+    fn holds_queues(&self) -> bool {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.held_since.is_some_and(|at| at.elapsed() < QUEUE_CACHE)
+    }
+
+    async fn run_batch(&self, batch: &Batch) -> Result<Done, StoreError> {
+        let mut session = Session::new(&batch.commands, batch.numbers, batch.retrying);
+        let conn = match batch.lane {
+            Lane::Work => Conn::get(&self.work).await?,
+            Lane::Heartbeat => Conn::get(&self.heartbeat).await?,
+        };
+        let mut loader = Loader::new(self, &conn);
+        while let Some((load, world)) = session.next_load() {
+            let step = if world.is_decided() { "draw consequences" } else { "load" };
+            self.faults.before(step)?;
+            loader.load(load, world).await?;
+            self.faults.after(step)?;
+        }
+        let searches = loader.searches;
+        let write = session.write();
+        let saved = save::write(self, &conn, &write).await?;
+        conn.give_back();
+        self.forget_queues(&write.writes.queues);
+        self.move_cursors(searches, session.world());
+        self.cursors.inserted(&write.writes.tasks.ready);
+        Ok(session.done(&write, saved))
     }
 
     async fn reading(&self, conn: &Conn) -> Result<Timestamp, StoreError> {
@@ -262,26 +308,11 @@ impl Store for Postgres {
     }
 
     async fn execute(&self, batch: Batch) -> Result<Done, StoreError> {
-        let mut session = Session::new(&batch.commands, batch.numbers, batch.retrying);
-        let conn = match batch.lane {
-            Lane::Work => Conn::get(&self.work).await?,
-            Lane::Heartbeat => Conn::get(&self.heartbeat).await?,
-        };
-        let mut loader = Loader::new(self, &conn);
-        while let Some((load, world)) = session.next_load() {
-            let step = if world.is_decided() { "draw consequences" } else { "load" };
-            self.faults.before(step)?;
-            loader.load(load, world).await?;
-            self.faults.after(step)?;
+        let done = self.run_batch(&batch).await;
+        if matches!(done, Err(StoreError::Contention)) {
+            self.forget_all_queues();
         }
-        let searches = loader.searches;
-        let write = session.write();
-        let saved = save::write(self, &conn, &write).await?;
-        conn.give_back();
-        self.forget_queues(&write.writes.queues.changed);
-        self.move_cursors(searches, session.world());
-        self.cursors.inserted(&write.writes.tasks.ready);
-        Ok(session.done(&write, saved))
+        done
     }
 
     async fn reserve_numbers(&self, count: i64) -> Result<Numbers, StoreError> {
@@ -457,6 +488,14 @@ impl Store for Postgres {
         let found = read::queue(&conn, id, now).await.map_err(|error| failed("read a queue", error))?;
         conn.give_back();
         Ok(found)
+    }
+
+    async fn queue_name(&self, id: QueueId) -> Result<Option<Arc<str>>, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read the name of a queue", error);
+        let found = read::queue_names(&conn, &[id.0]).await.map_err(fail)?;
+        conn.give_back();
+        Ok(found.into_values().next())
     }
 
     async fn whose(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError> {

@@ -1,5 +1,7 @@
 //! Retention: one step per transaction.
 
+use std::collections::HashSet;
+
 use tenure_core::queue::QueueId;
 use tenure_core::retention::{Pruned, Pruning, RUNS_PER_STEP, Retention, RunRemoval};
 use tenure_core::{Seq, Timestamp};
@@ -24,13 +26,28 @@ pub async fn step(conn: &Conn, keep: &Retention, after: Seq, limit: usize, now: 
     runs(conn, &mut pruning).await?;
     let rows: Vec<i64> = pruning.rows.iter().map(|seq| seq.0).collect();
     remove(conn, &rows).await?;
-    let queues: Vec<i32> = pruning.counts.keys().map(|queue| queue.0).collect();
-    let zeros = vec![0_i64; queues.len()];
-    let finished: Vec<i64> = pruning.counts.values().map(|counts| counts.finished).collect();
-    let dead: Vec<i64> = pruning.counts.values().map(|counts| counts.dead_lettered).collect();
-    query(conn, sql::COUNTS_ADD, &[&queues, &zeros, &zeros, &zeros, &finished, &dead]).await?;
+    count(conn, &pruning).await?;
+    query(conn, sql::QUEUE_SEEN_PRUNE, &[]).await?;
     conn.batch_execute("COMMIT").await?;
     Ok(pruning.outcome(events))
+}
+
+/// Deleted queues have only the number of their ended tasks, and are forgotten with the last of them.
+async fn count(conn: &Conn, pruning: &Pruning) -> Result<()> {
+    let finished = pruning.counts.values().map(|counts| counts.finished).collect::<Vec<i64>>();
+    let queues = pruning.counts.keys().map(|queue| queue.0).collect::<Vec<i32>>();
+    let mut deleted = HashSet::new();
+    for row in query(conn, sql::DELETED_QUEUES_ADD, &[&queues, &finished]).await? {
+        deleted.insert(QueueId(row.try_get(0)?));
+    }
+    query(conn, sql::DELETED_QUEUES_PRUNE, &[]).await?;
+    let left = || pruning.counts.iter().filter(|(queue, _)| !deleted.contains(queue));
+    let queues: Vec<i32> = left().map(|(queue, _)| queue.0).collect();
+    let finished: Vec<i64> = left().map(|(_, counts)| counts.finished).collect();
+    let dead: Vec<i64> = left().map(|(_, counts)| counts.dead_lettered).collect();
+    let zeros = vec![0_i64; queues.len()];
+    query(conn, sql::COUNTS_ADD, &[&queues, &zeros, &zeros, &zeros, &zeros, &finished, &dead]).await?;
+    Ok(())
 }
 
 async fn remove(conn: &Conn, rows: &Vec<i64>) -> Result<()> {

@@ -30,15 +30,19 @@ pub async fn views(conn: &Conn, seqs: &[Seq]) -> Result<Vec<TaskView>> {
     let tasks = load::tasks(conn, &wanted, load::Look::Read).await?.unwrap_or_default();
     let mut places: HashMap<Seq, Place> = tasks.into_iter().map(|task| (task.id.seq(), task.place)).collect();
     let ids: Vec<i32> = bodies.values().map(|body| body.queue.0).collect::<BTreeSet<_>>().into_iter().collect();
-    let queues = query(conn, sql::QUEUES_OF_IDS, &[&ids]).await?;
-    let queues = queues.iter().map(rows::queue).collect::<Result<Vec<_>>>()?;
-    let names: HashMap<QueueId, Arc<str>> = queues.into_iter().map(|queue| (queue.id, queue.name)).collect();
+    let names = queue_names(conn, &ids).await?;
     let view = |seq: &Seq| {
         let body = bodies.remove(seq)?;
         let queue = Arc::clone(names.get(&body.queue)?);
         Some(TaskView { body, place: places.remove(seq)?, queue })
     };
     Ok(seqs.iter().filter_map(view).collect())
+}
+
+/// Names of queues, and of deleted queues that still have ended tasks.
+pub async fn queue_names(conn: &Conn, ids: &[i32]) -> Result<HashMap<QueueId, Arc<str>>> {
+    let found = query(conn, sql::QUEUE_NAMES, &[&ids]).await?;
+    found.iter().map(|row| Ok((QueueId(row.try_get(0)?), rows::text(row, 1)?))).collect()
 }
 
 pub async fn task(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
@@ -95,13 +99,14 @@ pub async fn queues(conn: &Conn, tenant: Option<&str>, after: &str, limit: usize
     let mut stats: HashMap<i32, (Counts, Option<Timestamp>)> = HashMap::new();
     for row in query(conn, sql::QUEUE_STATS, &[&ids]).await? {
         let counts = Counts {
-            scheduled: row.try_get(1)?,
-            ready: row.try_get(2)?,
-            running: row.try_get(3)?,
-            finished: row.try_get(4)?,
-            dead_lettered: row.try_get(5)?,
+            blocked: row.try_get(1)?,
+            scheduled: row.try_get(2)?,
+            ready: row.try_get(3)?,
+            running: row.try_get(4)?,
+            finished: row.try_get(5)?,
+            dead_lettered: row.try_get(6)?,
         };
-        stats.insert(row.try_get(0)?, (counts, rows::time_if(&row, 6)?));
+        stats.insert(row.try_get(0)?, (counts, rows::time_if(&row, 7)?));
     }
     let items = found.into_iter().map(|queue| {
         let (counts, oldest_ready_at) = stats.remove(&queue.id.0).unwrap_or_default();

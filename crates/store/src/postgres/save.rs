@@ -138,6 +138,12 @@ async fn steps<'a>(
     });
     rows("put attempts", sql::ATTEMPTS_PUT, !w.tasks.attempts.is_empty(), &|| columns::attempts(&w.tasks.attempts));
     rows("write counts", sql::COUNTS_ADD, !w.queues.counts.is_empty(), &|| counts(w));
+    for queue in &w.queues.deleted {
+        // In this order: the name and the number of ended tasks are read from what is removed.
+        rows("keep the name of a queue", sql::DELETED_QUEUE_PUT, true, &|| vec![Box::new(queue.id.0)]);
+        rows("delete counts", sql::COUNTS_DELETE, true, &|| vec![Box::new(queue.id.0)]);
+        rows("delete a queue", sql::QUEUE_DELETE, true, &|| vec![Box::new(queue.id.0)]);
+    }
     rows("write facts", sql::EVENT_INSERT, !w.facts.is_empty(), &|| {
         vec![Box::new(Time(now)), Box::new(codec::encode_facts(&w.facts))]
     });
@@ -187,6 +193,7 @@ fn counts(w: &Writes) -> Columns<'static> {
     };
     vec![
         Box::new(w.queues.counts.keys().map(|queue| queue.0).collect::<Vec<_>>()),
+        column(|c| c.blocked),
         column(|c| c.scheduled),
         column(|c| c.ready),
         column(|c| c.running),

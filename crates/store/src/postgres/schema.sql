@@ -32,10 +32,12 @@ CREATE TABLE queues (
 CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
 
 -- Number of rows of each queue in each place, changed with the rows. Each connection has its own row per queue, so that
--- commits do not wait for each other. A single row may be negative, the sum is not.
+-- commits do not wait for each other. A single row may be negative, the sum is not. A deleted queue has no row, and none
+-- can be inserted: a batch that adds a task while the queue is deleted fails and is tried again.
 CREATE TABLE queue_counts (
-    queue_id      int NOT NULL,
+    queue_id      int NOT NULL REFERENCES queues,
     shard         int NOT NULL,
+    blocked       bigint NOT NULL DEFAULT 0,
     scheduled     bigint NOT NULL DEFAULT 0,
     ready         bigint NOT NULL DEFAULT 0,
     running       bigint NOT NULL DEFAULT 0,
@@ -43,6 +45,16 @@ CREATE TABLE queue_counts (
     dead_lettered bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (queue_id, shard)
 ) WITH (fillfactor = 50);
+
+-- Names of deleted queues that still have ended tasks, and how many.
+CREATE TABLE deleted_queues (
+    queue_id int PRIMARY KEY,
+    name     text COLLATE "C" NOT NULL,
+    finished bigint NOT NULL
+);
+
+CREATE VIEW queue_names AS
+SELECT queue_id, name FROM queues UNION ALL SELECT queue_id, name FROM deleted_queues;
 
 -- When a worker last claimed from a queue.
 CREATE TABLE queue_seen (
@@ -454,7 +466,7 @@ SELECT b.id AS task_id, q.name AS queue, b.operator, b.tenant, b.owner, b.worksp
        t.state, t.attempt, t.fence, t.worker_id,
        b.created_at, t.waiting_at, t.lease_expires_at, t.finished_at, t.dead_lettered_at,
        t.reason, t.error_code, t.cancel_reason, b.payload, t.result, t.failure, b.seq
-FROM bodies b JOIN queues q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
+FROM bodies b JOIN queue_names q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
 
 CREATE VIEW attempt_history AS
 SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt

@@ -13,7 +13,7 @@ use tenure_core::outage::{Marks, Reading};
 use tenure_core::task::{Body, Place, Waiting};
 use tenure_core::time::Timestamp;
 
-use super::{Cache, rows, runs, sql};
+use super::{Cache, read, rows, runs, sql};
 use crate::codec;
 
 type Result<T> = rusqlite::Result<T>;
@@ -135,6 +135,9 @@ fn queues(tx: &Connection, cache: &mut Cache, load: &QueueLoad<'_>, world: &mut 
         let Some(queue) = cache.by_id(tx, *id)? else { continue };
         let running = tx.prepare_cached(sql::COUNTS_RUNNING)?.query_row([id.0], |row| row.get(0))?;
         world.add_queue(queue, running);
+    }
+    for id in &load.counted {
+        world.add_counts(*id, read::counts(tx, *id)?);
     }
     Ok(())
 }

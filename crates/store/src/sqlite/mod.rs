@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
-use tenure_core::batch::{Done, Session};
+use tenure_core::batch::{Done, QueueWrites, Session};
 use tenure_core::command::{Numbers, Reach};
 use tenure_core::queue::{Queue, QueueId, Transport};
 use tenure_core::retention::{Pruned, Retention};
@@ -104,9 +104,13 @@ impl Cache {
         Ok(self.loaded(tx)?.by_id.get(&id).cloned())
     }
 
-    fn update(&mut self, changed: &[Queue]) {
+    fn update(&mut self, written: &QueueWrites) {
         if let Some(queues) = &mut self.queues {
-            queues.by_id.extend(changed.iter().map(|queue| (queue.id, queue.clone())));
+            queues.by_id.extend(written.changed.iter().map(|queue| (queue.id, queue.clone())));
+            for queue in &written.deleted {
+                queues.names.remove(&queue.name);
+                queues.by_id.remove(&queue.id);
+            }
         }
     }
 }
@@ -278,7 +282,7 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
     faults.before("commit")?;
     tx.commit().map_err(|error| failed("commit", error))?;
     faults.after("commit")?;
-    db.cache.update(&write.writes.queues.changed);
+    db.cache.update(&write.writes.queues);
     Ok(session.done(&write, saved))
 }
 
@@ -464,6 +468,10 @@ impl Store for Sqlite {
     async fn queue(&self, id: QueueId) -> Result<Option<QueueView>, StoreError> {
         let now = self.clock.read_process().now;
         self.read("read a queue", move |tx| read::queue(tx, id, now)).await
+    }
+
+    async fn queue_name(&self, id: QueueId) -> Result<Option<Arc<str>>, StoreError> {
+        self.read("read the name of a queue", move |tx| read::queue_name(tx, id)).await
     }
 
     async fn whose(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Whose>, StoreError> {

@@ -26,8 +26,13 @@ pub fn step(tx: &Connection, keep: &Retention, after: Seq, limit: usize, now: Ti
         remove(tx, seq.0)?;
     }
     for (queue, count) in &pruning.counts {
-        tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![queue.0, 0, 0, 0, count.finished, count.dead_lettered])?;
+        let (finished, dead) = (count.finished, count.dead_lettered);
+        if tx.prepare_cached(sql::DELETED_QUEUES_ADD)?.execute(params![queue.0, finished])? == 0 {
+            tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![queue.0, 0, 0, 0, 0, finished, dead])?;
+        }
     }
+    tx.prepare_cached(sql::DELETED_QUEUES_PRUNE)?.execute([])?;
+    tx.prepare_cached(sql::QUEUE_SEEN_PRUNE)?.execute([])?;
     Ok(pruning.outcome(events))
 }
 

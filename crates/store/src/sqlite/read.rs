@@ -21,8 +21,8 @@ type Result<T> = rusqlite::Result<T>;
 
 pub fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
     let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx)?.task(seq)?) else { return Ok(None) };
-    let queue = tx.prepare_cached(sql::QUEUES_OF_IDS)?.query_row([body.queue.0], rows::queue)?;
-    Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue: queue.name }))
+    let Some(queue) = queue_name(tx, body.queue)? else { return Ok(None) };
+    Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue }))
 }
 
 pub fn task(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<TaskView>> {
@@ -93,14 +93,20 @@ pub fn queues(tx: &Connection, tenant: Option<&str>, after: &str, limit: usize) 
     Ok(Page { items, next })
 }
 
-fn counts(tx: &Connection, queue: QueueId) -> Result<Counts> {
+/// The name of a queue, or of a deleted queue that still has ended tasks.
+pub fn queue_name(tx: &Connection, id: QueueId) -> Result<Option<Arc<str>>> {
+    tx.prepare_cached(sql::QUEUE_NAMES)?.query_row([id.0], |row| row.get(0)).optional()
+}
+
+pub fn counts(tx: &Connection, queue: QueueId) -> Result<Counts> {
     let counts = tx.prepare_cached(sql::COUNTS_GET)?.query_row([queue.0], |row| {
         Ok(Counts {
-            scheduled: row.get(0)?,
-            ready: row.get(1)?,
-            running: row.get(2)?,
-            finished: row.get(3)?,
-            dead_lettered: row.get(4)?,
+            blocked: row.get(0)?,
+            scheduled: row.get(1)?,
+            ready: row.get(2)?,
+            running: row.get(3)?,
+            finished: row.get(4)?,
+            dead_lettered: row.get(5)?,
         })
     });
     Ok(counts.optional()?.unwrap_or_default())

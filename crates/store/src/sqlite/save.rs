@@ -88,6 +88,14 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
     step("write the rest", &|| rest(tx, writes, now))?;
+    step("delete queues", &|| {
+        for queue in &writes.queues.deleted {
+            for statement in [sql::DELETED_QUEUE_PUT, sql::COUNTS_DELETE, sql::QUEUE_DELETE] {
+                tx.prepare_cached(statement)?.execute([queue.id.0])?;
+            }
+        }
+        Ok(())
+    })?;
     step("insert effects", &|| outbox::insert(tx, &writes.effects, now))?;
     faults.before("settle wake-ups")?;
     let settled = outbox::settle(tx, &writes.settled).map_err(|error| super::failed("write", error))?;
@@ -112,6 +120,7 @@ fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()
     for (queue, counts) in &writes.queues.counts {
         tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![
             queue.0,
+            counts.blocked,
             counts.scheduled,
             counts.ready,
             counts.running,

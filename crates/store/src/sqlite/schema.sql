@@ -8,8 +8,9 @@ CREATE TABLE meta (
 ) STRICT;
 INSERT INTO meta VALUES (1, 1, 0, 0);
 
+-- Numbers of queues are not used again: ended tasks keep that of their queue.
 CREATE TABLE queues (
-    queue_id       INTEGER PRIMARY KEY,
+    queue_id       INTEGER PRIMARY KEY AUTOINCREMENT,
     name           TEXT NOT NULL UNIQUE,
     paused         INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     max_running    INTEGER CHECK (max_running >= 0),
@@ -36,12 +37,23 @@ CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
 -- Number of rows of each queue in each place, changed with the rows.
 CREATE TABLE queue_counts (
     queue_id      INTEGER PRIMARY KEY,
+    blocked       INTEGER NOT NULL DEFAULT 0 CHECK (blocked >= 0),
     scheduled     INTEGER NOT NULL DEFAULT 0 CHECK (scheduled >= 0),
     ready         INTEGER NOT NULL DEFAULT 0 CHECK (ready >= 0),
     running       INTEGER NOT NULL DEFAULT 0 CHECK (running >= 0),
     finished      INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0),
     dead_lettered INTEGER NOT NULL DEFAULT 0 CHECK (dead_lettered >= 0)
 ) STRICT;
+
+-- Names of deleted queues that still have ended tasks, and how many.
+CREATE TABLE deleted_queues (
+    queue_id INTEGER PRIMARY KEY,
+    name     TEXT NOT NULL,
+    finished INTEGER NOT NULL
+) STRICT;
+
+CREATE VIEW queue_names AS
+SELECT queue_id, name FROM queues UNION ALL SELECT queue_id, name FROM deleted_queues;
 
 -- When a worker last claimed from a queue.
 CREATE TABLE queue_seen (
@@ -429,7 +441,7 @@ SELECT lower(substr(hex(b.id), 1, 8) || '-' || substr(hex(b.id), 9, 4) || '-' ||
        strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at / 1000.0, 'unixepoch') AS finished_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', t.dead_lettered_at / 1000.0, 'unixepoch') AS dead_lettered_at,
        t.reason, t.error_code, t.cancel_reason, b.payload, t.result, t.failure, b.seq
-FROM bodies b JOIN queues q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
+FROM bodies b JOIN queue_names q USING (queue_id) JOIN task_state t ON t.seq = b.seq;
 
 CREATE VIEW attempt_history AS
 SELECT seq, attempt, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state, attempt_reason, receipt

@@ -23,6 +23,7 @@ from .models import (
     NewTask,
     Page,
     Queue,
+    QueueDeleted,
     QueuePaused,
     Redrive,
     Retried,
@@ -243,6 +244,11 @@ def change_queue(name: str, change: Mapping[str, Any]) -> Call[Queue]:
 
 def pause_queue(name: str, paused: bool) -> Call[QueuePaused]:
     return _post(["queues", name, "pause" if paused else "resume"], QueuePaused.read, repeatable=True)
+
+
+def delete_queue(name: str, force: bool) -> Call[QueueDeleted]:
+    query = {"force": "true"} if force else {}
+    return Call("DELETE", ("api", "v1", "queues", name), QueueDeleted.read, query=query, repeatable=True)
 
 
 def dead_letters(**query: object) -> Call[Page[DeadLetter]]:

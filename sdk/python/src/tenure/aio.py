@@ -24,6 +24,7 @@ from .models import (
     NewTask,
     Page,
     Queue,
+    QueueDeleted,
     QueuePaused,
     Redrive,
     Retried,
@@ -166,6 +167,10 @@ class AsyncClient:
 
     async def resume_queue(self, name: str) -> QueuePaused:
         return await self._call(_api.pause_queue(name, False))
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> QueueDeleted:
+        """Deletes a queue without open tasks; with `force` also if it has dead letters. Ended tasks stay readable."""
+        return await self._call(_api.delete_queue(name, force))
 
     async def dead_letters(
         self,

@@ -29,6 +29,7 @@ from .models import (
     NewTask,
     Page,
     Queue,
+    QueueDeleted,
     QueuePaused,
     Redrive,
     Retried,
@@ -182,6 +183,10 @@ class Client:
 
     def resume_queue(self, name: str) -> QueuePaused:
         return self._call(_api.pause_queue(name, False))
+
+    def delete_queue(self, name: str, *, force: bool = False) -> QueueDeleted:
+        """Deletes a queue without open tasks; with `force` also if it has dead letters. Ended tasks stay readable."""
+        return self._call(_api.delete_queue(name, force))
 
     def dead_letters(
         self,

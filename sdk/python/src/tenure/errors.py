@@ -35,6 +35,7 @@ __all__ = [
     "NetworkError",
     "NotFound",
     "PayloadTooLarge",
+    "QueueNotEmpty",
     "QueueNotFound",
     "RateLimited",
     "RequestError",
@@ -227,6 +228,12 @@ class QueueNotFound(NotFound):
 
 class ConflictError(ApiError):
     """What is there does not allow it."""
+
+
+class QueueNotEmpty(ConflictError):
+    """The queue has tasks that have not ended, or dead letters."""
+
+    word = "queue_not_empty"
 
 
 class IdempotencyConflict(ConflictError):

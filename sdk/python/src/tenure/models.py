@@ -417,6 +417,12 @@ class QueuePaused(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueDeleted(Model):
+    name: str
+    deleted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeadLetter(Model):
     task_id: str
     queue: str

@@ -6,6 +6,24 @@ use tenure_testkit::wait_until;
 use crate::commands::kit::{SOON, Site, code};
 
 #[tokio::test]
+async fn a_queue_is_deleted_when_it_is_empty_and_somebody_says_yes() {
+    let site = Site::new().await;
+    let id = site.submit(&["etl", "echo"]).await;
+    let not_empty = site.run(&["queue", "delete", "etl", "--yes", "--force"]).await;
+    assert_eq!(code(&not_empty), 4, "{}", not_empty.stderr);
+    assert!(not_empty.stderr.contains("the queue has tasks (1 ready)"), "{}", not_empty.stderr);
+    site.ok(&["task", "cancel", &id]).await;
+    let nobody_asked = site.run(&["queue", "delete", "etl"]).await;
+    assert_eq!(code(&nobody_asked), 2);
+    assert!(nobody_asked.stderr.contains("stdin is not a terminal"), "{}", nobody_asked.stderr);
+    assert_eq!(site.ok(&["queue", "delete", "etl", "--yes"]).await, "Queue etl is deleted.\n");
+    assert!(site.ok(&["queue", "list"]).await.starts_with("No queues."));
+    assert_eq!(site.json(&["task", "show", &id]).await["queue"], "etl");
+    site.ok(&["queue", "create", "etl"]).await;
+    assert_eq!(site.json(&["queue", "delete", "etl", "-y"]).await, json!({"name": "etl", "deleted": true}));
+}
+
+#[tokio::test]
 async fn a_queue_is_set_paused_and_resumed() {
     let site = Site::new().await;
     assert!(site.ok(&["queue", "list"]).await.starts_with("No queues."));
@@ -41,6 +59,8 @@ async fn a_queue_is_set_paused_and_resumed() {
     for wrong in [
         &["queue", "set", "elt", "--max-running", "1"][..],
         &["queue", "pause", "elt"],
+        &["queue", "delete", "elt", "--yes"],
+        &["outbox", "list", "--queue", "elt"],
         &["queue", "show", "elt"],
         &["task", "list", "--queue", "elt"],
         &["dead-letter", "list", "--queue", "elt"],

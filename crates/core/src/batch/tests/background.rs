@@ -12,7 +12,7 @@ fn say(place: Place, known: Option<&str>, command: Command) -> (Outcome, Writes)
     if let Some(known) = known {
         world.incarnations.insert("w".into(), known.into());
     }
-    let outcome = world.decide(&commands).remove(0);
+    let outcome = world.decide(&commands, false).remove(0);
     (outcome, world.writes())
 }
 
@@ -47,7 +47,7 @@ fn a_voided_lease_yields_to_the_report_of_its_holder_until_the_next_grant() {
     let mut world = world_for(1_000, &commands);
     load(&mut world, incarnated("A"), &[], &commands);
     world.held.insert("w".into(), vec![id().seq()]);
-    assert_eq!(world.decide(&commands)[1], Ok(Answer::Reported(Receipt::Completed)));
+    assert_eq!(world.decide(&commands, false)[1], Ok(Answer::Reported(Receipt::Completed)));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_row_that_is_gone_is_no_error() {
         Command::Release(release::Release { row: id().seq(), attempt_id: attempt_id(1) }),
     ];
     let mut world = world_for(0, &commands);
-    assert!(world.decide(&commands).into_iter().all(|outcome| outcome == Ok(Answer::Done(false))));
+    assert!(world.decide(&commands, false).into_iter().all(|outcome| outcome == Ok(Answer::Done(false))));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn within_the_outage_grace_nothing_expires_and_so_nothing_is_granted_twice() {
     let mut world = world_for(90_000, &commands);
     world.grace = Grace::until(at(100_000));
     load(&mut world, Place::Running(running_with(no_backoff())), &[], &commands);
-    let outcomes = world.decide(&commands);
+    let outcomes = world.decide(&commands, false);
     assert_eq!(outcomes[0], Ok(Answer::Done(false)));
     assert!(matches!(outcomes[1], Ok(Answer::NotGranted(_))));
     assert_eq!(grants(&outcomes[2]), []);
@@ -99,7 +99,7 @@ fn within_the_outage_grace_nothing_expires_and_so_nothing_is_granted_twice() {
 fn a_changed_fairness_key_asks_for_new_values_of_the_waiting_rows() {
     let set = |fairness_key| {
         let settings = QueueSettings { fairness_key, ..settings() };
-        Command::SetQueue(pause::SetQueue {
+        Command::SetQueue(queues::SetQueue {
             queue: "q".into(),
             settings,
             transport: None,

@@ -17,7 +17,7 @@ fn repeat(place: Place, now: i64, commands: &[Command], repeated: usize) -> Vec<
     let mut world = world_for(now, commands);
     load(&mut world, place, &[], commands);
     world.repeats.insert(repeated, vec![id().seq()]);
-    world.decide(commands)
+    world.decide(commands, false)
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn queues_are_tried_strictly_in_the_listed_order() {
             world.add_task(Task { id: TaskId::new(0, 0, Seq(seq)), place, body: None });
             world.candidates.entry(queue).or_default().push_back(Seq(seq));
         }
-        let outcomes = world.decide(&commands);
+        let outcomes = world.decide(&commands, false);
         let granted: Vec<_> = grants(&outcomes[0]).iter().map(|grant| grant.seq().0).collect();
         assert_eq!(granted, order);
         let tokens: HashSet<_> = grants(&outcomes[0]).iter().map(|grant| grant.token.reveal()).collect();
@@ -114,14 +114,14 @@ fn slots_bound_the_grants_of_a_batch_and_come_back_with_the_end_of_an_attempt() 
     let done = Command::Report(AttemptReport { task: first, attempt_id, token, report: succeeded("1") });
     let commands = [claim(1), claim(2), done, claim(3)];
     let mut world = limited(slots.clone(), 0, &commands);
-    let outcomes = world.decide(&commands);
+    let outcomes = world.decide(&commands, false);
     let granted: Vec<_> = [0, 1, 3].map(|index| grants(&outcomes[index]).len()).into();
     assert_eq!(granted, [1, 0, 1]);
     let Ok(Answer::Claimed(full)) = &outcomes[1] else { panic!("{outcomes:?}") };
     assert_eq!(full.full, [queue().name]);
 
     let commands = [claim(1)];
-    assert_eq!(grants(&limited(slots, 1, &commands).decide(&commands)[0]), []);
+    assert_eq!(grants(&limited(slots, 1, &commands).decide(&commands, false)[0]), []);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_rate_bounds_the_grants_of_a_batch_and_says_when_to_ask_again() {
     let rate = QueueSettings { rate: Some(Rate { per_second: 2.0, burst: 1.0 }), ..settings() };
     let commands = [claim(1), claim(2)];
     let mut world = limited(rate, 0, &commands);
-    let outcomes = world.decide(&commands);
+    let outcomes = world.decide(&commands, false);
     assert_eq!((grants(&outcomes[0]).len(), grants(&outcomes[1]).len()), (1, 0));
     let Ok(Answer::Claimed(empty)) = &outcomes[1] else { panic!("{outcomes:?}") };
     assert_eq!(empty.retry_at, Some(at(500)));
@@ -143,7 +143,7 @@ fn a_named_claim_sent_again_takes_no_second_token_of_the_rate() {
     let same = Command::ClaimTask(ClaimTask { claimer: claimer(1), task: first, message: None });
     let commands = [same.clone(), same];
     let mut world = limited(rate, 0, &commands);
-    let outcomes = world.decide(&commands);
+    let outcomes = world.decide(&commands, false);
     assert_eq!(grants(&outcomes[0]), grants(&outcomes[1]));
     assert_eq!(world.writes().queues.changed[0].bucket.level, Some((4.0, at(0))));
 }
@@ -153,13 +153,13 @@ fn the_fair_cursor_follows_the_last_grant() {
     let fair = QueueSettings { fairness_key: Some(FairnessKey::Tenant), ..settings() };
     let commands = [claim(1), claim(2)];
     let mut world = limited(fair, 0, &commands);
-    world.decide(&commands);
+    world.decide(&commands, false);
     assert_eq!(world.writes().queues.changed[0].fair_cursor.as_deref(), Some("b"));
 }
 
 #[test]
 fn a_paused_queue_grants_nothing_from_the_pause_on() {
-    let pause = |paused| Command::PauseQueue(pause::PauseQueue { queue: "q".into(), paused, reach: Reach::All });
+    let pause = |paused| Command::PauseQueue(queues::PauseQueue { queue: "q".into(), paused, reach: Reach::All });
     let (outcomes, writes) = run(Place::Ready(ready()), 0, &[pause(true), claim(1), pause(false), claim(2)]);
     assert_eq!((grants(&outcomes[1]).len(), grants(&outcomes[3]).len()), (0, 1));
     assert!(writes.queues.changed.is_empty(), "it is as it was");

@@ -1,5 +1,6 @@
 mod background;
 mod claims;
+mod deletion;
 mod order;
 mod session;
 mod submits;
@@ -44,7 +45,7 @@ fn load(world: &mut World, place: Place, history: &[ClosedAttempt], commands: &[
 fn run(place: Place, now: i64, commands: &[Command]) -> (Vec<Outcome>, Writes) {
     let mut world = world_for(now, commands);
     load(&mut world, place, &[], commands);
-    let outcomes = world.decide(commands);
+    let outcomes = world.decide(commands, false);
     (outcomes, world.writes())
 }
 

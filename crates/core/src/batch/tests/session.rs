@@ -8,7 +8,11 @@ use crate::queue::Transport;
 use crate::task::End;
 
 /// Runs a session. `answer` is asked after the time and the queue `q` are loaded.
-fn drive<'a>(commands: &'a [Command], retrying: bool, mut answer: impl FnMut(&Load<'a>, &mut World)) -> Session<'a> {
+pub(super) fn drive<'a>(
+    commands: &'a [Command],
+    retrying: bool,
+    mut answer: impl FnMut(&Load<'a>, &mut World),
+) -> Session<'a> {
     let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
     let mut session = Session::new(commands, Numbers::new(1_000, 1_000 + numbers), retrying);
     while let Some((load, world)) = session.next_load() {
@@ -165,7 +169,7 @@ fn no_more_ready_rows_are_loaded_than_the_limits_leave() {
 #[test]
 fn limits_matter_to_those_who_grant_or_change_them() {
     let limited = Queue { settings: QueueSettings { max_running: Some(5), ..settings() }, ..queue() };
-    let pause = pause::PauseQueue { queue: "q".into(), paused: true, reach: Reach::All };
+    let pause = queues::PauseQueue { queue: "q".into(), paused: true, reach: Reach::All };
     for (command, stands, is_limited, locks) in [
         (complete(1), Place::Running(running()), true, false),
         (claim_task(2), Place::Ready(ready()), true, true),

@@ -117,7 +117,7 @@ fn a_new_task_that_is_granted_and_completed_in_one_batch_is_a_body_and_a_finishe
         Command::Report(AttemptReport { task: new.id, attempt_id, token, report: succeeded("1") }),
     ];
     let mut world = world_for(0, &commands);
-    world.decide(&commands);
+    world.decide(&commands, false);
     let writes = world.writes();
     assert_eq!((writes.tasks.bodies.len(), finish_row(&writes).attempt), (1, 1));
     assert_eq!((writes.tasks.unready.len(), writes.tasks.unrun.len(), writes.tasks.unfinish.len()), (0, 0, 0));
@@ -133,7 +133,7 @@ fn a_row_that_was_taken_is_put_back_unless_the_task_moved_on() {
         let commands = [command];
         let mut world = world_for(1_000, &commands);
         world.add_taken(Task { id: id(), place: Place::Running(running()), body: None });
-        world.decide(&commands);
+        world.decide(&commands, false);
         world.writes()
     };
     let refused = decide(complete(9));

@@ -5,7 +5,7 @@ mod random;
 
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::run::{Carried, NewMember};
-use tenure_core::command::{Answer, Command, Reach, Rejection, expire, promote, redrive, retry};
+use tenure_core::command::{Answer, Command, NotRetryableReason, Reach, Rejection, expire, promote, redrive, retry};
 use tenure_core::event::FactKind;
 use tenure_core::run::RunState;
 use tenure_core::task::{Place, Spec, State};
@@ -160,7 +160,7 @@ fn what_never_was_ready_does_not_become_so_by_a_retry() {
     plane.one(cancel(2), 1).unwrap();
     assert_eq!(plane.states(), [Ready, Blocked, Canceled, Ready]);
     let answer = plane.one(retry_of(2), 2);
-    assert!(matches!(answer, Err(Rejection::NotRetryable { sealed: true, .. })), "{answer:?}");
+    assert!(matches!(answer, Err(Rejection::NotRetryable { reason: NotRetryableReason::Sealed, .. })), "{answer:?}");
     assert_eq!(plane.state(2), Canceled, "the task before it has not succeeded");
     plane.check();
 }
@@ -271,7 +271,10 @@ fn what_had_consequences_is_neither_retried_nor_redriven() {
     plane.one(fail(0, "X"), 2).unwrap();
     for task in [0, 1] {
         let answer = plane.one(retry_of(task), 3);
-        assert!(matches!(answer, Err(Rejection::NotRetryable { sealed: true, .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(Rejection::NotRetryable { reason: NotRetryableReason::Sealed, .. })),
+            "{answer:?}"
+        );
     }
     assert_eq!(plane.one(redrive_of(0), 3), Ok(Answer::Redriven { released: 0 }));
     assert_eq!(plane.states(), [Failed, Skipped, Skipped, Running]);
@@ -290,7 +293,10 @@ fn in_a_run_that_has_ended_nothing_is_retried_or_redriven() {
     let mut plane = Plane::with(vec![member(0, &[])]);
     plane.claim_all(1);
     plane.one(fail(0, "X"), 2).unwrap();
-    assert!(matches!(plane.one(retry_of(0), 3), Err(Rejection::NotRetryable { sealed: true, .. })));
+    assert!(matches!(
+        plane.one(retry_of(0), 3),
+        Err(Rejection::NotRetryable { reason: NotRetryableReason::Sealed, .. })
+    ));
     assert_eq!(plane.one(redrive_of(0), 3), Ok(Answer::Redriven { released: 0 }));
     assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Failed));
 }
@@ -302,7 +308,10 @@ fn in_a_run_that_was_asked_to_stop_nothing_starts_again() {
     plane.one(fail(0, "X"), 2).unwrap();
     plane.one(cancel_run(Mode::Cooperative), 3).unwrap();
     assert_eq!((plane.state(0), plane.run_state()), (Failed, RunState::Canceling));
-    assert!(matches!(plane.one(retry_of(0), 4), Err(Rejection::NotRetryable { sealed: true, .. })));
+    assert!(matches!(
+        plane.one(retry_of(0), 4),
+        Err(Rejection::NotRetryable { reason: NotRetryableReason::Sealed, .. })
+    ));
     assert_eq!(plane.one(redrive_of(0), 4), Ok(Answer::Redriven { released: 0 }));
     plane.check();
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure_auth::{DEFAULT_ISSUER, TaskClaims, TaskKeys};
 use tenure_core::command::Reach;
 use tenure_core::command::claim::{Claim, Claimer, Grant};
-use tenure_core::command::pause::SetQueue;
+use tenure_core::command::queues::SetQueue;
 use tenure_core::queue::{Push, QueueSettings};
 use tenure_engine::store::Retention;
 use tenure_engine::{ClaimWait, random_seed};

@@ -160,6 +160,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/runs/{id}/cancel" | "/api/v1/runs/{id}/rerun") => (None, NotFound),
         ("GET", "/api/v1/queues/{name}") => (None, NotFound),
         ("PUT" | "PATCH", "/api/v1/queues/{name}") => (Some(json!({"max_running": 5})), NotFound),
+        ("DELETE", "/api/v1/queues/{name}") => (None, NotFound),
         ("POST", "/api/v1/queues/{name}/pause" | "/api/v1/queues/{name}/resume") => (None, NotFound),
         ("POST", "/api/v1/dead-letters/redrive") => {
             (Some(json!({"dry_run": true, "filter": {"tenant": tenant}})), Forbidden)
@@ -207,7 +208,14 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", path) if path.ends_with("/retry") => of.dead.clone(),
         _ => of.task.clone(),
     };
-    let path = operation.path.replace("{id}", &id).replace("{name}", queue).replace("{tenant}", tenant);
+    let empty = format!("{queue}-empty");
+    let name = if operation.method == "DELETE" && operation.path.contains("/queues/") && fresh {
+        put(server, &own, &format!("/api/v1/queues/{empty}"), json!({})).await.ok();
+        &empty
+    } else {
+        queue
+    };
+    let path = operation.path.replace("{id}", &id).replace("{name}", name).replace("{tenant}", tenant);
     Call { path, body, foreign }
 }
 

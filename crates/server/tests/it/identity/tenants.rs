@@ -207,6 +207,7 @@ async fn a_queue_belongs_to_the_tenant_that_made_it(server: Server) {
             get(&server, &other, &path).await,
             put(&server, &other, &path, json!({"max_running": 1})).await,
             patch(&server, &other, &path, json!({"max_running": 1})).await,
+            delete(&server, &other, &format!("{path}?force=true")).await,
             post(&server, &other, &format!("{path}/pause"), json!({})).await,
             post(&server, &other, &format!("{path}/resume"), json!({})).await,
             post(&server, &other, TASKS, json!({"queue": queue, "operator": "op"})).await,

@@ -169,6 +169,7 @@ async fn a_queue_that_does_not_exist_is_not_found_and_not_made(server: Server) {
         server.patch("/api/v1/queues/elt", json!({"max_running": 1})).await,
         server.post("/api/v1/queues/elt/pause", json!({})).await,
         server.post("/api/v1/queues/elt/resume", json!({})).await,
+        server.delete("/api/v1/queues/elt").await,
         server.get("/api/v1/queues/elt").await,
         server.get("/api/v1/tasks?queue=elt").await,
         server.get("/api/v1/dead-letters?queue=elt").await,

@@ -3,6 +3,7 @@
 mod events;
 mod health;
 mod lists;
+mod queues;
 mod redrive;
 mod submits;
 mod tenants;

@@ -1,8 +1,21 @@
+-- name: queue_delete
+DELETE FROM queues WHERE queue_id = $1
+
+-- name: queue_lock
+-- Stronger than the lock of `queues_lock`: it keeps others from inserting rows that refer to the queue.
+SELECT queue_id FROM queues WHERE queue_id = $1 FOR UPDATE
+
+-- name: queue_names
+SELECT queue_id, name FROM queue_names WHERE queue_id = ANY($1)
+
 -- name: queue_save
 UPDATE queues
 SET paused = $2, max_running = $3, rate = $4, burst = $5, fairness_key = $6, lease_ttl_ms = $7, heartbeat_ms = $8,
     no_dead_letter = $9, bucket_tokens = $10, bucket_at = $11, fair_cursor = $12, transport = $13, push = $14
 WHERE queue_id = $1
+
+-- name: queue_seen_prune
+DELETE FROM queue_seen WHERE NOT EXISTS (SELECT 1 FROM queues q WHERE q.queue_id = queue_seen.queue_id)
 
 -- name: queue_seen_put
 INSERT INTO queue_seen (queue_id, seen_at)
@@ -10,7 +23,7 @@ SELECT queue_id, $2 FROM queues WHERE name = ANY($1) ORDER BY queue_id
 ON CONFLICT (queue_id) DO UPDATE SET seen_at = greatest(queue_seen.seen_at, excluded.seen_at)
 
 -- name: queue_stats
-SELECT q.queue_id, coalesce(sum(c.scheduled), 0)::bigint, coalesce(sum(c.ready), 0)::bigint,
+SELECT q.queue_id, coalesce(sum(c.blocked), 0)::bigint, coalesce(sum(c.scheduled), 0)::bigint, coalesce(sum(c.ready), 0)::bigint,
        coalesce(sum(c.running), 0)::bigint, coalesce(sum(c.finished), 0)::bigint,
        coalesce(sum(c.dead_lettered), 0)::bigint,
        (SELECT min(o.at) FROM generate_series(0, 9) p
@@ -30,6 +43,12 @@ SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
 FROM queues
 
+-- name: queues_hold
+-- As `queues_of_names`, and nobody deletes them until the transaction ends.
+SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
+FROM queues WHERE name = ANY($1) ORDER BY queue_id FOR KEY SHARE
+
 -- name: queues_list
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
@@ -38,7 +57,7 @@ FROM queues WHERE name > $1 AND ($2::text IS NULL OR tenant IS NULL OR tenant = 
 -- name: queues_lock
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push
-FROM queues WHERE queue_id = ANY($1) ORDER BY queue_id FOR UPDATE
+FROM queues WHERE queue_id = ANY($1) ORDER BY queue_id FOR NO KEY UPDATE
 
 -- name: queues_make
 INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($2::text[]), $3 ON CONFLICT DO NOTHING

@@ -1,3 +1,9 @@
+-- name: queue_delete
+DELETE FROM queues WHERE queue_id = ?
+
+-- name: queue_names
+SELECT name FROM queue_names WHERE queue_id = ?
+
 -- name: queue_save
 UPDATE queues
 SET paused = ?2, max_running = ?3, rate = ?4, burst = ?5, fairness_key = ?6, lease_ttl_ms = ?7, heartbeat_ms = ?8,
@@ -6,6 +12,9 @@ WHERE queue_id = ?1
 
 -- name: queue_seen_get
 SELECT seen_at FROM queue_seen WHERE queue_id = ?
+
+-- name: queue_seen_prune
+DELETE FROM queue_seen WHERE NOT EXISTS (SELECT 1 FROM queues q WHERE q.queue_id = queue_seen.queue_id)
 
 -- name: queue_seen_put
 INSERT OR REPLACE INTO queue_seen (queue_id, seen_at) VALUES (?, ?)

@@ -17,7 +17,7 @@ WHERE seq = ?1
 -- Without stacks and checkpoints, which can be large: a run has up to ten thousand tasks.
 SELECT t.task, t.depends_on, s.id, s.task_key, s.operator, q.name, s.state, s.attempt, s.started_at, s.finished_at,
     s.progress_pct, s.progress_message, s.failure, s.cancel_reason, s.due_at
-FROM run_tasks t JOIN task_state s ON s.seq = t.task JOIN queues q ON q.queue_id = s.queue_id
+FROM run_tasks t JOIN task_state s ON s.seq = t.task JOIN queue_names q ON q.queue_id = s.queue_id
 WHERE t.run = ? ORDER BY t.task
 
 -- name: run_weight

@@ -118,7 +118,8 @@ async fn counts(store: &dyn Store, raw: &Raw) {
              UNION ALL SELECT queue_id, 1, count(*) FROM ready GROUP BY queue_id
              UNION ALL SELECT queue_id, 2, count(*) FROM running GROUP BY queue_id
              UNION ALL SELECT queue_id, 3, count(*) FROM finished GROUP BY queue_id
-             UNION ALL SELECT queue_id, 4, count(*) FROM finished WHERE dead_lettered_at IS NOT NULL GROUP BY queue_id",
+             UNION ALL SELECT queue_id, 4, count(*) FROM finished WHERE dead_lettered_at IS NOT NULL GROUP BY queue_id
+             UNION ALL SELECT queue_id, 5, count(*) FROM blocked GROUP BY queue_id",
         )
         .await;
     for row in rows {
@@ -129,7 +130,8 @@ async fn counts(store: &dyn Store, raw: &Raw) {
             1 => &mut counts.ready,
             2 => &mut counts.running,
             3 => &mut counts.finished,
-            _ => &mut counts.dead_lettered,
+            4 => &mut counts.dead_lettered,
+            _ => &mut counts.blocked,
         };
         *column = numbers[2];
     }
@@ -139,5 +141,10 @@ async fn counts(store: &dyn Store, raw: &Raw) {
         let expected = counted.remove(&i64::from(stats.queue.id.0)).unwrap_or_default();
         assert_eq!(stats.counts, expected, "the counters of {} and its rows", stats.queue.name);
     }
-    assert_eq!(counted, HashMap::new(), "rows of queues that are not listed");
+    for row in raw.rows("SELECT queue_id, finished FROM deleted_queues").await {
+        let numbers: Vec<i64> = row.iter().map(|value| value.as_ref().unwrap().parse().unwrap()).collect();
+        let counts = counted.remove(&numbers[0]).unwrap_or_default();
+        assert_eq!((counts.open(), counts.finished), (0, numbers[1]), "a deleted queue has ended tasks only");
+    }
+    assert_eq!(counted, HashMap::new(), "rows of queues that are not known");
 }

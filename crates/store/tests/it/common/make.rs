@@ -8,6 +8,7 @@ use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimer, Grant, Seed};
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
+use tenure_core::command::queues::DeleteQueue;
 use tenure_core::command::release::Release;
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::Retry;
@@ -101,6 +102,10 @@ pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {
 
 pub fn cancel(task: TaskId, mode: Mode) -> Command {
     Command::Cancel(Cancel { task, reason: "stop".into(), mode, reach: Reach::All })
+}
+
+pub fn delete_queue(queue: &str, force: bool) -> Command {
+    Command::DeleteQueue(DeleteQueue { queue: queue.into(), force, reach: Reach::All })
 }
 
 pub fn retry(task: TaskId) -> Command {

@@ -296,7 +296,7 @@ impl Client {
     }
 
     pub async fn set_queue(&self, queue: &str, settings: tenure_core::queue::QueueSettings) {
-        let set = tenure_core::command::pause::SetQueue {
+        let set = tenure_core::command::queues::SetQueue {
             queue: queue.into(),
             settings,
             transport: None,
@@ -309,7 +309,7 @@ impl Client {
 
     pub async fn set_transport(&self, queue: &str, transport: Transport) {
         let settings = self.queue(queue).await.queue.settings;
-        let set = tenure_core::command::pause::SetQueue {
+        let set = tenure_core::command::queues::SetQueue {
             queue: queue.into(),
             settings,
             transport: Some(transport),
@@ -321,7 +321,7 @@ impl Client {
     }
 
     pub async fn pause(&self, queue: &str, paused: bool) {
-        let pause = tenure_core::command::pause::PauseQueue { queue: queue.into(), paused, reach: Reach::All };
+        let pause = tenure_core::command::queues::PauseQueue { queue: queue.into(), paused, reach: Reach::All };
         let outcome = self.run(Command::PauseQueue(pause)).await;
         assert!(matches!(outcome, Ok(Answer::Queue(_))), "{outcome:?}");
     }

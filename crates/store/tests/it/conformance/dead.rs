@@ -2,7 +2,7 @@
 
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::submit::NewTask;
-use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::command::{Answer, Command, NotRetryableReason, Reach, Rejection};
 use tenure_core::task::{Spec, State};
 use tenure_core::{Seq, TaskId, Timestamp};
 use tenure_store::{DeadLetterFilter, NewRedrive, RedriveFilter, RedriveView};
@@ -106,7 +106,7 @@ async fn a_person_brings_back_one_task(t: &Fixture) {
     assert_eq!(t.attempts(id).await.len(), 2);
     t.bury(&grant, "X").await;
     t.clock.advance(1_000);
-    let refused = Rejection::NotRetryable { state: State::Failed, past_deadline: true, sealed: false };
+    let refused = Rejection::NotRetryable { state: State::Failed, reason: NotRetryableReason::PastDeadline };
     assert_eq!(t.run(make::retry(id)).await, Err(refused));
 }
 

@@ -355,12 +355,17 @@ async fn numbers_are_given_once(t: &Fixture) {
 /// Postgres sends the statements of a batch in one flight, one for each changed queue; their order must hold for any
 /// number of them.
 async fn a_batch_may_change_more_queues_than_fit_one_flight(t: &Fixture) {
-    let id = t.put_in("q40").await;
+    let mut tasks = Vec::new();
+    for i in 0..50 {
+        tasks.push(t.task(&format!("q{i:02}")).await);
+    }
+    let id = tasks[40].id;
+    t.submit(tasks).await;
     let grant = t.claim_one("q40").await;
     let mut commands: Vec<_> = (0..50)
         .map(|i| {
             let queue = format!("q{i:02}").into();
-            Command::PauseQueue(tenure_core::command::pause::PauseQueue { queue, paused: true, reach: Reach::All })
+            Command::PauseQueue(tenure_core::command::queues::PauseQueue { queue, paused: true, reach: Reach::All })
         })
         .collect();
     commands.push(make::complete(&grant, "1"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::NotGrantedReason;
-use tenure_core::command::pause::SetQueue;
+use tenure_core::command::queues::SetQueue;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Answer, Command, Reach};
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};

@@ -6,6 +6,7 @@ mod cancel;
 mod concurrency;
 mod damage;
 mod dead;
+mod deletion;
 mod events;
 mod expiry;
 mod identity;

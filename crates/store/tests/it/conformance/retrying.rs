@@ -5,7 +5,7 @@ use tenure_core::batch::Outcome;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::submit::{NewTask, Start, Submit};
-use tenure_core::command::{Answer, Command, Rejection};
+use tenure_core::command::{Answer, Command, NotRetryableReason, Rejection};
 use tenure_core::queue::{QueueSettings, Rate};
 use tenure_core::task::State;
 use tenure_store::Batch;
@@ -180,7 +180,7 @@ async fn retry(t: &Fixture) {
     let (first, second) = twice(t, vec![make::retry(id)]).await;
     let Ok(Answer::Retried(retried)) = first[0] else { panic!("{:?}", first[0]) };
     assert_eq!((retried.attempt, retried.max_attempts), (1, 2));
-    assert_eq!(second, [Err(Rejection::NotRetryable { state: State::Ready, past_deadline: false, sealed: false })]);
+    assert_eq!(second, [Err(Rejection::NotRetryable { state: State::Ready, reason: NotRetryableReason::State })]);
     let again = t.claim_one("q").await;
     assert_eq!(again.attempt, 2);
     t.run(make::fail(&again, "X", None)).await.unwrap();

@@ -9,7 +9,7 @@ use tenure_core::command::claim::Grant;
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::run::{CancelRun, Carried, NewMember, RunSubmitted, SubmitRun};
 use tenure_core::command::submit::{Submit, Submitted};
-use tenure_core::command::{Answer, Command, Reach, Rejection};
+use tenure_core::command::{Answer, Command, NotRetryableReason, Reach, Rejection};
 use tenure_core::queue::{FairnessKey, QueueSettings};
 use tenure_core::run::{Run, RunState};
 use tenure_core::task::{Idempotency, State};
@@ -202,7 +202,8 @@ async fn in_a_run_that_was_asked_to_stop_nothing_starts_again(t: &Fixture) {
     let both = vec![make::fail(&grants[0], "CANCELLED", None), make::retry(grants[0].task)];
     let done = t.execute(t.batch(both).await).await;
     assert!(done.outcomes[0].is_ok(), "{:?}", done.outcomes);
-    let refused = |outcome: &Outcome| matches!(outcome, Err(Rejection::NotRetryable { sealed: true, .. }));
+    let refused =
+        |outcome: &Outcome| matches!(outcome, Err(Rejection::NotRetryable { reason: NotRetryableReason::Sealed, .. }));
     assert!(refused(&done.outcomes[1]), "{:?}", done.outcomes);
     assert!(refused(&t.run(make::retry(grants[0].task)).await));
     assert_eq!(states(t, id).await, [Canceled, Running]);

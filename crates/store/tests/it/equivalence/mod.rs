@@ -12,11 +12,12 @@ use tempfile::TempDir;
 use tenure_core::attempt::Failure;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::expire::Expire;
-use tenure_core::command::pause::PauseQueue;
 use tenure_core::command::promote::Promote;
+use tenure_core::command::queues::SetQueue;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::run::RunSubmitted;
 use tenure_core::command::{Answer, Command, Numbers, Reach};
+use tenure_core::queue::QueueSettings;
 use tenure_core::run::{Edge, RunState};
 use tenure_core::task::{Place, Standing, State};
 use tenure_core::{RunId, Seq, Timestamp};
@@ -365,8 +366,9 @@ async fn story(postgres: &Home, raw: &Raw, steps: &[Step]) -> Checked {
         let client = Client { store: Arc::clone(store) };
         for (name, reach) in EXISTING.into_iter().zip([Reach::All, Reach::All, Reach::Tenant("acme".into())]) {
             store.set_default_transport(transport_of(name));
-            let pause = PauseQueue { queue: name.into(), paused: false, reach };
-            client.run(Command::PauseQueue(pause)).await.unwrap();
+            let settings = QueueSettings::default();
+            let set = SetQueue { queue: name.into(), settings, transport: None, keep_push: false, reach };
+            client.run(Command::SetQueue(set)).await.unwrap();
         }
     }
     let reference = Reference::new(&EXISTING, "own", "acme");

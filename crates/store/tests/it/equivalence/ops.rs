@@ -13,9 +13,9 @@ use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, Se
 use tenure_core::command::expire::Expire;
 use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::hello::Hello;
-use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
 use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
+use tenure_core::command::queues::{PauseQueue, SetQueue};
 use tenure_core::command::release::Release;
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::retry::Retry;

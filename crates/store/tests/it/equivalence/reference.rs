@@ -280,7 +280,7 @@ impl Reference {
         let mut counts = Counts::default();
         for place in self.places.values().filter(|place| place.queue() == queue) {
             match place {
-                Place::Blocked(_) => {}
+                Place::Blocked(_) => counts.blocked += 1,
                 Place::Scheduled(_) => counts.scheduled += 1,
                 Place::Ready(_) => counts.ready += 1,
                 Place::Running(_) => counts.running += 1,

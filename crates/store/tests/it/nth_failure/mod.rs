@@ -17,7 +17,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 17] = [
+    const TABLES: [&str; 18] = [
         "bodies",
         "scheduled",
         "ready",
@@ -30,6 +30,7 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "meta",
         "queue_counts",
         "queues",
+        "deleted_queues",
         "outbox",
         "blocked",
         "runs",
@@ -159,6 +160,7 @@ scenarios! {
     hello: Hello,
     set_queue: SetQueue,
     pause_queue: PauseQueue,
+    delete_queue: DeleteQueue,
     many_at_once: Mixed,
     submit_a_run: SubmitRun,
     complete_in_a_run: CompleteInRun,

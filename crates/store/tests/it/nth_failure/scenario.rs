@@ -6,8 +6,8 @@ use tenure_core::command::cancel::Mode;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::expire::Expire;
 use tenure_core::command::heartbeat::Heartbeat;
-use tenure_core::command::pause::{PauseQueue, SetQueue};
 use tenure_core::command::promote::Promote;
+use tenure_core::command::queues::{PauseQueue, SetQueue};
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::run::{CancelRun, RunSubmitted};
 use tenure_core::command::submit::{NewTask, Start, Submit};
@@ -41,6 +41,7 @@ pub enum Scenario {
     Hello,
     SetQueue,
     PauseQueue,
+    DeleteQueue,
     Mixed,
     SubmitRun,
     CompleteInRun,
@@ -56,7 +57,7 @@ pub struct Prepared {
 
 impl Scenario {
     pub fn makes_queues(self) -> bool {
-        matches!(self, Self::Submit | Self::SubmitKey | Self::SubmitRun | Self::SetQueue | Self::PauseQueue)
+        matches!(self, Self::Submit | Self::SubmitKey | Self::SubmitRun | Self::SetQueue)
     }
 
     /// A queue of its own with what the command is about.
@@ -111,6 +112,11 @@ impl Scenario {
             Self::SetQueue | Self::PauseQueue => {
                 let id = t.put(task).await;
                 (vec![self.setting(&queue)], vec![id])
+            }
+            Self::DeleteQueue => {
+                let id = t.put(task).await;
+                t.complete(&t.claim_one(&queue).await).await.unwrap();
+                (vec![make::delete_queue(&queue, false)], vec![id])
             }
             Self::Hello => {
                 let id = t.put(task).await;
@@ -239,6 +245,13 @@ impl Scenario {
     /// `found`: a failed run had committed, and the answers are those of the run that found it.
     pub async fn verify(self, t: &Fixture, prepared: &Prepared, outcomes: &[Outcome], found: bool) {
         let (queue, ids) = (&*prepared.queue, &prepared.ids);
+        if self == Self::DeleteQueue {
+            assert_eq!(outcomes[0], Ok(Answer::Done(true)));
+            let listed = t.store.queues(None, None, 1_000).await.unwrap().items;
+            assert!(listed.iter().all(|stats| &*stats.queue.name != queue));
+            assert_eq!((&*t.view(ids[0]).await.queue, t.state(ids[0]).await), (queue, State::Succeeded));
+            return;
+        }
         let counts = t.queue(queue).await.counts;
         let outcome = &outcomes[0];
         match self {
@@ -345,6 +358,7 @@ impl Scenario {
                 assert!(matches!(outcome, Ok(Answer::Queue(queue)) if queue.paused), "{outcome:?}");
                 assert_eq!(t.claim_ids(&[queue], 9).await, []);
             }
+            Self::DeleteQueue => unreachable!("there is no queue to count"),
             Self::Mixed => {
                 assert_eq!(*outcome, Ok(Answer::Reported(Receipt::Completed)));
                 assert_eq!(outcomes[1], Ok(Answer::Reported(Receipt::Failed { requeued: false, dlq: true })));

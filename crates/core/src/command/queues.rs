@@ -1,8 +1,9 @@
-//! Queues: their settings, pause and resume.
+//! Queues: their settings, pause and resume, deletion.
 
 use std::sync::Arc;
 
 use super::{Reach, Rejection};
+use crate::batch::Counts;
 use crate::queue::{Bucket, FairnessKey, Push, Queue, QueueSettings, Rate, Transport};
 use crate::time::DurationMs;
 
@@ -56,11 +57,21 @@ impl QueueChange {
     }
 }
 
-/// Pausing stops grants; running tasks continue. A queue that does not exist is created as by [`SetQueue`].
+/// Pausing stops grants; running tasks continue. The queue must exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseQueue {
     pub queue: Arc<str>,
     pub paused: bool,
+    pub reach: Reach,
+}
+
+/// Deletes an empty queue with its settings. Its ended tasks stay until retention removes them, but cannot be put back. A
+/// queue that is created later under the same name is another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeleteQueue {
+    pub queue: Arc<str>,
+    /// Deletes a queue that has dead letters too.
+    pub force: bool,
     pub reach: Reach,
 }
 
@@ -100,6 +111,16 @@ pub fn patch(queue: &Queue, patch: &PatchQueue) -> Queue {
 
 pub fn pause(queue: &Queue, paused: bool) -> Queue {
     Queue { paused, ..queue.clone() }
+}
+
+/// Whether a queue with these tasks may be deleted. Tasks that have not ended need their queue. Dead letters wait for
+/// somebody to decide about them, so the caller must say that they may be left behind.
+pub fn delete(queue: &Queue, tasks: Counts, delete: &DeleteQueue) -> Result<(), Rejection> {
+    may_set(queue, &delete.reach)?;
+    if tasks.open() > 0 || (tasks.dead_lettered > 0 && !delete.force) {
+        return Err(Rejection::QueueNotEmpty(tasks));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -147,6 +168,31 @@ mod tests {
         ] {
             let queue = Queue { tenant: tenant.map(Into::into), ..queue() };
             assert_eq!(may_set(&queue, &reach), expected, "{tenant:?} {reach:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_deleted_when_it_has_no_open_task_and_no_dead_letter_that_nobody_gave_up() {
+        let none = Counts::default();
+        let ended = Counts { finished: 3, ..none };
+        let dead = Counts { dead_lettered: 1, ..ended };
+        let judge = |tasks, force, reach| {
+            let queue = Queue { tenant: Some("acme".into()), ..queue() };
+            delete(&queue, tasks, &DeleteQueue { queue: "q".into(), force, reach })
+        };
+        for (tasks, force, deleted) in [
+            (none, false, true),
+            (ended, false, true),
+            (dead, false, false),
+            (dead, true, true),
+            (Counts { blocked: 1, ..none }, true, false),
+            (Counts { scheduled: 1, ..none }, true, false),
+            (Counts { ready: 1, ..none }, true, false),
+            (Counts { running: 1, ..none }, true, false),
+        ] {
+            let expected = if deleted { Ok(()) } else { Err(Rejection::QueueNotEmpty(tasks)) };
+            assert_eq!(judge(tasks, force, Reach::All), expected, "{tasks:?}, force {force}");
+            assert_eq!(judge(tasks, force, Reach::Tenant("other".into())), Err(Rejection::QueueNotFound));
         }
     }
 
