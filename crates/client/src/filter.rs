@@ -13,6 +13,8 @@ pub struct TaskFilter {
     pub workspace: Option<String>,
     /// `name:value`.
     pub tag: Option<String>,
+    /// The first digits of an id, at least 4.
+    pub id_prefix: Option<String>,
     /// Default 100, up to 1000.
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -31,6 +33,7 @@ impl TaskFilter {
                 ("tenant", &self.tenant),
                 ("workspace", &self.workspace),
                 ("tag", &self.tag),
+                ("id_prefix", &self.id_prefix),
                 ("limit", &limit),
                 ("cursor", &self.cursor),
             ],

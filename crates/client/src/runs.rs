@@ -22,6 +22,8 @@ pub struct RunFilter {
     /// `name:value`.
     pub label: Option<String>,
     pub run_key: Option<String>,
+    /// The first digits of an id, at least 4.
+    pub id_prefix: Option<String>,
     pub tenant: Option<String>,
     pub workspace: Option<String>,
     /// RFC 3339.
@@ -42,6 +44,7 @@ impl RunFilter {
                 ("state", &state),
                 ("label", &self.label),
                 ("run_key", &self.run_key),
+                ("id_prefix", &self.id_prefix),
                 ("tenant", &self.tenant),
                 ("workspace", &self.workspace),
                 ("created_after", &self.created_after),

@@ -1,11 +1,15 @@
 //! Names of things: task ids in three spellings, attempt ids, lease tokens, fences.
 
+mod prefix;
+
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+
+pub use prefix::IdPrefix;
 
 /// The store's own short name of a task. Grows with submission; the hot tables are keyed by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -24,5 +24,5 @@ pub mod tenant;
 pub mod time;
 pub mod why;
 
-pub use id::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, WorkerId};
+pub use id::{AttemptId, Fence, IdPrefix, LeaseToken, RunId, Seq, TaskId, WorkerId};
 pub use time::{DurationMs, Timestamp};

@@ -13,7 +13,7 @@ use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
-use tenure_core::{RunId, TaskId, Timestamp, fingerprint};
+use tenure_core::{IdPrefix, RunId, TaskId, Timestamp, fingerprint};
 
 use crate::access::caller::Caller;
 use crate::error::{BadRequest, Fault};
@@ -343,6 +343,14 @@ pub fn page_limit(limit: Option<i64>) -> Result<usize, Fault> {
 /// A run id in a path.
 pub fn run_id(text: &str, field: &str) -> Result<RunId, Fault> {
     RunId::parse(text).map_err(|error| Fault::invalid(field, &error.to_string()))
+}
+
+/// The beginning of an id, after `kind` or without it.
+pub fn id_prefix(text: &str, kind: &str) -> Result<IdPrefix, Fault> {
+    IdPrefix::parse(text, kind).map_err(|_| {
+        let message = format!("must be the first {} or more digits of an id", IdPrefix::DIGITS_MIN);
+        Fault::invalid("id_prefix", &message)
+    })
 }
 
 /// A task id in a path or a body.

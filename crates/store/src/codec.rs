@@ -13,7 +13,7 @@ use tenure_core::queue::{FairnessKey, Push, Queue, Transport};
 use tenure_core::run::RunState;
 use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec, State};
 use tenure_core::time::Timestamp;
-use tenure_core::{AttemptId, LeaseToken, Seq, WorkerId};
+use tenure_core::{AttemptId, IdPrefix, LeaseToken, Seq, WorkerId};
 
 /// JSON of a value, or nothing if it is the usual one.
 pub fn encode_unless<T: Serialize>(value: &T, usual: bool) -> Option<String> {
@@ -139,6 +139,14 @@ pub fn tasks_of(state: Option<State>) -> &'static str {
         Some(State::Canceled) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 3",
         Some(State::Skipped) => "finished s JOIN bodies b ON b.seq = s.seq AND s.ended = 4",
     }
+}
+
+/// The bounds of the ids that begin like this: of the one spelling, then of the other.
+pub fn id_bounds(prefix: &IdPrefix) -> Option<[u128; 4]> {
+    let mut ranges = prefix.ranges();
+    let first = ranges.next()?;
+    let second = ranges.next().unwrap_or(first);
+    Some([*first.start(), *first.end(), *second.start(), *second.end()])
 }
 
 /// The column `state` of a run.

@@ -11,7 +11,7 @@ use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
 use tenure_core::task::{Body, Place, Running, State};
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId};
+use tenure_core::{IdPrefix, Seq, TaskId};
 
 #[derive(Debug, Clone)]
 pub struct Page<T> {
@@ -77,6 +77,8 @@ pub struct RunFilter {
     pub label: Option<(String, String)>,
     pub run_key: Option<String>,
     pub workspace: Option<String>,
+    /// Only the newest [`ID_PREFIX_ROWS`](tenure_core::limits::ID_PREFIX_ROWS) runs are searched for it.
+    pub id_prefix: Option<IdPrefix>,
     /// Created at or after.
     pub after: Option<Timestamp>,
     /// Created before.
@@ -108,6 +110,8 @@ pub struct TaskFilter {
     pub operator: Option<String>,
     pub workspace: Option<String>,
     pub tag: Option<(String, String)>,
+    /// Only the newest [`ID_PREFIX_ROWS`](tenure_core::limits::ID_PREFIX_ROWS) tasks are searched for it.
+    pub id_prefix: Option<IdPrefix>,
     pub reach: Reach,
     /// Newest first; only tasks older than this one.
     pub before: Option<Seq>,

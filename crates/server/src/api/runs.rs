@@ -103,6 +103,8 @@ pub struct ListQuery {
     /// `name:value`
     label: Option<String>,
     run_key: Option<String>,
+    /// The first digits of an id, at least 4, in any form; the newest 100,000 runs are searched
+    id_prefix: Option<String>,
     tenant: Option<String>,
     workspace: Option<String>,
     /// Created at or after
@@ -147,6 +149,7 @@ pub async fn list(
             label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
             run_key: asked.run_key,
             workspace: asked.workspace,
+            id_prefix: asked.id_prefix.map(|text| validate::id_prefix(&text, "run_")).transpose()?,
             after,
             until,
             reach,

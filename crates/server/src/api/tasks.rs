@@ -145,6 +145,8 @@ pub struct ListQuery {
     workspace: Option<String>,
     /// `name:value`
     tag: Option<String>,
+    /// The first digits of an id, at least 4, in any form; the newest 100,000 tasks are searched
+    id_prefix: Option<String>,
     /// 1..=1000, default 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
@@ -177,6 +179,7 @@ pub async fn list(
             operator: asked.operator,
             workspace: asked.workspace,
             tag: tag.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            id_prefix: asked.id_prefix.map(|text| validate::id_prefix(&text, "task_")).transpose()?,
             reach,
             before: asked.cursor.as_deref().map(cursor).transpose()?,
             limit,

@@ -8,7 +8,7 @@ use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
 use tenure_core::retention::Prunable;
 use tenure_core::task::Place;
-use tenure_core::{Seq, TaskId, Timestamp};
+use tenure_core::{IdPrefix, Seq, TaskId, Timestamp, limits};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -59,7 +59,8 @@ async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
 
 pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
-    let params: [&(dyn ToSql + Sync); 8] = [
+    let (floor, [a, b, c, d]) = id_search(conn, sql::TASKS_NTH, filter.id_prefix.as_ref()).await?;
+    let params: [&(dyn ToSql + Sync); 13] = [
         &filter.before.map_or(i64::MAX, |seq| seq.0),
         &queue_named(conn, filter.queue.as_deref()).await?,
         &filter.operator,
@@ -68,6 +69,11 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
         &tag,
         &(filter.limit as i64 + 1),
         &filter.reach.owner(),
+        &floor,
+        &a,
+        &b,
+        &c,
+        &d,
     ];
     let found = query(conn, &sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state)), &params).await?;
     let mut seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
@@ -75,6 +81,14 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
     seqs.truncate(filter.limit);
     let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
     Ok(Page { items: views(conn, &seqs).await?, next })
+}
+
+/// The oldest row that is searched for the beginning of an id, and the bounds of such ids.
+pub async fn id_search(conn: &Conn, nth: &str, prefix: Option<&IdPrefix>) -> Result<(i64, [Option<Uuid>; 4])> {
+    let Some(bounds) = prefix.and_then(codec::id_bounds) else { return Ok((i64::MIN, [None; 4])) };
+    let found = query(conn, nth, &[&(limits::ID_PREFIX_ROWS as i64)]).await?;
+    let floor = found.first().map(|row| row.try_get(0)).transpose()?;
+    Ok((floor.unwrap_or(i64::MIN), bounds.map(|bound| Some(Uuid::from_u128(bound)))))
 }
 
 pub async fn attempts(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>> {

@@ -233,7 +233,8 @@ fn run_task(row: &Row, keys: &BTreeMap<Seq, Arc<str>>) -> Result<RunTaskView> {
 
 pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
     let label = filter.label.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
-    let params: [&(dyn ToSql + Sync); 10] = [
+    let (floor, [a, b, c, d]) = read::id_search(conn, sql::RUNS_NTH, filter.id_prefix.as_ref()).await?;
+    let params: [&(dyn ToSql + Sync); 15] = [
         &filter.before.map_or(i64::MAX, |seq| seq.0),
         &filter.reach.tenant(),
         &filter.reach.owner(),
@@ -244,6 +245,11 @@ pub async fn list(conn: &Conn, filter: &RunFilter) -> Result<Page<Run>> {
         &filter.until.map(Time),
         &filter.state.map(codec::run_state_code),
         &(filter.limit as i64 + 1),
+        &floor,
+        &a,
+        &b,
+        &c,
+        &d,
     ];
     let found = query(conn, sql::RUNS_LIST, &params).await?;
     let mut items = found.iter().map(run).collect::<Result<Vec<_>>>()?;

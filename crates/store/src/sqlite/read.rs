@@ -8,7 +8,7 @@ use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
 use tenure_core::task::Place;
 use tenure_core::time::Timestamp;
-use tenure_core::{Seq, TaskId, limits};
+use tenure_core::{IdPrefix, Seq, TaskId, limits};
 
 use super::{load, rows, sql};
 use crate::codec;
@@ -40,6 +40,7 @@ fn queue_named(tx: &Connection, name: Option<&str>) -> Result<Option<i32>> {
 pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
     let statement = sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state));
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let (floor, [a, b, c, d]) = id_search(tx, sql::TASKS_NTH, filter.id_prefix.as_ref())?;
     let params = params![
         filter.before.map_or(i64::MAX, |seq| seq.0),
         queue_named(tx, filter.queue.as_deref())?,
@@ -49,6 +50,11 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
         tag,
         filter.limit as i64 + 1,
         filter.reach.owner(),
+        floor,
+        a,
+        b,
+        c,
+        d,
     ];
     let mut seqs: Vec<Seq> =
         tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
@@ -56,6 +62,13 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
     seqs.truncate(filter.limit);
     let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
     Ok(Page { items: views(tx, &seqs)?, next })
+}
+
+/// The oldest row that is searched for the beginning of an id, and the bounds of such ids.
+pub fn id_search(tx: &Connection, nth: &str, prefix: Option<&IdPrefix>) -> Result<(i64, [Option<[u8; 16]>; 4])> {
+    let Some(bounds) = prefix.and_then(codec::id_bounds) else { return Ok((i64::MIN, [None; 4])) };
+    let floor = tx.prepare_cached(nth)?.query_row([limits::ID_PREFIX_ROWS as i64], |row| row.get(0)).optional()?;
+    Ok((floor.unwrap_or(i64::MIN), bounds.map(|bound| Some(bound.to_be_bytes()))))
 }
 
 fn views(tx: &Connection, seqs: &[Seq]) -> Result<Vec<TaskView>> {

@@ -146,6 +146,7 @@ pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
         between = (seq, between.1.min(seq + 1));
     }
     let label = filter.label.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
+    let (floor, [a, b, c, d]) = read::id_search(tx, sql::RUNS_NTH, filter.id_prefix.as_ref())?;
     let params = params![
         between.1,
         filter.reach.tenant(),
@@ -157,7 +158,11 @@ pub fn list(tx: &Connection, filter: &RunFilter) -> Result<Page<Run>> {
         filter.until.map(Timestamp::as_millis),
         filter.state.map(codec::run_state_code),
         filter.limit as i64 + 1,
-        between.0,
+        between.0.max(floor),
+        a,
+        b,
+        c,
+        d,
     ];
     let mut items: Vec<Run> =
         tx.prepare_cached(sql::RUNS_LIST)?.query_map(params, rows::run)?.collect::<Result<_>>()?;

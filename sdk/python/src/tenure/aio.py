@@ -117,6 +117,7 @@ class AsyncClient:
         tenant: str | None = None,
         workspace: str | None = None,
         tag: str | None = None,
+        id_prefix: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Task]:
@@ -128,6 +129,7 @@ class AsyncClient:
             tenant=tenant,
             workspace=workspace,
             tag=tag,
+            id_prefix=id_prefix,
             limit=limit,
             cursor=cursor,
         )
@@ -217,6 +219,7 @@ class AsyncClient:
         state: RunState | str | None = None,
         run_key: str | None = None,
         label: str | None = None,
+        id_prefix: str | None = None,
         tenant: str | None = None,
         workspace: str | None = None,
         created_after: datetime | str | None = None,
@@ -229,6 +232,7 @@ class AsyncClient:
             state=state,
             run_key=run_key,
             label=label,
+            id_prefix=id_prefix,
             tenant=tenant,
             workspace=workspace,
             created_after=created_after,

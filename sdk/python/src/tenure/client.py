@@ -133,6 +133,7 @@ class Client:
         tenant: str | None = None,
         workspace: str | None = None,
         tag: str | None = None,
+        id_prefix: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Task]:
@@ -144,6 +145,7 @@ class Client:
             tenant=tenant,
             workspace=workspace,
             tag=tag,
+            id_prefix=id_prefix,
             limit=limit,
             cursor=cursor,
         )
@@ -233,6 +235,7 @@ class Client:
         state: RunState | str | None = None,
         run_key: str | None = None,
         label: str | None = None,
+        id_prefix: str | None = None,
         tenant: str | None = None,
         workspace: str | None = None,
         created_after: datetime | str | None = None,
@@ -245,6 +248,7 @@ class Client:
             state=state,
             run_key=run_key,
             label=label,
+            id_prefix=id_prefix,
             tenant=tenant,
             workspace=workspace,
             created_after=created_after,

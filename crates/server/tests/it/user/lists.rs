@@ -54,6 +54,12 @@ async fn tasks_are_paged_newest_first(server: Server) {
     let page = server.get("/api/v1/tasks?limit=1").await.ok();
     assert_eq!(page["items"][0], server.task(&submitted[0]).await);
     assert_eq!(server.get("/api/v1/tasks?operator=none").await.ok(), json!({"items": [], "next_cursor": null}));
+    // The time comes first in an id: all of these begin alike, and the whole id names one.
+    let newest = &submitted[0];
+    let page = server.get(&format!("/api/v1/tasks?limit=2&id_prefix={}", &newest[..4])).await.ok();
+    assert_eq!((ids(&page), page["next_cursor"].is_string()), (submitted[..2].to_vec(), true));
+    assert_eq!(ids(&server.get(&format!("/api/v1/tasks?id_prefix={newest}")).await.ok()), [newest.clone()]);
+    assert_eq!(ids(&server.get("/api/v1/tasks?id_prefix=0000").await.ok()), [""; 0]);
 }
 
 async fn tasks_are_filtered_by_every_field(server: Server) {
@@ -96,6 +102,10 @@ async fn tasks_are_filtered_by_every_field(server: Server) {
 
 async fn bad_queries_name_their_field(server: Server) {
     for (path, field) in [
+        ("tasks?id_prefix=018", "id_prefix"),
+        ("tasks?id_prefix=run_01HGW5", "id_prefix"),
+        ("tasks?id_prefix=not-an-id", "id_prefix"),
+        ("runs?id_prefix=task_01HGW5", "id_prefix"),
         ("tasks?limit=0", "limit"),
         ("tasks?limit=1001", "limit"),
         ("tasks?limit=many", "query"),

@@ -37,7 +37,7 @@ FROM runs WHERE seq = ANY($1)
 -- name: runs_list
 SELECT seq, id, run_key, tenant, workspace, owner, fingerprint, labels, deadline, parent, created_at, finished_at,
     cancel_reason, open, succeeded, failed, skipped, canceled
-FROM runs WHERE seq < $1
+FROM runs WHERE seq < $1 AND seq >= $11
   AND ($2::text IS NULL OR tenant = $2)
   AND ($3::text IS NULL OR owner = $3)
   AND ($4::text IS NULL OR workspace = $4)
@@ -46,12 +46,17 @@ FROM runs WHERE seq < $1
   AND ($7::timestamptz IS NULL OR created_at >= $7)
   AND ($8::timestamptz IS NULL OR created_at < $8)
   AND ($9::smallint IS NULL OR state = $9)
+  AND ($12::uuid IS NULL OR id BETWEEN $12 AND $13 OR id BETWEEN $14 AND $15)
 ORDER BY seq DESC LIMIT $10
 
 -- name: runs_lock
 SELECT seq, id, run_key, tenant, workspace, owner, fingerprint, labels, deadline, parent, created_at, finished_at,
     cancel_reason, open, succeeded, failed, skipped, canceled
 FROM runs WHERE seq = ANY($1) ORDER BY seq FOR UPDATE
+
+-- name: runs_nth
+-- Where the newest so many runs begin.
+SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET $1
 
 -- name: runs_of_keys
 SELECT r.id, r.owner, r.fingerprint, r.tenant, r.workspace, r.run_key

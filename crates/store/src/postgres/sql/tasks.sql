@@ -11,14 +11,19 @@ LIMIT $2
 
 -- name: tasks_list
 SELECT b.seq FROM {source}
-WHERE b.seq < $1
+WHERE b.seq < $1 AND b.seq >= $9
   AND ($2::int IS NULL OR b.queue_id = $2)
   AND ($3::text IS NULL OR b.operator = $3)
   AND ($4::text IS NULL OR b.tenant = $4)
   AND ($5::text IS NULL OR b.workspace = $5)
   AND ($6::text IS NULL OR strpos(',' || substr(b.tags, 2), $6) > 0)
   AND ($8::text IS NULL OR b.owner = $8)
+  AND ($10::uuid IS NULL OR b.id BETWEEN $10 AND $11 OR b.id BETWEEN $12 AND $13)
 ORDER BY b.seq DESC LIMIT $7
+
+-- name: tasks_nth
+-- Where the newest so many tasks begin.
+SELECT seq FROM bodies ORDER BY seq DESC LIMIT 1 OFFSET $1
 
 -- name: tenant_usage
 SELECT count(*) FILTER (WHERE p.place = 1), count(*) FILTER (WHERE p.place = 2), count(*) FILTER (WHERE p.place = 3),

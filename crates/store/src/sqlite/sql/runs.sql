@@ -46,7 +46,12 @@ FROM runs WHERE seq < ?1 AND seq >= ?11
   AND (?7 IS NULL OR created_at >= ?7)
   AND (?8 IS NULL OR created_at < ?8)
   AND (?9 IS NULL OR state = ?9)
+  AND (?12 IS NULL OR id BETWEEN ?12 AND ?13 OR id BETWEEN ?14 AND ?15)
 ORDER BY seq DESC LIMIT ?10
+
+-- name: runs_nth
+-- Where the newest so many runs begin.
+SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: runs_of_keys
 SELECT id, owner, fingerprint FROM runs WHERE tenant = ? AND workspace = ? AND run_key = ?

@@ -11,14 +11,19 @@ LIMIT ?2
 
 -- name: tasks_list
 SELECT b.seq FROM {source}
-WHERE b.seq < ?1
+WHERE b.seq < ?1 AND b.seq >= ?9
   AND (?2 IS NULL OR b.queue_id = ?2)
   AND (?3 IS NULL OR b.operator = ?3)
   AND (?4 IS NULL OR b.tenant = ?4)
   AND (?5 IS NULL OR b.workspace = ?5)
   AND (?6 IS NULL OR instr(',' || substr(b.tags, 2), ?6) > 0)
   AND (?8 IS NULL OR b.owner = ?8)
+  AND (?10 IS NULL OR b.id BETWEEN ?10 AND ?11 OR b.id BETWEEN ?12 AND ?13)
 ORDER BY b.seq DESC LIMIT ?7
+
+-- name: tasks_nth
+-- Where the newest so many tasks begin.
+SELECT seq FROM bodies ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: tenant_usage
 SELECT count(*) FILTER (WHERE p.place = 1), count(*) FILTER (WHERE p.place = 2), count(*) FILTER (WHERE p.place = 3),

@@ -7,13 +7,14 @@ use tenure_core::command::Reach;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::task::State;
-use tenure_core::{Seq, TaskId};
+use tenure_core::{IdPrefix, Seq, TaskId};
 use tenure_store::{TaskFilter, TaskView};
 
 use crate::common::{Fixture, START, after_start, make};
 
 crate::on_both_stores!(
     every_filter_finds_its_tasks,
+    tasks_are_found_by_the_beginning_of_their_id,
     a_tag_is_found_whatever_its_name_and_value,
     pages_have_no_gaps_and_no_repeats_while_tasks_come_and_move,
     one_tenant_does_not_see_the_other,
@@ -30,6 +31,29 @@ async fn list(t: &Fixture, filter: TaskFilter) -> Vec<TaskId> {
     let page = t.store.tasks(&TaskFilter { limit: 100, ..filter }).await.unwrap();
     assert_eq!(page.next, None);
     ids(&page.items)
+}
+
+async fn tasks_are_found_by_the_beginning_of_their_id(t: &Fixture) {
+    let mut tasks = t.tasks("q", 3).await;
+    // An hour later, of another day, and of another tenant.
+    tasks[1].id = TaskId::new(START.as_millis() + 3_600_000, 7, tasks[1].id.seq());
+    tasks[2].tenant = "other".into();
+    let all: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+    t.submit(tasks).await;
+    let find = async |text: &str, reach: Reach| {
+        let id_prefix = Some(IdPrefix::parse(text, "task_").unwrap());
+        list(t, TaskFilter { id_prefix, reach, ..TaskFilter::default() }).await
+    };
+    for spelling in [TaskId::to_string, |id: &TaskId| id.to_ulid_text()] {
+        let (first, second) = (spelling(&all[0]), spelling(&all[1]));
+        let common = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b).count();
+        assert_eq!(find(&first[..common], Reach::All).await, [all[2], all[1], all[0]]);
+        assert_eq!(find(&first[..=common], Reach::All).await, [all[2], all[0]]);
+        assert_eq!(find(&second[..=common], Reach::All).await, [all[1]]);
+        assert_eq!(find(&first[..=common], Reach::Tenant("other".into())).await, [all[2]]);
+        assert_eq!(find(&first, Reach::All).await, [all[0]]);
+    }
+    assert_eq!(find("0000", Reach::All).await, []);
 }
 
 async fn every_filter_finds_its_tasks(t: &Fixture) {
@@ -52,6 +76,7 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
     let text = |text: &str| Some(text.to_owned());
     let filter = TaskFilter::default;
     let tag = |name: &str, value: &str| Some((name.to_owned(), value.to_owned()));
+    let whole = |id: TaskId| IdPrefix::parse(&id.to_string(), "task_").ok();
     let cases = [
         (filter(), all),
         (TaskFilter { queue: text("etl"), ..filter() }, vec![ready, running, canceled, failed, succeeded]),
@@ -63,6 +88,8 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
         (TaskFilter { state: Some(State::Failed), ..filter() }, vec![failed]),
         (TaskFilter { state: Some(State::Canceled), ..filter() }, vec![canceled]),
         (TaskFilter { operator: text("load"), ..filter() }, vec![running]),
+        (TaskFilter { id_prefix: whole(running), ..filter() }, vec![running]),
+        (TaskFilter { id_prefix: whole(running), operator: text("none"), ..filter() }, vec![]),
         (TaskFilter { reach: Reach::Tenant("other".into()), ..filter() }, vec![scheduled]),
         (TaskFilter { workspace: text("prod"), ..filter() }, vec![ready]),
         (TaskFilter { tag: tag("team", "etl"), ..filter() }, vec![ready]),

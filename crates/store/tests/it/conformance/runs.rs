@@ -13,7 +13,7 @@ use tenure_core::command::{Answer, Command, NotRetryableReason, Reach, Rejection
 use tenure_core::queue::{FairnessKey, QueueSettings};
 use tenure_core::run::{Run, RunState};
 use tenure_core::task::{Idempotency, State};
-use tenure_core::{RunId, Seq, TaskId, limits};
+use tenure_core::{IdPrefix, RunId, Seq, TaskId, limits};
 use tenure_store::{Batch, Retention, RunFilter, RunView};
 
 use crate::common::{Client, Fixture, after_start, make};
@@ -312,6 +312,10 @@ async fn runs_are_listed_newest_first_and_by_filter(t: &Fixture) {
     let etl = Some(("team".to_owned(), "etl".to_owned()));
     assert_eq!(list(RunFilter { label: etl, ..any() }).await, [ids[2], ids[0]]);
     assert_eq!(list(RunFilter { run_key: Some("k1".into()), ..any() }).await, [ids[1]]);
+    let prefix = |text: &str| RunFilter { id_prefix: IdPrefix::parse(text, "run_").ok(), ..any() };
+    assert_eq!(list(prefix(&ids[1].to_string())).await, [ids[1]]);
+    assert_eq!(list(prefix(&ids[1].to_string()[..14])).await, [ids[2], ids[1], ids[0]], "made at the same time");
+    assert_eq!(list(prefix("run_0000")).await, []);
     assert_eq!(list(RunFilter { reach: Reach::Tenant("other".into()), ..any() }).await, [ids[2]]);
     let first = t.store.run(ids[0], &Reach::All).await.unwrap().unwrap().run;
     let of_key = |key: &str| RunFilter {
