@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::calls::WorkerToken;
 use super::context::TaskContext;
 use super::error::{TaskError, WorkerError};
 use super::execute::erase;
@@ -75,6 +76,12 @@ impl Worker {
     /// [`bootstrap_key`](Self::bootstrap_key) from a file, read again whenever a token is asked for.
     pub fn bootstrap_key_file(mut self, path: impl Into<PathBuf>, ttl: Option<Duration>) -> Self {
         self.token = Source::Issued { key: BootstrapKey::File(path.into()), ttl };
+        self
+    }
+
+    /// A token from elsewhere.
+    pub fn credential(mut self, token: WorkerToken) -> Self {
+        self.token = Source::Given(token.into_inner());
         self
     }
 

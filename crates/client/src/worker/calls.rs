@@ -34,6 +34,10 @@ impl WorkerToken {
         Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::File(path.into()), ttl))))
     }
 
+    pub(super) fn into_inner(self) -> Token {
+        self.0
+    }
+
     /// Made by this function for every request.
     pub fn made(make: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Token::Made(Arc::new(make)))
