@@ -142,6 +142,11 @@ impl Config {
         Ok(self.auth.worker.token.clone())
     }
 
+    /// The file with the key that signs worker tokens, if it is in a file.
+    pub fn worker_signing_key_file(&self) -> Option<PathBuf> {
+        self.settings.path("auth.worker_signing_key_file").ok().flatten()
+    }
+
     /// Commands that run tasks of an operator, by its name.
     pub fn operators(&self) -> impl Iterator<Item = (&str, &str)> {
         self.settings.map("worker.operators")

@@ -2,7 +2,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_client::WakeBy;
+use jiff::Timestamp;
+use tenure_auth::worker::{Audience, MintRequest, SigningKey};
+use tenure_auth::{Secret, WorkerKeys};
+use tenure_client::{WakeBy, WorkerToken};
 
 use crate::command::Sandboxes;
 use crate::operators::Operators;
@@ -66,6 +69,38 @@ pub enum TokenSource {
         key_file: PathBuf,
         token_ttl: Option<Duration>,
     },
+    /// Signed by this worker itself for every request, in its name.
+    SigningKey(Secret),
+    /// The same with a key in a file, which is read for every request.
+    SigningKeyFile(PathBuf),
+}
+
+impl TokenSource {
+    /// The token of the worker with this id.
+    pub fn for_worker(&self, worker_id: &str) -> WorkerToken {
+        let id = worker_id.to_owned();
+        match self.clone() {
+            Self::Text(token) => WorkerToken::text(token),
+            Self::File(path) => WorkerToken::file(path),
+            Self::Bootstrap { key_file, token_ttl } => WorkerToken::bootstrap_key_file(key_file, token_ttl),
+            Self::SigningKey(key) => WorkerToken::made(move || signed(&key, &id)),
+            Self::SigningKeyFile(path) => WorkerToken::made(move || {
+                let shown = path.display();
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|error| format!("the signing key {shown} cannot be read: {error}"))?;
+                let key = Secret::new(&text).ok_or_else(|| format!("the signing key {shown} is empty"))?;
+                signed(&key, &id)
+            }),
+        }
+    }
+}
+
+/// A token for the routes of the control plane.
+fn signed(key: &Secret, worker_id: &str) -> Result<String, String> {
+    let keys = WorkerKeys { active: SigningKey::new(key.reveal()), ..WorkerKeys::default() };
+    let now = Timestamp::now().as_second();
+    let minted = keys.mint(&MintRequest::new(worker_id, Audience::ControlPlane, now));
+    minted.map(|minted| minted.token.reveal().to_owned()).map_err(|error| format!("no token could be signed: {error}"))
 }
 
 impl fmt::Debug for TokenSource {
@@ -73,6 +108,8 @@ impl fmt::Debug for TokenSource {
         match self {
             Self::Text(_) => f.write_str("Text(hidden)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::SigningKey(_) => f.write_str("SigningKey(hidden)"),
+            Self::SigningKeyFile(path) => f.debug_tuple("SigningKeyFile").field(path).finish(),
             Self::Bootstrap { key_file, token_ttl } => {
                 f.debug_struct("Bootstrap").field("key_file", key_file).field("token_ttl", token_ttl).finish()
             }

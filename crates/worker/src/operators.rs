@@ -115,7 +115,7 @@ impl Operators {
     }
 
     /// Whether any command runs outside of a sandbox.
-    pub(crate) fn have_commands(&self) -> bool {
+    pub fn have_commands(&self) -> bool {
         self.by_name.values().any(|operator| matches!(operator, Operator::Command { sandbox: None, .. }))
     }
 

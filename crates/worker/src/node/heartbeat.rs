@@ -50,7 +50,7 @@ pub struct BeatError(#[from] PlaneError);
 impl Node {
     /// Keeps a token fresh that is issued for a bootstrap key, for as long as it is polled. Without such a key, or
     /// without a control plane, it only waits.
-    pub async fn keep_token(&self) {
+    pub(super) async fn keep_token(&self) {
         let Some(plane) = &self.plane else { return std::future::pending().await };
         let mut failures = 0;
         loop {
@@ -86,6 +86,20 @@ impl Node {
                 () = self.beat_now.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+    }
+
+    /// Sends one heartbeat without [`Node::run`].
+    pub async fn beat_alone(self: &Arc<Self>, face: &Face) -> Result<(), BeatError> {
+        let refused = async {
+            match &self.plane {
+                Some(plane) => plane.keep_token().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            beat = self.beat_once(face, None) => beat,
+            error = refused => Err(PlaneError::Unanswered { reason: error.to_string(), retry_after: None }.into()),
         }
     }
 
@@ -183,11 +197,13 @@ impl Node {
         tracing::info!(lease_renewal, "the control plane says whether it renews leases");
         let present = self.holdings.present();
         if lease_renewal {
-            // Nobody renewed them so far, so a lease that looks lapsed need not be: each gets the time to be renewed.
+            // Nobody renewed or extended them here so far, so that what looks past its time need not be: each gets the
+            // time for a renewal, which says until when it lives.
             let until = Moment::now().after(self.settings.lease_ttl);
             for (sandbox_id, _) in &present {
                 self.holdings.update(sandbox_id, |entry| {
                     entry.held_until = entry.held_until.max(until);
+                    entry.expires = entry.expires.map(|expires| expires.max(until));
                     entry.renew_at = Moment::now();
                 });
             }

@@ -13,6 +13,7 @@ mod holdings;
 mod lease;
 mod plane;
 mod providers;
+mod run;
 mod runtime;
 mod settings;
 

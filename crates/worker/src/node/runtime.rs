@@ -186,13 +186,13 @@ impl Node {
         }
         self.holdings.check_lease(lease, &sandbox_id)?;
         let provider = Arc::clone(self.providers.get(&order.provider)?);
-        self.holdings.admit(lease, &sandbox_id).await?;
         let lock = self.lock_of(&sandbox_id);
         let _guard = lock.lock().await;
         if let Some(entry) = self.holdings.entry(&sandbox_id)
             && let Stage::Held { .. } = entry.stage
         {
-            return self.held(&sandbox_id, entry);
+            self.holdings.admit(lease, &sandbox_id).await?;
+            return self.held(&sandbox_id, self.holdings.entry(&sandbox_id).unwrap_or(entry));
         }
         let record = Order {
             provider: if order.provider.trim().is_empty() { provider.name().to_owned() } else { order.provider },
@@ -202,7 +202,7 @@ impl Node {
             accepted_at: Timestamp::now(),
         };
         let max = self.settings.max_sandboxes;
-        self.holdings.intend(&sandbox_id, lease.generation, record, max).await?;
+        self.holdings.intend(&sandbox_id, lease, record, max).await?;
         // Renewals begin before the provider's work does.
         self.changed.notify_waiters();
         if let Err(error) = self.create(&provider, order.spec, order.prepare).await {

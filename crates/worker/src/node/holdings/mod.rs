@@ -141,7 +141,11 @@ impl Holdings {
                 let synced = self.state().log.append_synced(Vec::new());
                 Ok(synced.wait().await?)
             }
-            None => self.raise(lease, Moment::now().after(lease.left())).await,
+            // A newer lease ends later than the one before it; the clocks may say otherwise.
+            None => {
+                let before = self.entry(resource_id).map_or(Moment::START, |entry| entry.held_until);
+                self.raise(lease, before.max(Moment::now().after(lease.left()))).await
+            }
         }
     }
 
@@ -154,8 +158,7 @@ impl Holdings {
             // What was checked before need not be true any more.
             let highest = state.known.entries.get(sandbox_id).map_or(i64::MIN, |entry| entry.generation);
             if highest > generation {
-                let reason = format!("the lease of {sandbox_id:?} was superseded: generation {highest} was seen");
-                return Err(LeaseRefusal::Stale(reason).into());
+                return Err(superseded(sandbox_id, highest).into());
             }
             let (sandbox_id, token_expires_at) = (sandbox_id.clone(), lease.expires_at);
             state.record_synced(Record::Fence { sandbox_id, generation, token_expires_at, held_until })
@@ -165,16 +168,18 @@ impl Holdings {
         Ok(())
     }
 
-    /// Records that the provider is about to be asked for a sandbox. A generation at which the sandbox was destroyed
-    /// does not bring it back.
+    /// Records a lease and that the provider is about to be asked for a sandbox, with one sync. A generation at which
+    /// the sandbox was destroyed does not bring it back.
     /// At most `max` sandboxes are held at a time; 0 is without a bound.
     pub(crate) async fn intend(
         &self,
         sandbox_id: &str,
-        generation: i64,
+        lease: &Lease,
         order: Order,
         max: usize,
     ) -> Result<(), NodeError> {
+        self.check_lease(lease, sandbox_id)?;
+        let (generation, held_until) = (lease.generation, Moment::now().after(lease.left()));
         let expires = (!order.ttl.is_zero()).then(|| Moment::now().after(order.ttl));
         let mut order = Box::new(order);
         order.spec.env.clear();
@@ -189,9 +194,21 @@ impl Holdings {
             if max > 0 && held() >= max {
                 return Err(NodeError::Full(format!("this worker holds {max} sandboxes, its maximum")));
             }
-            state.record_synced(Record::Intent { sandbox_id: sandbox_id.to_owned(), order, expires })
+            let before = state.known.entries.get(sandbox_id);
+            let (highest, before) =
+                before.map_or((i64::MIN, Moment::START), |entry| (entry.generation, entry.held_until));
+            if highest > generation {
+                return Err(superseded(sandbox_id, highest).into());
+            }
+            let (id, token_expires_at) = (sandbox_id.to_owned(), lease.expires_at);
+            // A newer lease ends later than the one before it; the clocks may say otherwise.
+            let held_until = before.max(held_until);
+            state.record(Record::Fence { sandbox_id: id.clone(), generation, token_expires_at, held_until });
+            state.record_synced(Record::Intent { sandbox_id: id, order, expires })
         };
-        Ok(synced.wait().await?)
+        synced.wait().await?;
+        self.update(sandbox_id, |entry| entry.synced_generation = entry.synced_generation.max(generation));
+        Ok(())
     }
 
     /// Records the runtime that an intent led to. A crash that loses the record loses nothing: the intent is on the
@@ -218,15 +235,18 @@ impl Holdings {
             let mut state = self.state();
             state.make_room(sandbox_id)?;
             let entry = state.known.entries.get(sandbox_id);
-            if matches!(entry, Some(Entry { stage: Stage::Gone { generation, .. }, generation: seen, .. }) if generation >= seen)
-            {
-                state.log.append_synced(Vec::new())
-            } else {
-                let generation = entry.map_or(i64::MIN, |entry| entry.generation);
-                let runtime_id = entry.and_then(Entry::runtime_id).cloned();
-                let (sandbox_id, at) = (sandbox_id.to_owned(), Timestamp::now());
-                state.record_synced(Record::Gone { sandbox_id, runtime_id, generation, at })
+            let generation = entry.map_or(i64::MIN, |entry| entry.generation);
+            let runtime_id = entry.and_then(Entry::runtime_id).cloned();
+            let was_held = entry.is_some_and(|entry| matches!(entry.stage, Stage::Held { .. }));
+            let (sandbox_id, at) = (sandbox_id.to_owned(), Timestamp::now());
+            let record = Record::Gone { sandbox_id, runtime_id, generation, at };
+            if was_held {
+                // A crash of the machine that loses the record leaves one of a runtime that does not exist, and the next
+                // start finds that out.
+                state.record(record);
+                return Ok(());
             }
+            state.record_synced(record)
         };
         Ok(synced.wait().await?)
     }
@@ -356,7 +376,7 @@ impl Known {
                 let entry = self.entries.entry(sandbox_id).or_default();
                 entry.generation = entry.generation.max(generation);
                 entry.token_expires_at = entry.token_expires_at.max(token_expires_at);
-                entry.held_until = entry.held_until.max(held_until);
+                entry.held_until = held_until;
             }
             Record::Intent { sandbox_id, order, expires } => {
                 let entry = self.entries.entry(sandbox_id).or_default();
@@ -411,6 +431,10 @@ impl Known {
         }
         content
     }
+}
+
+fn superseded(sandbox_id: &str, highest: i64) -> LeaseRefusal {
+    LeaseRefusal::Stale(format!("the lease of {sandbox_id:?} was superseded: generation {highest} was seen"))
 }
 
 fn is_kept(answer: &Answer) -> bool {

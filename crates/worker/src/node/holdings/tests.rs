@@ -75,7 +75,7 @@ async fn intents_and_runtimes_survive_and_secrets_are_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let holdings = open(folder.path());
     holdings.admit(&lease("sb-1", 1), "sb-1").await.unwrap();
-    holdings.intend("sb-1", 1, order(), 0).await.unwrap();
+    holdings.intend("sb-1", &lease("sb-1", 1), order(), 0).await.unwrap();
     drop(holdings);
     let holdings = open(folder.path());
     assert!(matches!(holdings.entry("sb-1").unwrap().stage, Stage::Intended { .. }));
@@ -100,20 +100,20 @@ async fn a_destroy_before_the_spawn_is_remembered() {
     holdings.gone("sb-1").await.unwrap();
     drop(holdings);
     let holdings = open(folder.path());
-    let late = holdings.intend("sb-1", 2, order(), 0).await;
+    let late = holdings.intend("sb-1", &lease("sb-1", 2), order(), 0).await;
     assert!(matches!(late, Err(NodeError::Destroyed(_))), "{late:?}");
     holdings.admit(&lease("sb-1", 3), "sb-1").await.unwrap();
-    holdings.intend("sb-1", 3, order(), 0).await.unwrap();
+    holdings.intend("sb-1", &lease("sb-1", 3), order(), 0).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_maximum_counts_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let holdings = open(folder.path());
-    holdings.intend("sb-1", 1, order(), 1).await.unwrap();
-    assert!(matches!(holdings.intend("sb-2", 1, order(), 1).await, Err(NodeError::Full(_))));
+    holdings.intend("sb-1", &lease("sb-1", 1), order(), 1).await.unwrap();
+    assert!(matches!(holdings.intend("sb-2", &lease("sb-2", 1), order(), 1).await, Err(NodeError::Full(_))));
     holdings.fail("sb-1");
-    holdings.intend("sb-2", 1, order(), 1).await.unwrap();
+    holdings.intend("sb-2", &lease("sb-2", 1), order(), 1).await.unwrap();
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_damaged_file_is_not_taken_for_an_empty_one() {
 async fn a_long_log_is_written_anew_and_says_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let holdings = open(folder.path());
-    holdings.intend("sb-1", 1, order(), 0).await.unwrap();
+    holdings.intend("sb-1", &lease("sb-1", 1), order(), 0).await.unwrap();
     holdings.hold("sb-1", &runtime("rt-1"));
     holdings.admit(&lease("sb-1", 1), "sb-1").await.unwrap();
     let big = "x".repeat(1 << 20);
@@ -184,7 +184,7 @@ async fn a_fence_goes_a_day_after_the_last_token() {
         });
     }
     holdings.admit(&lease("held", 1), "held").await.unwrap();
-    holdings.intend("held", 1, order(), 0).await.unwrap();
+    holdings.intend("held", &lease("held", 1), order(), 0).await.unwrap();
     holdings.update("held", |entry| entry.token_expires_at = ago(2 * day));
     holdings.forget_old();
     let left: Vec<_> = ["old", "token", "gone", "held"].into_iter().filter(|id| holdings.entry(id).is_some()).collect();
@@ -196,7 +196,7 @@ async fn moments_of_a_former_start_of_the_machine_do_not_count() {
     let folder = tempfile::tempdir().unwrap();
     let holdings = open(folder.path());
     holdings.admit(&lease("sb-1", 1), "sb-1").await.unwrap();
-    holdings.intend("sb-1", 1, order(), 0).await.unwrap();
+    holdings.intend("sb-1", &lease("sb-1", 1), order(), 0).await.unwrap();
     drop(holdings);
     let known = read(folder.path(), "w", "another start").unwrap();
     let entry = &known.entries["sb-1"];
