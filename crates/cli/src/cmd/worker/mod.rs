@@ -1,5 +1,7 @@
 //! `tenure worker`
 
+mod node;
+mod reload;
 mod sandbox;
 mod token;
 mod transport;
@@ -8,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use tenure_auth::Secret;
 use tenure_worker::{Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +60,12 @@ pub struct Args {
     /// precedence [env: TENURE_BOOTSTRAP_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     bootstrap_key_file: Option<PathBuf>,
+    /// Worker token; a file is safer, because others can see the arguments of a process
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    worker_token: Option<String>,
+    /// File with the key that signs worker tokens: the worker signs its own, and verifies those of its callers
+    #[arg(long, value_name = "FILE")]
+    worker_signing_key_file: Option<PathBuf>,
     /// Lifetime of each token issued for the bootstrap key, up to 15m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = times::duration)]
     bootstrap_token_ttl: Duration,
@@ -66,6 +75,8 @@ pub struct Args {
     /// Folder with the worker token [default: ~/.tenure]
     #[arg(long, value_name = "DIR", env = "TENURE_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    node: node::NodeArgs,
     /// Also stop when standard input ends, so that the worker does not outlive the program that started it
     #[arg(long)]
     until_eof: bool,
@@ -162,10 +173,18 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         token_file: args.token_file,
         bootstrap_key_file: args.bootstrap_key_file,
         token_ttl: args.bootstrap_token_ttl,
+        token: args.worker_token.clone(),
+        signing_key_file: args.worker_signing_key_file.clone(),
+        worker_id: worker.name.clone(),
     };
     worker.token = token_source(flags, &config)?;
-    if matches!(worker.token, Some(TokenSource::Bootstrap { .. })) && worker.name.is_none() {
-        return Err(Stop::usage("a bootstrap key needs a worker id")
+    let needs_name = matches!(
+        worker.token,
+        Some(TokenSource::Bootstrap { .. } | TokenSource::SigningKey(_) | TokenSource::SigningKeyFile(_))
+    );
+    let holds_sandboxes = args.node.is_wanted(&config);
+    if needs_name && worker.name.is_none() && !holds_sandboxes {
+        return Err(Stop::usage("a bootstrap key or a signing key needs a worker id")
             .hint("use --name ID, or set worker.id in the configuration")
             .into());
     }
@@ -177,9 +196,47 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     if args.until_eof {
         stop_at_end_of_input(stop.clone());
     }
+    if !holds_sandboxes {
+        return pull(worker, token.as_ref(), &config.data, stop).await;
+    }
+    let common = node::Common {
+        id: worker.name.clone(),
+        server: worker.server.clone(),
+        ca_file: worker.ca_file.clone(),
+        token: worker.token.clone(),
+        own_token: args.worker_token.as_deref().and_then(Secret::new),
+        signing_key_file: args.worker_signing_key_file,
+    };
+    let (data, pulls) = (
+        config.data.clone(),
+        (worker.operators.have_commands() || worker.operators.need_sandboxes()) && !args.node.once(),
+    );
+    let ready = node::Ready::prepare(args.node, common, config).await?;
+    if !pulls {
+        return ready.run(stop).await;
+    }
+    worker.name.get_or_insert_with(|| ready.worker_id().to_owned());
+    // Whichever ends ends the other.
+    let both = stop.child_token();
+    let end = |ended: anyhow::Result<Exit>| {
+        both.cancel();
+        ended
+    };
+    let pulling = async { end(pull(worker, token.as_ref(), &data, both.clone()).await) };
+    let serving = async { end(ready.run(both.clone()).await) };
+    let (pulled, served) = tokio::join!(pulling, serving);
+    pulled.and(served)
+}
+
+async fn pull(
+    worker: WorkerConfig,
+    token: Option<&TokenSource>,
+    data: &Path,
+    stop: CancellationToken,
+) -> anyhow::Result<Exit> {
     describe(&worker);
     let ended = tenure_worker::run(worker, stop.cancelled_owned()).await;
-    ended.map_err(|error| refusal_explained(error, token.as_ref(), &config.data))?;
+    ended.map_err(|error| refusal_explained(error, token, data))?;
     Ok(Exit::Ok)
 }
 
@@ -198,10 +255,21 @@ struct TokenFlags {
     token_file: Option<PathBuf>,
     bootstrap_key_file: Option<PathBuf>,
     token_ttl: Duration,
+    token: Option<String>,
+    signing_key_file: Option<PathBuf>,
+    worker_id: Option<String>,
+}
+
+/// A secret that a flag names the file of.
+fn secret_in(path: &Path, flag: &str) -> anyhow::Result<Secret> {
+    let wrong = |problem: String| Stop::usage(format!("{flag} names {}, which {problem}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    Ok(Secret::new(&text).ok_or_else(|| wrong("is empty".to_owned()))?)
 }
 
 /// A flag, a variable, the configuration, the token that a server on this machine made; the first that is there. Of
-/// the flags, and of the variables, a token file takes precedence over a bootstrap key, and that over a token.
+/// the flags, and of the variables, a token file takes precedence over a bootstrap key, that over a token, and that over
+/// a key to sign tokens with.
 fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<TokenSource>> {
     let bootstrap = |key_file| TokenSource::Bootstrap { key_file, token_ttl: Some(flags.token_ttl) };
     if let Some(path) = flags.token_file {
@@ -209,6 +277,13 @@ fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<Tok
     }
     if let Some(path) = flags.bootstrap_key_file {
         return Ok(Some(bootstrap(path)));
+    }
+    if let Some(token) = flags.token {
+        return Ok(Some(TokenSource::Text(token)));
+    }
+    if let Some(path) = flags.signing_key_file {
+        secret_in(&path, "--worker-signing-key-file")?;
+        return Ok(Some(TokenSource::SigningKeyFile(path)));
     }
     let variable = |name| std::env::var(name).ok().filter(|text| !text.trim().is_empty());
     match (variable("TENURE_WORKER_TOKEN"), variable("TENURE_WORKER_TOKEN_FILE")) {
@@ -223,8 +298,15 @@ fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<Tok
             }
         }
     }
-    if let Some(secret) = config.worker_token()? {
+    let own = flags.worker_id.as_ref().and_then(|id| config.auth.worker.tokens.get(id));
+    if let Some(secret) = own.cloned().or(config.worker_token()?) {
         return Ok(Some(TokenSource::Text(secret.reveal().to_owned())));
+    }
+    if let Some(key) = &config.auth.worker.signing_key {
+        return Ok(Some(match config.worker_signing_key_file() {
+            Some(path) => TokenSource::SigningKeyFile(path),
+            None => TokenSource::SigningKey(key.clone()),
+        }));
     }
     let path = local_token::path_in(&config.data);
     Ok(path.is_file().then_some(TokenSource::File(path)))

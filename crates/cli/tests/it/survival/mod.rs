@@ -8,6 +8,7 @@ mod kit;
 mod postgres;
 mod replicas;
 mod rolling;
+mod sandboxes;
 mod schema;
 mod server;
 mod worker;
