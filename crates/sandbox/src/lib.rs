@@ -11,6 +11,7 @@ mod error;
 mod execution;
 mod files;
 mod images;
+mod namespace;
 mod process;
 mod provider;
 mod random;
@@ -26,6 +27,7 @@ pub use execution::{
 };
 pub use files::{FileInfo, FileReader, FileWrite};
 pub use images::{Image, ImageLimits, ImageRecord, ImageSource, ImageStore};
+pub use namespace::{AgentProgram, NamespaceProvider, NamespaceSettings, agent_main};
 pub use process::{ProcessProvider, ProcessSettings};
 pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
 pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE, parse_size};

@@ -31,6 +31,10 @@ pub struct Spec {
     /// Kept with the runtime for the caller, and returned from `list`.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
+    /// Who commands run as and file calls act as, inside. Absent means an ordinary user, 1000. Also as 0 a command has no
+    /// privileges.
+    #[serde(default)]
+    pub user_id: Option<u32>,
     /// Ends with the process that created it, instead of waiting to be adopted.
     #[serde(default)]
     pub die_with_parent: bool,
@@ -48,6 +52,7 @@ impl Spec {
             mounts: Vec::new(),
             read_only_root: false,
             metadata: BTreeMap::new(),
+            user_id: None,
             die_with_parent: false,
         }
     }

@@ -9,8 +9,8 @@ use super::path::shown;
 
 /// An entry of a tar file.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) path: Vec<u8>,
+pub(crate) struct Member {
+    pub(crate) path: Vec<u8>,
     pub(super) kind: MemberKind,
     pub(super) mode: u32,
     pub(super) uid: u64,
@@ -23,7 +23,7 @@ pub(super) struct Member {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum MemberKind {
+pub(crate) enum MemberKind {
     File,
     Directory,
     Symlink(Vec<u8>),
@@ -36,7 +36,7 @@ pub(super) enum MemberKind {
 ///
 /// Extended headers are read here and not by the library, which would read one of any size into memory. Sparse files are
 /// refused: a few bytes can claim terabytes.
-pub(super) fn for_each_member(
+pub(crate) fn for_each_member(
     stream: impl Read,
     mut visit: impl FnMut(Member, &mut dyn Read) -> Result<()>,
 ) -> Result<()> {

@@ -5,7 +5,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Reads a stream that may be compressed with gzip or zstd, and fails after `max_bytes` of its content.
-pub(super) fn decompressed<'a>(stream: impl Read + 'a, max_bytes: u64) -> io::Result<Box<dyn Read + 'a>> {
+pub(crate) fn decompressed<'a>(stream: impl Read + 'a, max_bytes: u64) -> io::Result<Box<dyn Read + 'a>> {
     let mut stream = BufReader::with_capacity(1 << 17, stream);
     let inner: Box<dyn Read + 'a> = match magic(&mut stream)? {
         Magic::Gzip => Box::new(MultiGzDecoder::new(stream)),

@@ -15,6 +15,7 @@
 mod archive;
 mod compression;
 mod directory;
+mod layer;
 mod layered;
 mod limits;
 mod name;
@@ -28,6 +29,9 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use archive::for_each_member;
+pub(crate) use compression::decompressed;
+pub(crate) use layer::LayerTree;
 pub use limits::ImageLimits;
 pub use record::{ImageRecord, ImageSource};
 pub use store::{Image, ImageStore};

@@ -230,6 +230,13 @@ impl Tree {
         Ok(parent)
     }
 
+    /// Opens a directory for reading and for its attributes, and makes it if it does not exist.
+    pub(super) fn readable_directory(&mut self, names: &[&OsStr]) -> Result<OwnedFd> {
+        self.parent(names)?;
+        let path = joined(names);
+        self.open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC).map_err(|error| at(&path, error))
+    }
+
     /// Opens a directory and makes those that the path only implies.
     fn parent(&mut self, names: &[&OsStr]) -> Result<OwnedFd> {
         match self.open_directory(names) {

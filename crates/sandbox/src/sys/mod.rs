@@ -2,11 +2,23 @@
 //! may be `unsafe`.
 #![allow(unsafe_code, reason = "fork, and system calls without a safe wrapper; each block states why it is sound")]
 
+mod clone;
+mod loop_device;
+mod mount;
+mod process;
+mod socket;
 mod spawn;
 pub(crate) mod supervisor;
 mod wait;
 mod watched;
 
+pub(crate) use clone::{Cloned, Namespaces, clone_process};
+pub(crate) use loop_device::attach_loop_device;
+pub(crate) use mount::{MountAttributes, set_mount_attributes};
+pub(crate) use process::{
+    exit_process, ignore_child_signals, landlock_restrict_self, new_cgroup_namespace, reset_signals,
+};
+pub(crate) use socket::bring_loopback_up;
 pub(crate) use spawn::{before_exec, in_child, lead_session};
 pub(crate) use wait::{ended_child, take_status};
 pub(crate) use watched::watched;

@@ -1,0 +1,79 @@
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use seccompiler::BpfProgram;
+
+use super::cgroup::{CommandGroup, CommandGroups};
+use super::{landlock, seccomp};
+use crate::agent::{CommandConfinement, CommandUsage, Confinement};
+use crate::sys;
+
+/// Confines the commands of a sandbox, beyond what its agent is under already: a group of their own, no capabilities,
+/// Landlock, and a stricter filter of system calls.
+#[derive(Debug)]
+pub(super) struct NamespaceConfinement {
+    groups: CommandGroups,
+    rules: Arc<Rules>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    filter: BpfProgram,
+    landlock: Option<OwnedFd>,
+}
+
+impl NamespaceConfinement {
+    pub fn new(groups: CommandGroups, with_landlock: bool) -> io::Result<Self> {
+        let landlock = if with_landlock { landlock::command_rules()? } else { None };
+        Ok(Self { groups, rules: Arc::new(Rules { filter: seccomp::command_filter()?, landlock }) })
+    }
+}
+
+impl Confinement for NamespaceConfinement {
+    type Command = ConfinedCommand;
+
+    fn prepare(&self) -> io::Result<ConfinedCommand> {
+        Ok(ConfinedCommand { group: self.groups.create()?, rules: Arc::clone(&self.rules) })
+    }
+
+    fn supervised(&self) -> bool {
+        !self.groups.has_own()
+    }
+
+    fn set_frozen(&self, frozen: bool) -> io::Result<()> {
+        self.groups.set_frozen(frozen)
+    }
+}
+
+/// One command. The groups are removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct ConfinedCommand {
+    group: CommandGroup,
+    rules: Arc<Rules>,
+}
+
+impl CommandConfinement for ConfinedCommand {
+    fn enter(&self) -> io::Result<()> {
+        self.group.enter()?;
+        let none = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+        if let Some(rules) = &self.rules.landlock {
+            sys::landlock_restrict_self(rules.as_fd())?;
+        }
+        seccomp::confine_command(&self.rules.filter)
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        self.group.kill()
+    }
+
+    fn usage(&self) -> CommandUsage {
+        CommandUsage {
+            cpu: self.group.cpu_time(),
+            peak_memory_bytes: self.group.peak_memory_bytes(),
+            out_of_memory: self.group.out_of_memory(),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::SandboxGroups;
+use crate::provider::{Runtime, RuntimeId, RuntimeState};
+use crate::spec::Spec;
+
+const FILE: &str = "state.json";
+
+/// What is known about a sandbox, kept in its folder for the next process of the provider.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Names the groups and the folder. It changes when a snapshot is restored.
+    pub id: String,
+    /// What callers know the sandbox as.
+    pub runtime_id: String,
+    pub spec: Spec,
+    pub image_resolved: String,
+    /// Absent for the image `host`.
+    pub image_path: Option<PathBuf>,
+    pub created_ms: u64,
+    /// When this instance of it was made.
+    pub instance_ms: u64,
+    pub groups: SandboxGroups,
+    /// The copy of the host's settings that it uses.
+    pub host_copy: Option<String>,
+    /// Which range of ids it uses.
+    pub slot: u32,
+    /// The user of commands, inside.
+    pub user: u32,
+    pub disk_bytes: u64,
+    pub memory_limit_bytes: u64,
+    /// What the sandbox has its writable layer and the listening socket of its proxy as.
+    pub writable_number: Option<i32>,
+    pub proxy_number: Option<i32>,
+    /// The list of allowed hosts, if it was changed.
+    pub allowed_hosts: Option<Vec<String>>,
+    /// Absent until the sandbox was started.
+    pub process: Option<ProcessIdentity>,
+}
+
+/// A process, and how to know that a number is still that process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessIdentity {
+    pub pid: i32,
+    /// In clock ticks since the machine started.
+    pub start_time: u64,
+    pub boot_id: String,
+}
+
+impl ProcessIdentity {
+    pub fn of(pid: i32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The name is in parentheses and may contain anything.
+        let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+        let start_time = after
+            .split_whitespace()
+            .nth(19)
+            .and_then(|field| field.parse().ok())
+            .ok_or_else(|| io::Error::other("no start time in /proc"))?;
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        Ok(Self { pid, start_time, boot_id })
+    }
+}
+
+impl Record {
+    pub fn runtime(&self, state: RuntimeState) -> Runtime {
+        Runtime {
+            id: RuntimeId(self.runtime_id.clone()),
+            sandbox_id: self.spec.sandbox_id.clone(),
+            image: self.spec.image.clone(),
+            image_resolved: self.image_resolved.clone(),
+            state,
+            created: UNIX_EPOCH + Duration::from_millis(self.created_ms),
+            metadata: self.spec.metadata.clone(),
+        }
+    }
+
+    /// Replaces the record in a folder. Only the end of this process must not tear it: after the end of the machine there
+    /// is no sandbox.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let new = folder.join("state.new");
+        fs::write(&new, serde_json::to_vec(self)?)?;
+        fs::rename(new, folder.join(FILE))
+    }
+
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&fs::read(folder.join(FILE))?)?)
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// The socket of the agent, in the folder of its sandbox.
+pub(crate) fn socket_path(folder: &Path) -> PathBuf {
+    folder.join("agent")
+}

@@ -1,0 +1,81 @@
+//! The provider `namespace` on this machine.
+
+mod isolation;
+mod lifecycle;
+mod limits;
+mod network;
+mod snapshot;
+mod survival;
+
+use std::path::Path;
+
+use tenure_sandbox::{AgentProgram, NamespaceProvider, NamespaceSettings, Provider, Runtime, Spec};
+
+use crate::kit::skip;
+
+/// A provider with its own data directory.
+pub struct Machine {
+    pub provider: NamespaceProvider,
+    pub dir: tempfile::TempDir,
+}
+
+impl Machine {
+    /// None if this machine cannot run sandboxes; then the test is reported as skipped.
+    pub fn new(test: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a directory");
+        match NamespaceProvider::new(settings(dir.path())) {
+            Ok(provider) => Some(Self { provider, dir }),
+            Err(error) => {
+                skip(test, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// As `new`, on a machine that enforces limits by groups.
+    pub fn with_groups(test: &str) -> Option<Self> {
+        let machine = Self::new(test)?;
+        let capabilities = machine.provider.capabilities();
+        if capabilities.memory.enforcement != tenure_sandbox::Enforcement::Enforced {
+            skip(test, &capabilities.memory.reason);
+            return None;
+        }
+        Some(machine)
+    }
+
+    /// Ends the provider, so that another one can use its directory.
+    pub fn data_only(self) -> tempfile::TempDir {
+        let mut this = self;
+        // The directory that is left in its place is removed at once.
+        std::mem::replace(&mut this.dir, tempfile::tempdir().expect("a directory"))
+    }
+
+    pub async fn spawn(&self) -> Runtime {
+        self.spawn_with(|_| {}).await
+    }
+
+    pub async fn spawn_with(&self, change: impl FnOnce(&mut Spec)) -> Runtime {
+        let mut spec = Spec::new("sb-test", "host");
+        change(&mut spec);
+        self.provider.spawn(spec).await.expect("a sandbox")
+    }
+}
+
+/// A test that fails leaves no sandbox behind.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.dir.path().join("namespace/sandboxes")).into_iter().flatten().flatten() {
+            let record = std::fs::read(entry.path().join("state.json")).unwrap_or_default();
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap_or_default();
+            let pid = record["process"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+pub fn settings(dir: &Path) -> NamespaceSettings {
+    let program = AgentProgram { path: env!("CARGO_BIN_EXE_tenure-sandbox-agent").into() };
+    NamespaceSettings::new(dir, program).expect("settings")
+}
