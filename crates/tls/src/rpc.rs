@@ -79,6 +79,8 @@ impl RpcTls {
         server.client_auth = if self.client_ca_file.is_some() { ClientAuth::Required } else { ClientAuth::Off };
         server.client_ca_file.clone_from(&self.client_ca_file);
         server.allowed_client_names.clone_from(&self.allowed_client_names);
+        // Each call has a connection to itself, and WebSockets need HTTP/1.1.
+        server.alpn = vec![b"http/1.1".to_vec()];
         Ok(server)
     }
 

@@ -11,6 +11,11 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::settings::RpcTimes;
 
+/// How long a connection is kept after its last answer, so that the answer can be read.
+const LINGER: Duration = Duration::from_secs(1);
+/// What is read meanwhile. More than that is left to the client's own buffers.
+const LINGER_BYTES: usize = 64 << 10;
+
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
@@ -91,11 +96,13 @@ pub(super) struct Timed<S> {
     stalled: Duration,
     /// Since when a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// After the end of the last answer: until when, and what was read of what the client still sends.
+    lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Timed<S> {
     pub(super) fn new(stream: S, clock: Clock, stalled: Duration) -> Self {
-        Self { stream, clock, stalled, waiting: None }
+        Self { stream, clock, stalled, waiting: None, lingering: None }
     }
 
     fn written<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -107,6 +114,26 @@ impl<S> Timed<S> {
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(stalled)));
         ready!(waiting.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads the answer")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Timed<S> {
+    /// Waits for the client to end its side too. A connection that is closed while the client still sends is reset, and
+    /// the client may never see the answer that refused its request.
+    fn linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (until, read) = self.lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
+        if until.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut scratch = [0; 4096];
+        while *read < LINGER_BYTES {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => *read += buffer.filled().len(),
+                _ => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -125,7 +152,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let done = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.written(context, done)
@@ -150,7 +177,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let done = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.written(context, done)
+        if self.lingering.is_none() {
+            let done = Pin::new(&mut self.stream).poll_shutdown(context);
+            ready!(self.written(context, done))?;
+        }
+        self.linger(context).map(Ok)
     }
 }

@@ -23,6 +23,7 @@ use super::body::{self, ReadBody};
 use super::budget::Reserved;
 use super::call::{Action, Call};
 use super::check;
+use super::methods::within;
 use super::refusal::Refusal;
 use super::replay::{self, BodyHash, Claim, Kind, Ticket};
 use super::request::{RequestId, text, with_request_id};
@@ -246,7 +247,8 @@ impl Rpc {
         let held = self.held(call.lease.as_ref(), &call.target).await?;
         let Action::Exec(command) = call.action else { return Err(Refusal::invalid("not a command")) };
         let timeout = command.timeout.map(duration::canonical).unwrap_or_default();
-        let execution = held.provider.exec(&held.runtime_id, command).await;
+        let starting = held.provider.exec(&held.runtime_id, command);
+        let execution = within(self.settings.times.call, "the start of the command", starting).await?;
         let execution = execution.map_err(|error| stream::failed(error, &timeout))?;
         Ok(stream::response(&call.id, self.worker_id(), execution, timeout, &self.settings.times))
     }

@@ -18,6 +18,7 @@ use tenure_sandbox::{Control, Signal, Terminal};
 use tokio::sync::mpsc;
 
 use super::call::command;
+use super::methods::within;
 use super::output::{Item, Reading};
 use super::refusal::{Class, Refusal};
 use super::state::Rpc;
@@ -92,7 +93,8 @@ impl Rpc {
         self.thawed(&target).await?;
         let held = self.held(lease.as_ref(), &target).await?;
         let timeout = command.timeout.map(duration::canonical).unwrap_or_default();
-        let execution = held.provider.exec(&held.runtime_id, command).await?;
+        let starting = held.provider.exec(&held.runtime_id, command);
+        let execution = within(self.settings.times.call, "the start of the command", starting).await??;
         let control = execution.control();
         Ok((Reading::new(execution, &self.settings.times), control, timeout))
     }

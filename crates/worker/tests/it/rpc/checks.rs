@@ -209,3 +209,24 @@ async fn the_request_id_of_the_header_is_echoed() {
     assert_eq!(send("req-7").await, "req-7");
     assert!(send("a b").await.starts_with("req-"), "what could break a log line is replaced");
 }
+
+#[tokio::test]
+async fn calls_are_counted_by_method_and_outcome() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    // This is the only test of the process that installs one.
+    metrics::set_global_recorder(recorder).unwrap();
+    let worker = Worker::start().await;
+    worker.spawn("sb-1").await;
+    worker.call("worker.status", json!({"sandbox_id": "sb-none"})).await;
+    worker.call("worker.dance", json!({})).await;
+    worker.post("/rpc").body("[]").send().await.unwrap();
+    let text = handle.render();
+    for (method, code) in
+        [("worker.spawn", "ok"), ("worker.status", "not_found"), ("unknown", "invalid"), ("unknown", "BAD_REQUEST")]
+    {
+        let labels = format!(r#"tenure_rpc_requests_total{{worker="{WORKER}",method="{method}",code="{code}"}}"#);
+        assert!(text.contains(&labels), "{labels}\n{text}");
+    }
+    assert!(text.contains("tenure_rpc_duration_seconds"), "{text}");
+}

@@ -1,16 +1,19 @@
 //! Leases: who may act, also after a restart.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::routing::post;
+use axum::routing::{MethodRouter, post};
 use serde_json::{Value, json};
 use tenure_client::{WorkerCalls, WorkerToken};
-use tenure_worker::node::Plane;
+use tenure_contract::worker_plane::Capacity;
+use tenure_worker::node::{Face, Plane};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::kit::*;
 
@@ -56,7 +59,7 @@ async fn a_lower_generation_is_refused_also_after_a_restart() {
     }
 }
 
-/// A control plane that counts renewals and answers them in turn.
+/// A control plane that counts renewals and answers them in turn; the last answer stays.
 async fn control_plane(answers: Vec<(u16, Value)>) -> (Plane, Arc<watch::Sender<usize>>) {
     let calls = Arc::new(watch::Sender::new(0));
     let (count, answers) = (Arc::clone(&calls), Arc::new(answers));
@@ -69,11 +72,18 @@ async fn control_plane(answers: Vec<(u16, Value)>) -> (Plane, Arc<watch::Sender<
             (StatusCode::from_u16(status).unwrap(), body.to_string())
         }
     };
-    let app = Router::new().route("/api/v1/worker/{worker}/leases/{resource}/renew", post(renew));
+    let heartbeat = async || json!({"features": ["lease_renewal"]}).to_string();
+    (plane(&serve(post(renew), post(heartbeat)).await), calls)
+}
+
+async fn serve(renew: MethodRouter, heartbeat: MethodRouter) -> String {
+    let app = Router::new()
+        .route("/api/v1/worker/{worker}/leases/{resource}/renew", renew)
+        .route("/api/v1/worker/{worker}/heartbeat", heartbeat);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    (plane(&url), calls)
+    url
 }
 
 fn plane(url: &str) -> Plane {
@@ -126,4 +136,50 @@ async fn without_an_answer_of_the_control_plane_a_renewal_is_unavailable() {
     envelope["lease"] = lease("sb-1", 1);
     let (status, body) = worker.send(&envelope).await;
     assert_eq!((status.as_u16(), body["code"].as_str()), (503, Some("provider_unavailable")), "{body}");
+}
+
+#[tokio::test]
+async fn a_runtime_whose_lease_lapsed_refuses_commands_and_files_until_it_is_renewed() {
+    let open = Arc::new(AtomicBool::new(false));
+    let renew = {
+        let open = Arc::clone(&open);
+        async move || match open.load(Ordering::SeqCst) {
+            true => (StatusCode::OK, json!({"lease": lease("sb-1", 3)}).to_string()),
+            false => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
+        }
+    };
+    let heartbeat = async || json!({"features": ["lease_renewal"]}).to_string();
+    let plane = plane(&serve(post(renew), post(heartbeat)).await);
+    let worker = Worker::with(Options { plane: Some(plane), ..Options::default() }).await;
+    let face = Face::new("host".into(), Vec::new(), Capacity::default());
+    worker.node.beat_once(&face, None).await.unwrap();
+    let (node, stop) = (Arc::clone(&worker.node), CancellationToken::new());
+    let defending = tokio::spawn({
+        let stop = stop.clone();
+        async move { node.defend(&stop).await }
+    });
+    let mut spawn = worker.envelope("worker.spawn", spawn_params("sb-1"));
+    spawn["lease"] = lease_of("sb-1", WORKER, 1, 3);
+    let (status, body) = worker.send(&spawn).await;
+    assert_eq!(status, 200, "{body}");
+    wait_until("the sandbox is frozen", || worker.node.all().iter().any(|held| held.frozen)).await;
+    for method in ["worker.exec", "worker.exec_stream", "worker.file_list", "worker.file_stat"] {
+        let params = json!({"sandbox_id": "sb-1", "command": "true", "path": "/", "provider": "warp"});
+        let (status, body) = worker.call(method, params).await;
+        assert_eq!((status.as_u16(), body["code"].as_str()), (403, Some("lease_expired")), "{method}: {body}");
+    }
+    let url = worker.url("/rpc/files?sandbox_id=sb-1&path=/workspace/a");
+    let (status, body) = answer(worker.signed(worker.http.put(url)).body("x").send().await.unwrap()).await;
+    assert_eq!((status.as_u16(), body["code"].as_str()), (403, Some("lease_expired")), "{body}");
+    let status = worker.ok("worker.status", json!({"sandbox_id": "sb-1"})).await;
+    assert_eq!(status["state"], "unhealthy", "{status}");
+
+    open.store(true, Ordering::SeqCst);
+    let mut renewal = worker.envelope("worker.renew_lease", json!({"resource_id": "sb-1", "ttl": "60s"}));
+    renewal["lease"] = lease("sb-1", 2);
+    let (status, body) = worker.send(&renewal).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(worker.exec("sb-1", "echo thawed").await["stdout"], "thawed\n");
+    stop.cancel();
+    defending.await.unwrap();
 }

@@ -166,3 +166,25 @@ async fn connections_beyond_the_cap_wait_and_are_served_later() {
     }
     works(&worker).await;
 }
+
+#[tokio::test]
+async fn a_client_that_is_still_sending_sees_why_it_was_refused() {
+    let worker = Worker::start().await;
+    for _ in 0..10 {
+        let mut stream = connect(&worker).await;
+        let head = format!("POST /rpc HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n", 8 << 20);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut reader, mut writer) = stream.split();
+        let part = vec![b'x'; 64 << 10];
+        let sending = async { while writer.write_all(&part).await.is_ok() {} };
+        let reading = async {
+            let mut answer = [0; 12];
+            reader.read_exact(&mut answer).await.map(|_| answer)
+        };
+        let answer = tokio::select! {
+            answer = reading => answer.expect("an answer"),
+            () = sending => panic!("the connection was reset"),
+        };
+        assert_eq!(&answer, b"HTTP/1.1 401");
+    }
+}

@@ -7,6 +7,7 @@ use reqwest::{Certificate, Identity};
 use serde_json::json;
 use tempfile::TempDir;
 use tenure_tls::{LiveServer, RpcTls, dev_certs};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::kit::*;
 
@@ -123,4 +124,26 @@ async fn certificates_are_swapped_without_a_restart() {
     assert_eq!(health(&next.client(Some((&next, "client"))), &worker).await.unwrap(), 200);
     assert!(health(&old_ca, &worker).await.is_err(), "the new certificate is of the new CA");
     assert!(health(&old_client, &worker).await.is_err(), "clients of the old CA are out");
+}
+
+#[tokio::test]
+async fn a_client_that_prefers_http_2_gets_http_1() {
+    let certs = Certs::new();
+    let worker = with(certs.server(&[])).await;
+    let client = tenure_tls::ClientTls {
+        ca_file: Some(certs.file("ca.crt")),
+        client_cert_file: Some(certs.file("client.crt")),
+        client_key_file: Some(certs.file("client.key")),
+        ..tenure_tls::ClientTls::default()
+    };
+    let mut config = client.load().unwrap().for_worker(WORKER).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = tokio::net::TcpStream::connect(worker.address).await.unwrap();
+    let name = "localhost".try_into().unwrap();
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
