@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tempfile::TempDir;
 use tenure_client::TestLease;
-use tenure_sandbox::{Egress, ErrorKind, Mount, ProcessProvider, ProcessSettings, Provider};
+use tenure_sandbox::{Egress, ErrorKind, Mount, ProcessProvider, ProcessSettings};
 
 use super::pool::{Pool, Pools};
 use super::settings::{SandboxSettings, Sandboxes};
