@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tenure_config::Config;
@@ -13,6 +14,10 @@ use tenure_sandbox::Provider;
 
 use super::providers::{Name, Place};
 use crate::exit::Exit;
+
+/// How long what is left of a killed process may resist.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A provider with a state folder of its own.
 ///
@@ -76,15 +81,27 @@ pub struct SweepArgs {
 /// Waits for the end of standard input, then removes the sandboxes of a folder and the folder.
 pub async fn sweep(args: SweepArgs) -> anyhow::Result<Exit> {
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
-    if !args.folder.is_dir() {
-        return Ok(Exit::Ok);
+    let config = args.place.load()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match remove(args.provider, &args.folder, &config).await {
+            Ok(()) => return Ok(Exit::Ok),
+            // The processes that are dying may still hold the folder.
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
     }
-    let provider = args.provider.open_in(&args.folder, &args.place.load()?).await?;
+}
+
+async fn remove(name: Name, folder: &Path, config: &Config) -> anyhow::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let provider = name.open_in(folder, config).await?;
     provider.adopt().await?;
     for runtime in provider.list().await? {
         provider.destroy(&runtime.id).await?;
     }
     drop(provider);
-    fs::remove_dir_all(&args.folder)?;
-    Ok(Exit::Ok)
+    Ok(fs::remove_dir_all(folder)?)
 }
