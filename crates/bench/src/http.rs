@@ -110,6 +110,19 @@ impl Connection {
         self.send(path, request, Full::new(body.into())).await
     }
 
+    /// Any request, with a header of the caller's and the credential of a worker.
+    pub async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        header: (&'static str, &str),
+        body: Bytes,
+    ) -> Result<Bytes> {
+        let request = Request::builder().method(method).uri(path).header(header.0, header.1);
+        let request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.send(path, request, Full::new(body)).await
+    }
+
     pub async fn get(&mut self, path: &str) -> Result<Bytes> {
         self.send(path, Request::builder().uri(path), Full::default()).await
     }

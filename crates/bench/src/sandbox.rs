@@ -1,6 +1,7 @@
 //! How long sandboxes take, beside the floor of the machine: a process that is forked and executed.
 
 mod memory;
+mod rpc;
 mod target;
 
 use std::process::Stdio;
@@ -17,7 +18,8 @@ use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
 use crate::report::{self, Machine, Report, Table};
 use crate::samples::{Percentiles, Samples};
-pub use target::Target;
+pub use rpc::RpcTarget;
+pub use target::{DirectTarget, Target};
 
 /// Rounds that are not counted: caches are cold.
 const WARM_UP: usize = 3;
@@ -46,11 +48,20 @@ pub struct SandboxReport {
     pub image: String,
     pub machine: Machine,
     pub settings: Options,
-    pub levels: Vec<Level>,
+    /// Called in this process.
+    pub direct: Figures,
+    /// Called over HTTP on loopback, as a control plane does.
+    pub rpc: Option<Figures>,
     /// Of others, with one client.
     pub others: Vec<Other>,
     /// Of a sandbox that does nothing: its share of the memory of its processes. Absent if they cannot be told apart.
     pub idle_bytes: Option<u64>,
+}
+
+/// What was measured on one way to the sandboxes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figures {
+    pub levels: Vec<Level>,
     pub file_write_mb_per_second: f64,
     pub file_read_mb_per_second: f64,
 }
@@ -95,31 +106,41 @@ impl Timings {
     }
 }
 
-pub async fn run(target: Target, options: Options, progress: &Watch) -> Result<SandboxReport> {
+/// `rpc` is a listener with the same provider.
+pub async fn run(
+    direct: DirectTarget,
+    rpc: Option<RpcTarget>,
+    options: Options,
+    progress: &Watch,
+) -> Result<SandboxReport> {
     ensure!(options.rounds > 0 && !options.clients.is_empty(), "at least one round and one client are needed");
-    let target = Arc::new(target);
-    let mut levels = Vec::new();
-    for &clients in &options.clients {
-        levels.push(level(&target, clients, options.rounds, progress).await?);
-    }
+    let target = Arc::new(Target::Direct(direct));
+    let direct = figures(&target, &options, progress).await?;
+    let rpc = match rpc {
+        Some(rpc) => Some(figures(&Arc::new(Target::Rpc(rpc)), &options, progress).await?),
+        None => None,
+    };
     let others = if options.others { others(options.rounds, progress).await } else { Vec::new() };
-    progress.begin("measuring memory and files", 2);
-    let idle_bytes = idle(&target).await?;
-    progress.advance(1);
-    let (file_write_mb_per_second, file_read_mb_per_second) = files(&target, options.file_mib).await?;
-    progress.advance(1);
     Ok(SandboxReport {
         bench: "sandbox".to_owned(),
-        provider: target.name(),
+        provider: target.name().to_owned(),
         image: target.image().to_owned(),
         machine: Machine::look(None).await?,
         settings: options,
-        levels,
+        direct,
+        rpc,
         others,
-        idle_bytes,
-        file_write_mb_per_second,
-        file_read_mb_per_second,
+        idle_bytes: idle(&target).await?,
     })
+}
+
+async fn figures(target: &Arc<Target>, options: &Options, progress: &Watch) -> Result<Figures> {
+    let mut levels = Vec::new();
+    for &clients in &options.clients {
+        levels.push(level(target, clients, options.rounds, progress).await?);
+    }
+    let (file_write_mb_per_second, file_read_mb_per_second) = files(target, options.file_mib).await?;
+    Ok(Figures { levels, file_write_mb_per_second, file_read_mb_per_second })
 }
 
 async fn level(target: &Arc<Target>, clients: usize, rounds: usize, progress: &Watch) -> Result<Level> {
@@ -161,7 +182,7 @@ async fn cycle(target: &Target, timings: &mut Timings) -> Result<()> {
     timings.fork_exec.push(begun.elapsed());
 
     let begun = Instant::now();
-    let sandbox = target.spawn().await?;
+    let sandbox = target.spawn(None).await?;
     timings.spawn.push(begun.elapsed());
     target.exec(&sandbox).await?;
     timings.first_exec.push(begun.elapsed());
@@ -220,7 +241,7 @@ async fn idle(target: &Target) -> Result<Option<u64>> {
     let before = memory::first_processes();
     let mut sandboxes = Vec::new();
     for _ in 0..IDLE {
-        sandboxes.push(target.spawn().await?);
+        sandboxes.push(target.spawn(None).await?);
     }
     let share = memory::share_of(&before, IDLE);
     for sandbox in &sandboxes {
@@ -232,7 +253,7 @@ async fn idle(target: &Target) -> Result<Option<u64>> {
 /// Megabytes a second of a file that is written, and then read.
 async fn files(target: &Target, mib: usize) -> Result<(f64, f64)> {
     let content = bytes::Bytes::from(vec![0x5a; mib << 20]);
-    let sandbox = target.spawn_with_room(2 * content.len() as u64).await?;
+    let sandbox = target.spawn(Some(2 * content.len() as u64)).await?;
     let (mut write, mut read) = (Duration::MAX, Duration::MAX);
     for _ in 0..FILE_ROUNDS {
         let begun = Instant::now();
@@ -260,24 +281,34 @@ impl Level {
     }
 }
 
+impl SandboxReport {
+    fn ways(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+        [("direct", Some(&self.direct)), ("rpc", self.rpc.as_ref())]
+            .into_iter()
+            .filter_map(|(way, figures)| Some((way, figures?)))
+    }
+}
+
 impl Report for SandboxReport {
     fn table(&self) -> Table {
         let mut rows = Vec::new();
-        for level in &self.levels {
-            for (what, times) in level.rows() {
-                let floor = times.p50 / level.fork_exec_ms.p50.max(1e-9);
-                let mut row = vec![level.clients.to_string(), what.to_owned()];
-                row.extend(report::cells(times));
-                row.push(format!("{floor:.1}"));
-                rows.push(row);
+        for (way, figures) in self.ways() {
+            for level in &figures.levels {
+                for (what, times) in level.rows() {
+                    let floor = times.p50 / level.fork_exec_ms.p50.max(1e-9);
+                    let mut row = vec![way.to_owned(), level.clients.to_string(), what.to_owned()];
+                    row.extend(report::cells(times));
+                    row.push(format!("{floor:.1}"));
+                    rows.push(row);
+                }
             }
         }
-        let floor = self.levels.first().map_or(f64::NAN, |level| level.fork_exec_ms.p50.max(1e-9));
+        let floor = self.direct.levels.first().map_or(f64::NAN, |level| level.fork_exec_ms.p50.max(1e-9));
         let mut notes = vec![format!("provider {}, image {}", self.provider, self.image)];
         for other in &self.others {
             match (&other.run_ms, &other.problem) {
                 (Some(times), _) => {
-                    let mut row = vec!["1".to_owned(), format!("{} running `true`", other.name)];
+                    let mut row = vec!["-".to_owned(), "1".to_owned(), format!("{} running `true`", other.name)];
                     row.extend(report::cells(times));
                     row.push(format!("{:.1}", times.p50 / floor));
                     rows.push(row);
@@ -291,22 +322,25 @@ impl Report for SandboxReport {
             Some(bytes) => format!("an idle sandbox takes {} (its share of resident memory)", report::megabytes(bytes)),
             None => "the memory of an idle sandbox was not measured: its processes cannot be told apart".to_owned(),
         });
-        notes.push(format!(
-            "a file of {} MiB: written at {:.0} MB/s, read at {:.0} MB/s",
-            self.settings.file_mib, self.file_write_mb_per_second, self.file_read_mb_per_second
-        ));
-        Table { header: vec!["CLIENTS", "WHAT", "P50", "P90", "P99", "MAX", "TO FORK + EXEC"], rows, notes }
+        for (way, figures) in self.ways() {
+            notes.push(format!(
+                "a file of {} MiB, {way}: written at {:.0} MB/s, read at {:.0} MB/s",
+                self.settings.file_mib, figures.file_write_mb_per_second, figures.file_read_mb_per_second
+            ));
+        }
+        Table { header: vec!["WAY", "CLIENTS", "WHAT", "P50", "P90", "P99", "MAX", "TO FORK + EXEC"], rows, notes }
     }
 
     fn picture(&self) -> Picture {
-        let panels = self.levels.iter().map(|level| {
+        let levels = self.ways().flat_map(|(way, figures)| figures.levels.iter().map(move |level| (way, level)));
+        let panels = levels.map(|(way, level)| {
             let bars = level.rows().map(|(what, times)| Bar {
                 label: what.to_owned(),
                 value: times.p50,
                 kind: if what.starts_with("fork") { BarKind::Limit } else { BarKind::Ours },
                 note: Some(format!("p99 {}", report::milliseconds(times.p99))),
             });
-            let title = format!("Median with {} clients", level.clients);
+            let title = format!("Median with {} clients, {way}", level.clients);
             Panel::Bars(Bars { title, unit: "ms".to_owned(), bars: bars.into() })
         });
         Picture {

@@ -1,5 +1,6 @@
 //! `tenure bench`
 
+mod sandbox;
 mod screen;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use tenure_bench::progress::Watch;
 use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
 use tenure_bench::{backlog, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
 
-use super::{connect, sandbox};
+use super::connect;
+use super::sandbox::{Name, Place as SandboxPlace};
 use crate::exit::{Exit, Stop};
 use crate::{output, signals};
 use screen::Screen;
@@ -226,10 +228,10 @@ struct SoakArgs {
 #[derive(Debug, clap::Args)]
 struct SandboxArgs {
     #[command(flatten)]
-    place: sandbox::Place,
+    place: SandboxPlace,
     /// What makes the sandboxes
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    provider: sandbox::Name,
+    provider: Name,
     /// Image of the sandboxes
     #[arg(long, value_name = "NAME", default_value = "host")]
     image: String,
@@ -242,6 +244,9 @@ struct SandboxArgs {
     /// Size of the file that is written and read
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = at_least_one)]
     file: usize,
+    /// Do not measure calls over worker RPC
+    #[arg(long)]
+    no_rpc: bool,
     /// Do not measure bwrap and podman
     #[arg(long)]
     no_others: bool,
@@ -342,14 +347,20 @@ async fn answer(question: Question) -> anyhow::Result<()> {
         }
         Question::Sandbox(args) => {
             let private = args.provider.open(&args.place.load()?).await?;
-            let target = sandbox_bench::Target::new(Arc::clone(private.provider()), args.image);
+            let (rpc, _listener) = if args.no_rpc {
+                (None, None)
+            } else {
+                let (target, listener) = sandbox::listen(private.provider(), &args.image).await?;
+                (Some(target), Some(listener))
+            };
+            let direct = sandbox_bench::DirectTarget::new(Arc::clone(private.provider()), args.image);
             let options = sandbox_bench::Options {
                 rounds: args.rounds,
                 clients: args.clients,
                 file_mib: args.file,
                 others: !args.no_others,
             };
-            (Box::new(sandbox_bench::run(target, options, &watch).await?), args.to)
+            (Box::new(sandbox_bench::run(direct, rpc, options, &watch).await?), args.to)
         }
         Question::Draw(args) => return draw(&args),
     };
