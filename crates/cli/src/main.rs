@@ -25,6 +25,8 @@ use exit::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // A copy of this program is the first process of each sandbox.
+    tenure_sandbox::agent_main();
     let cli = cli::parse();
     let exit = match run(cli) {
         Ok(exit) => exit,

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use tenure_config::{Config, Flags};
-use tenure_sandbox::{Error, ProcessProvider, ProcessSettings, Provider};
+use tenure_config::{Config, Flags, NamespaceSettings as Configured};
+use tenure_sandbox::{
+    AgentProgram, Error, Limits, NamespaceProvider, NamespaceSettings, ProcessProvider, ProcessSettings, Provider,
+};
 
 use super::private::Private;
 
@@ -57,11 +59,12 @@ impl Name {
     }
 
     /// A provider with its state in `folder`.
-    pub async fn open_in(self, folder: &Path, _config: &Config) -> anyhow::Result<Arc<dyn Provider>> {
+    pub async fn open_in(self, folder: &Path, config: &Config) -> anyhow::Result<Arc<dyn Provider>> {
         let folder = folder.to_owned();
+        let (data, namespace) = (config.data.clone(), config.providers.namespace.clone());
         let open = move || -> tenure_sandbox::Result<Arc<dyn Provider>> {
             Ok(match self {
-                Self::Namespace => return Err(Error::unavailable("this build does not have it")),
+                Self::Namespace => Arc::new(NamespaceProvider::new(settings(folder, &data, &namespace)?)?),
                 Self::Process => Arc::new(ProcessProvider::open(ProcessSettings {
                     data_dir: folder,
                     max_sandboxes: None,
@@ -72,6 +75,22 @@ impl Name {
         let opened = tokio::task::spawn_blocking(open).await?;
         opened.with_context(|| format!("the provider {} cannot work here", self.text()))
     }
+}
+
+fn settings(folder: PathBuf, data: &Path, configured: &Configured) -> tenure_sandbox::Result<NamespaceSettings> {
+    let program = AgentProgram::this()
+        .map_err(|error| Error::unavailable("this program does not know its own path").with_source(error))?;
+    let mut settings = NamespaceSettings::new(data, program)?;
+    settings.state_dir = folder;
+    settings.image_aliases.clone_from(&configured.image_aliases);
+    settings.default_limits.pids = u32::try_from(configured.pids_limit).ok();
+    settings.default_limits.disk_bytes = Some(configured.disk_mb << 20);
+    settings.max_limits = Limits {
+        memory_bytes: Some(configured.max_memory_mb << 20),
+        cpus: Some(configured.max_vcpus as f64),
+        ..Limits::default()
+    };
+    Ok(settings)
 }
 
 #[derive(Debug, clap::Args)]

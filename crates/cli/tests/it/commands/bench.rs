@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenure_testkit::{Child, Output, Postgres};
 
-use crate::commands::kit::{Home, Site, code};
+use crate::commands::kit::{Home, Site, code, providers};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -152,6 +152,32 @@ async fn soak() {
     assert!(submitted > 300.0 && submitted == completed, "{submitted} {completed}");
     assert_eq!(figures["stretches"].as_array().unwrap().len(), 30);
     assert!(number(&figures, "/stretches/29/store") > 0.0 && figures["growth"]["grows"].is_array());
+}
+
+#[tokio::test]
+async fn sandbox() {
+    for provider in providers("bench sandbox").await {
+        let mut args = vec!["sandbox", "--provider", provider, "--rounds", "3", "--clients", "1,2", "--file", "1"];
+        args.push("--no-others");
+        if provider == "process" {
+            // It refuses the limits that every spawn over RPC has.
+            args.push("--no-rpc");
+        }
+        let figures = figures(&args).await;
+        assert_eq!(figures["provider"], provider);
+        let ways: &[&str] = if provider == "process" { &["direct"] } else { &["direct", "rpc"] };
+        for way in ways {
+            for (level, clients) in [(0, 1.0), (1, 2.0)] {
+                let place = format!("/{way}/levels/{level}");
+                assert_eq!(number(&figures, &format!("{place}/clients")), clients);
+                for what in ["fork_exec_ms", "spawn_ms", "first_exec_ms", "destroy_ms"] {
+                    check_times(&figures, &format!("{place}/{what}"), 3.0 * clients);
+                }
+                check_times(&figures, &format!("{place}/warm_exec_ms"), 12.0 * clients);
+            }
+            assert!(number(&figures, &format!("/{way}/file_read_mb_per_second")) > 0.0);
+        }
+    }
 }
 
 /// Nothing is known of its store, so there is no ratio.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{Child, Output, Postgres, Signal, wait_until};
 
-use crate::commands::kit::{Home, SOON};
+use crate::commands::kit::{Home, SOON, providers};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -76,4 +76,28 @@ async fn a_number_that_shows_nothing_is_refused() {
     let output = Home::new().run(&["demo", "--tasks", "5"]).await;
     assert_eq!(output.status.and_then(|status| status.code()), Some(2));
     assert!(output.stderr.contains("a number from 50 to 1000"), "{}", output.stderr);
+}
+
+#[tokio::test]
+async fn attacks_in_sandboxes_are_refused_beside_honest_work() {
+    if !providers("attacks_in_sandboxes_are_refused_beside_honest_work").await.contains(&"namespace") {
+        return;
+    }
+    let home = Home::new();
+    let mut command = home.command(&["demo", "sandbox"]);
+    command.env("TMPDIR", home.path());
+    let mut child = Child::spawn(command);
+    child.wait(2 * MINUTE).await;
+    let output = child.output();
+    assert!(output.status.is_some_and(|status| status.success()), "{output:?}");
+    for name in ["fork bomb", "memory hog", "file escape", "metadata address", "endless output", "daemon"] {
+        assert!(output.stdout.contains(&format!("✓ {name}: ")), "no {name:?} in {}", output.stdout);
+    }
+    assert!(output.stdout.contains("✓ 6 of 6 attacks were refused"), "{}", output.stdout);
+    wait_until("nothing is left", SOON, async || only_data(&home)).await;
+}
+
+/// Whether only the images' folder is left in the home.
+fn only_data(home: &Home) -> bool {
+    std::fs::read_dir(home.path()).expect("the home is there").flatten().all(|entry| entry.file_name() == ".tenure")
 }

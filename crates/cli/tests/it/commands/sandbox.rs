@@ -6,10 +6,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tenure_testkit::{Child, Output, Signal, wait_until};
 
-use crate::commands::kit::{Home, SOON, code, finish};
-
-/// Each test is run with each provider that this machine has.
-const PROVIDERS: [&str; 1] = ["process"];
+use crate::commands::kit::{Home, SOON, code, finish, providers};
 
 /// A home whose temporary folder is empty when nothing is left behind.
 fn home() -> Home {
@@ -35,7 +32,7 @@ async fn nothing_is_left(home: &Home) {
 
 #[tokio::test]
 async fn a_command_has_its_output_and_its_exit_code() {
-    for provider in PROVIDERS {
+    for provider in providers("a_command_has_its_output_and_its_exit_code").await {
         let home = home();
         let output = run(&home, provider, &["--", "sh", "-c", "echo out; echo err >&2; exit 7"]).await;
         assert_eq!((code(&output), output.stdout.as_str()), (7, "out\n"), "{provider}: {output:?}");
@@ -50,7 +47,7 @@ async fn a_command_has_its_output_and_its_exit_code() {
 
 #[tokio::test]
 async fn a_command_reads_standard_input_to_its_end() {
-    for provider in PROVIDERS {
+    for provider in providers("a_command_reads_standard_input_to_its_end").await {
         let home = home();
         let input = home.path().join("input");
         std::fs::write(&input, vec![b'x'; 300_000]).unwrap();
@@ -63,7 +60,7 @@ async fn a_command_reads_standard_input_to_its_end() {
 
 #[tokio::test]
 async fn only_named_variables_reach_the_command() {
-    for provider in PROVIDERS {
+    for provider in providers("only_named_variables_reach_the_command").await {
         let home = home();
         let output = run(&home, provider, &["-e", "A=b=c", "--", "env"]).await;
         assert!(output.stdout.lines().any(|line| line == "A=b=c"), "{provider}: {output:?}");
@@ -75,7 +72,7 @@ async fn only_named_variables_reach_the_command() {
 
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
-    for provider in PROVIDERS {
+    for provider in providers("a_command_that_takes_too_long_is_killed_with_all_that_it_started").await {
         let home = home();
         let marker = format!("7{}.25", std::process::id());
         let line = format!("(setsid sleep {marker} &) ; sleep {marker}");
@@ -89,7 +86,7 @@ async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
 
 #[tokio::test]
 async fn a_signal_is_passed_on_and_the_command_decides() {
-    for provider in PROVIDERS {
+    for provider in providers("a_signal_is_passed_on_and_the_command_decides").await {
         let home = home();
         let line = "trap 'echo stopping; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
         let mut child = Child::spawn(command(&home, provider, &["--", "sh", "-c", line]));
@@ -103,7 +100,7 @@ async fn a_signal_is_passed_on_and_the_command_decides() {
 
 #[tokio::test]
 async fn a_killed_cli_leaves_nothing_behind() {
-    for provider in PROVIDERS {
+    for provider in providers("a_killed_cli_leaves_nothing_behind").await {
         let home = home();
         let marker = format!("8{}.25", std::process::id());
         let line = format!("(setsid sleep {marker} &) ; echo ready; sleep {marker}");
@@ -120,7 +117,7 @@ async fn a_killed_cli_leaves_nothing_behind() {
 /// A pipe whose reader has gone ends the command, as it would without a sandbox.
 #[tokio::test]
 async fn a_reader_that_goes_away_ends_the_command() {
-    for provider in PROVIDERS {
+    for provider in providers("a_reader_that_goes_away_ends_the_command").await {
         let home = home();
         let program = command(&home, provider, &["--", "yes"]);
         let line = format!("{} | head -n 1; echo ${{PIPESTATUS[0]}}", quoted(&program));
@@ -140,7 +137,7 @@ fn quoted(command: &std::process::Command) -> String {
 /// `script` gives the CLI a terminal. Its settings are the same before and after, also if a signal ends the command.
 #[tokio::test]
 async fn a_terminal_is_passed_on_and_restored() {
-    for provider in PROVIDERS {
+    for provider in providers("a_terminal_is_passed_on_and_restored").await {
         let home = home();
         let inside = command(&home, provider, &["--", "sh", "-c", "test -t 0 && test -t 1 && stty size; kill -INT $$"]);
         let line = format!("stty rows 33 cols 77; stty -g; {}; echo code=$?; stty -g", quoted(&inside));
@@ -220,6 +217,35 @@ async fn images_are_added_listed_and_removed() {
     assert_eq!(code(&image(&["rm", "tools"]).await), 0);
     let again = image(&["rm", "tools"]).await;
     assert!(matches!(code(&again), 2 | 3), "{again:?}");
+}
+
+/// What only a real sandbox can promise.
+#[tokio::test]
+async fn a_sandbox_keeps_host_files_network_and_memory_apart() {
+    if !providers("a_sandbox_keeps_host_files_network_and_memory_apart").await.contains(&"namespace") {
+        return;
+    }
+    let home = home();
+    std::fs::write(home.path().join("secret"), "of the host").unwrap();
+    let secret = home.path().join("secret");
+    let line = format!("cat {} /etc/shadow; ls /root /home; cat /proc/net/dev | grep -c :", secret.display());
+    let output = run(&home, "namespace", &["--", "sh", "-c", &line]).await;
+    assert!(!output.stdout.contains("of the host") && !output.stdout.contains("root:"), "{output:?}");
+    assert_eq!(output.stdout.trim(), "1", "only loopback: {output:?}");
+
+    // A shared folder is as open as it was made.
+    let folder = home.path().join("shared");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("in"), "given").unwrap();
+    let mount = format!("{}:/data:ro", folder.display());
+    let output = run(&home, "namespace", &["-v", &mount, "--", "sh", "-c", "cat /data/in; touch /data/out"]).await;
+    assert!(output.stdout.contains("given") && code(&output) != 0, "{output:?}");
+    assert!(!folder.join("out").exists());
+
+    let hog = ["--memory", "48m", "--", "sh", "-c", "head -c 400000000 /dev/zero | tail -n 1 | wc -c; exit $?"];
+    let output = run(&home, "namespace", &hog).await;
+    assert!(output.stderr.contains("ran out of memory of 48 MiB"), "{output:?}");
+    nothing_is_left(&home).await;
 }
 
 /// Processes of this machine with this word among their arguments.

@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 use tenure_testkit::{Child, Signal, wait_until};
 
-use crate::commands::kit::{SOON, Site, code};
-
-/// Providers that this machine has.
-const PROVIDERS: [&str; 1] = ["process"];
+use crate::commands::kit::{SOON, Site, code, providers};
 
 /// A worker that runs these operators in sandboxes, with this in its configuration below `worker.sandbox`.
 fn worker(site: &Site, provider: &str, settings: &str, operators: &[&str]) -> Child {
@@ -38,7 +35,7 @@ async fn attempt(site: &Site, task: &Value) -> Value {
 
 #[tokio::test]
 async fn a_task_in_a_sandbox_has_the_conventions_of_a_plain_command() {
-    for provider in PROVIDERS {
+    for provider in providers("a_task_in_a_sandbox_has_the_conventions_of_a_plain_command").await {
         let site = Site::new().await;
         let about = r#"about=cat > in; cmp in "$TENURE_PAYLOAD_FILE" && printf '{"task":"%s","attempt":%s,"in":%s}' "$TENURE_TASK_ID" "$TENURE_ATTEMPT" "$(cat in)" > "$TENURE_RESULT_FILE""#;
         let fails = "fails=echo no such row >&2; exit 65";
@@ -59,7 +56,7 @@ async fn a_task_in_a_sandbox_has_the_conventions_of_a_plain_command() {
 
 #[tokio::test]
 async fn nothing_of_one_task_is_left_for_the_next() {
-    for provider in PROVIDERS {
+    for provider in providers("nothing_of_one_task_is_left_for_the_next").await {
         let site = Site::new().await;
         let leaver = "leaver=ls -A; touch trace";
         let _worker = worker(&site, provider, "    warm: 1\n", &[leaver]);
@@ -72,7 +69,7 @@ async fn nothing_of_one_task_is_left_for_the_next() {
 
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_a_timeout_by_the_settings_of_its_operator() {
-    for provider in PROVIDERS {
+    for provider in providers("a_command_that_takes_too_long_is_a_timeout_by_the_settings_of_its_operator").await {
         let site = Site::new().await;
         let settings = "    operators:\n      slow: timeout=1s\n";
         let _worker = worker(&site, provider, settings, &["slow=sleep 600", "quick=sleep 2; echo 1"]);
@@ -86,7 +83,7 @@ async fn a_command_that_takes_too_long_is_a_timeout_by_the_settings_of_its_opera
 
 #[tokio::test]
 async fn a_cancel_and_a_killed_worker_end_every_process_of_a_sandbox() {
-    for provider in PROVIDERS {
+    for provider in providers("a_cancel_and_a_killed_worker_end_every_process_of_a_sandbox").await {
         let site = Site::new().await;
         let marker = format!("9{}.25", std::process::id());
         let stubborn = format!("stubborn=trap '' TERM; (trap '' TERM; setsid sleep {marker} &); sleep {marker}");
@@ -106,6 +103,23 @@ async fn a_cancel_and_a_killed_worker_end_every_process_of_a_sandbox() {
         let tmp = site.home.path().join("tmp");
         wait_until("the folder is empty", SOON, async || std::fs::read_dir(&tmp).unwrap().next().is_none()).await;
     }
+}
+
+#[tokio::test]
+async fn a_task_that_needs_more_memory_than_its_sandbox_has_fails_clearly() {
+    if !providers("a_task_that_needs_more_memory_than_its_sandbox_has_fails_clearly").await.contains(&"namespace") {
+        return;
+    }
+    let site = Site::new().await;
+    let hog = "hog=head -c 400000000 /dev/zero | tail -n 1 > /dev/null; exit 1";
+    let spin = "spin=i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo 1";
+    let _worker = worker(&site, "namespace", "    limits: memory=48m\n", &[hog, spin]);
+    let task = ended(&site, &["hog", "--max-attempts", "1"]).await;
+    assert_eq!(task["error"]["code"], "OUT_OF_MEMORY", "{task}");
+    assert!(task["error"]["message"].as_str().unwrap().contains("48 MiB"), "{task}");
+    let task = ended(&site, &["spin"]).await;
+    let used = attempt(&site, &task).await["metrics"].clone();
+    assert!(used["cpu_time_ms"].as_u64().unwrap() > 0 && used["peak_memory_bytes"].as_u64().unwrap() > 0, "{used}");
 }
 
 #[tokio::test]
