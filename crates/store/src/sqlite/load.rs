@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tenure_core::Seq;
 use tenure_core::TaskId;
 use tenure_core::attempt::ClosedAttempt;
@@ -42,45 +42,63 @@ pub fn marks(tx: &Connection) -> Result<Marks> {
     })
 }
 
-/// Finds tasks by their rows. The statements are looked up once for all of them.
+/// Finds tasks by their rows.
 pub struct Finder<'c> {
-    running: CachedStatement<'c>,
-    ready: CachedStatement<'c>,
-    scheduled: CachedStatement<'c>,
-    finished: CachedStatement<'c>,
-    blocked: CachedStatement<'c>,
+    running: Lookup<'c>,
+    ready: Lookup<'c>,
+    scheduled: Lookup<'c>,
+    finished: Lookup<'c>,
+    blocked: Lookup<'c>,
+}
+
+/// A statement that finds a row. It is prepared when it is first needed, and once for all rows.
+struct Lookup<'c> {
+    tx: &'c Connection,
+    sql: &'static str,
+    prepared: Option<CachedStatement<'c>>,
+}
+
+impl Lookup<'_> {
+    fn find<T>(&mut self, seq: Seq, read: fn(&Row<'_>) -> Result<T>) -> Result<Option<T>> {
+        let statement = match &mut self.prepared {
+            Some(prepared) => prepared,
+            None => self.prepared.insert(self.tx.prepare_cached(self.sql)?),
+        };
+        statement.query_row([seq.0], read).optional()
+    }
 }
 
 impl<'c> Finder<'c> {
-    pub fn new(tx: &'c Connection) -> Result<Self> {
-        Ok(Self {
-            running: tx.prepare_cached(sql::RUNNING_GET)?,
-            ready: tx.prepare_cached(sql::READY_GET)?,
-            scheduled: tx.prepare_cached(sql::SCHEDULED_GET)?,
-            finished: tx.prepare_cached(sql::FINISHED_GET)?,
-            blocked: tx.prepare_cached(sql::BLOCKED_GET)?,
-        })
+    pub fn new(tx: &'c Connection) -> Self {
+        let lookup = |sql| Lookup { tx, sql, prepared: None };
+        Self {
+            running: lookup(sql::RUNNING_GET),
+            ready: lookup(sql::READY_GET),
+            scheduled: lookup(sql::SCHEDULED_GET),
+            finished: lookup(sql::FINISHED_GET),
+            blocked: lookup(sql::BLOCKED_GET),
+        }
     }
 
     /// The task of a row, wherever it is.
     pub fn task(&mut self, seq: Seq) -> Result<Option<Task>> {
-        if let Some((id, running)) = self.running.query_row([seq.0], rows::running).optional()? {
+        if let Some((id, running)) = self.running.find(seq, rows::running)? {
             return Ok(Some(Task { id, place: Place::Running(running), body: None }));
         }
-        if let Some((id, waiting)) = self.ready.query_row([seq.0], rows::waiting).optional()? {
+        if let Some((id, waiting)) = self.ready.find(seq, rows::waiting)? {
             return Ok(Some(Task { id, place: Place::Ready(waiting), body: None }));
         }
-        if let Some((id, waiting)) = self.scheduled.query_row([seq.0], rows::waiting).optional()? {
+        if let Some((id, waiting)) = self.scheduled.find(seq, rows::waiting)? {
             return Ok(Some(Task { id, place: Place::Scheduled(waiting), body: None }));
         }
-        if let Some((id, finished)) = self.finished.query_row([seq.0], rows::finished).optional()? {
+        if let Some((id, finished)) = self.finished.find(seq, rows::finished)? {
             return Ok(Some(Task { id, place: Place::Finished(finished), body: None }));
         }
         self.blocked(seq)
     }
 
     fn blocked(&mut self, seq: Seq) -> Result<Option<Task>> {
-        let blocked = self.blocked.query_row([seq.0], rows::blocked).optional()?;
+        let blocked = self.blocked.find(seq, rows::blocked)?;
         Ok(blocked.map(|(id, blocked)| Task { id, place: Place::Blocked(blocked), body: None }))
     }
 }
@@ -93,7 +111,7 @@ fn tasks(tx: &Connection, load: &TaskLoad, world: &mut World) -> Result<()> {
     if *load == TaskLoad::default() {
         return Ok(());
     }
-    let mut finder = Finder::new(tx)?;
+    let mut finder = Finder::new(tx);
     for row in &load.rows {
         finder.task(*row)?.into_iter().for_each(|task| world.add_task(task));
     }
@@ -243,6 +261,9 @@ pub fn bodies(tx: &Connection, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> 
 }
 
 fn bodies_by(tx: &Connection, statement: &str, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<Body>>> {
+    if seqs.is_empty() {
+        return Ok(HashMap::new());
+    }
     let mut statement = tx.prepare_cached(statement)?;
     let mut bodies = HashMap::with_capacity(seqs.len());
     for seq in seqs {

@@ -11,6 +11,7 @@ use tenure_core::queue::{QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
+use super::save::each;
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::model::Page;
@@ -22,10 +23,9 @@ use crate::outbox::{
 type Result<T> = std::result::Result<T, StoreError>;
 
 pub fn insert(tx: &Connection, effects: &[Effect], now: Timestamp) -> rusqlite::Result<()> {
-    let mut statement = tx.prepare_cached(sql::OUTBOX_INSERT)?;
-    for Effect { id, due_at, action } in effects {
+    each(tx, sql::OUTBOX_INSERT, effects, |put, Effect { id, due_at, action }| {
         let subject = action.subject();
-        statement.execute(params![
+        let params = params![
             id,
             action.kind().as_str(),
             action.key(),
@@ -34,12 +34,15 @@ pub fn insert(tx: &Connection, effects: &[Effect], now: Timestamp) -> rusqlite::
             subject.map(|(task, _)| task.seq().0),
             now.as_millis(),
             due_at.plus(MAKERS_OWN_MS).as_millis(),
-        ])?;
-    }
-    Ok(())
+        ];
+        put.execute(params).map(drop)
+    })
 }
 
 pub fn settle(tx: &Connection, messages: &[i64]) -> rusqlite::Result<Vec<RemovedWake>> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut statement = tx.prepare_cached(sql::OUTBOX_SETTLE)?;
     let removed = messages.iter().filter_map(|message| statement.query_row([message], removed).optional().transpose());
     removed.collect()

@@ -20,7 +20,7 @@ use crate::model::{
 type Result<T> = rusqlite::Result<T>;
 
 pub fn view(tx: &Connection, seq: Seq) -> Result<Option<TaskView>> {
-    let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx)?.task(seq)?) else { return Ok(None) };
+    let (Some(body), Some(task)) = (load::body(tx, seq)?, load::Finder::new(tx).task(seq)?) else { return Ok(None) };
     let Some(queue) = queue_name(tx, body.queue)? else { return Ok(None) };
     Ok(Some(TaskView { body: Arc::new(body), place: task.place, queue }))
 }

@@ -10,6 +10,7 @@ use tenure_core::run::{Edge, Run, Upstream};
 use tenure_core::{RunId, Seq, Timestamp};
 
 use super::load::{self, Finder};
+use super::save::each;
 use super::{read, rows, sql};
 use crate::codec;
 use crate::model::{Page, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight};
@@ -28,7 +29,7 @@ pub fn load(tx: &Connection, load: &RunLoad, world: &mut World) -> Result<()> {
         let known = of_key(tx, &scope.0, &scope.1, &scope.2)?;
         known.into_iter().for_each(|known| world.add_run_key(scope.clone(), known));
     }
-    let mut finder = Finder::new(tx)?;
+    let mut finder = Finder::new(tx);
     for run in &load.members {
         let mut open = tx.prepare_cached(sql::RUN_TASKS_OPEN)?;
         for row in open.query_map([run.0], |row| row.get(0).map(Seq))?.collect::<Result<Vec<_>>>()? {
@@ -81,25 +82,15 @@ fn edges(tx: &Connection, load: &RunLoad, world: &mut World) -> Result<()> {
 }
 
 pub fn save(tx: &Connection, writes: &RunWrites) -> Result<()> {
-    for run in &writes.new {
-        let mut statement = tx.prepare_cached(sql::RUN_INSERT)?;
-        rows::insert_run(&mut statement, run)?;
-    }
-    let mut task = tx.prepare_cached(sql::RUN_TASKS_INSERT)?;
-    for row in &writes.tasks {
-        task.execute(params![row.task.0, row.run.0, codec::encode_rows(&row.depends_on)])?;
-    }
-    let mut edge = tx.prepare_cached(sql::EDGES_INSERT)?;
-    for row in &writes.edges {
-        edge.execute([row.upstream.0, row.downstream.0])?;
-    }
-    let mut resolved = tx.prepare_cached(sql::EDGES_DELETE)?;
-    for row in &writes.resolved {
-        resolved.execute([row.0])?;
-    }
-    for run in &writes.changed {
+    each(tx, sql::RUN_INSERT, &writes.new, rows::insert_run)?;
+    each(tx, sql::RUN_TASKS_INSERT, &writes.tasks, |put, row| {
+        put.execute(params![row.task.0, row.run.0, codec::encode_rows(&row.depends_on)]).map(drop)
+    })?;
+    each(tx, sql::EDGES_INSERT, &writes.edges, |put, row| put.execute([row.upstream.0, row.downstream.0]).map(drop))?;
+    each(tx, sql::EDGES_DELETE, &writes.resolved, |delete, row| delete.execute([row.0]).map(drop))?;
+    each(tx, sql::RUN_SAVE, &writes.changed, |save, run| {
         let counts = &run.counts;
-        tx.prepare_cached(sql::RUN_SAVE)?.execute(params![
+        let params = params![
             run.id.seq().0,
             run.finished_at.map(Timestamp::as_millis),
             run.cancel_reason,
@@ -109,13 +100,10 @@ pub fn save(tx: &Connection, writes: &RunWrites) -> Result<()> {
             counts.skipped,
             counts.canceled,
             codec::run_state_code(run.state()),
-        ])?;
-    }
-    let mut fill = tx.prepare_cached(sql::BODIES_FILL)?;
-    for (row, payload) in &writes.payloads {
-        fill.execute(params![row.0, payload])?;
-    }
-    Ok(())
+        ];
+        save.execute(params).map(drop)
+    })?;
+    each(tx, sql::BODIES_FILL, &writes.payloads, |fill, (row, payload)| fill.execute(params![row.0, payload]).map(drop))
 }
 
 fn found(tx: &Connection, id: RunId, reach: &Reach) -> Result<Option<Run>> {

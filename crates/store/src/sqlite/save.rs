@@ -1,10 +1,9 @@
 //! Writes what a batch has changed.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Statement, params};
 use tenure_core::Seq;
 use tenure_core::batch::{RemovedWake, Saved, Write, Writes};
 use tenure_core::queue::FairnessKey;
-use tenure_core::task::Waiting;
 use tenure_core::time::Timestamp;
 
 use super::{load, outbox, rows, runs, sql};
@@ -35,56 +34,42 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
         work().map_err(|error| super::failed("write", error))?;
         faults.after(name)
     };
+    let tasks = &writes.tasks;
     step("delete rows", &|| {
-        delete(tx, sql::BLOCKED_DELETE, &writes.tasks.unblock)?;
-        delete(tx, sql::SCHEDULED_DELETE, &writes.tasks.unschedule)?;
-        delete(tx, sql::READY_DELETE, &writes.tasks.unready)?;
-        delete(tx, sql::RUNNING_DELETE, &writes.tasks.unrun)?;
-        delete(tx, sql::FINISHED_DELETE, &writes.tasks.unfinish)
+        delete(tx, sql::BLOCKED_DELETE, &tasks.unblock)?;
+        delete(tx, sql::SCHEDULED_DELETE, &tasks.unschedule)?;
+        delete(tx, sql::READY_DELETE, &tasks.unready)?;
+        delete(tx, sql::RUNNING_DELETE, &tasks.unrun)?;
+        delete(tx, sql::FINISHED_DELETE, &tasks.unfinish)
     })?;
-    step("insert bodies", &|| {
-        let mut statement = tx.prepare_cached(sql::BODIES_INSERT)?;
-        writes.tasks.bodies.iter().try_for_each(|body| rows::insert_body(&mut statement, body))
-    })?;
+    step("insert bodies", &|| each(tx, sql::BODIES_INSERT, &tasks.bodies, |put, body| rows::insert_body(put, body)))?;
     step("insert waiting", &|| {
-        let mut block = tx.prepare_cached(sql::BLOCKED_INSERT)?;
-        writes.tasks.block.iter().try_for_each(|(id, blocked)| rows::insert_blocked(&mut block, *id, blocked))?;
-        let mut count_down = tx.prepare_cached(sql::BLOCKED_COUNT_DOWN)?;
-        for (seq, waiting_on) in &writes.tasks.count_down {
-            count_down.execute(params![seq.0, waiting_on])?;
-        }
-        insert_waiting(tx, sql::SCHEDULED_INSERT, &writes.tasks.schedule)?;
-        insert_waiting(tx, sql::READY_INSERT, &writes.tasks.ready)
+        each(tx, sql::BLOCKED_INSERT, &tasks.block, |put, (id, blocked)| rows::insert_blocked(put, *id, blocked))?;
+        each(tx, sql::BLOCKED_COUNT_DOWN, &tasks.count_down, |count, (seq, waiting_on)| {
+            count.execute(params![seq.0, waiting_on]).map(drop)
+        })?;
+        each(tx, sql::SCHEDULED_INSERT, &tasks.schedule, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))?;
+        each(tx, sql::READY_INSERT, &tasks.ready, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))
     })?;
     step("insert running", &|| {
-        let mut statement = tx.prepare_cached(sql::RUNNING_INSERT)?;
-        writes.tasks.run.iter().try_for_each(|(id, running)| rows::insert_running(&mut statement, *id, running))
+        each(tx, sql::RUNNING_INSERT, &tasks.run, |put, (id, running)| rows::insert_running(put, *id, running))
     })?;
     step("renew running", &|| {
-        let mut statement = tx.prepare_cached(sql::RUNNING_RENEW)?;
-        writes.tasks.renew.iter().try_for_each(|(seq, running)| rows::renew_running(&mut statement, seq.0, running))
+        each(tx, sql::RUNNING_RENEW, &tasks.renew, |put, (seq, running)| rows::renew_running(put, seq.0, running))
     })?;
     step("insert finished", &|| {
-        let mut statement = tx.prepare_cached(sql::FINISHED_INSERT)?;
-        writes.tasks.finish.iter().try_for_each(|(id, finished)| rows::insert_finished(&mut statement, *id, finished))
+        each(tx, sql::FINISHED_INSERT, &tasks.finish, |put, (id, finished)| rows::insert_finished(put, *id, finished))
     })?;
     step("write attempts", &|| {
-        let mut drop = tx.prepare_cached(sql::ATTEMPTS_DELETE_NAMED)?;
-        for (seq, number) in &writes.tasks.drop_attempts {
-            drop.execute(params![seq.0, number])?;
-        }
-        let mut put = tx.prepare_cached(sql::ATTEMPTS_PUT)?;
-        writes.tasks.attempts.iter().try_for_each(|(seq, attempt)| rows::put_attempt(&mut put, seq.0, attempt))
+        each(tx, sql::ATTEMPTS_DELETE_NAMED, &tasks.drop_attempts, |drop_one, (seq, number)| {
+            drop_one.execute(params![seq.0, number]).map(drop)
+        })?;
+        each(tx, sql::ATTEMPTS_PUT, &tasks.attempts, |put, (seq, attempt)| rows::put_attempt(put, seq.0, attempt))
     })?;
     step("write queues", &|| {
-        let mut statement = tx.prepare_cached(sql::QUEUE_SAVE)?;
-        for queue in &writes.queues.changed {
-            rows::save_queue(&mut statement, queue)?;
-            if writes.queues.refair.contains(&queue.id) {
-                refair(tx, queue.id.0, queue.settings.fairness_key.as_ref())?;
-            }
-        }
-        Ok(())
+        each(tx, sql::QUEUE_SAVE, &writes.queues.changed, rows::save_queue)?;
+        let changed = writes.queues.changed.iter().filter(|queue| writes.queues.refair.contains(&queue.id));
+        changed.map(|queue| refair(tx, queue.id.0, queue.settings.fairness_key.as_ref())).collect()
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
     step("write the rest", &|| rest(tx, writes, now))?;
@@ -103,17 +88,22 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
     Ok(settled)
 }
 
-fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {
-    let mut statement = tx.prepare_cached(sql)?;
-    for seq in seqs {
-        statement.execute([seq.0])?;
+/// Executes a statement for each row. With no rows, as for most tables of a batch, it is not even looked up.
+pub fn each<T>(
+    tx: &Connection,
+    sql: &str,
+    rows: &[T],
+    execute: impl Fn(&mut Statement<'_>, &T) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let mut statement = tx.prepare_cached(sql)?;
+    rows.iter().try_for_each(|row| execute(&mut statement, row))
 }
 
-fn insert_waiting(tx: &Connection, sql: &str, waiting: &[(tenure_core::TaskId, Waiting)]) -> rusqlite::Result<()> {
-    let mut statement = tx.prepare_cached(sql)?;
-    waiting.iter().try_for_each(|(id, waiting)| rows::insert_waiting(&mut statement, *id, waiting))
+fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {
+    each(tx, sql, seqs, |delete, seq| delete.execute([seq.0]).map(drop))
 }
 
 fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()> {
