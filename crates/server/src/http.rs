@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, MatchedPath, Request};
-use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use axum::{Router, middleware};
 use futures_util::FutureExt;
@@ -22,7 +22,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use crate::connection::Serving;
 use crate::contracts::Contract;
 use crate::error::{Fault, Thing};
-use crate::request::{RequestId, with_request_id};
+use crate::request::RequestId;
 use crate::state::{App, ServerConfig};
 use crate::{access, contracts, limits};
 
@@ -106,13 +106,12 @@ fn router(app: App) -> Router {
         .merge(contracts::router())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), access::guard::guard))
-        .layer(cors(app.clone()))
-        .layer(middleware::from_fn(catch_panics))
-        .layer(middleware::from_fn(contracts::choose))
-        .layer(middleware::from_fn(security_headers))
-        .layer(middleware::from_fn(measure))
-        .layer(middleware::from_fn(with_request_id))
+        // One layer made of three: each layer of a router is boxed, and copied with all that it holds for every request.
+        .layer((
+            middleware::from_fn(around),
+            cors(app.clone()),
+            middleware::from_fn_with_state(app.clone(), access::guard::guard),
+        ))
         .with_state(app)
 }
 
@@ -140,38 +139,44 @@ async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): E
     contract.refuse(Fault::MethodNotAllowed, &id)
 }
 
+/// What every request and every answer has: an id, a contract, protection from panics, a place in the metrics, and the
+/// headers of each answer. One function, because each layer copies all layers inside it for every request.
+async fn around(path: Option<MatchedPath>, mut request: Request, next: middleware::Next) -> Response {
+    let started = Instant::now();
+    let (id, contract) = (RequestId::of(request.headers()), Contract::of(request.uri().path()));
+    request.extensions_mut().insert(id.clone());
+    request.extensions_mut().insert(contract);
+    let mut response = answer(request, next, contract, &id).await;
+    let headers = response.headers_mut();
+    contract.sign(headers);
+    secure(headers);
+    measure(path.as_ref(), response.status(), started);
+    id.show(response.headers_mut());
+    response
+}
+
 /// A panic fails its own request and no other. Not the layer of `tower-http`: the answer is in the words of the contract
 /// and has the id of the request.
-async fn catch_panics(
-    Extension(contract): Extension<Contract>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-    next: middleware::Next,
-) -> Response {
+async fn answer(request: Request, next: middleware::Next, contract: Contract, id: &RequestId) -> Response {
     let path = request.uri().path().to_owned();
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             tracing::error!(request.id = id.0, http.path = path, "handler panicked");
-            contract.refuse(Fault::Internal, &id)
+            contract.refuse(Fault::Internal, id)
         }
     }
 }
 
 /// Counts and times requests by route, never by path: ids would make a series each.
-async fn measure(path: Option<MatchedPath>, request: Request, next: middleware::Next) -> Response {
-    let route = path.as_ref().map_or("unknown", MatchedPath::as_str).to_owned();
-    let started = Instant::now();
-    let response = next.run(request).await;
-    let status = response.status().as_u16().to_string();
+fn measure(path: Option<&MatchedPath>, status: StatusCode, started: Instant) {
+    let route = path.map_or("unknown", MatchedPath::as_str).to_owned();
+    let status = status.as_u16().to_string();
     metrics::counter!("tenure_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
     metrics::histogram!("tenure_http_request_seconds", "route" => route).record(started.elapsed());
-    response
 }
 
-async fn security_headers(request: Request, next: middleware::Next) -> Response {
-    let mut response = next.run(request).await;
-    let headers = response.headers_mut();
+fn secure(headers: &mut HeaderMap) {
     if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
         headers.remove(header::ACCESS_CONTROL_EXPOSE_HEADERS);
     }
@@ -181,11 +186,10 @@ async fn security_headers(request: Request, next: middleware::Next) -> Response 
         ("referrer-policy", "no-referrer"),
         ("cross-origin-resource-policy", "same-origin"),
         ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+        ("cache-control", "no-store"),
     ] {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
-    headers.entry("cache-control").or_insert(HeaderValue::from_static("no-store"));
-    response
 }
 
 /// One recorder serves the whole process.

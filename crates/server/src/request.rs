@@ -1,10 +1,7 @@
 //! Reading requests: their id, their body, and what is wrong with them.
 
 use axum::body::Body;
-use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -19,17 +16,19 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// Takes the caller's request id or makes one, and sends it back. The layer of `tower-http` would take any id, and this one
-/// goes into logs.
-pub async fn with_request_id(mut request: Request, next: Next) -> Response {
-    let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| is_plain(id));
-    let id = id.map_or_else(new_request_id, ToOwned::to_owned);
-    request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response = next.run(request).await;
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, value);
+impl RequestId {
+    /// The caller's id, or a new one. The layer of `tower-http` would take any id, and this one goes into logs.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let sent = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| is_plain(id));
+        Self(sent.map_or_else(new_request_id, ToOwned::to_owned))
     }
-    response
+
+    /// Sends it back.
+    pub fn show(&self, headers: &mut HeaderMap) {
+        if let Ok(value) = HeaderValue::from_str(&self.0) {
+            headers.insert(REQUEST_ID, value);
+        }
+    }
 }
 
 /// Request ids go into logs: only what cannot break a line is taken.

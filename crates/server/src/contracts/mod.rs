@@ -8,9 +8,7 @@ pub mod pull;
 pub mod wording;
 
 use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 use tenure_contract::CONTRACT_HEADER;
 
@@ -54,6 +52,13 @@ impl Contract {
         Self::ALL.into_iter().find(|contract| (contract.dialect().owns)(path)).unwrap_or(Self::User)
     }
 
+    /// Names the contract in an answer.
+    pub fn sign(self, headers: &mut HeaderMap) {
+        if let Some(name) = self.dialect().name {
+            headers.insert(HeaderName::from_static(CONTRACT_HEADER), HeaderValue::from_static(name));
+        }
+    }
+
     /// The answer to a request that failed, in the words of this contract.
     pub fn refuse(self, fault: Fault, id: &RequestId) -> Response {
         (self.dialect().refuse)(fault, id)
@@ -63,17 +68,6 @@ impl Contract {
 /// The routes of all contracts.
 pub fn router() -> Router<App> {
     Contract::ALL.into_iter().fold(Router::new(), |router, contract| router.merge((contract.dialect().router)()))
-}
-
-/// Chooses the contract of a request and names it in the answer.
-pub async fn choose(mut request: Request, next: Next) -> Response {
-    let contract = Contract::of(request.uri().path());
-    request.extensions_mut().insert(contract);
-    let mut response = next.run(request).await;
-    if let Some(name) = contract.dialect().name {
-        response.headers_mut().insert(HeaderName::from_static(CONTRACT_HEADER), HeaderValue::from_static(name));
-    }
-    response
 }
 
 #[cfg(test)]
