@@ -113,6 +113,7 @@ impl Node {
         let (error, asked) = match plane.renew(self.worker_id(), sandbox_id, settings.lease_ttl).await {
             Ok(renewed) => match self.apply(renewed).await {
                 Ok(()) => {
+                    count("renewed");
                     let next = Moment::now().after(jittered(settings.renewal_interval));
                     self.holdings.update(sandbox_id, |entry| (entry.renew_at, entry.failures) = (next, 0));
                     return;
@@ -121,6 +122,7 @@ impl Node {
             },
             Err(error) => {
                 if let Some(LeaseRefusal::Stale(message)) = error.lease_refusal() {
+                    count("lease_stale");
                     tracing::warn!(sandbox_id, message, "the lease went to another holder");
                     return self.give_up(sandbox_id, "its lease was superseded").await;
                 }
@@ -128,6 +130,7 @@ impl Node {
                 (NodeError::from(error), asked)
             }
         };
+        count("failed");
         tracing::warn!(sandbox_id, "the lease was not renewed: {error}");
         let asked = asked.unwrap_or_default().min(settings.retry_wait.1);
         self.holdings.update(sandbox_id, |entry| {
@@ -172,4 +175,8 @@ impl Node {
             }
         }
     }
+}
+
+fn count(result: &'static str) {
+    metrics::counter!("tenure_lease_renewals_total", "result" => result).increment(1);
 }

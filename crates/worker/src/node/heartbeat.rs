@@ -19,6 +19,8 @@ use super::settings::{backoff, jittered};
 
 /// Clocks that differ by more make leases and tokens look older or newer than they are.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
+/// For the answer to each of the last two heartbeats.
+const FAREWELL_WAIT: Duration = Duration::from_secs(5);
 /// For a provider's list.
 const STATES_WAIT: Duration = Duration::from_secs(5);
 
@@ -66,7 +68,11 @@ impl Node {
     pub async fn beat(self: &Arc<Self>, face: &Face, stop: &CancellationToken) {
         let mut failures = 0;
         loop {
-            let asked = match self.beat_once(face, None).await {
+            let beat = tokio::select! {
+                beat = self.beat_once(face, None) => beat,
+                () = stop.cancelled() => return,
+            };
+            let asked = match beat {
                 Ok(()) => {
                     failures = 0;
                     Duration::ZERO
@@ -103,9 +109,13 @@ impl Node {
         }
     }
 
-    /// Says good-bye.
-    pub async fn beat_offline(self: &Arc<Self>, face: &Face) -> Result<(), BeatError> {
-        self.beat_once(face, Some(OFFLINE)).await
+    /// Says how the worker ends. A control plane that does not answer must not hold that up.
+    pub(super) async fn say(self: &Arc<Self>, face: &Face, status: &str) {
+        match tokio::time::timeout(FAREWELL_WAIT, self.beat_once(face, Some(status))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(status, "{error}"),
+            Err(_) => tracing::warn!(status, "the control plane did not answer a last heartbeat"),
+        }
     }
 
     /// Sends one heartbeat and does what its answer asks for. Without a control plane it does nothing.

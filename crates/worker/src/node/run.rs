@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tenure_contract::worker_plane::DRAINING;
+use tenure_contract::worker_plane::{DRAINING, OFFLINE};
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::Face;
@@ -32,26 +32,19 @@ impl Node {
             stop_beats.cancel();
             self.begin_stop();
             stop_serving.cancel();
-            let farewell = async {
-                if let Err(error) = self.beat_once(face, Some(DRAINING)).await {
-                    tracing::warn!("{error}");
-                }
-            };
             let finish = async {
                 match ended {
                     Some(ended) => ended,
                     None => serving.await,
                 }
             };
-            let ((), ended) = tokio::join!(farewell, finish);
+            let ((), ended) = tokio::join!(self.say(face, DRAINING), finish);
             stop_defence.cancel();
             ended
         };
         let until_stopped = async {
             let ((), (), ended) = tokio::join!(self.beat(face, &stop_beats), self.defend(&stop_defence), conduct);
-            if let Err(error) = self.beat_offline(face).await {
-                tracing::warn!("{error}");
-            }
+            self.say(face, OFFLINE).await;
             ended
         };
         tokio::select! {

@@ -383,6 +383,9 @@ impl Known {
                 let accepted_at = order.accepted_at;
                 entry.expires_at = expires.map(|_| accepted_at.checked_add(order.ttl).unwrap_or(Timestamp::MAX));
                 entry.expires = expires;
+                // Nothing that was decided about a former runtime of this sandbox counts for the new one.
+                (entry.frozen, entry.doomed, entry.failures) = (false, None, 0);
+                (entry.renew_at, entry.retry_at) = (Moment::START, Moment::START);
                 entry.stage = Stage::Intended { order };
             }
             Record::Runtime { sandbox_id, runtime_id, metadata, created_at } => {

@@ -78,7 +78,10 @@ async fn a_worker_that_stops_drains_says_so_and_leaves_its_sandboxes() {
     // An admin's wish does not bring it back.
     peer.with(|script| script.desired_status = Some("online"));
     running.stop().await;
-    let statuses: Vec<_> = peer.with(|script| script.beats.iter().map(|beat| beat["status"].clone()).collect());
+    // One that was on its way when the worker was told may come late; a control plane goes by `seq`.
+    let mut beats = peer.with(|script| script.beats.clone());
+    beats.sort_by_key(|beat| beat["seq"].as_u64());
+    let statuses: Vec<_> = beats.iter().map(|beat| beat["status"].clone()).collect();
     assert_eq!(statuses[statuses.len() - 2..], [json!("draining"), json!("offline")]);
     assert_eq!(fake.ids(), ["rt-1"]);
 }

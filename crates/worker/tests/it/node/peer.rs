@@ -74,8 +74,10 @@ impl Peer {
         self.with(|script| script.renewals.iter().filter(|(id, _)| id == sandbox_id).count())
     }
 
+    /// By `seq`: one that was given up on the way may come late.
     pub fn last_beat(&self) -> Value {
-        self.with(|script| script.beats.last().cloned().unwrap_or_default())
+        let last = |script: &mut Script| script.beats.iter().max_by_key(|beat| beat["seq"].as_u64()).cloned();
+        self.with(last).unwrap_or_default()
     }
 }
 
