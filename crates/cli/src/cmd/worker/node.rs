@@ -14,7 +14,7 @@ use tenure_sandbox::{Enforcement, ProcessProvider, ProcessSettings, Provider};
 use tenure_tls::LiveServer;
 use tenure_worker::TokenSource;
 use tenure_worker::node::{Face, Holdings, Node, NodeSettings, Plane, Providers, capacity};
-use tenure_worker::rpc::{self, Credentials, Rpc, RpcSettings};
+use tenure_worker::rpc::{self, Credentials, Rpc, RpcSettings, StartError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -86,6 +86,9 @@ impl Ready {
         };
         let address = args.listen.clone().or_else(|| config.worker.listen_addr.clone());
         let auth = callers(&config, &common)?;
+        if address.is_some() && !auth.can_verify_rpc() {
+            return Err(Stop::usage(StartError::NoCredentials.to_string()).into());
+        }
         let credentials = Arc::new(Credentials::new(auth.clone()));
         let tls = match &address {
             Some(_) => server_tls(&config)?,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -49,6 +50,12 @@ impl Plane {
 
     fn with<T>(&self, act: impl FnOnce(&mut Seen) -> T) -> T {
         act(&mut self.seen.lock().unwrap())
+    }
+
+    /// By `seq`: one that was given up on the way may come late.
+    fn last_status(&self) -> Value {
+        self.with(|seen| seen.beats.iter().max_by_key(|beat| beat["seq"].as_u64()).map(|beat| beat["status"].clone()))
+            .unwrap_or_default()
     }
 
     /// A heartbeat of another start of the worker than `before`.
@@ -107,6 +114,8 @@ fn serving(folder: &Path, plane: &Plane) -> Child {
     Child::spawn(command)
 }
 
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
 struct Rpc {
     http: reqwest::Client,
     url: String,
@@ -142,7 +151,8 @@ impl Rpc {
 
     async fn spawn(&self, sandbox_id: &str, generation: i64) -> (u16, Value) {
         let params = json!({"sandbox_id": sandbox_id, "image": "host", "provider": "mock", "memory_mb": 64, "vcpus": 1, "ttl": "1h"});
-        let id = format!("req-{sandbox_id}-{generation}");
+        // A repetition under the same id would get the same answer.
+        let id = format!("req-{}", CALLS.fetch_add(1, Ordering::SeqCst));
         self.call(&id, "worker.spawn", Some(lease("worker-a", sandbox_id, generation)), params).await
     }
 }
@@ -215,17 +225,14 @@ async fn a_stopped_worker_finishes_calls_and_says_that_it_is_offline() {
     let stop = async {
         wait_until("the command runs", PATIENCE, async || started.exists()).await;
         worker.signal(Signal::SIGTERM);
-        wait_until("it drains", PATIENCE, async || {
-            plane.with(|seen| seen.beats.last().is_some_and(|beat| beat["status"] == "draining"))
-        })
-        .await;
+        wait_until("it drains", PATIENCE, async || plane.last_status() == "draining").await;
         std::fs::write(&release, "").unwrap();
     };
     let ((status, answer), ()) = tokio::join!(call, stop);
     assert_eq!((status, &answer["result"]["stdout"]), (200, &json!("done\n")), "{answer}");
     let ended = worker.wait(PATIENCE).await;
     assert_eq!(ended.code(), Some(0), "{}", worker.output().stderr);
-    assert_eq!(plane.with(|seen| seen.beats.last().unwrap()["status"].clone()), "offline");
+    assert_eq!(plane.last_status(), "offline");
 }
 
 #[tokio::test]
