@@ -212,9 +212,11 @@ async fn others(rounds: usize, progress: &Watch) -> Vec<Other> {
         ["--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64"];
     let bwrap =
         [&bwrap[..], &["/lib64", "--proc", "/proc", "--dev", "/dev", "--die-with-parent", "/usr/bin/true"]].concat();
-    let podman = ["--runtime", "runc", "run", "--rm", "--network", "none", "--rootfs", "/:O", "/usr/bin/true"];
+    // Limits no higher than those of a machine that is itself a container.
+    let podman = ["--runtime", "runc", "run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024"];
+    let podman = [&podman[..], &["--ulimit", "nproc=1024:1024", "--rootfs", "/:O", "true"]].concat();
     let mut found = Vec::new();
-    for (name, args, rounds) in [("bwrap", bwrap, rounds), ("podman", podman.to_vec(), rounds.min(10))] {
+    for (name, args, rounds) in [("bwrap", bwrap, rounds), ("podman", podman, rounds.min(10))] {
         progress.begin(name, rounds as u64);
         let measured = async {
             let mut samples = Samples::default();
