@@ -7,6 +7,8 @@
 mod agent;
 mod capabilities;
 mod console;
+#[cfg(feature = "docker")]
+mod docker;
 mod error;
 mod execution;
 mod files;
@@ -21,6 +23,8 @@ mod sys;
 mod terminal;
 
 pub use capabilities::{Capabilities, Enforcement, Feature, Support};
+#[cfg(feature = "docker")]
+pub use docker::{DockerProvider, DockerSettings};
 pub use error::{Error, ErrorKind, Result};
 pub use execution::{
     Chunk, Control, Event, Execution, Exit, MAX_CHUNK_BYTES, MAX_WAITING_CHUNKS, Output, OutputStream, Signal, Usage,

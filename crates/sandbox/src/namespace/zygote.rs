@@ -37,6 +37,8 @@ impl AgentProgram {
 
 /// Becomes a zygote if this process was started as one, and then does not return.
 pub fn agent_main() {
+    #[cfg(feature = "docker")]
+    crate::docker::agent_main();
     let mut args = std::env::args_os().skip(1);
     if args.next() == Some(OsString::from(ZYGOTE_ARGUMENT)) {
         let code = match serve(&io::stdin().as_fd()) {

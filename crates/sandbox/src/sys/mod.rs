@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "fork, and system calls without a safe wrapper; each block states why it is sound")]
 
 mod clone;
+#[cfg(feature = "docker")]
+mod everyone;
 mod loop_device;
 mod mount;
 mod process;
@@ -13,6 +15,8 @@ mod wait;
 mod watched;
 
 pub(crate) use clone::{Cloned, Namespaces, clone_process};
+#[cfg(feature = "docker")]
+pub(crate) use everyone::signal_all_others;
 pub(crate) use loop_device::attach_loop_device;
 pub(crate) use mount::{MountAttributes, set_mount_attributes};
 pub(crate) use process::{

@@ -1,5 +1,7 @@
 //! What sandboxes promise, tried on real ones.
 
 mod conformance;
+#[cfg(feature = "docker")]
+mod docker;
 mod kit;
 mod namespace;
