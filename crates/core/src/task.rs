@@ -3,161 +3,21 @@
 //! The body says what to run. A task is in exactly one place at a time, and each place is a table of the store: the row
 //! is inserted when the task arrives there and deleted when it leaves.
 
-use std::collections::BTreeMap;
+mod body;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{ClosedAttempt, Failure, Progress};
-use crate::id::{AttemptId, Fence, RunId, Seq, TaskId, WorkerId};
+use crate::id::{AttemptId, Fence, Seq, WorkerId};
 use crate::lease::Lease;
 use crate::limits;
 use crate::queue::{Push, QueueId, QueueSettings};
-use crate::retry::RetryPolicy;
-use crate::run::{InRun, Member};
+use crate::run::Member;
 use crate::time::{DurationMs, Timestamp};
 
-/// What was submitted. Nothing of it changes afterwards but the payload of a task of a run, which is written a second
-/// time when the outputs that it names are filled in.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Body {
-    pub id: TaskId,
-    pub queue: QueueId,
-    pub operator: Arc<str>,
-    pub tenant: Arc<str>,
-    /// Who submitted it, inside the tenant; `None` if nobody in particular.
-    pub owner: Option<Arc<str>>,
-    pub workspace: Arc<str>,
-    pub priority: u8,
-    pub payload: Arc<str>,
-    pub spec: Spec,
-    pub tags: BTreeMap<String, String>,
-    pub idempotency: Option<Idempotency>,
-    pub traceparent: Option<Arc<str>>,
-    /// What only the envelope of a push tells; absent means the defaults.
-    pub envelope: Option<Arc<EnvelopeSpec>>,
-    pub created_at: Timestamp,
-    /// When it was first to run.
-    pub run_at: Timestamp,
-    /// The run that it was submitted in; `None` if it was submitted alone.
-    pub run: Option<InRun>,
-}
-
-impl Body {
-    pub fn seq(&self) -> Seq {
-        self.id.seq()
-    }
-
-    /// The run that it was submitted in; a task that was submitted alone is one of its own.
-    pub fn run_id(&self) -> RunId {
-        self.run.as_ref().map_or_else(|| RunId::of_one(self.id), |run| run.run)
-    }
-
-    /// Its name in that run.
-    pub fn task_key(&self) -> &Arc<str> {
-        self.run.as_ref().map_or(&self.operator, |run| &run.key)
-    }
-
-    /// The value that grants of its queue rotate over.
-    pub fn fairness_value(&self, key: &crate::queue::FairnessKey) -> Arc<str> {
-        use crate::queue::FairnessKey;
-        match key {
-            FairnessKey::Tenant => Arc::clone(&self.tenant),
-            FairnessKey::Workspace => Arc::clone(&self.workspace),
-            FairnessKey::Tag(name) => self.tags.get(name).map_or_else(|| Arc::from(""), |value| value.as_str().into()),
-        }
-    }
-}
-
-/// The same key and content in one tenant and workspace is the same task.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Idempotency {
-    pub key: Arc<str>,
-    /// Digest of what was submitted.
-    pub fingerprint: [u8; 32],
-}
-
-/// What a task wants the envelope of its pushes to say.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct EnvelopeSpec {
-    /// Names the code to run, if not the operator does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asset_id: Option<Arc<str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_millicores: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_ttl_ms: Option<DurationMs>,
-}
-
-/// How a task wants to be run; absent means the queue's setting or the default. Each place carries a copy, so that a
-/// decision needs one row.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Spec {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease_ttl_ms: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heartbeat_ms: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel_grace_ms: Option<DurationMs>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry: Option<RetryPolicy>,
-}
-
-impl Spec {
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    pub fn max_attempts(&self) -> u32 {
-        self.max_attempts.unwrap_or(limits::MAX_ATTEMPTS_DEFAULT)
-    }
-
-    pub fn timeout_ms(&self) -> DurationMs {
-        self.timeout_ms.unwrap_or(limits::TIMEOUT_MS_DEFAULT)
-    }
-
-    pub fn cancel_grace_ms(&self) -> DurationMs {
-        self.cancel_grace_ms.unwrap_or(limits::CANCEL_GRACE_MS_DEFAULT)
-    }
-
-    pub fn retry(&self) -> RetryPolicy {
-        self.retry.unwrap_or_default()
-    }
-
-    pub fn lease_ttl_ms(&self, queue: &QueueSettings) -> DurationMs {
-        let usual = if queue.push.is_some() { limits::CALLBACK_LEASE_MS_DEFAULT } else { limits::LEASE_TTL_MS_DEFAULT };
-        self.lease_ttl_ms.or(queue.lease_ttl_ms).unwrap_or(usual)
-    }
-
-    pub fn heartbeat_ms(&self, queue: &QueueSettings) -> DurationMs {
-        let ttl = self.lease_ttl_ms(queue);
-        // An interval that belongs to a longer lease would let this one run out.
-        let own = self.heartbeat_ms.or(if self.lease_ttl_ms.is_some() { None } else { queue.heartbeat_ms });
-        // A callback worker is promised two tries.
-        let most = if queue.push.is_some() { (ttl / 2).max(1) } else { ttl };
-        own.unwrap_or(ttl / limits::HEARTBEATS_PER_LEASE).clamp(1, most)
-    }
-
-    /// How long the tokens of one attempt have to live at the least, if it is granted at `now`: through its delivery, its
-    /// longest run and the grace of a cancel.
-    pub fn token_need_ms(&self, push: &Push, now: Timestamp) -> DurationMs {
-        let left = self.deadline.map_or(DurationMs::MAX, |deadline| deadline.since(now).max(0));
-        let bound = self.timeout_ms().min(left);
-        bound.saturating_add(push.dispatch_timeout_ms).saturating_add(self.cancel_grace_ms())
-    }
-
-    pub fn is_past_deadline(&self, now: Timestamp) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
-    }
-}
+pub use body::{Body, EnvelopeSpec, Idempotency, Spec};
 
 /// What a task carries from place to place once it is more than freshly submitted.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -180,13 +40,13 @@ pub struct Carry {
     pub run: Option<Box<Member>>,
     /// How the attempt in flight reaches its worker, if it is pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<Box<Delivery>>,
+    pub delivery: Option<Box<PushProgress>>,
 }
 
 /// How far a pushed attempt has come on its way to a worker. It is part of the row that holds the lease, so that the
 /// grant and the intent to push commit together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
+pub struct PushProgress {
     /// Since when the task was ready.
     pub ready_at: Timestamp,
     /// How often it was pushed, or was about to be.
@@ -227,7 +87,7 @@ impl Carry {
     }
 }
 
-impl Delivery {
+impl PushProgress {
     pub fn granted(ready_at: Timestamp, push: &Push, now: Timestamp) -> Self {
         Self {
             ready_at,

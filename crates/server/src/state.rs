@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tenure_engine::Engine;
-use tenure_engine::delivery::Delivery;
+use tenure_engine::delivery::Deliveries;
 use tenure_outbound::Outbound;
 use tenure_tls::LiveServer;
 use tokio::sync::Semaphore;
@@ -66,7 +66,7 @@ pub struct Inner {
     pub transports: Transports,
     pub push: Option<Live<PushTargets>>,
     /// Deliveries of tasks that are pushed.
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<Deliveries>,
     /// Calls of users.
     pub limiter: Limiter,
     /// Failed authentications by address.

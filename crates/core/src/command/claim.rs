@@ -9,7 +9,7 @@ use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
 use crate::queue::{Queue, QueueId, Transport};
-use crate::task::{Body, Carry, Delivery, End, Place, Running, Waiting};
+use crate::task::{Body, Carry, End, Place, PushProgress, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
 
 /// Who asks, and the randomness for what it may be granted.
@@ -126,7 +126,7 @@ pub struct Grant {
     pub granted_at: Timestamp,
     pub expires_at: Timestamp,
     /// Set for a task that is to be pushed.
-    pub delivery: Option<Box<Delivery>>,
+    pub delivery: Option<Box<PushProgress>>,
     /// Filled in by the store, which reads it only for what was granted.
     pub body: Option<Arc<Body>>,
 }
@@ -208,7 +208,7 @@ pub fn grant(
     let push = queue.settings.push.as_ref().filter(|_| claimer.is_delivery());
     // Until a worker starts it, the lease covers the way to one.
     let first_ms = push.map_or(lease_ttl_ms, |push| push.dispatch_timeout_ms);
-    let delivery = push.map(|push| Box::new(Delivery::granted(waiting.at, push, ctx.now)));
+    let delivery = push.map(|push| Box::new(PushProgress::granted(waiting.at, push, ctx.now)));
     let worker = claimer.worker.as_ref();
     let holder = worker.map(|worker| Arc::clone(&worker.id));
     let mut running = Running {

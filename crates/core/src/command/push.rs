@@ -9,7 +9,7 @@ use crate::attempt::{AttemptState, Failure, Reason};
 use crate::id::{AttemptId, Seq};
 use crate::limits;
 use crate::queue::QueueSettings;
-use crate::task::{Delivery, Place, Running};
+use crate::task::{Place, PushProgress, Running};
 use crate::time::DurationMs;
 
 /// Takes a push that is due.
@@ -38,7 +38,7 @@ pub enum PushOutcome {
     Rejected { message: String },
 }
 
-impl Delivery {
+impl PushProgress {
     /// How long to wait after the last push before the next one.
     fn backoff_ms(&self) -> DurationMs {
         let doublings = self.deliveries.saturating_sub(1).min(16);
@@ -49,7 +49,7 @@ impl Delivery {
 pub fn take(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, queue, ctx);
     let nothing = Decision::unchanged(Answer::Claimed(Claimed::default()));
-    let due = |delivery: &Delivery| delivery.next_at.is_some_and(|at| at <= ctx.now);
+    let due = |delivery: &PushProgress| delivery.next_at.is_some_and(|at| at <= ctx.now);
     let decision = match (&settled.place, &queue.push) {
         (Place::Running(running), Some(push)) if running.carry.delivery.as_deref().is_some_and(due) => {
             let wait = push.ack_timeout_ms + limits::PUSH_SLACK_MS;
@@ -99,7 +99,7 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
     Decision::accept(change, Answer::Done(true))
 }
 
-fn with(running: &Running, change: impl FnOnce(&mut Delivery)) -> Running {
+fn with(running: &Running, change: impl FnOnce(&mut PushProgress)) -> Running {
     let mut running = running.clone();
     if let Some(delivery) = running.carry.delivery.as_deref_mut() {
         change(delivery);
@@ -134,7 +134,7 @@ mod tests {
         with_ctx(now, |ctx| pushed(task, &command, &push_settings(), ctx))
     }
 
-    fn delivery(decision: &Decision) -> Delivery {
+    fn delivery(decision: &Decision) -> PushProgress {
         (**to_running(decision).carry.delivery.as_ref().unwrap()).clone()
     }
 
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_is_over_or_started_is_not_pushed() {
         let mut started = dispatched(Spec::default());
-        let inner: &mut Delivery = started.carry.delivery.as_mut().unwrap();
+        let inner: &mut PushProgress = started.carry.delivery.as_mut().unwrap();
         (inner.started_at, inner.next_at) = (Some(at(1)), None);
         assert!(taken(&take_at(&task(Place::Running(started)), 20_000)).is_empty());
         assert!(taken(&take_at(&task(Place::Ready(ready())), 20_000)).is_empty());
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_came_of_a_push_means_nothing_once_a_worker_has_started() {
         let mut started = dispatched(Spec::default());
-        let inner: &mut Delivery = started.carry.delivery.as_mut().unwrap();
+        let inner: &mut PushProgress = started.carry.delivery.as_mut().unwrap();
         (inner.started_at, inner.next_at) = (Some(at(1)), None);
         let held = task(Place::Running(started));
         for outcome in [PushOutcome::Accepted, again(), PushOutcome::Rejected { message: "404".into() }] {

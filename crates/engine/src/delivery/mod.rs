@@ -38,7 +38,7 @@ const BATCH_TASKS: usize = 64;
 
 /// The deliveries of an engine. Cloning makes another handle to the same ones.
 #[derive(Debug, Clone)]
-pub struct Delivery(Arc<Depot>);
+pub struct Deliveries(Arc<Depot>);
 
 /// What all deliveries share.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct TargetDown {
 
 impl Engine {
     /// Delivers the tasks of every queue that one of the couriers serves, until the engine stops.
-    pub fn deliver(&self, couriers: Vec<Arc<dyn Courier>>) -> Delivery {
+    pub fn deliver(&self, couriers: Vec<Arc<dyn Courier>>) -> Deliveries {
         let depot = Arc::new(Depot {
             engine: self.clone(),
             couriers,
@@ -72,11 +72,11 @@ impl Engine {
         });
         self.deliveries.spawn(Arc::clone(&depot).follow_queues());
         self.deliveries.spawn(Arc::clone(&depot).repeat());
-        Delivery(depot)
+        Deliveries(depot)
     }
 }
 
-impl Delivery {
+impl Deliveries {
     /// Whether the target of this queue is left alone.
     pub fn target_down(&self, queue: QueueId) -> Option<TargetDown> {
         let queue = self.0.outlets.get(queue)?.queue();

@@ -104,7 +104,7 @@ pub mod tests {
     use tenure_core::id::{AttemptId, Fence, LeaseToken, RunId, TaskId, ulid};
     use tenure_core::queue::{QueueId, Transport};
     use tenure_core::run::InRun;
-    use tenure_core::task::{Delivery, EnvelopeSpec, Spec};
+    use tenure_core::task::{EnvelopeSpec, PushProgress, Spec};
 
     use super::*;
 
@@ -155,7 +155,7 @@ pub mod tests {
             repeatable: false,
             granted_at: at(0),
             expires_at: at(300_000),
-            delivery: Some(Box::new(Delivery::granted(at(-1_500), &push(), at(0)))),
+            delivery: Some(Box::new(PushProgress::granted(at(-1_500), &push(), at(0)))),
             body: None,
         }
     }
