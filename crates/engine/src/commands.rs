@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tenure_core::attempt::{Completion, Progress, Receipt};
-use tenure_core::command::callback::{Call, Callback, Called, Proof, Told};
+use tenure_core::command::callback::{Call, Callback, CallbackAnswer, CompletionRecord, Proof};
 use tenure_core::command::cancel::{Cancel, Canceled};
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
 use tenure_core::command::queues::{DeleteQueue, PatchQueue, PauseQueue, SetQueue};
@@ -175,7 +175,7 @@ impl Engine {
     pub async fn started(&self, sender: CallbackSender, told_at: Option<Timestamp>) -> Reply<Timestamp> {
         let command = sender.says(Call::Started { told_at });
         let at = |answer| match answer {
-            Answer::Called(Called::Started { at }) => Some(at),
+            Answer::Callback(CallbackAnswer::Started { at }) => Some(at),
             _ => None,
         };
         self.ask(Lane::Work, command, 0, at).await
@@ -192,16 +192,21 @@ impl Engine {
     ) -> Reply<(Renewed, Timestamp)> {
         let command = sender.says(Call::Heartbeat { told_at, progress, checkpoint });
         let renewed = |answer| match answer {
-            Answer::Called(Called::Renewed { renewed, at }) => Some((renewed, at)),
+            Answer::Callback(CallbackAnswer::Renewed { renewed, at }) => Some((renewed, at)),
             _ => None,
         };
         self.ask(Lane::Heartbeat, command, bytes, renewed).await
     }
 
-    pub async fn completed(&self, sender: CallbackSender, completion: Completion, bytes: usize) -> Reply<Told> {
+    pub async fn completed(
+        &self,
+        sender: CallbackSender,
+        completion: Completion,
+        bytes: usize,
+    ) -> Reply<CompletionRecord> {
         let command = sender.says(Call::completed(completion));
         let told = |answer| match answer {
-            Answer::Called(Called::Reported(told)) => Some(told),
+            Answer::Callback(CallbackAnswer::Reported(told)) => Some(told),
             _ => None,
         };
         self.ask(Lane::Work, command, bytes, told).await

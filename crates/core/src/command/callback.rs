@@ -62,15 +62,15 @@ impl Callback {
 
 /// An accepted callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Called {
+pub enum CallbackAnswer {
     Started { at: Timestamp },
     Renewed { renewed: Renewed, at: Timestamp },
-    Reported(Told),
+    Reported(CompletionRecord),
 }
 
 /// What was recorded of an attempt, when, and whether it was so before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct CompletionRecord {
     pub state: AttemptState,
     pub at: Timestamp,
     pub disposition: Disposition,
@@ -87,12 +87,12 @@ pub enum Disposition {
 /// A callback that was refused, and where the task stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    pub why: Refused,
+    pub why: RefusalReason,
     pub standing: Standing,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusalReason {
     AttemptMismatch {
         expected: u32,
         received: u32,
@@ -144,7 +144,7 @@ fn judge(
     let current = current(&task.place);
     let expected = task.place.attempt();
     if command.attempt != expected {
-        let why = Refused::AttemptMismatch { expected, received: command.attempt };
+        let why = RefusalReason::AttemptMismatch { expected, received: command.attempt };
         return superseded(task, command, history, ctx).map_or_else(
             || refuse(why.clone()),
             |change| Decision { change: Some(change), answer: Err(refusal(&task.place, why.clone())) },
@@ -153,19 +153,19 @@ fn judge(
     if let (Some(received), Some(expected)) = (command.attempt_id, current)
         && received != expected
     {
-        return refuse(Refused::AttemptIdMismatch { expected, received });
+        return refuse(RefusalReason::AttemptIdMismatch { expected, received });
     }
     if command.proof.attempt != expected || Some(command.proof.attempt_id) != current || !is_pushed(&task.place) {
-        return refuse(Refused::InvalidToken);
+        return refuse(RefusalReason::InvalidToken);
     }
     let Place::Running(running) = &task.place else { return closed(task, command, queue, ctx) };
     if running.started_at().is_some() && running.lease.holder.as_ref() != Some(&command.worker) {
-        return refuse(Refused::AlreadyStarted);
+        return refuse(RefusalReason::AlreadyStarted);
     }
     open(task.id, running, command, queue, ctx)
 }
 
-fn refusal(place: &Place, why: Refused) -> Rejection {
+fn refusal(place: &Place, why: RefusalReason) -> Rejection {
     Rejection::Callback(Refusal { why, standing: place.standing() })
 }
 
@@ -201,8 +201,8 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
     };
     let attempt = known.into_iter().find(of_token)?;
     attempt.is_replay(&report, result).then(|| {
-        let told = Told { state: attempt.state, at: attempt.ended_at, disposition: Disposition::Duplicate };
-        Decision::unchanged(Answer::Called(Called::Reported(told)))
+        let told = CompletionRecord { state: attempt.state, at: attempt.ended_at, disposition: Disposition::Duplicate };
+        Decision::unchanged(Answer::Callback(CallbackAnswer::Reported(told)))
     })
 }
 
@@ -221,7 +221,9 @@ fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &
 fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (bound, start) = bind(id, running, command, ctx.now);
     match &command.call {
-        Call::Started { .. } => Decision { change: start, answer: Ok(Answer::Called(Called::Started { at: ctx.now })) },
+        Call::Started { .. } => {
+            Decision { change: start, answer: Ok(Answer::Callback(CallbackAnswer::Started { at: ctx.now })) }
+        }
         Call::Heartbeat { told_at, progress, checkpoint } => {
             let mut bound = bound;
             if let Some(delivery) = bound.carry.delivery.as_deref_mut() {
@@ -236,8 +238,8 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
             let task = Task { id, place: Place::Running(bound), body: None };
             let decision = heartbeat::decide(&task, &beat, &[], queue, ctx);
             let answer = match decision.answer {
-                Ok(Answer::Renewed(renewed)) => Ok(Answer::Called(Called::Renewed { renewed, at: ctx.now })),
-                _ => Err(refusal(&task.place, Refused::Expired)),
+                Ok(Answer::Renewed(renewed)) => Ok(Answer::Callback(CallbackAnswer::Renewed { renewed, at: ctx.now })),
+                _ => Err(refusal(&task.place, RefusalReason::Expired)),
             };
             Decision { change: decision.change, answer }.after(start)
         }
@@ -271,9 +273,9 @@ fn bind(id: TaskId, running: &Running, command: &Callback, now: Timestamp) -> (R
 /// A call of the last attempt, which has ended and which no other followed.
 fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let why = match (&command.call, &task.place) {
-        (Call::Heartbeat { .. }, _) => Refused::Expired,
-        (_, Place::Finished(finished)) => Refused::TaskTerminal { cancel_reason: finished.cancel_reason.clone() },
-        _ => Refused::AttemptCompleted,
+        (Call::Heartbeat { .. }, _) => RefusalReason::Expired,
+        (_, Place::Finished(finished)) => RefusalReason::TaskTerminal { cancel_reason: finished.cancel_reason.clone() },
+        _ => RefusalReason::AttemptCompleted,
     };
     let Call::Completed(sent) = &command.call else { return Decision::refuse(refusal(&task.place, why)) };
     let decision = reported(task, command, sent, Disposition::Late, queue, ctx);
@@ -281,7 +283,7 @@ fn closed(task: &Task, command: &Callback, queue: &QueueSettings, ctx: &mut Cont
     let had = |last: &ClosedAttempt| last.worker.as_ref().is_none_or(|worker| *worker == command.worker);
     match decision.answer {
         Ok(_) if !task.place.last_attempt().is_none_or(had) => {
-            Decision::refuse(refusal(&task.place, Refused::AlreadyStarted))
+            Decision::refuse(refusal(&task.place, RefusalReason::AlreadyStarted))
         }
         Ok(_) => decision,
         Err(_) => Decision { answer: Err(refusal(&task.place, why)), ..decision },
@@ -301,7 +303,7 @@ fn reported(
         Place::Running(running) => (running.attempt_id, running.lease.token),
         place => match place.last_attempt() {
             Some(last) => (last.id, last.token),
-            None => return Decision::refuse(refusal(place, Refused::InvalidToken)),
+            None => return Decision::refuse(refusal(place, RefusalReason::InvalidToken)),
         },
     };
     let report = Report::completed(Arc::clone(&command.worker), sent.clone());
@@ -309,10 +311,10 @@ fn reported(
     let decision = report::decide(task, &report, &[], queue, ctx);
     let answer = match decision.answer {
         Ok(Answer::Reported(_)) => {
-            let told = Told { state: sent.outcome, at: ctx.now, disposition };
-            Ok(Answer::Called(Called::Reported(told)))
+            let told = CompletionRecord { state: sent.outcome, at: ctx.now, disposition };
+            Ok(Answer::Callback(CallbackAnswer::Reported(told)))
         }
-        _ => Err(refusal(&task.place, Refused::AttemptCompleted)),
+        _ => Err(refusal(&task.place, RefusalReason::AttemptCompleted)),
     };
     Decision { answer, ..decision }
 }

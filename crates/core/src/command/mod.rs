@@ -198,7 +198,7 @@ pub enum Answer {
     Renewed(heartbeat::Renewed),
     Reported(Receipt),
     Canceled(cancel::Canceled),
-    Called(callback::Called),
+    Callback(callback::CallbackAnswer),
     Retried(retry::Retried),
     Redriven {
         released: u64,

@@ -78,13 +78,13 @@ fn started_at(spec: Spec, ms: i64) -> Task {
 
 fn told(decision: &Decision) -> (AttemptState, Timestamp, Disposition) {
     match decision.answer {
-        Ok(Answer::Called(Called::Reported(told))) => (told.state, told.at, told.disposition),
+        Ok(Answer::Callback(CallbackAnswer::Reported(told))) => (told.state, told.at, told.disposition),
         ref other => panic!("{other:?}"),
     }
 }
 
 /// Why it was refused, the state of the task, and whether a worker has started its attempt.
-fn refused(decision: &Decision) -> (Refused, State, bool) {
+fn refused(decision: &Decision) -> (RefusalReason, State, bool) {
     match &decision.answer {
         Err(Rejection::Callback(refusal)) => (refusal.why.clone(), refusal.standing.state, refusal.standing.started),
         other => panic!("{other:?}"),
@@ -117,7 +117,7 @@ fn grant_again(waiting: &Waiting, ms: i64) -> Running {
 #[test]
 fn a_start_binds_the_worker_and_begins_the_lease_of_heartbeats() {
     let decision = call(&on_its_way(Spec::default()), started(), 2_000);
-    assert_eq!(decision.answer, Ok(Answer::Called(Called::Started { at: at(2_000) })));
+    assert_eq!(decision.answer, Ok(Answer::Callback(CallbackAnswer::Started { at: at(2_000) })));
     let running = to_running(&decision);
     assert_eq!((running.lease.holder.as_deref(), running.lease.expires_at), (Some("w-1"), at(92_000)));
     let delivery = running.carry.delivery.as_ref().unwrap();
@@ -142,7 +142,7 @@ fn an_attempt_that_was_claimed_has_no_token() {
                 ..callback(1, 1, what)
             };
             let decision = send(&task, &forged, &[], 2_000);
-            assert_eq!((refused(&decision).0, decision.change), (Refused::InvalidToken, None));
+            assert_eq!((refused(&decision).0, decision.change), (RefusalReason::InvalidToken, None));
         }
     }
 }
@@ -151,11 +151,11 @@ fn an_attempt_that_was_claimed_has_no_token() {
 fn a_start_repeated_by_its_worker_changes_nothing_and_another_worker_is_told() {
     let held = started_at(Spec::default(), 1_000);
     let again = call(&held, started(), 2_000);
-    assert_eq!((again.answer, again.change), (Ok(Answer::Called(Called::Started { at: at(2_000) })), None));
+    assert_eq!((again.answer, again.change), (Ok(Answer::Callback(CallbackAnswer::Started { at: at(2_000) })), None));
     for what in [started(), alive(), succeeded("1")] {
         let other = Callback { worker: "w-2".into(), ..callback(1, 1, what) };
         let decision = send(&held, &other, &[], 2_000);
-        assert_eq!(refused(&decision), (Refused::AlreadyStarted, State::Running, true));
+        assert_eq!(refused(&decision), (RefusalReason::AlreadyStarted, State::Running, true));
         assert_eq!(decision.change, None);
     }
 }
@@ -191,19 +191,19 @@ fn the_order_of_the_checks() {
         attempt_id: body.map(attempt_id),
         ..callback(1, 1, started())
     };
-    let mismatch = |received| Refused::AttemptMismatch { expected: 2, received };
+    let mismatch = |received| RefusalReason::AttemptMismatch { expected: 2, received };
     for (what, command, expected) in [
         ("a stale attempt with its own token", with(1, (1, 1), None), mismatch(1)),
         ("an attempt to come", with(3, (1, 1), None), mismatch(3)),
         (
             "another attempt id",
             with(2, (1, 1), Some(1)),
-            Refused::AttemptIdMismatch { expected: attempt_id(2), received: attempt_id(1) },
+            RefusalReason::AttemptIdMismatch { expected: attempt_id(2), received: attempt_id(1) },
         ),
-        ("the token of attempt 1 for attempt 2", with(2, (1, 1), None), Refused::InvalidToken),
-        ("the same, with the right id in the body", with(2, (1, 1), Some(2)), Refused::InvalidToken),
-        ("a token of the right number and another id", with(2, (2, 9), None), Refused::InvalidToken),
-        ("a token of another number and the right id", with(2, (1, 2), None), Refused::InvalidToken),
+        ("the token of attempt 1 for attempt 2", with(2, (1, 1), None), RefusalReason::InvalidToken),
+        ("the same, with the right id in the body", with(2, (1, 1), Some(2)), RefusalReason::InvalidToken),
+        ("a token of the right number and another id", with(2, (2, 9), None), RefusalReason::InvalidToken),
+        ("a token of another number and the right id", with(2, (1, 2), None), RefusalReason::InvalidToken),
     ] {
         assert_eq!(refused(&send(&second, &command, &history, 91_000)), (expected, State::Running, false), "{what}");
     }
@@ -258,7 +258,7 @@ fn a_replay_is_compared_by_what_it_says_not_by_what_was_measured() {
         failed("USER_CODE"),
     ] {
         let decision = call(&done, other, 2_000);
-        let expected = (Refused::TaskTerminal { cancel_reason: None }, State::Succeeded, false);
+        let expected = (RefusalReason::TaskTerminal { cancel_reason: None }, State::Succeeded, false);
         assert_eq!(refused(&decision), expected);
         assert_eq!(last(&decision).evidence.unwrap().worker.as_deref(), Some("w-1"));
     }
@@ -293,9 +293,9 @@ fn a_late_end_counts_until_another_attempt_is_granted() {
             let is_beat = early == alive();
             let (why, ..) = refused(&call(&silent, early, 91_000));
             let expected = match (is_beat, state) {
-                (true, _) => Refused::Expired,
-                (false, State::Failed) => Refused::TaskTerminal { cancel_reason: None },
-                (false, _) => Refused::AttemptCompleted,
+                (true, _) => RefusalReason::Expired,
+                (false, State::Failed) => RefusalReason::TaskTerminal { cancel_reason: None },
+                (false, _) => RefusalReason::AttemptCompleted,
             };
             assert_eq!(why, expected, "{what}");
         }
@@ -321,11 +321,11 @@ fn nobody_else_reports_late_for_an_attempt_that_a_worker_had() {
     let (silent, _) = with_ctx(90_000, |ctx| expire::settle(&held, &push_settings(), ctx));
     let other = Callback { worker: "w-2".into(), ..callback(1, 1, succeeded("7")) };
     let decision = send(&silent, &other, &[], 91_000);
-    assert_eq!((refused(&decision).0, decision.change), (Refused::AlreadyStarted, None));
+    assert_eq!((refused(&decision).0, decision.change), (RefusalReason::AlreadyStarted, None));
     // Where no report would count any more, that comes first, and it is kept.
     let done = after(&call(&held, succeeded("1"), 1_000), &held);
     let decision = send(&done, &other, &[], 2_000);
-    assert_eq!(refused(&decision).0, Refused::TaskTerminal { cancel_reason: None });
+    assert_eq!(refused(&decision).0, RefusalReason::TaskTerminal { cancel_reason: None });
     assert_eq!(last(&decision).evidence.unwrap().worker.as_deref(), Some("w-2"));
 }
 
@@ -333,7 +333,7 @@ fn nobody_else_reports_late_for_an_attempt_that_a_worker_had() {
 fn a_superseded_end_is_kept_and_never_applied() {
     let (second, history) = regranted(90_000);
     let decision = send(&second, &callback(1, 1, succeeded("1")), &history, 91_000);
-    let expected = Refused::AttemptMismatch { expected: 2, received: 1 };
+    let expected = RefusalReason::AttemptMismatch { expected: 2, received: 1 };
     assert_eq!(refused(&decision), (expected, State::Running, false));
     let change = decision.change.unwrap();
     assert_eq!(change.place, second.place);
@@ -357,7 +357,7 @@ fn an_attempt_is_not_judged_by_the_heartbeats_of_the_one_before() {
 #[test]
 fn no_heartbeat_revives_an_attempt_that_is_over_and_no_clock_of_a_worker_keeps_one_alive() {
     let held = started_at(Spec::default(), 0);
-    assert_eq!(refused(&call(&held, alive(), 90_000)).0, Refused::Expired);
+    assert_eq!(refused(&call(&held, alive(), 90_000)).0, RefusalReason::Expired);
     let future = Call::Heartbeat { told_at: Some(at(9_000_000)), progress: Progress::default(), checkpoint: None };
     let beat = call(&held, future, 1_000);
     assert_eq!(to_running(&beat).lease.expires_at, at(91_000));
@@ -370,7 +370,7 @@ fn a_cancel_before_the_start_ends_the_task_and_the_start_is_told_why() {
         Cancel { task: id(), reason: "changed_my_mind".into(), mode: Mode::Cooperative, reach: Default::default() };
     let canceled = after(&with_ctx(500, |ctx| cancel::decide(&task, &command, &push_settings(), ctx)), &task);
     assert_eq!(canceled.place.state(), State::Canceled);
-    let expected = Refused::TaskTerminal { cancel_reason: Some("changed_my_mind".into()) };
+    let expected = RefusalReason::TaskTerminal { cancel_reason: Some("changed_my_mind".into()) };
     assert_eq!(refused(&call(&canceled, started(), 600)), (expected.clone(), State::Canceled, false));
     let late = call(&canceled, succeeded("1"), 600);
     assert_eq!(refused(&late).0, expected);
@@ -383,7 +383,7 @@ fn ends_within_the_grace_of_a_cancel() {
     let command = Cancel { task: id(), reason: "stop".into(), mode: Mode::Cooperative, reach: Default::default() };
     let canceling = after(&with_ctx(500, |ctx| cancel::decide(&held, &command, &push_settings(), ctx)), &held);
     let beat = call(&canceling, alive(), 1_000);
-    let Ok(Answer::Called(Called::Renewed { renewed, .. })) = &beat.answer else { panic!("{beat:?}") };
+    let Ok(Answer::Callback(CallbackAnswer::Renewed { renewed, .. })) = &beat.answer else { panic!("{beat:?}") };
     assert_eq!(renewed.cancel.as_deref(), Some("stop"));
     for (what, call_, attempt, end) in [
         ("success", succeeded("1"), AttemptState::Succeeded, End::Succeeded),

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use tenure_contract::callback::CallbackError;
 use tenure_core::command::Rejection;
-use tenure_core::command::callback::{Refusal, Refused};
+use tenure_core::command::callback::{Refusal, RefusalReason};
 
 use super::words;
 use crate::contracts::wording::Wording;
@@ -39,18 +39,18 @@ fn is_worth_a_retry(status: StatusCode) -> bool {
 
 fn show_task(body: &mut CallbackError, refusal: &Refusal) {
     // A caller without a valid token learns nothing about the task.
-    if refusal.why != Refused::InvalidToken {
+    if refusal.why != RefusalReason::InvalidToken {
         body.state = Some(words::task_state(refusal.standing).to_owned());
     }
     match &refusal.why {
-        Refused::AttemptMismatch { expected, received } => {
+        RefusalReason::AttemptMismatch { expected, received } => {
             (body.expected_attempt, body.received_attempt) = (Some(*expected), Some(*received));
         }
-        Refused::AttemptIdMismatch { expected, received } => {
+        RefusalReason::AttemptIdMismatch { expected, received } => {
             body.expected_attempt_id = Some(expected.to_string());
             body.received_attempt_id = Some(received.to_string());
         }
-        Refused::TaskTerminal { cancel_reason } => {
+        RefusalReason::TaskTerminal { cancel_reason } => {
             body.cancel_reason = cancel_reason.as_deref().map(ToOwned::to_owned);
         }
         _ => {}
@@ -68,21 +68,25 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
 fn of_callback(refusal: &Refusal) -> Wording {
     let conflict = |word, message: String| Wording::new(StatusCode::CONFLICT, word, message);
     match &refusal.why {
-        Refused::AttemptMismatch { expected, received } if received < expected => {
+        RefusalReason::AttemptMismatch { expected, received } if received < expected => {
             conflict("attempt_mismatch", format!("attempt {expected} is current: attempt {received} was superseded"))
         }
-        Refused::AttemptMismatch { expected, received } => {
+        RefusalReason::AttemptMismatch { expected, received } => {
             conflict("attempt_mismatch", format!("attempt {expected} is current: there is no attempt {received} yet"))
         }
-        Refused::AttemptIdMismatch { .. } => {
+        RefusalReason::AttemptIdMismatch { .. } => {
             conflict("attempt_id_mismatch", "attemptId does not match the current attempt".to_owned())
         }
-        Refused::InvalidToken => Wording::of(&Fault::InvalidCredential(Credential::TaskToken), self::refusal),
-        Refused::TaskTerminal { .. } => {
+        RefusalReason::InvalidToken => Wording::of(&Fault::InvalidCredential(Credential::TaskToken), self::refusal),
+        RefusalReason::TaskTerminal { .. } => {
             conflict("task_already_terminal", format!("the task has ended: {}", words::task_state(refusal.standing)))
         }
-        Refused::AttemptCompleted => conflict("attempt_already_completed", "the attempt has ended".to_owned()),
-        Refused::AlreadyStarted => conflict("attempt_already_started", "another worker holds the attempt".to_owned()),
-        Refused::Expired => Wording::new(StatusCode::GONE, "task_expired", "the lease of the attempt has expired"),
+        RefusalReason::AttemptCompleted => conflict("attempt_already_completed", "the attempt has ended".to_owned()),
+        RefusalReason::AlreadyStarted => {
+            conflict("attempt_already_started", "another worker holds the attempt".to_owned())
+        }
+        RefusalReason::Expired => {
+            Wording::new(StatusCode::GONE, "task_expired", "the lease of the attempt has expired")
+        }
     }
 }

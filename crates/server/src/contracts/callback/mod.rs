@@ -22,7 +22,7 @@ use tenure_contract::callback::{
     StartedRequest, StartedResponse, TaskError,
 };
 use tenure_core::attempt::{AttemptState, Completion, Failure, Progress};
-use tenure_core::command::callback::{self, Told};
+use tenure_core::command::callback::{self, CompletionRecord};
 use tenure_core::{AttemptId, Timestamp, limits};
 use tenure_engine::CallbackSender;
 
@@ -300,7 +300,7 @@ fn failure(error: &TaskError) -> Failure {
         .of_category(Some(category::of_wire(error.category)))
 }
 
-fn reported(told: Told) -> CompletedResponse {
+fn reported(told: CompletionRecord) -> CompletedResponse {
     CompletedResponse {
         acknowledged: true,
         final_state: match told.state {

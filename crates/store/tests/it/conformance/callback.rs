@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::attempt::{AttemptState, Completion, Progress, Reason};
-use tenure_core::command::callback::{Call, Callback, Called, Disposition, Proof};
+use tenure_core::command::callback::{Call, Callback, CallbackAnswer, Disposition, Proof};
 use tenure_core::command::claim::{Claim, Claimer, Grant};
 use tenure_core::command::push::{PushOutcome, Pushed, TakePush};
 use tenure_core::command::submit::NewTask;
@@ -67,7 +67,7 @@ fn completion(outcome: AttemptState) -> Completion {
 
 fn told(outcome: tenure_core::batch::Outcome) -> (AttemptState, Disposition) {
     match outcome {
-        Ok(Answer::Called(Called::Reported(told))) => (told.state, told.disposition),
+        Ok(Answer::Callback(CallbackAnswer::Reported(told))) => (told.state, told.disposition),
         other => panic!("{other:?}"),
     }
 }
