@@ -72,3 +72,11 @@ pub async fn read_until(execution: &mut Execution, wanted: &str) -> String {
         }
     }
 }
+
+/// Whether a process with this argument runs on this machine, in a sandbox or not.
+pub fn runs(argument: &str) -> bool {
+    std::fs::read_dir("/proc").expect("/proc").flatten().any(|process| {
+        let line = std::fs::read(process.path().join("cmdline"));
+        line.is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == argument.as_bytes()))
+    })
+}

@@ -1,7 +1,11 @@
 //! One suite, run by every provider.
 
 mod commands;
+mod files;
 mod lifecycle;
+mod limits;
+mod processes;
+mod streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;
