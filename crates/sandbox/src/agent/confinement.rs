@@ -42,38 +42,3 @@ pub(crate) struct CommandUsage {
     /// Whether the kernel killed a process of it for lack of memory.
     pub(crate) out_of_memory: bool,
 }
-
-/// Adds nothing to how the agent itself runs: for a container whose daemon confines it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Supervised;
-
-impl Confinement for Supervised {
-    type Command = Self;
-
-    fn prepare(&self) -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    fn supervised(&self) -> bool {
-        true
-    }
-
-    fn set_frozen(&self, _frozen: bool) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "the agent of this sandbox cannot freeze commands"))
-    }
-}
-
-impl CommandConfinement for Supervised {
-    fn enter(&self) -> io::Result<()> {
-        Ok(rustix::thread::set_no_new_privs(true)?)
-    }
-
-    /// The supervisor does it.
-    fn kill(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn usage(&self) -> CommandUsage {
-        CommandUsage::default()
-    }
-}

@@ -446,10 +446,8 @@ impl<C: Confinement> Session<'_, C> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // The connection can be written: `send` comes next anyway.
-        let ready = |fd: &PollFd<'_>| fd.revents().intersects(!PollFlags::OUT) || fd.revents() == PollFlags::OUT;
-        let ready = sources.into_iter().zip(&polled).filter(|(_, fd)| ready(fd)).map(|(source, _)| source);
-        Ok(ready.collect())
+        let ready = sources.into_iter().zip(&polled).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(source, _)| source).collect())
     }
 
     /// Takes what the client sent. It fails when the client has left or broke the rules.
@@ -557,9 +555,9 @@ impl<C: Confinement> Session<'_, C> {
             }
             if let Some(reports) = &self.process.reports {
                 let mut report = [0; REPORT_BYTES];
-                let flags = rustix::event::PollFlags::IN;
-                let mut one = [PollFd::new(reports, flags)];
+                let mut one = [PollFd::new(reports, PollFlags::IN)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                // After the report of a command that was killed, the end of the pipe.
                 if poll(&mut one, Some(&now)) == Ok(1) && rustix::io::read(reports, &mut report) != Ok(REPORT_BYTES) {
                     self.process.reports = None;
                 }

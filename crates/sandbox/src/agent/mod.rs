@@ -18,5 +18,5 @@ mod server;
 mod tests;
 
 pub(crate) use client::Client;
-pub(crate) use confinement::{CommandConfinement, CommandUsage, Confinement, Supervised};
+pub(crate) use confinement::{CommandConfinement, CommandUsage, Confinement};
 pub(crate) use server::{AgentSettings, serve};

@@ -14,6 +14,41 @@ use crate::spec::{Command, Deadlines, Terminal};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Adds nothing to how the agent itself runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Supervised;
+
+impl Confinement for Supervised {
+    type Command = Self;
+
+    fn prepare(&self) -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    fn supervised(&self) -> bool {
+        true
+    }
+
+    fn set_frozen(&self, _frozen: bool) -> std::io::Result<()> {
+        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "the agent of this sandbox cannot freeze commands"))
+    }
+}
+
+impl CommandConfinement for Supervised {
+    fn enter(&self) -> std::io::Result<()> {
+        Ok(rustix::thread::set_no_new_privs(true)?)
+    }
+
+    /// The supervisor does it.
+    fn kill(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn usage(&self) -> CommandUsage {
+        CommandUsage::default()
+    }
+}
+
 /// An agent in a thread of this process, over a folder.
 struct Place {
     folder: TempDir,
@@ -308,9 +343,8 @@ async fn a_hostile_agent_is_an_error() {
         assert!(client.stat_file("/").await.is_err());
         assert!(client.read_file("/").await.is_err());
         assert!(client.dial(1).await.is_err());
-        match client.exec(&Command::argv(["true"]), BTreeMap::new()).await {
-            Ok(execution) => drop(execution.output(10).await.expect_err("not an exit")),
-            Err(_) => {}
+        if let Ok(execution) = client.exec(&Command::argv(["true"]), BTreeMap::new()).await {
+            drop(execution.output(10).await.expect_err("not an exit"));
         }
     }
 }

@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+fn kind<T: fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.expect_err("a refusal").kind()
 }
 

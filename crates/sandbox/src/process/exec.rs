@@ -71,7 +71,7 @@ pub(super) fn start(sandbox: &Arc<Sandbox>, command: &Command) -> Result<Executi
         started,
         timeout: command.timeout,
     };
-    tokio::spawn(run.to_the_end());
+    tokio::spawn(run.attend());
     Ok(Execution::new(events, control))
 }
 
@@ -239,7 +239,7 @@ struct Run {
 }
 
 impl Run {
-    async fn to_the_end(mut self) {
+    async fn attend(mut self) {
         let mut pumps: Vec<Pump> = Vec::new();
         for (stream, source) in self.sources.drain(..) {
             pumps.push(Pump { stream, source, log: self.sandbox.console.writer(), open: true });

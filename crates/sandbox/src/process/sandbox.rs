@@ -87,10 +87,11 @@ impl Sandbox {
         self.destroyed.load(Ordering::SeqCst)
     }
 
+    /// Room for a command. A sandbox that is being destroyed has none, so that none starts after everything was killed.
     pub(super) fn slot(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.slots)
-            .try_acquire_owned()
-            .map_err(|_| Error::unavailable(format!("the sandbox runs {MAX_COMMANDS} commands already")))
+        let slot = Arc::clone(&self.slots).try_acquire_owned();
+        self.check()?;
+        slot.map_err(|_| Error::unavailable(format!("the sandbox runs {MAX_COMMANDS} commands already")))
     }
 
     pub(super) fn directory(&self, workdir: Option<&str>) -> Result<OwnedFd> {

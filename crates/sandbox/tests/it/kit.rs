@@ -21,6 +21,7 @@ pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 /// Says that a test did not run, and why. `scripts/test` prints the list at its end.
+#[expect(clippy::print_stderr, reason = "a test has nothing else to say it with")]
 pub fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED: {test}: {reason}");
     if let Some(path) = std::env::var_os("TENURE_SKIPPED") {

@@ -5,3 +5,4 @@ mod conformance;
 mod docker;
 mod kit;
 mod namespace;
+mod process;

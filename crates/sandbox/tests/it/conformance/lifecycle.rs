@@ -134,7 +134,7 @@ async fn a_sandbox_is_adopted_with_its_files(mut bench: Bench) {
     bench.provider().destroy(&gone).await.expect("a destruction");
     bench.restart();
     let adopted: Vec<_> = bench.provider().adopt().await.expect("a list").into_iter().map(|r| r.id).collect();
-    assert_eq!(adopted, [id.clone()]);
+    assert_eq!(adopted, std::slice::from_ref(&id));
     assert_eq!(text(bench.provider(), &id, "cat file").await, "kept");
     assert!(bench.provider().status(&gone).await.is_err());
     bench.provider().destroy(&id).await.expect("a destruction");
