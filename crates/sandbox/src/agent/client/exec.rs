@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
-use super::{ANSWER_PATIENCE, Client, PROGRESS_PATIENCE, done, in_time, lost, receive, send, unexpected};
+use super::{Client, PROGRESS_PATIENCE, done, lost, receive, send, unexpected};
 use crate::agent::protocol::{End, ExecRequest, Frame, Request, read_frame_async, write_frame_async};
 use crate::error::{Error, Result};
 use crate::execution::{
@@ -107,15 +107,13 @@ struct AgentControl {
 }
 
 impl AgentControl {
-    /// An agent that has ended is not an error: the end of the execution says so.
+    /// An agent that ended the connection is not an error here: the end of the execution says why.
     async fn send(&self, frame: Frame, payload: &[u8]) -> Result<()> {
         let mut output = self.output.lock().await;
-        if self.room.is_closed() {
-            return Ok(());
-        }
-        match in_time(PROGRESS_PATIENCE, write_frame_async(&mut *output, frame, payload)).await {
-            Err(_) if self.room.is_closed() => Ok(()),
-            result => result,
+        let sending = write_frame_async(&mut *output, frame, payload);
+        match tokio::time::timeout(PROGRESS_PATIENCE, sending).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(lost(std::io::ErrorKind::TimedOut.into())),
         }
     }
 }
@@ -148,7 +146,7 @@ impl Control for AgentControl {
 
     async fn signal(&self, signal: Signal) -> Result<()> {
         let number = u8::try_from(signal as i32).unwrap_or(0);
-        in_time(ANSWER_PATIENCE, async { Ok(self.send(Frame::Signal, &[number]).await) }).await?
+        self.send(Frame::Signal, &[number]).await
     }
 
     fn kill(&self) {

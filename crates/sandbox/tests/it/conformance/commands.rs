@@ -19,7 +19,7 @@ cases!(
     a_terminal_ends_at_the_end_of_input,
 );
 
-async fn a_command_has_an_exit_code_and_output(bench: Bench) {
+async fn a_command_has_an_exit_code_and_output(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let output = sh(provider, &id, "echo hello; echo oops >&2").await;
     assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (b"hello\n".as_slice(), b"oops\n".as_slice()));
@@ -29,7 +29,7 @@ async fn a_command_has_an_exit_code_and_output(bench: Bench) {
     assert_eq!(sh(provider, &id, "kill -15 $$").await.exit().code, 143);
 }
 
-async fn a_program_that_does_not_exist_is_127_and_one_that_cannot_run_is_126(bench: Bench) {
+async fn a_program_that_does_not_exist_is_127_and_one_that_cannot_run_is_126(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let output = run(provider, &id, Command::argv(["no-such-program"])).await.expect("an exit");
     assert_eq!(output.exit().code, 127);
@@ -39,7 +39,7 @@ async fn a_program_that_does_not_exist_is_127_and_one_that_cannot_run_is_126(ben
     assert_eq!(output.exit().code, 126);
 }
 
-async fn arguments_reach_the_program_without_a_shell(bench: Bench) {
+async fn arguments_reach_the_program_without_a_shell(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let odd = "$HOME `id` ; * 'x' \n ü";
     let output = run(provider, &id, Command::argv(["printf", "%s|", odd, "", "-"])).await.expect("an exit");
@@ -48,7 +48,7 @@ async fn arguments_reach_the_program_without_a_shell(bench: Bench) {
     assert_eq!(String::from_utf8_lossy(&run(provider, &id, shell).await.expect("an exit").stdout), odd);
 }
 
-async fn only_variables_of_the_sandbox_and_the_command_are_visible(bench: Bench) {
+async fn only_variables_of_the_sandbox_and_the_command_are_visible(bench: &mut Bench) {
     let provider = bench.provider();
     let mut spec = Spec::new("sb-1", "host");
     spec.env.insert("FROM_SPEC".to_owned(), "spec".to_owned());
@@ -68,7 +68,7 @@ async fn only_variables_of_the_sandbox_and_the_command_are_visible(bench: Bench)
     assert_eq!(descriptors.split_whitespace().filter(|fd| *fd != "3").collect::<Vec<_>>(), ["0", "1", "2"]);
 }
 
-async fn a_command_runs_in_its_working_directory(bench: Bench) {
+async fn a_command_runs_in_its_working_directory(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     assert!(text(provider, &id, "pwd").await.trim_end().ends_with("/workspace"));
     write(provider, &id, "sub/file", b"x").await.expect("a write");
@@ -85,7 +85,7 @@ async fn a_command_runs_in_its_working_directory(bench: Bench) {
     }
 }
 
-async fn wrong_commands_are_invalid(bench: Bench) {
+async fn wrong_commands_are_invalid(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let mut odd_name = Command::argv(["true"]);
     odd_name.env.insert("A=B".to_owned(), String::new());
@@ -94,7 +94,7 @@ async fn wrong_commands_are_invalid(bench: Bench) {
     }
 }
 
-async fn a_command_reads_its_stdin(bench: Bench) {
+async fn a_command_reads_its_stdin(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     assert_eq!(text(provider, &id, "cat").await, "", "without stdin it is empty");
     let mut command = Command::argv(["sha256sum"]);
@@ -114,7 +114,7 @@ async fn a_command_reads_its_stdin(bench: Bench) {
     assert!(output.starts_with("baa7a6d36ffa957552df230235c2d51d735f28d49c58a5f3438a3a973a25a37d"), "{output}");
 }
 
-async fn stdin_that_nobody_reads_does_not_block_for_ever(bench: Bench) {
+async fn stdin_that_nobody_reads_does_not_block_for_ever(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let mut command = Command::shell("exec <&-; echo closed; exit 3", &[]);
     command.stdin = true;
@@ -129,7 +129,7 @@ async fn stdin_that_nobody_reads_does_not_block_for_ever(bench: Bench) {
     assert_eq!(output.expect("an exit").exit().code, 3);
 }
 
-async fn a_signal_reaches_the_command(bench: Bench) {
+async fn a_signal_reaches_the_command(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
     let mut execution = provider.exec(&id, Command::shell(line, &[])).await.expect("a command");
@@ -143,7 +143,7 @@ async fn a_signal_reaches_the_command(bench: Bench) {
     assert_eq!(execution.output(10).await.expect("an exit").exit().code, 137);
 }
 
-async fn a_terminal_has_a_size_and_can_be_resized(bench: Bench) {
+async fn a_terminal_has_a_size_and_can_be_resized(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     if !provider.capabilities().terminal {
         return;
@@ -165,7 +165,7 @@ async fn a_terminal_has_a_size_and_can_be_resized(bench: Bench) {
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
-async fn a_terminal_ends_at_the_end_of_input(bench: Bench) {
+async fn a_terminal_ends_at_the_end_of_input(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     if !provider.capabilities().terminal {
         return;

@@ -17,7 +17,7 @@ cases!(
     a_sparse_file_does_not_fill_memory,
 );
 
-async fn files_are_written_read_listed_moved_changed_and_deleted(bench: Bench) {
+async fn files_are_written_read_listed_moved_changed_and_deleted(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     write(provider, &id, "/workspace/a/b.txt", b"hello").await.expect("a write");
     assert_eq!(read(provider, &id, "a/b.txt").await.expect("content"), b"hello");
@@ -43,7 +43,7 @@ async fn files_are_written_read_listed_moved_changed_and_deleted(bench: Bench) {
     assert_eq!(provider.list_files(&id, "missing").await.expect_err("absent").kind(), ErrorKind::NotFound);
 }
 
-async fn paths_that_lead_outside_are_refused(bench: Bench) {
+async fn paths_that_lead_outside_are_refused(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let invalid =
         |result: tenure_sandbox::Result<()>| assert_eq!(result.expect_err("a refusal").kind(), ErrorKind::Invalid);
@@ -75,9 +75,9 @@ fn untouched(outside: &std::path::Path) {
     assert_eq!(std::fs::read(outside.join("secret")).expect("content"), b"secret");
 }
 
-async fn planted_links_stay_inside(bench: Bench) {
+async fn planted_links_stay_inside(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
-    let outside = secret(&bench);
+    let outside = secret(bench);
     let link = format!(
         "ln -s {0} dir && ln -s {0}/secret file && ln -s ../../../../../../../../..{0} up && ln -s /proc/self/root magic",
         outside.display()
@@ -101,9 +101,9 @@ async fn planted_links_stay_inside(bench: Bench) {
     untouched(&outside);
 }
 
-async fn racing_links_stay_inside(bench: Bench) {
+async fn racing_links_stay_inside(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
-    let outside = secret(&bench);
+    let outside = secret(bench);
     let line = format!(
         "mkdir real && echo public > real/secret && ln -s {} link && echo up
          while :; do mv -T real x; mv -T x real; mv -T link x; mv -T x link; done",
@@ -129,7 +129,7 @@ async fn racing_links_stay_inside(bench: Bench) {
     untouched(&outside);
 }
 
-async fn fifos_and_devices_are_refused_and_do_not_block(bench: Bench) {
+async fn fifos_and_devices_are_refused_and_do_not_block(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     assert_eq!(text(provider, &id, "mkfifo fifo").await, "");
     let call = async {
@@ -144,7 +144,7 @@ async fn fifos_and_devices_are_refused_and_do_not_block(bench: Bench) {
     tokio::time::timeout(crate::kit::PATIENCE, call).await.expect("no call blocks");
 }
 
-async fn names_with_newlines_and_without_utf_8_are_handled(bench: Bench) {
+async fn names_with_newlines_and_without_utf_8_are_handled(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     write(provider, &id, "a\nb", b"x").await.expect("a write");
     assert_eq!(text(provider, &id, "mkdir d; touch \"d/$(printf 'odd-\\377')\"; cat a*").await, "x");
@@ -155,7 +155,7 @@ async fn names_with_newlines_and_without_utf_8_are_handled(bench: Bench) {
     assert_eq!(provider.stat_file(&id, "d").await.expect_err("gone").kind(), ErrorKind::NotFound);
 }
 
-async fn files_of_commands_and_of_calls_are_the_same(bench: Bench) {
+async fn files_of_commands_and_of_calls_are_the_same(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     write(provider, &id, "script", b"#!/bin/sh\necho ran \"$@\" > out\n").await.expect("a write");
     provider.chmod_file(&id, "script", 0o755).await.expect("a mode");
@@ -170,7 +170,7 @@ async fn files_of_commands_and_of_calls_are_the_same(bench: Bench) {
     assert_eq!(text(provider, &id, "rm -r made && ls").await, "script\n", "a command removes what a call made");
 }
 
-async fn a_large_file_is_streamed(bench: Bench) {
+async fn a_large_file_is_streamed(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let content: Vec<u8> =
         (0..64 << 20_u32).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -179,7 +179,7 @@ async fn a_large_file_is_streamed(bench: Bench) {
     assert!(read(provider, &id, "large").await.expect("content") == content, "the content differs");
 }
 
-async fn a_sparse_file_does_not_fill_memory(bench: Bench) {
+async fn a_sparse_file_does_not_fill_memory(bench: &mut Bench) {
     use tokio::io::AsyncReadExt;
     let (provider, id) = (bench.provider(), bench.spawn().await);
     assert_eq!(text(provider, &id, "truncate -s 1T huge").await, "");

@@ -17,7 +17,7 @@ cases!(
     a_sandbox_is_adopted_with_its_files,
 );
 
-async fn a_spawn_returns_a_running_sandbox(bench: Bench) {
+async fn a_spawn_returns_a_running_sandbox(bench: &mut Bench) {
     let mut spec = Spec::new("sb-1", "host");
     spec.metadata.insert("owner".to_owned(), "me".to_owned());
     let runtime = bench.provider().spawn(spec).await.expect("a sandbox");
@@ -34,7 +34,7 @@ async fn a_spawn_returns_a_running_sandbox(bench: Bench) {
     bench.provider().healthy().await.expect("health");
 }
 
-async fn a_destroyed_sandbox_refuses_every_call(bench: Bench) {
+async fn a_destroyed_sandbox_refuses_every_call(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     write(provider, &id, "file", b"x").await.expect("a write");
     provider.destroy(&id).await.expect("a destruction");
@@ -56,7 +56,7 @@ async fn a_destroyed_sandbox_refuses_every_call(bench: Bench) {
     assert!(provider.list().await.expect("a list").is_empty());
 }
 
-async fn an_unknown_sandbox_is_not_found(bench: Bench) {
+async fn an_unknown_sandbox_is_not_found(bench: &mut Bench) {
     let unknown = RuntimeId("../sb-1".to_owned());
     let error = run(bench.provider(), &unknown, Command::argv(["true"])).await.expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -64,8 +64,8 @@ async fn an_unknown_sandbox_is_not_found(bench: Bench) {
     bench.provider().destroy(&unknown).await.expect("an absent sandbox is not an error");
 }
 
-async fn the_maximum_is_kept_and_a_destroyed_sandbox_makes_room(bench: Bench) {
-    let bench = bench.with_maximum(2);
+async fn the_maximum_is_kept_and_a_destroyed_sandbox_makes_room(bench: &mut Bench) {
+    bench.set_maximum(2);
     let first = bench.spawn().await;
     bench.spawn().await;
     let error = bench.provider().spawn(Spec::new("sb-3", "host")).await.expect_err("a refusal");
@@ -74,14 +74,14 @@ async fn the_maximum_is_kept_and_a_destroyed_sandbox_makes_room(bench: Bench) {
     bench.spawn().await;
 }
 
-async fn sandboxes_do_not_share_files(bench: Bench) {
+async fn sandboxes_do_not_share_files(bench: &mut Bench) {
     let (one, two) = (bench.spawn_as("sb-1").await.id, bench.spawn_as("sb-2").await.id);
     write(bench.provider(), &one, "file", b"one").await.expect("a write");
     assert_eq!(read(bench.provider(), &two, "file").await.expect_err("nothing").kind(), ErrorKind::NotFound);
     assert_eq!(sh(bench.provider(), &two, "cat file").await.exit().code, 1);
 }
 
-async fn a_frozen_sandbox_refuses_calls_until_it_is_thawed(bench: Bench) {
+async fn a_frozen_sandbox_refuses_calls_until_it_is_thawed(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     if !provider.capabilities().freeze {
         return;
@@ -98,7 +98,7 @@ async fn a_frozen_sandbox_refuses_calls_until_it_is_thawed(bench: Bench) {
     provider.destroy(&id).await.expect("a frozen sandbox can be destroyed");
 }
 
-async fn a_sandbox_ends_at_its_deadline(bench: Bench) {
+async fn a_sandbox_ends_at_its_deadline(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let deadlines = Deadlines {
         freeze_after: provider.capabilities().freeze.then_some(Duration::from_millis(10)),
@@ -114,7 +114,7 @@ async fn a_sandbox_ends_at_its_deadline(bench: Bench) {
     provider.destroy(&id).await.expect("what is left is removed");
 }
 
-async fn a_deadline_is_replaced(bench: Bench) {
+async fn a_deadline_is_replaced(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let soon = Deadlines { freeze_after: None, destroy_after: Some(Duration::from_secs(20)) };
     provider.set_deadlines(&id, soon).await.expect("deadlines");
@@ -124,7 +124,7 @@ async fn a_deadline_is_replaced(bench: Bench) {
     assert_eq!(text(provider, &id, "echo alive").await, "alive\n");
 }
 
-async fn a_sandbox_is_adopted_with_its_files(mut bench: Bench) {
+async fn a_sandbox_is_adopted_with_its_files(bench: &mut Bench) {
     if !bench.provider().capabilities().adopt {
         return;
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tenure_sandbox::{ProcessProvider, ProcessSettings, Provider, Result, Runtime, RuntimeId, Spec};
+use tenure_sandbox::{NamespaceProvider, ProcessProvider, ProcessSettings, Provider, Result, Runtime, RuntimeId, Spec};
 
 /// A provider for one test, with a folder of its own.
 pub struct Bench {
@@ -43,11 +43,17 @@ impl Bench {
         self.provider().spawn(Spec::new(sandbox_id, "host")).await.expect("a sandbox")
     }
 
-    fn with_maximum(mut self, max_sandboxes: usize) -> Self {
+    fn set_maximum(&mut self, max_sandboxes: usize) {
         self.provider = None;
         let data = self.folder.path().join("data");
         self.provider = Some((self.reopen)(data, Some(max_sandboxes)).expect("a provider"));
-        self
+    }
+
+    /// Leaves nothing on this machine.
+    async fn close(&self) {
+        for runtime in self.provider().list().await.expect("a list") {
+            self.provider().destroy(&runtime.id).await.expect("a destruction");
+        }
     }
 
     /// Forgets the provider, as a process that was killed does, and opens it again.
@@ -64,17 +70,39 @@ pub fn process(data: PathBuf, max_sandboxes: Option<usize>) -> Result<Arc<dyn Pr
     Ok(Arc::new(ProcessProvider::open(settings)?))
 }
 
-/// Makes a test of each case for each provider.
+pub fn namespace(data: PathBuf, max_sandboxes: Option<usize>) -> Result<Arc<dyn Provider>> {
+    std::fs::create_dir_all(&data).expect("a folder");
+    let mut settings = crate::namespace::settings(&data);
+    settings.max_sandboxes = max_sandboxes.unwrap_or(100);
+    Ok(Arc::new(NamespaceProvider::new(settings)?))
+}
+
+/// Makes a test of each case for each provider. Where a provider cannot work the test is reported as skipped.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
-        mod process {
+        crate::conformance::cases_of!(process: $($case),*);
+        crate::conformance::cases_of!(namespace: $($case),*);
+    };
+}
+
+macro_rules! cases_of {
+    ($provider:ident: $($case:ident),*) => {
+        mod $provider {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$case(crate::conformance::Bench::new(crate::conformance::process, None).expect("a provider")).await;
+                    let name = concat!(module_path!(), "::", stringify!($case));
+                    match crate::conformance::Bench::new(crate::conformance::$provider, None) {
+                        Ok(mut bench) => {
+                            super::$case(&mut bench).await;
+                            bench.close().await;
+                        }
+                        Err(error) => crate::kit::skip(name, &error.to_string()),
+                    }
                 }
             )*
         }
     };
 }
-pub(crate) use cases;
+
+pub(crate) use {cases, cases_of};

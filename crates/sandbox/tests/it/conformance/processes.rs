@@ -36,8 +36,8 @@ fn marker(bench: &Bench) -> String {
     format!("9{}.5", &digits[digits.len() - 6..])
 }
 
-async fn a_time_out_leaves_no_process(bench: Bench) {
-    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(&bench));
+async fn a_time_out_leaves_no_process(bench: &mut Bench) {
+    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
     let command = Command::shell(&stubborn(&marker), &[]).timeout(Duration::from_secs(3));
     let mut execution = provider.exec(&id, command).await.expect("a command");
     read_until(&mut execution, "up").await;
@@ -48,27 +48,39 @@ async fn a_time_out_leaves_no_process(bench: Bench) {
     assert_eq!(text(provider, &id, "echo alive").await, "alive\n");
 }
 
-async fn a_dropped_execution_leaves_no_process(bench: Bench) {
-    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(&bench));
+async fn a_dropped_execution_leaves_no_process(bench: &mut Bench) {
+    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
     let mut execution = provider.exec(&id, Command::shell(&stubborn(&marker), &[])).await.expect("a command");
     read_until(&mut execution, "up").await;
     drop(execution);
     wait_until("no process is left", async || !runs(&marker)).await;
 }
 
-async fn a_destroyed_sandbox_leaves_no_process(bench: Bench) {
-    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(&bench));
+async fn a_destroyed_sandbox_leaves_no_process(bench: &mut Bench) {
+    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
     let mut execution = provider.exec(&id, Command::shell(&stubborn(&marker), &[])).await.expect("a command");
     read_until(&mut execution, "up").await;
     provider.destroy(&id).await.expect("a destruction");
     assert!(!runs(&marker), "a process outlived the sandbox");
-    let files: Vec<_> = std::fs::read_dir(bench.folder.path().join("data")).expect("a list").flatten().collect();
-    let left = files.iter().any(|file| file.file_name().to_string_lossy().contains(&id.0));
-    assert!(!left, "a folder is left: {files:?}");
+    let left = find(&bench.folder.path().join("data"), &id.0);
+    assert!(left.is_empty(), "something is left: {left:?}");
 }
 
-async fn processes_that_a_command_leaves_go_on_until_the_sandbox_ends(bench: Bench) {
-    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(&bench));
+/// Paths whose name contains a text.
+fn find(folder: &std::path::Path, text: &str) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a list").flatten() {
+        if entry.file_name().to_string_lossy().contains(text) {
+            found.push(entry.path());
+        } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(find(&entry.path(), text));
+        }
+    }
+    found
+}
+
+async fn processes_that_a_command_leaves_go_on_until_the_sandbox_ends(bench: &mut Bench) {
+    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
     let line = format!("sleep {marker} & (while [ ! -e go ]; do sleep 0.02; done; echo late; touch gone) & echo early");
     let output = tokio::time::timeout(crate::kit::PATIENCE, sh(provider, &id, &line)).await.expect("an exit in time");
     assert_eq!((output.stdout.as_slice(), output.exit().code), (b"early\n".as_slice(), 0));
@@ -81,8 +93,8 @@ async fn processes_that_a_command_leaves_go_on_until_the_sandbox_ends(bench: Ben
     assert!(!runs(&marker), "a process outlived the sandbox");
 }
 
-async fn a_stopped_process_is_killed(bench: Bench) {
-    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(&bench));
+async fn a_stopped_process_is_killed(bench: &mut Bench) {
+    let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
     let line = format!("sleep {marker} & kill -STOP $!; kill -STOP $$; echo never");
     let command = Command::shell(&line, &[]).timeout(Duration::from_millis(500));
     let error = run(provider, &id, command).await.expect_err("a time-out");
@@ -90,7 +102,7 @@ async fn a_stopped_process_is_killed(bench: Bench) {
     wait_until("no process is left", async || !runs(&marker)).await;
 }
 
-async fn commands_run_at_the_same_time(bench: Bench) {
+async fn commands_run_at_the_same_time(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let mut waiting = Vec::new();
     for number in 0..20 {
@@ -107,7 +119,7 @@ async fn commands_run_at_the_same_time(bench: Bench) {
     }
 }
 
-async fn destroying_a_sandbox_ends_its_commands_with_an_error(bench: Bench) {
+async fn destroying_a_sandbox_ends_its_commands_with_an_error(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let mut execution = provider.exec(&id, Command::shell("echo up; sleep 1000", &[])).await.expect("a command");
     read_until(&mut execution, "up").await;
@@ -116,7 +128,7 @@ async fn destroying_a_sandbox_ends_its_commands_with_an_error(bench: Bench) {
     assert!(matches!(error.kind(), ErrorKind::Destroyed | ErrorKind::Unavailable), "{error}");
 }
 
-async fn statistics_count_what_runs(bench: Bench) {
+async fn statistics_count_what_runs(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     write(provider, &id, "file", &[1; 1 << 20]).await.expect("a write");
     let line = "echo up; i=0; while :; do i=$((i+1)); done";

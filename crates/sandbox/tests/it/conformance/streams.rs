@@ -17,7 +17,7 @@ cases!(
     the_log_has_the_last_lines,
 );
 
-async fn output_arrives_before_the_command_ends(bench: Bench) {
+async fn output_arrives_before_the_command_ends(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = "echo first; while [ ! -e go ]; do sleep 0.02; done; echo second";
     let mut execution = provider.exec(&id, Command::shell(line, &[])).await.expect("a command");
@@ -27,14 +27,14 @@ async fn output_arrives_before_the_command_ends(bench: Bench) {
     assert_eq!(output.stdout, b"second\n");
 }
 
-async fn ten_thousand_tiny_writes_arrive_in_order(bench: Bench) {
+async fn ten_thousand_tiny_writes_arrive_in_order(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = "i=0; while [ $i -lt 10000 ]; do echo $i; i=$((i+1)); done";
     let expected: String = (0..10_000).map(|number| format!("{number}\n")).collect();
     assert!(text(provider, &id, line).await == expected, "the output differs");
 }
 
-async fn no_byte_is_lost_when_the_command_ends(bench: Bench) {
+async fn no_byte_is_lost_when_the_command_ends(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     for length in [1, 100, 4096, 65536, 65537, 200_000] {
         for _ in 0..8 {
@@ -55,7 +55,7 @@ async fn no_byte_is_lost_when_the_command_ends(bench: Bench) {
     }
 }
 
-async fn binary_output_arrives_intact(bench: Bench) {
+async fn binary_output_arrives_intact(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let output = sh(provider, &id, "head -c 1000000 /dev/urandom | tee copy").await;
     assert_eq!(output.stdout.len(), 1_000_000);
@@ -63,7 +63,7 @@ async fn binary_output_arrives_intact(bench: Bench) {
 }
 
 /// 256 MiB, most of which would stay in memory if the reader did not slow the command down.
-async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: Bench) {
+async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: &mut Bench) {
     const LENGTH: usize = 256 << 20;
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = format!("head -c {LENGTH} /dev/zero; touch done");
@@ -96,7 +96,7 @@ fn resident_bytes() -> usize {
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4096
 }
 
-async fn exactly_one_event_ends_a_stream(bench: Bench) {
+async fn exactly_one_event_ends_a_stream(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     for (line, timeout) in [("echo x", None), ("exit 3", None), ("sleep 100", Some(Duration::from_millis(50)))] {
         let mut command = Command::shell(line, &[]);
@@ -111,7 +111,7 @@ async fn exactly_one_event_ends_a_stream(bench: Bench) {
     }
 }
 
-async fn both_streams_are_kept_apart(bench: Bench) {
+async fn both_streams_are_kept_apart(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = "i=0; while [ $i -lt 500 ]; do echo out; echo err >&2; i=$((i+1)); done";
     let mut execution = provider.exec(&id, Command::shell(line, &[])).await.expect("a command");
@@ -128,7 +128,7 @@ async fn both_streams_are_kept_apart(bench: Bench) {
 }
 
 /// One line of 100 MB, without an end.
-async fn a_long_line_is_streamed(bench: Bench) {
+async fn a_long_line_is_streamed(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     let line = "head -c 100000000 /dev/zero | tr '\\0' x";
     let mut execution = provider.exec(&id, Command::shell(line, &[])).await.expect("a command");
@@ -144,7 +144,7 @@ async fn a_long_line_is_streamed(bench: Bench) {
     assert!((1..2 << 20).contains(&logged), "{logged} bytes are kept of it");
 }
 
-async fn the_log_has_the_last_lines(bench: Bench) {
+async fn the_log_has_the_last_lines(bench: &mut Bench) {
     let (provider, id) = (bench.provider(), bench.spawn().await);
     assert!(provider.console_log(&id, 0).await.expect("a log").is_empty());
     sh(provider, &id, "i=0; while [ $i -lt 50 ]; do echo line-$i; i=$((i+1)); done").await;
