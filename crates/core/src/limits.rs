@@ -63,6 +63,10 @@ pub const MAX_ATTEMPTS_MAX: u32 = 1_000;
 pub const LEASE_TTL_MS_DEFAULT: DurationMs = 60_000;
 pub const LEASE_TTL_MS_MIN: DurationMs = 1_000;
 pub const LEASE_TTL_MS_MAX: DurationMs = 3_600_000;
+/// In a strict queue, the time between the end of a lease and the moment at which everything the attempt started is
+/// taken for dead. A supervisor kills at its own deadline, which is no later than the lease; the rest allows for clocks
+/// that run at different rates and for a machine that is busy.
+pub const STRICT_KILL_MS: DurationMs = 10_000;
 /// The default heartbeat interval is a third of the lease.
 pub const HEARTBEATS_PER_LEASE: DurationMs = 3;
 

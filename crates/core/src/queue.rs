@@ -23,6 +23,9 @@ pub struct QueueSettings {
     pub heartbeat_ms: Option<DurationMs>,
     /// Failed tasks are kept out of the dead letters.
     pub no_dead_letter: bool,
+    /// A lost attempt is dead before another one is granted. Only workers that kill an attempt when its lease expires
+    /// are granted its tasks.
+    pub strict: bool,
     /// Its tasks are pushed to a worker's address instead of being claimed.
     pub push: Option<Arc<Push>>,
 }
@@ -75,6 +78,12 @@ impl QueueSettings {
             (Some(own), Some(push)) => Some(own.min(push)),
             (own, push) => own.or(push),
         }
+    }
+
+    /// When everything that a lost attempt started is dead: its lease is over, and its worker, or the supervisor of its
+    /// sandbox, has had time to kill it. `None` if the queue does not wait for that.
+    pub fn dead_at(&self, lease_expires_at: Timestamp) -> Option<Timestamp> {
+        self.strict.then(|| lease_expires_at.plus(limits::STRICT_KILL_MS))
     }
 
     /// How fast tasks may be granted: the slower of the rates of the queue and of its worker.
@@ -185,9 +194,11 @@ impl Queue {
         }
     }
 
-    /// Whether this claimer may be granted its tasks: a queue that pushes cannot be claimed from.
+    /// Whether this claimer may be granted its tasks: a queue that pushes cannot be claimed from, and a strict one only
+    /// by a worker that kills what it loses.
     pub fn serves(&self, claimer: &Claimer) -> bool {
         self.settings.push.is_some() == claimer.is_delivery()
+            && (!self.settings.strict || claimer.worker.as_ref().is_some_and(|worker| worker.kills_on_expiry))
     }
 
     /// Whether it accepts tasks of this tenant.
@@ -343,6 +354,12 @@ mod tests {
         let (pushed, pulled) = (queue(settings.clone()), queue(QueueSettings::default()));
         assert!(pushed.serves(&Claimer::delivery(seed)) && !pushed.serves(&worker));
         assert!(!pulled.serves(&Claimer::delivery(seed)) && pulled.serves(&worker));
+
+        let strict = Queue { settings: QueueSettings { strict: true, ..QueueSettings::default() }, ..pulled };
+        assert!(!strict.serves(&worker), "it promised nothing");
+        let mut killer = worker;
+        killer.worker.as_mut().unwrap().kills_on_expiry = true;
+        assert!(strict.serves(&killer));
         // The tighter limit of queue and push holds.
         assert_eq!((settings.slots(), settings.pace()), (Some(2), Some(Rate { per_second: 0.5, burst: 1.0 })));
         let own = QueueSettings { max_running: Some(1), rate: Some(Rate { per_second: 0.1, burst: 3.0 }), ..settings };

@@ -27,11 +27,13 @@ pub struct Claimant {
     pub incarnation: Option<Arc<str>>,
     /// The same claim sent again while its leases are live returns the same jobs.
     pub claim_id: Option<Arc<str>>,
+    /// The worker promises that everything an attempt started is dead when its lease expires.
+    pub kills_on_expiry: bool,
 }
 
 impl Claimer {
     pub const fn worker(id: WorkerId, seed: Seed) -> Self {
-        Self { worker: Some(Claimant { id, incarnation: None, claim_id: None }), seed }
+        Self { worker: Some(Claimant { id, incarnation: None, claim_id: None, kills_on_expiry: false }), seed }
     }
 
     /// Claims tasks that the control plane pushes.
@@ -422,7 +424,12 @@ mod tests {
     #[test]
     fn the_same_claim_sent_again_gets_the_same_grant_while_its_lease_lives() {
         let named = |worker: &str, claim_id: &str, seed| {
-            let claimant = Claimant { id: worker.into(), incarnation: None, claim_id: Some(claim_id.into()) };
+            let claimant = Claimant {
+                id: worker.into(),
+                incarnation: None,
+                claim_id: Some(claim_id.into()),
+                kills_on_expiry: false,
+            };
             Claimer { worker: Some(claimant), ..claimer(seed) }
         };
         let held = place(&claim_at(Place::Ready(ready()), named("w", "c1", 1), None, &queue(), 1_000)).clone();

@@ -71,7 +71,12 @@ pub fn end_attempt(
     };
     let failure = Failure::new(reason.as_str(), &message, None, None);
     let closed = close(running, AttemptState::Failed, reason, Some(failure), ctx.now);
-    after_failure(id, running, closed, queue, ctx)
+    let next = Next::after(id, running, &closed, ctx.now);
+    let next = match queue.dead_at(running.lease.expires_at) {
+        Some(dead_at) => next.no_earlier(dead_at, running),
+        None => next,
+    };
+    next.change(id, running, closed, queue, ctx)
 }
 
 /// Moves a task on after an attempt that did not succeed.
@@ -112,6 +117,15 @@ impl Next {
         let timed_out = closed.reason == Reason::Timeout || failure.is_some_and(Failure::is_timeout);
         let due = now.plus(spec.retry().backoff_ms(id, running.attempt, timed_out));
         if spec.is_past_deadline(due) { Self::Fail(FailReason::DeadlineExceeded) } else { Self::Retry(due) }
+    }
+
+    /// Puts a retry off until then. A retry that would come after the task's deadline is a failure.
+    fn no_earlier(self, earliest: Timestamp, running: &Running) -> Self {
+        match self {
+            Self::Retry(_) if running.carry.spec.is_past_deadline(earliest) => Self::Fail(FailReason::DeadlineExceeded),
+            Self::Retry(due) => Self::Retry(due.max(earliest)),
+            other => other,
+        }
     }
 
     /// The answer to the holder, if its report led here.

@@ -98,6 +98,7 @@ mod tests {
         at, granted, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
         to_finished, with_ctx, with_grace,
     };
+    use crate::limits;
     use crate::task::{CancelRequest, Carry, Spec, State};
 
     fn reap(place: Place, now: i64) -> Decision {
@@ -227,6 +228,31 @@ mod tests {
             assert_eq!((finished.end, finished.cancel_reason.as_deref()), (End::Canceled, Some("stop")));
             assert_eq!((last(&decision).reason, finished.dead_lettered_at), (reason, None));
         }
+    }
+
+    #[test]
+    fn a_strict_queue_grants_again_only_when_the_lost_attempt_is_dead() {
+        let strict = QueueSettings { strict: true, ..settings() };
+        let reap = |held: Running, now| with_ctx(now, |ctx| decide(&task(Place::Running(held)), &strict, ctx));
+        let due = |decision: &Decision| match place(decision) {
+            Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.at,
+            other => panic!("not queued again: {other:?}"),
+        };
+        // The lease ends at 60 s. Without the rule it would be ready at once.
+        let lost = reap(running_with(no_backoff()), 60_000);
+        assert_eq!(due(&lost), at(60_000 + limits::STRICT_KILL_MS));
+        // A timed-out attempt still has a lease; it is dead after that has ended, not after the timeout.
+        let timeout = Spec { timeout_ms: Some(5_000), ..no_backoff() };
+        let held =
+            Running { lease: lease::Lease { expires_at: at(40_000), ..running().lease }, ..running_with(timeout) };
+        assert_eq!(due(&reap(held, 5_000)), at(40_000 + limits::STRICT_KILL_MS));
+        // Found late, it has been dead for a while.
+        let late = reap(running_with(no_backoff()), 90_000);
+        assert!(matches!(place(&late), Place::Ready(_)));
+        // A retry after the deadline is none.
+        let deadline = Spec { deadline: Some(at(65_000)), ..no_backoff() };
+        let missed = reap(running_with(deadline), 60_000);
+        assert_eq!(to_finished(&missed).reason, Some(FailReason::DeadlineExceeded));
     }
 
     #[test]

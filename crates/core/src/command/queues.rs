@@ -36,6 +36,7 @@ pub struct QueueChange {
     pub lease_ttl_ms: Option<Option<DurationMs>>,
     pub heartbeat_ms: Option<Option<DurationMs>>,
     pub no_dead_letter: Option<bool>,
+    pub strict: Option<bool>,
     pub transport: Option<Transport>,
     pub push: Option<Option<Arc<Push>>>,
 }
@@ -43,7 +44,7 @@ pub struct QueueChange {
 impl QueueChange {
     /// The settings with the change in them.
     pub fn applied(&self, settings: &QueueSettings) -> QueueSettings {
-        let QueueSettings { max_running, rate, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter, push } =
+        let QueueSettings { max_running, rate, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter, strict, push } =
             settings.clone();
         QueueSettings {
             max_running: self.max_running.unwrap_or(max_running),
@@ -52,6 +53,7 @@ impl QueueChange {
             lease_ttl_ms: self.lease_ttl_ms.unwrap_or(lease_ttl_ms),
             heartbeat_ms: self.heartbeat_ms.unwrap_or(heartbeat_ms),
             no_dead_letter: self.no_dead_letter.unwrap_or(no_dead_letter),
+            strict: self.strict.unwrap_or(strict),
             push: self.push.clone().unwrap_or(push),
         }
     }
@@ -235,6 +237,7 @@ mod tests {
             lease_ttl_ms: Some(10_000),
             heartbeat_ms: Some(1_000),
             no_dead_letter: true,
+            strict: true,
             push: None,
         };
         let mut used = set(&queue(), &settings, Some(Transport::Redis));

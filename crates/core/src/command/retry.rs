@@ -7,6 +7,7 @@ use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::queue::QueueSettings;
 use crate::task::{Body, Carry, End, Finished, Place, Waiting};
+use crate::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
@@ -62,16 +63,23 @@ pub fn again(
     let waiting = Waiting {
         queue: finished.queue,
         priority: body.priority,
-        at: ctx.now,
+        at: dead_at(finished, queue).map_or(ctx.now, |dead_at| dead_at.max(ctx.now)),
         fair: queue.fairness_key.as_ref().map(|key| body.fairness_value(key)),
         message: ctx.numbers.take(),
         attempt: finished.attempt,
         fence: finished.fence,
         carry,
     };
-    let mut change = Change::to(Place::Ready(waiting)).with_fact(body.id, kind, None).with_wake(body.id);
+    let mut change = Change::to(waiting.at_its_place(ctx.now)).with_fact(body.id, kind, None).with_wake(body.id);
     change.attempts.extend(moved.map(|moved| AttemptChange::Put(Box::new(moved))));
     (change, max_attempts)
+}
+
+/// When the last attempt of a strict queue is dead, unless its holder reported its end. The lease itself is gone by now;
+/// it lasted no longer than its full time from the moment the attempt ended.
+fn dead_at(finished: &Finished, queue: &QueueSettings) -> Option<Timestamp> {
+    let last = finished.carry.last.as_ref().filter(|last| last.receipt.is_none())?;
+    queue.dead_at(last.ended_at.plus(finished.carry.spec.lease_ttl_ms(queue)))
 }
 
 #[cfg(test)]
@@ -116,6 +124,26 @@ mod tests {
         assert_eq!(change.outbox, [Wake { task: id(), queue: running().queue, message: 1_000 }]);
         assert!(matches!(&change.attempts[..], [AttemptChange::Put(moved)] if moved.number == 1));
         assert_eq!(change.facts[0].kind, FactKind::Retried);
+    }
+
+    #[test]
+    fn in_a_strict_queue_a_lost_attempt_is_dead_before_the_retry() {
+        let strict = QueueSettings { strict: true, ..settings() };
+        let again = |place| {
+            let command = Retry { task: id(), reach: Reach::All };
+            with_ctx(70_000, |ctx| decide(&whole_task(place, one_attempt()), &command, &strict, ctx))
+        };
+        let due = |decision: Decision| match decision.change.unwrap().place {
+            Place::Scheduled(waiting) | Place::Ready(waiting) => waiting.at,
+            other => panic!("not queued again: {other:?}"),
+        };
+        // Nobody reported the end at 60 s, and a lease lasts 60 s.
+        assert_eq!(due(again(swept(one_attempt()).place)), at(120_000 + crate::limits::STRICT_KILL_MS));
+        // Canceled at 1 s, while its holder still ran: dead at 71 s.
+        assert_eq!(due(again(canceled())), at(61_000 + crate::limits::STRICT_KILL_MS));
+        // The holder itself reported the failure.
+        let reported = reported(Place::Running(running_with(one_attempt())), 1, &failed("BROKE"), 2_000);
+        assert_eq!(due(again(reported.change.unwrap().place)), at(70_000));
     }
 
     #[test]

@@ -2,7 +2,12 @@ use super::*;
 
 fn named(worker: &str, claim_id: &str, seed: u8) -> Command {
     let claimer = Claimer {
-        worker: Some(Claimant { id: worker.into(), incarnation: None, claim_id: Some(claim_id.into()) }),
+        worker: Some(Claimant {
+            id: worker.into(),
+            incarnation: None,
+            claim_id: Some(claim_id.into()),
+            kills_on_expiry: false,
+        }),
         ..claimer(seed)
     };
     Command::Claim(Claim { claimer, queues: vec!["q".into()], max_jobs: 1 })

@@ -515,6 +515,7 @@ impl State {
                     id: worker_name(worker),
                     incarnation: config.hello.then(|| boot_name(boot)),
                     claim_id: Some(format!("c{claim}").into()),
+                    kills_on_expiry: false,
                 };
                 let claimer = Claimer { worker: Some(claimant), seed: seed(self.audit.grants.len() as u8) };
                 if config.named {
