@@ -26,6 +26,10 @@ pub struct ClaimRequest {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_id: Option<String>,
+    /// The worker promises that everything an attempt started is dead when its lease expires. Queues with `strict` are
+    /// granted to such workers only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kills_on_expiry: bool,
     /// Claims that very job.
     #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -337,6 +341,10 @@ pub struct ExchangeClaim {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_id: Option<String>,
+    /// The worker promises that everything an attempt started is dead when its lease expires. Queues with `strict` are
+    /// granted to such workers only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kills_on_expiry: bool,
 }
 
 /// One item's answer in an exchange: the body of the single endpoint, and `http_status` when refused.

@@ -50,9 +50,11 @@ pub enum Why {
         last_seen_at: Option<Timestamp>,
         since: Timestamp,
     },
-    /// Ready, with a free slot and workers that ask: they are busy with tasks before it.
+    /// Ready, with a free slot and workers that ask: they are busy with tasks before it, or a strict queue does not serve
+    /// them.
     NoFreeWorker {
         since: Timestamp,
+        strict: bool,
     },
     Running {
         since: Timestamp,
@@ -132,7 +134,7 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
             why.push(Why::NoWorker { last_seen_at: around.worker_seen_at, since });
         }
         if why.is_empty() {
-            why.push(Why::NoFreeWorker { since });
+            why.push(Why::NoFreeWorker { since, strict: queue.settings.strict });
         }
     }
     why

@@ -307,6 +307,7 @@ pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
         lease_ttl_ms: wire.lease_ttl_seconds.map(|s| lease_ttl(s, "lease_ttl_seconds".to_owned())).transpose()?,
         heartbeat_ms: heartbeat(wire.heartbeat_interval_seconds, wire.lease_ttl_seconds, At(None))?,
         no_dead_letter: wire.dead_letter == Some(false),
+        strict: wire.strict == Some(true),
         push: None,
     })
 }
@@ -329,6 +330,7 @@ pub fn queue_change(wire: &WireChange, current: &QueueSettings) -> Result<QueueC
         lease_ttl_ms: wire.lease_ttl_seconds.map(|_| checked.lease_ttl_ms),
         heartbeat_ms: wire.heartbeat_interval_seconds.map(|_| checked.heartbeat_ms),
         no_dead_letter: wire.dead_letter.map(|dead_letter| dead_letter == Some(false)),
+        strict: wire.strict.map(|strict| strict == Some(true)),
         ..QueueChange::default()
     })
 }

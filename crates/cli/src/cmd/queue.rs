@@ -122,6 +122,12 @@ struct Settings {
     /// Keep tasks that fail for good as dead letters
     #[arg(long, conflicts_with = "no_dead_letter")]
     dead_letter: bool,
+    /// Grant a lost task again only when its former attempt is known to be dead; needs workers with sandboxes
+    #[arg(long)]
+    strict: bool,
+    /// Grant a lost task again as soon as its lease has expired
+    #[arg(long, conflicts_with = "strict")]
+    no_strict: bool,
     /// Transport of wake-ups: embedded, redis or sqs [default: as it is]
     #[arg(long, value_name = "NAME")]
     transport: Option<String>,
@@ -138,6 +144,7 @@ impl Settings {
             lease_ttl_seconds: self.lease_ttl.map(|named| named.0),
             heartbeat_interval_seconds: self.heartbeat.map(|named| named.0),
             dead_letter: (self.no_dead_letter || self.dead_letter).then_some(Some(self.dead_letter)),
+            strict: (self.strict || self.no_strict).then_some(Some(self.strict)),
             transport: self.transport,
             push: self.push.block(),
         }
@@ -153,6 +160,7 @@ fn whole(change: QueueChange) -> QueueSettings {
         lease_ttl_seconds: change.lease_ttl_seconds.flatten(),
         heartbeat_interval_seconds: change.heartbeat_interval_seconds.flatten(),
         dead_letter: change.dead_letter.flatten(),
+        strict: change.strict.flatten(),
         transport: change.transport,
         push: change.push,
     }
@@ -376,6 +384,7 @@ fn limits(queue: &Queue) -> Option<String> {
         queue.lease_ttl_seconds.map(|ttl| format!("lease {ttl}s")),
         queue.heartbeat_interval_seconds.map(|interval| format!("heartbeat {interval}s")),
         (!queue.dead_letter).then(|| "no dead letters".to_owned()),
+        queue.strict.then(|| "strict".to_owned()),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))

@@ -89,7 +89,12 @@ impl Beat {
     }
 
     fn deadline(&self) -> Instant {
-        self.renewed_at + self.ttl + self.tolerance
+        self.lease_end() + self.tolerance
+    }
+
+    /// Until then the lease is certain to be ours, by the local clock.
+    pub(crate) fn lease_end(&self) -> Instant {
+        self.renewed_at + self.ttl
     }
 
     pub(crate) fn next_at(&self) -> Instant {

@@ -156,6 +156,17 @@ impl Worker {
         self
     }
 
+    /// Promises the server that everything an attempt started is dead when its lease expires, so that queues with
+    /// `strict` grant their tasks to this worker. Sets the [`outage_tolerance`](Self::outage_tolerance) to zero.
+    ///
+    /// The promise is the caller's to keep, also if this process is killed: run handlers in something with a supervisor of
+    /// its own that ends them at [`TaskContext::lease_end`].
+    pub fn kills_on_expiry(mut self) -> Self {
+        self.options.kills_on_expiry = true;
+        self.options.outage_tolerance = Duration::ZERO;
+        self
+    }
+
     /// Runs tasks of the operator `name` with `handler`.
     pub fn operator<F, Fut, T>(mut self, name: impl Into<String>, handler: F) -> Self
     where
@@ -208,6 +219,7 @@ impl Worker {
             roots: self.roots.load().map_err(WorkerError::Setup)?,
             worker_id: self.name.unwrap_or_else(id::worker_id),
             incarnation: id::ulid(),
+            kills_on_expiry: self.options.kills_on_expiry,
         };
         Ok((identity, self.options))
     }
@@ -222,6 +234,7 @@ impl Default for Options {
             drain_timeout: Duration::from_secs(30),
             stop_grace: Duration::from_secs(5),
             outage_tolerance: OUTAGE_TOLERANCE,
+            kills_on_expiry: false,
             wake_by: WakeBy::Pull,
             handlers: HashMap::new(),
         }

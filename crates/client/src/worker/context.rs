@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -177,6 +178,22 @@ impl TaskContext {
 
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         self.lease.reason()
+    }
+
+    /// When the lease ends by the local clock, unless it is renewed: no other worker is granted the task before.
+    ///
+    /// The time is counted from when the request was sent that obtained or renewed the lease, so it is never later than the
+    /// server's.
+    pub fn lease_end(&self) -> Instant {
+        self.lease.lease_end()
+    }
+
+    /// Waits until the lease ends later than `end`, and returns when it does. `None` if the lease is over.
+    ///
+    /// With [`lease_end`](Self::lease_end) it keeps a deadline up to date that is enforced elsewhere, for example by the
+    /// supervisor of a sandbox.
+    pub async fn lease_renewed(&self, end: Instant) -> Option<Instant> {
+        self.lease.renewed(end).await
     }
 
     /// Runs `hook` when the lease is lost, or the worker gives the handler up at the end of its shutdown.

@@ -255,6 +255,17 @@ impl Lease {
         self.until(|beat| beat.is_confirmed()).await;
     }
 
+    pub(crate) fn lease_end(&self) -> Instant {
+        self.state().beat.lease_end()
+    }
+
+    /// Waits until the lease ends later than `end`, and returns when. `None` if the lease is over.
+    pub(crate) async fn renewed(&self, end: Instant) -> Option<Instant> {
+        self.until(|beat| beat.lease_end() > end).await;
+        let state = self.state();
+        (state.phase == Phase::Held).then(|| state.beat.lease_end())
+    }
+
     /// Asks for a heartbeat now if a checkpoint is still untold.
     pub(crate) fn begin_flush(&self) -> bool {
         let mut state = self.state();

@@ -31,6 +31,7 @@ pub(crate) struct Identity {
     pub(crate) roots: Option<Vec<Certificate>>,
     pub(crate) worker_id: String,
     pub(crate) incarnation: String,
+    pub(crate) kills_on_expiry: bool,
 }
 
 /// A set of connections. Each tokio runtime needs its own.
@@ -84,6 +85,7 @@ impl Link {
         ClaimRequest {
             worker_id: self.identity.worker_id.clone(),
             incarnation: Some(self.identity.incarnation.clone()),
+            kills_on_expiry: self.identity.kills_on_expiry,
             ..ClaimRequest::default()
         }
     }

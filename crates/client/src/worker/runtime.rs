@@ -42,6 +42,7 @@ pub(crate) struct Options {
     pub(crate) drain_timeout: Duration,
     pub(crate) stop_grace: Duration,
     pub(crate) outage_tolerance: Duration,
+    pub(crate) kills_on_expiry: bool,
     pub(crate) wake_by: WakeBy,
     pub(crate) handlers: HashMap<String, Handler>,
 }
@@ -261,6 +262,7 @@ impl Runtime {
             max_jobs,
             max_wait_ms: i64::try_from(wait.as_millis()).ok(),
             claim_id: Some(id::claim_id()),
+            kills_on_expiry: self.options.kills_on_expiry,
         };
         Some(Claim { wanted, sent_at: Instant::now() })
     }

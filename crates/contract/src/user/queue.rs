@@ -23,6 +23,10 @@ pub struct QueueSettings {
     /// Default true. If false, a task that fails for good does not become a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<bool>,
+    /// Default false. If true, only workers that kill an attempt when its lease expires are granted tasks, and a task
+    /// whose worker was lost is granted again only when that attempt is known to be dead. Not for queues that push.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
     /// What carries the wake-ups: `embedded`, `redis` or `sqs`. Absent: as it is, and for a new queue as the control plane
     /// is set up.
     #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
@@ -59,6 +63,9 @@ pub struct QueueChange {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<bool>))]
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub dead_letter: Option<Option<bool>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<bool>))]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub strict: Option<Option<bool>>,
     #[cfg_attr(feature = "openapi", schema(pattern = "^(embedded|redis|sqs)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
@@ -157,6 +164,9 @@ pub struct Queue {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_interval_seconds: Option<u64>,
     pub dead_letter: bool,
+    /// Whether a lost attempt is known to be dead before another one is granted.
+    #[serde(default)]
+    pub strict: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<QueuePush>,
     pub counts: QueueCounts,

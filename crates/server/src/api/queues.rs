@@ -123,7 +123,8 @@ pub async fn set(
         let (reach, keep_push) = (caller.tenant_reach(), settings.push.is_none());
         let asked = settings.transport.as_deref();
         let (transport, push) = way(&app, &queue, current.as_ref(), asked, &settings.push, &reach).await?;
-        let settings = CoreSettings { push: push.flatten(), ..validate::queue_settings(&settings)? };
+        let settings = CoreSettings { push: push.clone().flatten(), ..validate::queue_settings(&settings)? };
+        refuse_strict_push(settings.strict, pushes(&push, current.as_ref()))?;
         app.engine.set_queue(SetQueue { queue, settings, transport, keep_push, reach }).await??;
         stats(&app, &caller, &name).await?.as_ref().map(render::queue).ok_or(Fault::Internal)
     };
@@ -150,6 +151,8 @@ pub async fn change(
         let asked = wire.transport.as_deref();
         let (transport, push) = way(&app, &queue, Some(&current), asked, &wire.push, &reach).await?;
         let change = validate::queue_change(&wire, &current.queue.settings)?;
+        let strict = change.strict.unwrap_or(current.queue.settings.strict);
+        refuse_strict_push(strict, pushes(&push, Some(&current)))?;
         let change = CoreChange { transport, push, ..change };
         app.engine.patch_queue(PatchQueue { queue, change, reach }).await??;
         found(&app, &caller, &name).await.as_ref().map(render::queue).map_err(Clone::clone)
@@ -176,15 +179,30 @@ async fn way(
             Some(Some(Arc::new(push::block(wire, targets.as_deref(), reach).await?)))
         }
     };
-    let pushes = match &push {
-        None => current.is_some_and(|stats| stats.queue.settings.push.is_some()),
-        Some(push) => push.is_some(),
-    };
-    if pushes && transport.is_some_and(Transport::is_external) {
+    if pushes(&push, current) && transport.is_some_and(Transport::is_external) {
         let message = "a push queue has no transport: omit it, or remove the push block";
         return Err(Fault::invalid("transport", message));
     }
     Ok((transport, push))
+}
+
+/// Whether the queue pushes once this is set.
+fn pushes(push: &Option<Option<Arc<Push>>>, current: Option<&QueueStats>) -> bool {
+    match push {
+        None => current.is_some_and(|stats| stats.queue.settings.push.is_some()),
+        Some(push) => push.is_some(),
+    }
+}
+
+/// A pushed task runs where nothing is known about what happens to a lost attempt.
+fn refuse_strict_push(strict: bool, pushes: bool) -> Result<(), Fault> {
+    if strict && pushes {
+        return Err(Fault::invalid(
+            "strict",
+            "a queue that pushes cannot be strict: remove the push block or `strict`",
+        ));
+    }
+    Ok(())
 }
 
 /// Stop grants of a queue; running work continues

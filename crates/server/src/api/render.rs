@@ -232,8 +232,13 @@ pub fn why(why: &Why) -> WhyReason {
             };
             (message, Some(*since), detail)
         }
-        Why::NoFreeWorker { since } => {
+        Why::NoFreeWorker { since, strict: false } => {
             ("workers ask for this queue but are busy with earlier tasks".to_owned(), Some(*since), None)
+        }
+        Why::NoFreeWorker { since, strict: true } => {
+            let message = "workers ask for this queue but are busy with earlier tasks, or do not run tasks in \
+                           sandboxes, which this queue requires (strict)";
+            (message.to_owned(), Some(*since), None)
         }
         Why::Running { since, cancel_requested: true } => ("running; asked to stop".to_owned(), Some(*since), None),
         Why::Running { since, .. } => ("running".to_owned(), Some(*since), None),
@@ -258,6 +263,7 @@ pub fn queue(stats: &QueueStats) -> user::Queue {
         lease_ttl_seconds: settings.lease_ttl_ms.map(whole_seconds),
         heartbeat_interval_seconds: settings.heartbeat_ms.map(whole_seconds),
         dead_letter: !settings.no_dead_letter,
+        strict: settings.strict,
         push: settings.push.as_deref().map(crate::push::shown),
         counts: counts(&stats.counts),
         oldest_ready_at: stats.oldest_ready_at.map(time),

@@ -254,6 +254,7 @@ pub fn queue(row: &Row) -> Result<Queue> {
             lease_ttl_ms: row.try_get(7)?,
             heartbeat_ms: row.try_get(8)?,
             no_dead_letter: row.try_get(9)?,
+            strict: row.try_get(16)?,
             push: codec::decode_push(row.try_get(15)?, row.try_get(0)?),
         },
         bucket: Bucket { level: tokens.zip(time_if(row, 11)?) },

@@ -219,5 +219,6 @@ fn queue_columns(queue: &Queue) -> Columns<'static> {
         Box::new(queue.fair_cursor.as_deref().map(ToOwned::to_owned)),
         Box::new(codec::transport(queue.transport)),
         Box::new(codec::encode_push(queue)),
+        Box::new(settings.strict),
     ]
 }

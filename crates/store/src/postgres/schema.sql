@@ -26,6 +26,7 @@ CREATE TABLE queues (
     transport      text CHECK (transport IN ('redis', 'sqs')),
     -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
     push           text,
+    strict         boolean NOT NULL DEFAULT false,
     CHECK ((rate IS NULL) = (burst IS NULL)),
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 );

@@ -499,6 +499,7 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
         lease_ttl_ms: cells.get()?,
         heartbeat_ms: cells.get()?,
         no_dead_letter: cells.get()?,
+        strict: false,
         push: None,
     };
     let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
@@ -506,6 +507,7 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
     let transport = cells.get::<Option<String>>()?;
     let transport = transport.as_deref().and_then(Transport::parse).unwrap_or_default();
     settings.push = codec::decode_push(cells.get::<Option<String>>()?.as_deref(), id.0);
+    settings.strict = cells.get()?;
     Ok(Queue { id, name, tenant, paused, transport, settings, bucket: Bucket { level }, fair_cursor })
 }
 
@@ -526,6 +528,7 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
         queue.fair_cursor,
         codec::transport(queue.transport),
         codec::encode_push(queue),
+        settings.strict,
     ])?;
     Ok(())
 }

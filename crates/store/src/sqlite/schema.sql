@@ -29,6 +29,7 @@ CREATE TABLE queues (
     transport      TEXT CHECK (transport IN ('redis', 'sqs')),
     -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
     push           TEXT,
+    strict         INTEGER NOT NULL DEFAULT 0 CHECK (strict IN (0, 1)),
     CHECK ((rate IS NULL) = (burst IS NULL)),
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 ) STRICT;

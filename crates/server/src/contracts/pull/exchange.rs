@@ -70,7 +70,9 @@ async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> R
     let claim = request.claim.as_ref();
     let claim_id = claim.and_then(|claim| claim.claim_id.as_deref());
     let asked = claim.map(check_claim).transpose()?;
-    let claimer = pull::claimer(app, worker, &request.worker_id, claim_id, request.incarnation.as_deref())?;
+    let kills_on_expiry = claim.is_some_and(|claim| claim.kills_on_expiry);
+    let incarnation = request.incarnation.as_deref();
+    let claimer = pull::claimer(app, worker, &request.worker_id, claim_id, incarnation, kills_on_expiry)?;
     pull::hello(app, &claimer).await?;
     Ok(Exchange {
         complete,

@@ -76,8 +76,14 @@ pub async fn claim(
 ) -> Response {
     let answer = async {
         let request: ClaimRequest = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
-        let claimer =
-            claimer(&app, &worker, &request.worker_id, request.claim_id.as_deref(), request.incarnation.as_deref());
+        let claimer = claimer(
+            &app,
+            &worker,
+            &request.worker_id,
+            request.claim_id.as_deref(),
+            request.incarnation.as_deref(),
+            request.kills_on_expiry,
+        );
         match &request.job_id {
             Some(job_id) => {
                 let task = TaskId::parse(job_id).map_err(|e| Fault::invalid("job_id", &e.to_string()))?;
@@ -114,11 +120,12 @@ pub fn claimer(
     worker_id: &str,
     claim_id: Option<&str>,
     incarnation: Option<&str>,
+    kills_on_expiry: bool,
 ) -> Result<Claimer, Fault> {
     let claim_id = claim_id.map(|text| validate::text_of(text, "claim_id", limits::CLAIM_ID_BYTES)).transpose()?;
     let incarnation =
         incarnation.map(|text| validate::text_of(text, "incarnation", limits::INCARNATION_BYTES)).transpose()?;
-    let claimant = Claimant { id: speaks_as(app, worker, worker_id)?, incarnation, claim_id };
+    let claimant = Claimant { id: speaks_as(app, worker, worker_id)?, incarnation, claim_id, kills_on_expiry };
     Ok(Claimer { worker: Some(claimant), seed: random_seed() })
 }
 

@@ -26,6 +26,7 @@ crate::on_both_stores!(
     a_paused_queue_grants_nothing_and_lets_running_work_go_on,
     settings_come_back_as_they_were_set,
     a_new_setting_holds_for_the_next_report,
+    a_strict_queue_serves_workers_that_kill_and_waits_for_the_death_of_a_lost_attempt,
 );
 
 fn slots(max_running: u32) -> QueueSettings {
@@ -271,6 +272,7 @@ async fn settings_come_back_as_they_were_set(t: &Fixture) {
         lease_ttl_ms: Some(12_000),
         heartbeat_ms: Some(3_000),
         no_dead_letter: true,
+        strict: false,
         push: None,
     };
     t.set_queue("q", settings.clone()).await;
@@ -282,4 +284,31 @@ async fn settings_come_back_as_they_were_set(t: &Fixture) {
     assert_eq!(t.queue("q").await.counts.dead_lettered, 0);
     let view = t.store.queue(grant.queue).await.unwrap().unwrap();
     assert_eq!((view.queue.settings, view.running), (settings, 0));
+}
+
+async fn a_strict_queue_serves_workers_that_kill_and_waits_for_the_death_of_a_lost_attempt(t: &Fixture) {
+    let strict = QueueSettings { strict: true, ..QueueSettings::default() };
+    t.set_queue("q", strict.clone()).await;
+    assert_eq!(t.queue("q").await.queue.settings, strict);
+    let task = t.put(NewTask { spec: make::attempts(3), ..t.task("q").await }).await;
+    assert_eq!(t.claim(&["q"], 1).await, [], "the worker promised nothing");
+    let Ok(Answer::NotGranted(not)) = t.run(make::claim_task("w", task)).await else { panic!("granted") };
+    assert_eq!(not.reason, NotGrantedReason::NotDue);
+
+    let claim = || {
+        let mut claim = make::claim("w", &["q"], 1);
+        claim.claimer.worker.as_mut().unwrap().kills_on_expiry = true;
+        claim
+    };
+    let first = t.claimed(claim()).await.grants.remove(0);
+    t.clock.advance(60_000);
+    assert_eq!(t.reap().await, 1);
+    // A task without that would have been ready at once; back-off is off here.
+    let Place::Scheduled(waiting) = t.view(task).await.place else { panic!("it waits") };
+    assert_eq!(waiting.at, after_start(60_000 + tenure_core::limits::STRICT_KILL_MS));
+    assert_eq!(t.claimed(claim()).await.grants, []);
+    t.clock.advance(tenure_core::limits::STRICT_KILL_MS);
+    t.promote().await;
+    let second = t.claimed(claim()).await.grants.remove(0);
+    assert!(second.fence > first.fence);
 }

@@ -214,14 +214,16 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             Arc::new(Push { concurrency, rate_per_second, ..Push::to("https://worker.example/d".into()) })
         })
     });
-    (option::of(0..4_u32), option::weighted(0.3, rate), option::of(key), lease, any::<bool>(), push).prop_map(
-        |(max_running, rate, fairness_key, lease_ttl_ms, no_dead_letter, push)| QueueSettings {
+    let strict = any::<u8>().prop_map(|drawn| drawn < 50);
+    (option::of(0..4_u32), option::weighted(0.3, rate), option::of(key), lease, any::<bool>(), strict, push).prop_map(
+        |(max_running, rate, fairness_key, lease_ttl_ms, no_dead_letter, strict, push)| QueueSettings {
             max_running,
             rate,
             fairness_key,
             lease_ttl_ms,
             heartbeat_ms: None,
             no_dead_letter,
+            strict,
             push,
         },
     )
@@ -432,6 +434,7 @@ impl Known {
             id: format!("w{worker}").into(),
             incarnation: incarnation.map(|incarnation| format!("0{incarnation}").into()),
             claim_id: claim_id.map(|id| format!("c{id}").into()),
+            kills_on_expiry: worker.is_multiple_of(2),
         };
         Claimer { worker: Some(claimant), seed: Seed(seed) }
     }
