@@ -117,8 +117,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     async fn stats(&self, id: &RuntimeId) -> Result<Stats>;
 
-    /// Replaces the deadlines of a sandbox. The sandbox itself holds them, so they also apply if this process ends.
+    /// Replaces the deadlines of a sandbox.
     async fn set_deadlines(&self, id: &RuntimeId, deadlines: Deadlines) -> Result<()>;
+
+    /// Whether sandboxes hold their deadlines themselves. Otherwise deadlines apply only while this process runs.
+    fn holds_deadlines(&self) -> bool {
+        false
+    }
 
     async fn freeze(&self, _id: &RuntimeId) -> Result<()> {
         Err(unsupported(self.name(), "freeze"))

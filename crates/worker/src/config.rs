@@ -34,6 +34,9 @@ pub struct WorkerConfig {
     pub drain_timeout: Duration,
     /// See [`tenure_client::Worker::outage_tolerance`].
     pub outage_tolerance: Duration,
+    /// Promises that everything a task started is dead when its lease is over, so that strict queues grant it tasks.
+    /// Every operator must run in a sandbox that holds its own deadline. Then an outage of the control plane ends tasks.
+    pub strict: bool,
     /// How it learns of work.
     pub wake_by: WakeBy,
 }
@@ -53,6 +56,7 @@ impl WorkerConfig {
             kill_grace: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             outage_tolerance: tenure_client::OUTAGE_TOLERANCE,
+            strict: false,
             wake_by: WakeBy::Pull,
         }
     }

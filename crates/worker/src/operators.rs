@@ -106,6 +106,11 @@ impl Operators {
         self.by_name.values().any(|operator| operator.sandbox().is_some())
     }
 
+    /// An operator that does not run in a sandbox, if there is one.
+    pub(crate) fn outside(&self) -> Option<&str> {
+        self.by_name.iter().find(|(_, operator)| operator.sandbox().is_none()).map(|(name, _)| name.as_str())
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(String::as_str)
     }
@@ -137,9 +142,7 @@ impl Operator {
         match self {
             Self::Command { line, sandbox } => match (sandbox, pool) {
                 (None, _) => command::run(line, tools, task).await,
-                (Some(settings), Some(pool)) => {
-                    command::run_in_sandbox(line, settings, pool, tools.kill_grace, task).await
-                }
+                (Some(settings), Some(pool)) => command::run_in_sandbox(line, settings, pool, tools, task).await,
                 // Never without one, whatever went wrong.
                 (Some(_), None) => {
                     Err(TaskError::configuration("there is no provider for the sandbox of this operator"))

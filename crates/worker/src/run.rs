@@ -16,6 +16,8 @@ const AFTER_KILL: Duration = Duration::from_secs(2);
 pub(crate) struct Tools {
     pub(crate) http: reqwest::Client,
     pub(crate) kill_grace: Duration,
+    /// Everything that a task started is dead when its lease is over.
+    pub(crate) strict: bool,
     orphans: OnceCell<OrphanGuard>,
 }
 
@@ -32,11 +34,17 @@ pub enum RunError {
     Shell(#[from] io::Error),
     #[error("operators ask for sandboxes, and there is no provider for them")]
     NoSandboxes,
+    #[error("a strict worker runs everything in sandboxes, and the operator `{0}` does not")]
+    NotInSandbox(String),
+    #[error(
+        "a strict worker needs sandboxes that end by themselves when a lease is over; those of the provider `{0}` do not"
+    )]
+    NoDeadlines(&'static str),
 }
 
 impl Tools {
-    pub(crate) fn new(kill_grace: Duration) -> Result<Self, RunError> {
-        Ok(Self { http: crate::builtin::http_client()?, kill_grace, orphans: OnceCell::new() })
+    pub(crate) fn new(kill_grace: Duration, strict: bool) -> Result<Self, RunError> {
+        Ok(Self { http: crate::builtin::http_client()?, kill_grace, strict, orphans: OnceCell::new() })
     }
 
     /// Started when first asked for: a worker without commands needs no shell.
@@ -47,7 +55,10 @@ impl Tools {
 
 /// Works until `shutdown` ends, then drains.
 pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-    let tools = Arc::new(Tools::new(config.kill_grace)?);
+    if config.strict {
+        check_strict(&config)?;
+    }
+    let tools = Arc::new(Tools::new(config.kill_grace, config.strict)?);
     if config.operators.have_commands() {
         // Better now than with the first task.
         tools.orphans().await?;
@@ -60,6 +71,9 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         .stop_grace(config.kill_grace + AFTER_KILL)
         .outage_tolerance(config.outage_tolerance)
         .wake_by(config.wake_by);
+    if config.strict {
+        worker = worker.kills_on_expiry();
+    }
     worker = match config.token {
         None => worker,
         Some(TokenSource::Text(token)) => worker.token(token),
@@ -92,4 +106,13 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
     let ended = worker.run_until(shutdown).await;
     pools.close().await;
     Ok(ended?)
+}
+
+/// Whether the promise of a strict worker can be kept.
+fn check_strict(config: &WorkerConfig) -> Result<(), RunError> {
+    if let Some(name) = config.operators.outside() {
+        return Err(RunError::NotInSandbox(name.to_owned()));
+    }
+    let provider = &config.sandboxes.as_ref().ok_or(RunError::NoSandboxes)?.provider;
+    if provider.holds_deadlines() { Ok(()) } else { Err(RunError::NoDeadlines(provider.name())) }
 }

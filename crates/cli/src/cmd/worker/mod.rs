@@ -116,6 +116,10 @@ pub struct WorkArgs {
     /// mount=/srv/data:/data:ro' [default: worker.sandbox.limits of the configuration]
     #[arg(long, value_name = "LIMITS", help_heading = "Sandboxes")]
     pub sandbox_limits: Option<String>,
+    /// Also take tasks from strict queues: every task runs in a sandbox that ends with its lease, also if this process
+    /// is gone. Needs --sandbox; built-in operators are off, and an outage of the control plane ends tasks
+    #[arg(long, help_heading = "Sandboxes")]
+    pub strict: bool,
     /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
     pub grace: Duration,
@@ -128,7 +132,7 @@ impl WorkArgs {
     /// Operators of the configuration file first, then those of the flags: a flag wins.
     /// The second part makes the sandboxes, if there are any, and has to be kept until the worker has ended.
     pub async fn config(self, server: String, config: &Config) -> anyhow::Result<(WorkerConfig, Option<Private>)> {
-        let mut operators = Operators::new().with_built_ins();
+        let mut operators = if self.strict { Operators::new() } else { Operators::new().with_built_ins() };
         for (name, command) in config.operators() {
             operators
                 .add_command(name, command)
@@ -149,6 +153,7 @@ impl WorkArgs {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let worker = WorkerConfig {
             sandboxes,
+            strict: self.strict,
             queues: self.queues,
             concurrency: self.concurrency.unwrap_or_else(cpus),
             operators,

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use tenure_client::pull::JobMetrics;
 use tenure_client::{Json, TaskContext, TaskError};
 use tenure_sandbox::{
-    Command, Control, ErrorKind, Event, Execution, Exit, FileWrite, OutputStream, Provider, RuntimeId, Signal, Stream,
-    Usage, WORKSPACE,
+    Command, Control, Deadlines, ErrorKind, Event, Execution, Exit, FileWrite, OutputStream, Provider, RuntimeId,
+    Signal, Stream, Usage, WORKSPACE,
 };
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use super::exit;
 use super::output::{self, LastBytes, RESULT_BYTES};
 use super::{STDERR_BYTES, STDOUT_BYTES};
+use crate::run::Tools;
 pub(crate) use pool::{Pool, Pools};
 pub use settings::{SandboxError, SandboxSettings, Sandboxes};
 
@@ -41,7 +42,7 @@ pub(crate) async fn run(
     line: &str,
     settings: &SandboxSettings,
     pool: &Pool,
-    kill_grace: Duration,
+    tools: &Tools,
     task: &TaskContext,
 ) -> Result<Json, TaskError> {
     let sandbox = pool.take().await.map_err(|error| failed("the sandbox was not created", &error))?;
@@ -50,6 +51,11 @@ pub(crate) async fn run(
     let file = FileWrite { path: in_workspace(PAYLOAD), mode: 0o600, content: stream(payload.clone()) };
     let id = sandbox.id();
     provider.write_file(id, file).await.map_err(|error| failed("the payload was not written", &error))?;
+    let lease_end = task.lease_end();
+    if tools.strict {
+        let set = provider.set_deadlines(id, ending_at(lease_end)).await;
+        set.map_err(|error| failed("the sandbox has no deadline", &error))?;
+    }
     let execution = provider.exec(id, command(line, &**provider, settings.timeout, task)).await;
     let execution = execution.map_err(|error| failed("the command was not started", &error))?;
 
@@ -58,7 +64,10 @@ pub(crate) async fn run(
     let on_lost = Arc::clone(&control);
     let _lost = task.on_lease_lost(move || on_lost.kill());
     let input = tokio::spawn(feed(Arc::clone(&control), payload));
-    let ended = supervise(execution, &*control, kill_grace, task).await;
+    let ended = tokio::select! {
+        ended = supervise(execution, &*control, tools.kill_grace, task) => ended,
+        never = keep_deadline(&**provider, id, lease_end, task), if tools.strict => match never {},
+    };
     input.abort();
     let outcome = match ended {
         Ended::Exited { exit, stdout, stderr } => {
@@ -73,6 +82,28 @@ pub(crate) async fn run(
     };
     sandbox.destroy().await;
     outcome
+}
+
+/// Keeps the deadline of the sandbox at the end of the lease. One that cannot be set leaves the former, which is earlier.
+async fn keep_deadline(
+    provider: &dyn Provider,
+    id: &RuntimeId,
+    mut lease_end: std::time::Instant,
+    task: &TaskContext,
+) -> std::convert::Infallible {
+    while let Some(later) = task.lease_renewed(lease_end).await {
+        lease_end = later;
+        if let Err(error) = provider.set_deadlines(id, ending_at(lease_end)).await {
+            tracing::warn!(task.id = task.task_id(), runtime.id = %id, %error, "cannot extend the deadline of a sandbox");
+        }
+    }
+    // The lease is lost. What that means for the command is decided elsewhere.
+    std::future::pending().await
+}
+
+fn ending_at(end: std::time::Instant) -> Deadlines {
+    let left = end.saturating_duration_since(std::time::Instant::now());
+    Deadlines { freeze_after: None, destroy_after: Some(left) }
 }
 
 fn in_workspace(name: &str) -> String {

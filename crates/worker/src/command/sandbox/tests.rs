@@ -14,6 +14,10 @@ use super::settings::{SandboxSettings, Sandboxes};
 
 const GRACE: Duration = Duration::from_secs(10);
 
+fn tools(kill_grace: Duration) -> crate::run::Tools {
+    crate::run::Tools::new(kill_grace, false).unwrap()
+}
+
 fn sandboxes(folder: &TempDir, warm: usize) -> Sandboxes {
     let settings = ProcessSettings { data_dir: folder.path().to_owned(), max_sandboxes: None, ignore_limits: false };
     Sandboxes { provider: Arc::new(ProcessProvider::open(settings).unwrap()), warm }
@@ -96,7 +100,7 @@ async fn a_task_reports_what_it_used_and_its_sandbox_is_gone() {
     let pool = Pools::default().pool(&SandboxSettings::default(), &sandboxes);
     let lease = TestLease::new("test", &json!({"day": 1}));
     let line = "cat; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done";
-    let result = super::run(line, &SandboxSettings::default(), &pool, GRACE, &lease.context()).await;
+    let result = super::run(line, &SandboxSettings::default(), &pool, &tools(GRACE), &lease.context()).await;
     assert_eq!(result.unwrap().value(), json!({"day": 1}));
     assert!(lease.metrics().is_some());
     assert_eq!(live(&sandboxes).await, 0);
@@ -111,7 +115,8 @@ async fn a_lost_lease_and_a_cancel_end_a_command() {
     for lose in [true, false] {
         let lease = TestLease::new("test", &());
         let task = lease.context();
-        let run = super::run("trap '' TERM; sleep 1000", &settings, &pool, Duration::from_millis(100), &task);
+        let tools = tools(Duration::from_millis(100));
+        let run = super::run("trap '' TERM; sleep 1000", &settings, &pool, &tools, &task);
         let end = async {
             until("it runs", async || live(&sandboxes).await == 1).await;
             if lose { lease.lose() } else { lease.cancel("user") }
@@ -130,7 +135,8 @@ async fn a_limit_that_is_not_enforced_is_a_failure_of_the_configuration() {
     let settings = text("memory=64m");
     let pool = Pools::default().pool(&settings, &sandboxes);
     assert_eq!(pool.take().await.unwrap_err().kind(), ErrorKind::Invalid);
-    let error = super::run("true", &settings, &pool, GRACE, &TestLease::new("test", &()).context()).await.unwrap_err();
+    let error =
+        super::run("true", &settings, &pool, &tools(GRACE), &TestLease::new("test", &()).context()).await.unwrap_err();
     assert_eq!((error.code(), error.is_retryable()), ("CONFIGURATION", false));
 }
 
