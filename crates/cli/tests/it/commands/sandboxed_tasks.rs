@@ -148,3 +148,75 @@ fn processes(word: &str) -> usize {
     let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     commands.filter(|command| command.split(|byte| *byte == 0).any(|part| part == word.as_bytes())).count()
 }
+
+#[tokio::test]
+async fn a_worker_that_cannot_keep_the_promise_of_strict_queues_does_not_start() {
+    let site = Site::new().await;
+    for (provider, operator, part) in [
+        ("process", "x=true", "those of the provider `process` do not"),
+        ("process", "echo", "the operator `echo` does not"),
+    ] {
+        let file = site.home.path().join("tenure.yaml");
+        std::fs::write(&file, format!("worker:\n  sandbox:\n    provider: {provider}\n")).unwrap();
+        let args = ["worker", "--strict", "--sandbox", "--operator", operator, "--config", file.to_str().unwrap()];
+        let output = site.run(&args).await;
+        assert_ne!(code(&output), 0, "{output:?}");
+        assert!(output.stderr.contains(part), "{}", output.stderr);
+    }
+}
+
+/// The worker stands still while its lease ends: only the sandbox itself can end the attempt.
+#[tokio::test]
+async fn in_a_strict_queue_the_sandbox_of_a_lost_attempt_is_dead_before_the_next_begins() {
+    let test = "in_a_strict_queue_the_sandbox_of_a_lost_attempt_is_dead_before_the_next_begins";
+    if !providers(test).await.contains(&"namespace") {
+        return;
+    }
+    let site = Site::new().await;
+    site.ok(&["queue", "create", "q", "--strict", "--lease-ttl", "3s"]).await;
+    let log = site.home.path().join("log");
+    std::fs::create_dir(&log).unwrap();
+    std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let settings = format!("    limits: mount={}:/log\n", log.display());
+    let beats = "beats=while :; do date +%s%N >> /log/$TENURE_ATTEMPT; sleep 0.05; done";
+    let first = strict_worker(&site, &settings, beats);
+    let id = site.submit(&["q", "beats", "--max-attempts", "3"]).await;
+    let file = |attempt: u32| log.join(attempt.to_string());
+    wait_until("the first attempt runs", SOON, async || file(1).exists()).await;
+    first.signal(Signal::SIGSTOP);
+
+    let _second = strict_worker(&site, &settings, beats);
+    wait_until("the second attempt runs", SOON, async || file(2).exists()).await;
+    let times = |attempt: u32| -> Vec<u64> {
+        let text = std::fs::read_to_string(file(attempt)).unwrap();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    let (last, next) = (*times(1).last().unwrap(), times(2)[0]);
+    assert!(last < next, "the first attempt was alive {} ms after the second began", (last - next) / 1_000_000);
+    let length = times(1).len();
+    first.signal(Signal::SIGCONT);
+    // The one that was lost stays dead, also when its worker goes on.
+    wait_until("the second attempt goes on", SOON, async || times(2).len() > 20).await;
+    assert_eq!(times(1).len(), length);
+    site.ok(&["task", "cancel", &id]).await;
+}
+
+#[tokio::test]
+async fn a_worker_without_the_promise_gets_nothing_from_a_strict_queue() {
+    let site = Site::new().await;
+    site.ok(&["queue", "create", "q", "--strict"]).await;
+    let _worker = worker(&site, "process", "", &["x=true"]);
+    let id = site.submit(&["q", "x"]).await;
+    wait_until("the reason is shown", SOON, async || {
+        let why = site.run(&["task", "why", &id]).await;
+        why.stdout.contains("do not run tasks in sandboxes, which this queue requires (strict)")
+    })
+    .await;
+}
+
+fn strict_worker(site: &Site, settings: &str, operator: &str) -> Child {
+    let file = site.home.path().join("strict.yaml");
+    std::fs::write(&file, format!("worker:\n  sandbox:\n    provider: namespace\n{settings}")).unwrap();
+    let args = ["worker", "--strict", "--sandbox", "--queue", "q", "--operator", operator, "--config"];
+    Child::spawn(site.command(&[&args[..], &[file.to_str().unwrap()]].concat()))
+}
