@@ -120,6 +120,10 @@ impl Provider for NamespaceProvider {
             .map_err(|error| Error::internal(format!("cannot measure the sandbox {id}: {error}")).with_source(error))
     }
 
+    fn holds_deadlines(&self) -> bool {
+        true
+    }
+
     async fn set_deadlines(&self, id: &RuntimeId, deadlines: Deadlines) -> Result<()> {
         if deadlines.freeze_after.is_some() && !self.inner.capabilities.freeze {
             return Err(Error::invalid("this machine cannot freeze sandboxes: set a deadline to destroy only"));

@@ -179,7 +179,7 @@ async fn in_a_strict_queue_the_sandbox_of_a_lost_attempt_is_dead_before_the_next
     std::fs::set_permissions(&log, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let settings = format!("    limits: mount={}:/log\n", log.display());
     let beats = "beats=while :; do date +%s%N >> /log/$TENURE_ATTEMPT; sleep 0.05; done";
-    let first = strict_worker(&site, &settings, beats);
+    let mut first = strict_worker(&site, &settings, beats);
     let id = site.submit(&["q", "beats", "--max-attempts", "3"]).await;
     let file = |attempt: u32| log.join(attempt.to_string());
     wait_until("the first attempt runs", SOON, async || file(1).exists()).await;
