@@ -18,6 +18,8 @@ pub(super) type BodyHash = [u8; 32];
 
 /// What is known of an id costs this much beside its answer.
 const ENTRY_BYTES: usize = 256;
+/// A larger answer to a call that only reads is not kept: it would displace many others.
+const MAX_READ_ONLY_BYTES: usize = 1 << 20;
 
 /// How an answer is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,7 @@ pub(super) struct Ticket {
     replay: Arc<Replay>,
     id: String,
     number: u64,
+    kind: Kind,
     /// Dropped when the call has ended, which wakes those who wait.
     running: Option<watch::Sender<()>>,
 }
@@ -143,7 +146,7 @@ impl Replay {
         let (running, ended) = watch::channel(());
         let stage = if kind == Kind::Stream { Stage::Streamed } else { Stage::Running(ended) };
         let number = state.insert(id.to_owned(), hash, kind, stage, Instant::now());
-        Ok(Claim::Run(Ticket { replay: Arc::clone(self), id: id.to_owned(), number, running: Some(running) }))
+        Ok(Claim::Run(Ticket { replay: Arc::clone(self), id: id.to_owned(), number, kind, running: Some(running) }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,7 +157,8 @@ impl Replay {
 impl Ticket {
     /// Keeps the answer for repeated requests, if it is one to keep.
     pub(super) fn finish(mut self, answer: &Answer) {
-        if answer.executed {
+        let too_large = self.kind == Kind::ReadOnly && answer.body.len() > MAX_READ_ONLY_BYTES;
+        if answer.executed && !too_large {
             let mut state = self.replay.state();
             state.finish(&self.id, self.number, Answer { reserved: None, ..answer.clone() });
             let (entries, bytes) = (self.replay.max_entries, self.replay.max_bytes);
@@ -361,6 +365,15 @@ mod tests {
         run(&replay, "m", Kind::Mutating, &"x".repeat(20_000)).await;
         assert!(matches!(replay.claim("n", A, Kind::Mutating).await, Claim::Full));
         assert_eq!(replay.state().entries.len(), 1, "all that could go is gone");
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_to_a_read_is_not_kept() {
+        let replay = replay(10, 64 << 20);
+        run(&replay, "small", Kind::ReadOnly, "1").await;
+        run(&replay, "large", Kind::ReadOnly, &"x".repeat(MAX_READ_ONLY_BYTES + 1)).await;
+        assert!(repeated(&replay, "small").await.is_some());
+        assert!(matches!(replay.claim("large", A, Kind::ReadOnly).await, Claim::Run(_)));
     }
 
     #[tokio::test]
