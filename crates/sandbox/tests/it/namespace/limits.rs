@@ -41,6 +41,9 @@ async fn a_fork_bomb_meets_its_limit_and_the_sandbox_can_be_used() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     wait_until("no process", async || provider.stats(&id).await.expect("stats").pids == 0).await;
     assert_eq!(text(provider, &id, "echo alive").await, "alive\n");
+    let many = sh(provider, &id, "for i in $(seq 40); do sleep 1000 & done").await;
+    assert!(String::from_utf8_lossy(&many.stderr).contains("annot fork"), "{many:?}");
+    assert!(provider.stats(&id).await.expect("stats").pids <= 20);
     provider.destroy(&id).await.expect("an end");
 }
 

@@ -4,6 +4,7 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod network;
+mod rootless;
 mod snapshot;
 mod survival;
 
