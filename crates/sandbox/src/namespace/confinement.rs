@@ -2,10 +2,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::BpfProgram;
 
 use super::cgroup::{CommandGroup, CommandGroups};
+use super::launch::ProcessLimits;
 use super::{landlock, seccomp};
 use crate::agent::{CommandConfinement, CommandUsage, Confinement};
 use crate::sys;
@@ -22,12 +24,13 @@ pub(super) struct NamespaceConfinement {
 struct Rules {
     filter: BpfProgram,
     landlock: Option<OwnedFd>,
+    limits: ProcessLimits,
 }
 
 impl NamespaceConfinement {
-    pub fn new(groups: CommandGroups, with_landlock: bool) -> io::Result<Self> {
+    pub fn new(groups: CommandGroups, with_landlock: bool, limits: ProcessLimits) -> io::Result<Self> {
         let landlock = if with_landlock { landlock::command_rules()? } else { None };
-        Ok(Self { groups, rules: Arc::new(Rules { filter: seccomp::command_filter()?, landlock }) })
+        Ok(Self { groups, rules: Arc::new(Rules { filter: seccomp::command_filter()?, landlock, limits }) })
     }
 }
 
@@ -57,6 +60,8 @@ pub(super) struct ConfinedCommand {
 impl CommandConfinement for ConfinedCommand {
     fn enter(&self) -> io::Result<()> {
         self.group.enter()?;
+        lower(Resource::As, self.rules.limits.address_space_bytes)?;
+        lower(Resource::Nproc, self.rules.limits.processes)?;
         let none = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
         if let Some(rules) = &self.rules.landlock {
@@ -76,4 +81,11 @@ impl CommandConfinement for ConfinedCommand {
             out_of_memory: self.group.out_of_memory(),
         }
     }
+}
+
+/// Lowers a limit of this process and of those that it starts. Async-signal-safe.
+fn lower(resource: Resource, most: Option<u64>) -> io::Result<()> {
+    let Some(most) = most else { return Ok(()) };
+    let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
+    Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }

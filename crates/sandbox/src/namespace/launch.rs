@@ -63,10 +63,19 @@ pub(crate) struct Launch {
     /// The loopback port of the proxy, if there is one.
     pub proxy_port: Option<u16>,
     pub landlock: bool,
+    pub process_limits: ProcessLimits,
     /// Whether the sandbox ends with its provider's end of the status socket.
     pub die_with_parent: bool,
     pub commands: CommandPlan,
     pub descriptors: Descriptors,
+}
+
+/// Limits of each process of a command, where no group holds them for all.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct ProcessLimits {
+    pub address_space_bytes: Option<u64>,
+    /// Processes of the sandbox's user.
+    pub processes: Option<u64>,
 }
 
 /// The descriptors of a launch, in this order: the listening socket of the agent, its status socket, the group to start

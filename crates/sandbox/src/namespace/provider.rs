@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::Semaphore;
 
-use super::cgroup::{Cgroups, CommandPlan, SandboxGroups};
+use super::cgroup::{Cgroups, CommandPlan, Role, SandboxGroups};
 use super::disk::Disks;
 use super::egress::{AllowList, PROXY_PORT, Proxy};
 use super::host::HostImage;
-use super::launch::{Bind, Descriptors, Launch, Layer};
+use super::launch::{Bind, Descriptors, Launch, Layer, ProcessLimits};
 use super::limits::{self, Decided};
 use super::record::{Record, now_ms};
-use super::sandbox::Sandbox;
+use super::sandbox::{Sandbox, end, find_process, remove_folder};
 use super::settings::NamespaceSettings;
 use super::spawn::{self, IDS_PER_SANDBOX, Plan, Spawned};
 use super::zygote::Zygote;
@@ -28,6 +28,9 @@ use crate::spec::{Egress, Spec};
 
 /// The user of commands if the caller names none.
 const DEFAULT_USER: u32 = 1000;
+
+/// Threads of the agent that count as processes of the sandbox's user where no group counts.
+const AGENT_TASKS: u64 = 64;
 
 /// Ranges of ids that sandboxes of a provider take turns with.
 const SLOTS: u32 = 0x4000;
@@ -224,7 +227,13 @@ impl Inner {
         self.settings.images.hold(image, &id)?;
         let _making = self.note_making(&id);
         match spawn::spawn(&self.zygote, &self.cgroups, self.disks.as_ref(), owner, plan) {
-            Ok(spawned) => Ok(Arc::new(self.live(spawned, allowed)?)),
+            Ok(spawned) => {
+                let (record, folder) = (spawned.record.clone(), spawned.folder.clone());
+                self.live(spawned, allowed).map(Arc::new).inspect_err(|_| {
+                    let process = record.process.as_ref().and_then(find_process);
+                    let _ = end(&record, process.as_ref()).and_then(|()| remove_folder(&folder));
+                })
+            }
             Err(error) => {
                 self.settings.images.release(&id)?;
                 Err(Error::unavailable(format!("cannot create a sandbox: {error}")).with_source(error))
@@ -261,6 +270,13 @@ impl Inner {
             user,
             proxy_port: matches!(spec.egress, Egress::Allow(_)).then_some(PROXY_PORT),
             landlock: self.landlock,
+            process_limits: ProcessLimits {
+                address_space_bytes: limits.memory_bytes.filter(|_| !self.cgroups.has(Role::Memory)),
+                processes: limits
+                    .pids
+                    .filter(|_| !self.cgroups.has(Role::Pids))
+                    .map(|pids| u64::from(pids) + AGENT_TASKS),
+            },
             die_with_parent: spec.die_with_parent,
             commands: CommandPlan::default(),
             descriptors: Descriptors::default(),

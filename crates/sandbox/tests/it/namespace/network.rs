@@ -66,7 +66,7 @@ async fn echo_server() -> u16 {
 /// A request through the proxy, in Perl: the first argument is what is sent.
 fn through_proxy(request: &str) -> String {
     format!(
-        "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(\"127.0.0.1:3128\") or die; print $s \"{request}\"; \
+        "perl -MIO::Socket::INET -e 'alarm 30; $s = IO::Socket::INET->new(\"127.0.0.1:3128\") or die; print $s \"{request}\"; \
          local $/; print <$s>'"
     )
 }

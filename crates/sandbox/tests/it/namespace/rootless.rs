@@ -77,6 +77,13 @@ async fn worker(data: &Path) {
     assert_eq!(text(&provider, &id, "cat /proc/net/route | wc -l").await, "1\n");
     let full = sh(&provider, &id, "head -c 1000000000 /dev/zero > big").await;
     assert!(String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
+    if provider.capabilities().memory.enforcement == Enforcement::BestEffort {
+        assert_ne!(
+            sh(&provider, &id, "perl -e '$x = \"x\" x 1e9'").await.exit().code,
+            0,
+            "a process has more than its limit"
+        );
+    }
     // A timeout reaches what has left its parent, also without groups.
     let line = "(setsid sleep 1000 >/dev/null 2>&1 &); sleep 1000";
     let command = tenure_sandbox::Command::shell(line, &[]).timeout(Duration::from_secs(1));
