@@ -40,11 +40,23 @@ impl Provider for NamespaceProvider {
     async fn adopt(&self) -> Result<Vec<Runtime>> {
         let inner = Arc::clone(&self.inner);
         let runtime = tokio::runtime::Handle::current();
-        blocking(move || {
+        let adopted = blocking(move || {
             let _context = runtime.enter();
             adopt::adopt(&inner)
         })
-        .await
+        .await?;
+        let mut answering = Vec::new();
+        for runtime in adopted {
+            // One whose agent does not answer is of no use to anybody.
+            match self.inner.get(&runtime.id)?.client().ping().await {
+                Ok(_) => answering.push(runtime),
+                Err(error) => {
+                    tracing::warn!(sandbox = %runtime.id, %error, "a former sandbox does not answer and is destroyed");
+                    self.inner.destroy(&runtime.id).await?;
+                }
+            }
+        }
+        Ok(answering)
     }
 
     async fn list(&self) -> Result<Vec<Runtime>> {
