@@ -37,12 +37,16 @@ impl Node {
             let is_loaded = |name: &str| self.providers.get(name).is_ok();
             match &entry.stage {
                 Stage::Held { order, runtime_id, .. } if is_loaded(&order.provider) && !found.contains(runtime_id) => {
-                    tracing::warn!(sandbox_id, %runtime_id, "sandbox ended while its worker was away");
+                    tracing::warn!(sandbox.id = sandbox_id, runtime.id = %runtime_id, "sandbox ended while its worker was away");
                     self.holdings.gone(&sandbox_id).await?;
                     adoption.lost += 1;
                 }
                 Stage::Held { order, .. } if !is_loaded(&order.provider) => {
-                    tracing::warn!(sandbox_id, provider = order.provider, "sandbox of a provider that is not enabled");
+                    tracing::warn!(
+                        sandbox.id = sandbox_id,
+                        provider.name = order.provider,
+                        "sandbox of a provider that is not enabled"
+                    );
                 }
                 // The spawn left nothing.
                 Stage::Intended { .. } => self.holdings.fail(&sandbox_id),
@@ -69,7 +73,7 @@ impl Node {
                 adoption.completed += 1;
             }
             Claim::Nobody => {
-                tracing::warn!(sandbox_id = runtime.sandbox_id, runtime_id = %runtime.id, "destroying an unknown sandbox");
+                tracing::warn!(sandbox.id = runtime.sandbox_id, runtime.id = %runtime.id, "destroying an unknown sandbox");
                 provider.destroy(&runtime.id).await?;
                 adoption.destroyed += 1;
                 return Ok(());

@@ -123,7 +123,7 @@ impl Node {
             Err(error) => {
                 if let Some(LeaseRefusal::Stale(message)) = error.lease_refusal() {
                     count("lease_stale");
-                    tracing::warn!(sandbox_id, message, "the lease went to another holder");
+                    tracing::warn!(sandbox.id = sandbox_id, reason = message, "the lease went to another holder");
                     return self.give_up(sandbox_id, "its lease was superseded").await;
                 }
                 let asked = error.retry_after();
@@ -131,7 +131,7 @@ impl Node {
             }
         };
         count("failed");
-        tracing::warn!(sandbox_id, "the lease was not renewed: {error}");
+        tracing::warn!(sandbox.id = sandbox_id, "the lease was not renewed: {error}");
         let asked = asked.unwrap_or_default().min(settings.retry_wait.1);
         self.holdings.update(sandbox_id, |entry| {
             entry.failures = entry.failures.saturating_add(1);
@@ -150,12 +150,12 @@ impl Node {
         }
         // Calls are refused from now on, whether or not the provider can stop what runs.
         self.holdings.update(sandbox_id, |entry| entry.frozen = true);
-        tracing::warn!(sandbox_id, %runtime_id, "the lease lapsed, sandbox frozen");
+        tracing::warn!(sandbox.id = sandbox_id, runtime.id = %runtime_id, "the lease lapsed, sandbox frozen");
         if let Ok(provider) = self.providers.get(&order.provider)
             && provider.capabilities().freeze
             && let Err(error) = provider.freeze(runtime_id).await
         {
-            tracing::error!(sandbox_id, %runtime_id, "sandbox could not be frozen: {error}");
+            tracing::error!(sandbox.id = sandbox_id, runtime.id = %runtime_id, "sandbox could not be frozen: {error}");
         }
     }
 
@@ -166,7 +166,11 @@ impl Node {
             Ok(()) => {}
             Err(error) if error.is_absent() => drop(self.holdings.gone(sandbox_id).await),
             Err(error) => {
-                tracing::error!(sandbox_id, reason, "sandbox could not be destroyed, trying again: {error}");
+                tracing::error!(
+                    sandbox.id = sandbox_id,
+                    reason,
+                    "sandbox could not be destroyed, trying again: {error}"
+                );
                 let wait = self.settings.retry_wait;
                 self.holdings.update(sandbox_id, |entry| {
                     entry.failures = entry.failures.saturating_add(1);

@@ -136,7 +136,7 @@ impl Node {
         for provider in self.providers.iter() {
             match provider.healthy().await {
                 Ok(()) => providers.push(provider.name().to_owned()),
-                Err(error) => tracing::warn!(provider = provider.name(), "provider is not healthy: {error}"),
+                Err(error) => tracing::warn!(provider.name = provider.name(), "provider is not healthy: {error}"),
             }
         }
         let states = self.states().await;
@@ -188,8 +188,8 @@ impl Node {
         for orphan in answer.orphans {
             if let Some(sandbox_id) = self.orphaned(&orphan) {
                 tracing::warn!(
-                    sandbox_id,
-                    runtime_id = orphan.runtime_id,
+                    sandbox.id = sandbox_id,
+                    runtime.id = orphan.runtime_id,
                     "the control plane does not know this sandbox"
                 );
                 self.give_up(&sandbox_id, "it is an orphan").await;
@@ -204,7 +204,7 @@ impl Node {
     }
 
     async fn start_or_end_renewals(&self, lease_renewal: bool) {
-        tracing::info!(lease_renewal, "the control plane says whether it renews leases");
+        tracing::info!(lease.renewal = lease_renewal, "the control plane says whether it renews leases");
         let present = self.holdings.present();
         if lease_renewal {
             // Nobody renewed or extended them here so far, so that what looks past its time need not be: each gets the
@@ -222,7 +222,7 @@ impl Node {
         for (sandbox_id, _) in present {
             self.hand_over_deadlines(&sandbox_id).await;
             if !lease_renewal && let Err(error) = self.thaw_locked(&sandbox_id).await {
-                tracing::warn!(sandbox_id, "sandbox could not be thawed: {error}");
+                tracing::warn!(sandbox.id = sandbox_id, "sandbox could not be thawed: {error}");
             }
         }
         self.changed.notify_waiters();
@@ -245,7 +245,7 @@ fn warn_of_clock(date: Timestamp) {
     // The date has whole seconds.
     if difference > MAX_CLOCK_DIFFERENCE + Duration::from_secs(1) {
         tracing::warn!(
-            seconds = difference.as_secs(),
+            difference_seconds = difference.as_secs(),
             "the clocks of this worker and of the control plane differ: synchronize them"
         );
     }

@@ -133,7 +133,12 @@ impl Plane {
         }
         let answer = self.calls.post(path, headers, body, self.timeout, ANSWER_BYTES).await;
         let answer = answer.map_err(|reason| PlaneError::Unanswered { reason, retry_after: None })?;
-        tracing::debug!(request_id, status = answer.status, path = path.join("/"), "called the control plane");
+        tracing::debug!(
+            request.id = request_id,
+            status = answer.status,
+            http.path = path.join("/"),
+            "called the control plane"
+        );
         if (200..300).contains(&answer.status) {
             return Ok(answer);
         }

@@ -211,7 +211,12 @@ impl Node {
         }
         self.hand_over_deadlines(&sandbox_id).await;
         let entry = self.holdings.entry(&sandbox_id).unwrap_or_default();
-        tracing::info!(sandbox_id, provider = provider.name(), generation = lease.generation, "sandbox spawned");
+        tracing::info!(
+            sandbox.id = sandbox_id,
+            provider.name = provider.name(),
+            lease.fence = lease.generation,
+            "sandbox spawned"
+        );
         self.held(&sandbox_id, entry)
     }
 
@@ -228,7 +233,7 @@ impl Node {
         {
             if let Err(error) = provider.destroy(&runtime.id).await {
                 // It has no record, so that the next start destroys it at the latest.
-                tracing::error!(sandbox_id, runtime_id = %runtime.id, "a failed spawn was not undone: {error}");
+                tracing::error!(sandbox.id = sandbox_id, runtime.id = %runtime.id, "a failed spawn was not undone: {error}");
             }
             return Err(error);
         }
@@ -263,7 +268,7 @@ impl Node {
                 return Ok(());
             }
             self.providers.get(&order.provider)?.destroy(held).await?;
-            tracing::info!(sandbox_id, runtime_id = %held, why, "sandbox destroyed");
+            tracing::info!(sandbox.id = sandbox_id, runtime.id = %held, reason = why, "sandbox destroyed");
         }
         self.holdings.gone(sandbox_id).await
     }
@@ -394,7 +399,7 @@ impl Node {
             provider.thaw(runtime_id).await?;
         }
         self.holdings.update(sandbox_id, |entry| entry.frozen = false);
-        tracing::info!(sandbox_id, "lease renewed, sandbox thawed");
+        tracing::info!(sandbox.id = sandbox_id, "lease renewed, sandbox thawed");
         Ok(())
     }
 
@@ -404,7 +409,7 @@ impl Node {
         let Stage::Held { order, runtime_id, .. } = &entry.stage else { return };
         let Ok(provider) = self.providers.get(&order.provider) else { return };
         if let Err(error) = provider.set_deadlines(runtime_id, self.deadlines(&entry)).await {
-            tracing::warn!(sandbox_id, %runtime_id, "the deadlines of a sandbox could not be set: {error}");
+            tracing::warn!(sandbox.id = sandbox_id, runtime.id = %runtime_id, "the deadlines of a sandbox could not be set: {error}");
         }
     }
 

@@ -147,7 +147,7 @@ impl Ready {
         }
         if let Some((listener, _)) = &self.listener {
             let address = listener.local_addr()?;
-            tracing::info!(%address, worker_id = self.node.worker_id(), "worker RPC is served");
+            tracing::info!(%address, worker.id = self.node.worker_id(), "worker RPC is served");
         }
         let serve = |stop: CancellationToken| async move {
             match self.listener {
@@ -174,7 +174,7 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
         let own = data_dir.join("namespace");
         match Name::Namespace.open_in(config.providers.namespace.data_dir.as_deref().unwrap_or(&own), config).await {
             Ok(provider) => loaded.push(provider),
-            Err(error) => tracing::error!(provider = "namespace", "the provider cannot work here: {error:#}"),
+            Err(error) => tracing::error!(provider.name = "namespace", "the provider cannot work here: {error:#}"),
         }
     }
     if config.providers.process.enabled {
@@ -182,7 +182,7 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
         let settings = ProcessSettings { data_dir: data_dir.join("process"), max_sandboxes: None, ignore_limits: true };
         match tokio::task::spawn_blocking(move || ProcessProvider::open(settings)).await? {
             Ok(provider) => loaded.push(Arc::new(provider)),
-            Err(error) => tracing::error!(provider = "process", "the provider cannot work here: {error}"),
+            Err(error) => tracing::error!(provider.name = "process", "the provider cannot work here: {error}"),
         }
     }
     Ok(loaded)
