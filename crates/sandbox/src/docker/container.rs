@@ -63,6 +63,11 @@ fn within<T: PartialOrd + std::fmt::Display>(what: &str, asked: Option<T>, max: 
     }
 }
 
+/// Who commands run as, as the daemon reads it; empty means the image's user.
+pub(super) fn user(settings: &DockerSettings, spec: &Spec) -> String {
+    spec.user_id.map_or_else(|| settings.user.clone(), |id| format!("{id}:{id}"))
+}
+
 /// The container of a sandbox. `run_folder` has the socket that the agent asks for its own at.
 pub(super) fn body(
     settings: &DockerSettings,
@@ -124,7 +129,7 @@ pub(super) fn body(
         entrypoint: Some(bundle.entrypoint.clone()),
         cmd: Some(Vec::new()),
         env: Some(Vec::new()),
-        user: Some(settings.user.clone()).filter(|user| !user.is_empty()),
+        user: Some(user(settings, spec)).filter(|user| !user.is_empty()),
         working_dir: Some("/".to_owned()),
         labels: Some(labels),
         hostname: Some("sandbox".to_owned()),
@@ -135,8 +140,8 @@ pub(super) fn body(
 }
 
 /// An archive with the directories that every sandbox has, for a container whose root can be written.
-pub(super) fn directories(settings: &DockerSettings) -> std::io::Result<Vec<u8>> {
-    let mut ids = settings.user.split(':').map(str::parse::<u64>);
+pub(super) fn directories(user: &str) -> std::io::Result<Vec<u8>> {
+    let mut ids = user.split(':').map(str::parse::<u64>);
     // The user of an image or by name is not known here, so that everybody in the sandbox may write.
     let (uid, gid, mode) = match (ids.next(), ids.next()) {
         (Some(Ok(uid)), Some(Ok(gid))) => (uid, gid, 0o755),

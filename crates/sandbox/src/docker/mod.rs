@@ -255,7 +255,7 @@ impl Inner {
             )));
         }
         if !read_only {
-            let archive = container::directories(&self.settings)
+            let archive = container::directories(&container::user(&self.settings, spec))
                 .map_err(|error| Error::internal("no archive of directories").with_source(error))?;
             let options = UploadToContainerOptionsBuilder::default().path("/").build();
             let uploaded = self.docker.upload_to_container(&id.0, Some(options), bollard::body_full(archive.into()));

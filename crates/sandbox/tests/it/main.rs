@@ -1,5 +1,6 @@
 //! What sandboxes promise, tried on real ones.
 
+mod attack;
 mod conformance;
 #[cfg(feature = "docker")]
 mod docker;

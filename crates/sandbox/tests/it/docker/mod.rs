@@ -76,6 +76,12 @@ async fn a_container_runs_commands_and_serves_files_and_leaves_nothing() {
     assert_eq!(sh(provider, id, "exit 7").await.exit().code, 7);
     assert_eq!(text(provider, id, "pwd").await, "/workspace\n");
 
+    let mut other = Spec::new("sb-2", IMAGE);
+    other.user_id = Some(4321);
+    let other = provider.spawn(other).await.expect("a sandbox").id;
+    assert_eq!(text(provider, &other, "id -u; touch mine && echo yes").await, "4321\nyes\n");
+    provider.destroy(&other).await.expect("destroyed");
+
     // The agent's socket is out of reach, and nothing of the host can be written.
     assert_eq!(
         text(provider, id, "find /.tenure/run; touch /.tenure/run/x /.tenure/agent/x 2>/dev/null || echo no").await,
