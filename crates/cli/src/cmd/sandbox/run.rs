@@ -13,7 +13,7 @@ use tenure_sandbox::{
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::providers::{Chosen, Place};
+use super::providers::{Chosen, Name, Place};
 use super::terminal::{self, RawTerminal};
 use crate::exit::{self, Exit};
 use crate::times;
@@ -151,6 +151,9 @@ async fn attempt(args: Args) -> anyhow::Result<u8> {
     let interactive = !args.no_tty && terminal::is_interactive();
     let private = args.chosen.provider.open(&args.place.load()?).await?;
     let provider = private.provider();
+    if args.chosen.provider == Name::Process {
+        exit::warn("the provider process isolates nothing: the command runs with your rights");
+    }
     let (spec, command) = split(args, interactive);
     let name = spec.sandbox_id.clone();
     // A signal that arrives before there is a command ends this one.
