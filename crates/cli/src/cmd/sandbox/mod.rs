@@ -1,6 +1,8 @@
 //! `tenure sandbox`
 
 mod check;
+#[cfg(feature = "docker")]
+mod docker;
 mod image;
 mod private;
 mod providers;

@@ -9,6 +9,11 @@ use tenure_sandbox::{
     AgentProgram, Error, Limits, NamespaceProvider, NamespaceSettings, ProcessProvider, ProcessSettings, Provider,
 };
 
+#[cfg(feature = "docker")]
+use tenure_sandbox::DockerProvider;
+
+#[cfg(feature = "docker")]
+use super::docker;
 use super::private::Private;
 
 #[derive(Debug, clap::Args)]
@@ -35,22 +40,32 @@ pub enum Name {
     /// No isolation at all: for development
     #[value(alias = "mock")]
     Process,
+    /// Containers of a Docker-compatible daemon
+    #[cfg(feature = "docker")]
+    Docker,
 }
 
 impl Name {
-    pub const ALL: [Self; 2] = [Self::Namespace, Self::Process];
+    pub const ALL: &'static [Self] = &[
+        Self::Namespace,
+        Self::Process,
+        #[cfg(feature = "docker")]
+        Self::Docker,
+    ];
 
     pub fn text(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
             Self::Process => "process",
+            #[cfg(feature = "docker")]
+            Self::Docker => "docker",
         }
     }
 
     /// As the configuration names it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let name = Self::ALL.into_iter().find(|name| name.text() == text);
-        name.with_context(|| format!("this build does not have the provider {text}"))
+        let name = Self::ALL.iter().copied().find(|name| name.text() == text);
+        name.with_context(|| format!("this build does not have the provider {text}: build it with --features {text}"))
     }
 
     /// A provider for this process alone: what it made is removed with it.
@@ -61,6 +76,11 @@ impl Name {
     /// A provider with its state in `folder`.
     pub async fn open_in(self, folder: &Path, config: &Config) -> anyhow::Result<Arc<dyn Provider>> {
         let folder = folder.to_owned();
+        #[cfg(feature = "docker")]
+        if self == Self::Docker {
+            let opened = DockerProvider::open(docker::settings(folder, config)?).await;
+            return Ok(Arc::new(opened.context("the provider docker cannot work here")?));
+        }
         let (data, namespace) = (config.data.clone(), config.providers.namespace.clone());
         let open = move || -> tenure_sandbox::Result<Arc<dyn Provider>> {
             Ok(match self {
@@ -70,6 +90,8 @@ impl Name {
                     max_sandboxes: None,
                     ignore_limits: false,
                 })?),
+                #[cfg(feature = "docker")]
+                Self::Docker => return Err(Error::internal("the provider docker is opened without blocking")),
             })
         };
         let opened = tokio::task::spawn_blocking(open).await?;

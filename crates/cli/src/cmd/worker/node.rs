@@ -185,6 +185,16 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
             Err(error) => tracing::error!(provider.name = "process", "the provider cannot work here: {error}"),
         }
     }
+    if config.providers.docker.enabled {
+        let opened = match Name::parse("docker") {
+            Ok(name) => name.open_in(&data_dir.join("docker"), config).await,
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(provider) => loaded.push(provider),
+            Err(error) => tracing::error!(provider = "docker", "the provider cannot work here: {error:#}"),
+        }
+    }
     Ok(loaded)
 }
 

@@ -100,6 +100,7 @@ pub async fn providers(test: &str) -> Vec<&'static str> {
 }
 
 /// Says that a test could not show everything on this machine; `scripts/test` collects it.
+#[allow(clippy::print_stderr, reason = "whoever runs the tests has to see it")]
 pub fn skipped(test: &str, reason: &str) {
     use std::io::Write;
     let line = format!("SKIPPED: {test}: {reason}\n");
