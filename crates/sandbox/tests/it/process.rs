@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command as Program, Stdio};
 
 use tempfile::TempDir;
-use tenure_sandbox::{Command, Provider, Spec};
+use tenure_sandbox::{Command, Spec};
 
 use crate::conformance::process;
 use crate::kit::{read, read_until, runs, wait_until, write};

@@ -68,8 +68,8 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
     })?;
     step("write queues", &|| {
         each(tx, sql::QUEUE_SAVE, &writes.queues.changed, rows::save_queue)?;
-        let changed = writes.queues.changed.iter().filter(|queue| writes.queues.refair.contains(&queue.id));
-        changed.map(|queue| refair(tx, queue.id.0, queue.settings.fairness_key.as_ref())).collect()
+        let mut changed = writes.queues.changed.iter().filter(|queue| writes.queues.refair.contains(&queue.id));
+        changed.try_for_each(|queue| refair(tx, queue.id.0, queue.settings.fairness_key.as_ref()))
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
     step("write the rest", &|| rest(tx, writes, now))?;
