@@ -13,4 +13,4 @@ pub use cluster::{Cluster, START};
 pub use pauses::Pauses;
 pub use postmaster::Postmaster;
 pub use programs::Programs;
-pub use sql::{USER, run};
+pub use sql::{USER, run, send};
