@@ -58,7 +58,7 @@ async fn tasks_are_paged_newest_first(server: Server) {
     let newest = &submitted[0];
     let page = server.get(&format!("/api/v1/tasks?limit=2&id_prefix={}", &newest[..4])).await.ok();
     assert_eq!((ids(&page), page["next_cursor"].is_string()), (submitted[..2].to_vec(), true));
-    assert_eq!(ids(&server.get(&format!("/api/v1/tasks?id_prefix={newest}")).await.ok()), [newest.clone()]);
+    assert_eq!(ids(&server.get(&format!("/api/v1/tasks?id_prefix={newest}")).await.ok()), std::slice::from_ref(newest));
     assert_eq!(ids(&server.get("/api/v1/tasks?id_prefix=0000").await.ok()), [""; 0]);
 }
 
