@@ -82,6 +82,7 @@ impl Rpc {
         tokio::spawn(async move { drop(driver.with_upgrades().await) });
 
         let upgrade = wanted_upgrade(request.headers());
+        let session = upgrade.is_some().then(|| self.session()).transpose()?;
         let upgrading = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         rewrite(&mut request, upgrade, port)?;
         let answer = sender.send_request(request).await;
@@ -94,6 +95,7 @@ impl Rpc {
                 let (Ok(outside), Ok(inside)) = tokio::join!(upgrading, inside) else { return };
                 let (mut outside, mut inside) = (TokioIo::new(outside), TokioIo::new(inside));
                 drop(copy_bidirectional(&mut outside, &mut inside).await);
+                drop(session);
             });
         }
         strip(answer.headers_mut(), &HOP_BY_HOP);

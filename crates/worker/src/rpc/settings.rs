@@ -14,6 +14,7 @@ pub struct RpcSettings {
     pub spawn_timeout: Duration,
     /// `worker.shutdown_timeout`: how long calls may go on after the listener was told to stop.
     pub drain_timeout: Duration,
+    /// At once, and as many WebSockets beside them.
     pub max_connections: usize,
     /// Memory for bodies and answers of all calls together.
     pub memory_bytes: usize,

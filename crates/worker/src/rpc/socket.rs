@@ -39,13 +39,18 @@ pub(super) async fn exec(
     if let Err(refusal) = rpc.route_caller(&headers, "worker:exec") {
         return rpc.route_refusal(&headers, &refusal);
     }
-    match upgrade {
-        Ok(upgrade) => upgrade
-            .max_message_size(MAX_MESSAGE_BYTES)
-            .max_frame_size(MAX_MESSAGE_BYTES)
-            .on_upgrade(move |socket| async move { rpc.exec_socket(socket).await }),
-        Err(rejection) => rejection.into_response(),
-    }
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade.max_message_size(MAX_MESSAGE_BYTES).max_frame_size(MAX_MESSAGE_BYTES),
+        Err(rejection) => return rejection.into_response(),
+    };
+    let session = match rpc.session() {
+        Ok(session) => session,
+        Err(refusal) => return rpc.route_refusal(&headers, &refusal),
+    };
+    upgrade.on_upgrade(move |socket| async move {
+        rpc.exec_socket(socket).await;
+        drop(session);
+    })
 }
 
 /// What a client wants to do with a running command.

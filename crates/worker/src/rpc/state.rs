@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
+use tenure_contract::worker_rpc::Code;
 use tenure_tls::LiveServer;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Budget;
 use super::credentials::Credentials;
+use super::refusal::Refusal;
 use super::replay::Replay;
 use super::settings::RpcSettings;
 use super::snapshots::Snapshots;
@@ -19,6 +22,8 @@ pub struct Rpc {
     pub(super) budget: Budget,
     pub(super) replay: Arc<Replay>,
     pub(super) snapshots: Snapshots,
+    /// Connections that were upgraded, which the listener does not count any more.
+    sessions: Arc<Semaphore>,
 }
 
 /// Why a listener cannot start.
@@ -46,8 +51,16 @@ impl Rpc {
         }
         let snapshots = Snapshots::open(&settings.data_dir, settings.snapshot_bytes).map_err(StartError::Snapshots)?;
         let replay = Replay::new(&settings, node.holdings().answers());
-        let budget = Budget::new(settings.memory_bytes);
-        Ok(Self { node, credentials, tls, settings, budget, replay: Arc::new(replay), snapshots })
+        let (budget, replay) = (Budget::new(settings.memory_bytes), Arc::new(replay));
+        let sessions = Arc::new(Semaphore::new(settings.max_connections));
+        Ok(Self { node, credentials, tls, settings, budget, replay, snapshots, sessions })
+    }
+
+    /// Room for an upgraded connection, for as long as the permit lives.
+    pub(super) fn session(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| {
+            Refusal::call(Code::ProviderUnavailable, "this worker has as many open sessions as it may: close one first")
+        })
     }
 
     pub(super) fn worker_id(&self) -> &str {

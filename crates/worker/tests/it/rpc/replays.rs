@@ -107,3 +107,18 @@ async fn a_full_memory_of_answers_refuses_new_changes_and_still_reads() {
     let (status, _) = worker.send(&counting("never-kept-sb-1")).await;
     assert_eq!(status, 200);
 }
+
+#[tokio::test]
+async fn a_lost_caller_ends_a_command_whose_answer_nobody_can_ask_for() {
+    let worker = Worker::start().await;
+    worker.spawn("sb-1").await;
+    let envelope = json!({"id": "exec-sb-1", "method": "worker.exec", "worker_id": WORKER,
+        "params": {"sandbox_id": "sb-1", "command": "echo $$ > pid; sleep 600"}});
+    let calling = tokio::spawn(worker.post("/rpc").body(envelope.to_string()).send());
+    let mut pid = String::new();
+    while pid.is_empty() {
+        pid = worker.exec("sb-1", "cat pid 2>/dev/null; true").await["stdout"].as_str().unwrap().trim().to_owned();
+    }
+    calling.abort();
+    wait_until("the command is gone", || !runs(&pid)).await;
+}

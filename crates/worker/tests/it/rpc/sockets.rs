@@ -13,14 +13,18 @@ struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
     async fn open(worker: &Worker, first: Value) -> Self {
+        let mut socket = Self::connect(worker).await.unwrap();
+        socket.send(first).await;
+        socket
+    }
+
+    async fn connect(worker: &Worker) -> Result<Self, tokio_tungstenite::tungstenite::Error> {
         let mut request = format!("ws://{}/rpc/exec/ws", worker.address).into_client_request().unwrap();
         request.headers_mut().insert("x-worker-id", WORKER.parse().unwrap());
         request.headers_mut().insert("x-worker-token", TOKEN.parse().unwrap());
         let stream = TcpStream::connect(worker.address).await.unwrap();
-        let (socket, _) = client_async(request, stream).await.unwrap();
-        let mut socket = Self(socket);
-        socket.send(first).await;
-        socket
+        let (socket, _) = client_async(request, stream).await?;
+        Ok(Self(socket))
     }
 
     async fn send(&mut self, message: Value) {
@@ -165,4 +169,28 @@ async fn a_lease_in_the_first_message_is_checked() {
     first["lease"] = lease_of("sb-1", "worker-b", 1, 60);
     let (_, last) = Socket::open(&worker, first).await.rest().await;
     assert_eq!(last["code"], "lease_stale", "{last}");
+}
+
+#[tokio::test]
+async fn sessions_are_bounded_and_their_room_is_returned() {
+    let worker = Worker::with(Options::settings(|settings| settings.max_connections = 3)).await;
+    worker.spawn("sb-1").await;
+    let mut sockets = Vec::new();
+    for _ in 0..3 {
+        let mut socket = Socket::open(&worker, exec("echo begun; cat")).await;
+        socket.until("begun").await;
+        sockets.push(socket);
+    }
+    match Socket::connect(&worker).await {
+        Err(tokio_tungstenite::tungstenite::Error::Http(response)) => assert_eq!(response.status(), 503),
+        other => panic!("{:?}", other.map(|_| "a fourth session")),
+    }
+    sockets.pop();
+    for tries in 0.. {
+        if Socket::connect(&worker).await.is_ok() {
+            break;
+        }
+        assert!(tries < 1000, "the room of a closed session was not returned");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
