@@ -152,7 +152,7 @@ impl Rpc {
     async fn spawn(&self, sandbox_id: &str, generation: i64) -> (u16, Value) {
         let params = json!({"sandbox_id": sandbox_id, "image": "host", "provider": "mock", "memory_mb": 64, "vcpus": 1, "ttl": "1h"});
         // A repetition under the same id would get the same answer.
-        let id = format!("req-{}", CALLS.fetch_add(1, Ordering::SeqCst));
+        let id = format!("req-spawn-{}", CALLS.fetch_add(1, Ordering::SeqCst));
         self.call(&id, "worker.spawn", Some(lease("worker-a", sandbox_id, generation)), params).await
     }
 }
