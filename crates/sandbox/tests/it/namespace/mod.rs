@@ -65,14 +65,17 @@ impl Machine {
 /// A test that fails leaves no sandbox behind.
 impl Drop for Machine {
     fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.dir.path().join("namespace/sandboxes")).into_iter().flatten().flatten() {
-            let record = std::fs::read(entry.path().join("state.json")).unwrap_or_default();
-            let record: serde_json::Value = serde_json::from_slice(&record).unwrap_or_default();
-            let pid = record["process"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
+        let provider = &self.provider;
+        let clean = || {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            runtime.block_on(async {
+                for sandbox in provider.list().await.expect("a list") {
+                    let _ = provider.destroy(&sandbox.id).await;
+                }
+            });
+        };
+        // On a thread of its own, because this one may be in the runtime of the test.
+        std::thread::scope(|scope| scope.spawn(clean).join()).expect("cleaned");
     }
 }
 
