@@ -62,7 +62,7 @@ async fn a_container_runs_commands_and_serves_files_and_leaves_nothing() {
     let runtime = provider.spawn(spec()).await.expect("a sandbox");
     let id = &runtime.id;
     assert_eq!(runtime.state, RuntimeState::Running);
-    assert_eq!(bench.daemon.containers(), [id.0.clone()]);
+    assert_eq!(bench.daemon.containers(), std::slice::from_ref(&id.0));
 
     // Files and commands see the same, as the user of the settings, without any right.
     write(provider, id, "/workspace/in", b"from outside").await.expect("written");
@@ -121,7 +121,7 @@ async fn limits_of_a_container_hold() {
     let mut refused = spec();
     refused.limits.memory_bytes = Some(1 << 50);
     assert_eq!(provider.spawn(refused).await.expect_err("above the maximum").kind(), ErrorKind::Invalid);
-    assert_eq!(bench.daemon.containers(), [id.0.clone()]);
+    assert_eq!(bench.daemon.containers(), std::slice::from_ref(&id.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
