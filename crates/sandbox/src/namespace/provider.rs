@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::Semaphore;
@@ -31,6 +32,9 @@ const DEFAULT_USER: u32 = 1000;
 
 /// Threads of the agent that count as processes of the sandbox's user where no group counts.
 const AGENT_TASKS: u64 = 64;
+
+/// How long the state directory may be in use by another process.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ranges of ids that sandboxes of a provider take turns with.
 const SLOTS: u32 = 0x4000;
@@ -476,8 +480,14 @@ fn prepare_state(state: &Path) -> io::Result<File> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state.join("sandboxes"))?;
     let lock = File::create(state.join("lock"))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| io::Error::other("another process uses it: give each worker a data directory of its own"))?;
+    // A process that this one is starting holds a former lock until it executes its program.
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > deadline {
+            return Err(io::Error::other("another process uses it: give each worker a data directory of its own"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok(lock)
 }
 
