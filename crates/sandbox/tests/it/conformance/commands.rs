@@ -1,11 +1,25 @@
 use std::time::Duration;
 
-use tenure_sandbox::{Command, ErrorKind, Signal, Spec, Terminal};
+use tenure_sandbox::{Command, ErrorKind, Signal, Terminal};
 
-use super::{Bench, cases};
+use super::{Bench, cases, cases_of_docker};
 use crate::kit::{read_until, run, sh, text, write};
 
 cases!(
+    a_command_has_an_exit_code_and_output,
+    a_program_that_does_not_exist_is_127_and_one_that_cannot_run_is_126,
+    arguments_reach_the_program_without_a_shell,
+    only_variables_of_the_sandbox_and_the_command_are_visible,
+    a_command_runs_in_its_working_directory,
+    wrong_commands_are_invalid,
+    a_command_reads_its_stdin,
+    stdin_that_nobody_reads_does_not_block_for_ever,
+    a_signal_reaches_the_command,
+    a_terminal_has_a_size_and_can_be_resized,
+    a_terminal_ends_at_the_end_of_input,
+);
+
+cases_of_docker!(
     a_command_has_an_exit_code_and_output,
     a_program_that_does_not_exist_is_127_and_one_that_cannot_run_is_126,
     arguments_reach_the_program_without_a_shell,
@@ -50,7 +64,7 @@ async fn arguments_reach_the_program_without_a_shell(bench: &mut Bench) {
 
 async fn only_variables_of_the_sandbox_and_the_command_are_visible(bench: &mut Bench) {
     let provider = bench.provider();
-    let mut spec = Spec::new("sb-1", "host");
+    let mut spec = bench.spec("sb-1");
     spec.env.insert("FROM_SPEC".to_owned(), "spec".to_owned());
     spec.env.insert("BOTH".to_owned(), "spec".to_owned());
     let id = provider.spawn(spec).await.expect("a sandbox").id;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tenure_sandbox::{Command, Deadlines, ErrorKind, RuntimeId, RuntimeState, Spec};
+use tenure_sandbox::{Command, Deadlines, ErrorKind, RuntimeId, RuntimeState};
 
 use super::{Bench, cases};
 use crate::kit::{read, run, sh, text, wait_until, write};
@@ -18,11 +18,12 @@ cases!(
 );
 
 async fn a_spawn_returns_a_running_sandbox(bench: &mut Bench) {
-    let mut spec = Spec::new("sb-1", "host");
+    let mut spec = bench.spec("sb-1");
     spec.metadata.insert("owner".to_owned(), "me".to_owned());
+    let spec_image = spec.image.clone();
     let runtime = bench.provider().spawn(spec).await.expect("a sandbox");
     assert!(!runtime.id.0.is_empty());
-    assert_eq!((runtime.sandbox_id.as_str(), runtime.image.as_str()), ("sb-1", "host"));
+    assert_eq!((&runtime.sandbox_id, &runtime.image), (&"sb-1".to_owned(), &spec_image));
     assert_eq!((runtime.state, runtime.metadata["owner"].as_str()), (RuntimeState::Running, "me"));
     assert_eq!(bench.provider().status(&runtime.id).await.expect("a status").state, RuntimeState::Running);
     let other = bench.spawn_as("sb-2").await;
@@ -65,10 +66,10 @@ async fn an_unknown_sandbox_is_not_found(bench: &mut Bench) {
 }
 
 async fn the_maximum_is_kept_and_a_destroyed_sandbox_makes_room(bench: &mut Bench) {
-    bench.set_maximum(2);
+    bench.set_maximum(2).await;
     let first = bench.spawn().await;
     bench.spawn().await;
-    let error = bench.provider().spawn(Spec::new("sb-3", "host")).await.expect_err("a refusal");
+    let error = bench.provider().spawn(bench.spec("sb-3")).await.expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     bench.provider().destroy(&first).await.expect("a destruction");
     bench.spawn().await;
@@ -132,12 +133,12 @@ async fn a_sandbox_is_adopted_with_its_files(bench: &mut Bench) {
     let gone = bench.spawn().await;
     write(bench.provider(), &id, "file", b"kept").await.expect("a write");
     bench.provider().destroy(&gone).await.expect("a destruction");
-    bench.restart();
+    bench.restart().await;
     let adopted: Vec<_> = bench.provider().adopt().await.expect("a list").into_iter().map(|r| r.id).collect();
     assert_eq!(adopted, std::slice::from_ref(&id));
     assert_eq!(text(bench.provider(), &id, "cat file").await, "kept");
     assert!(bench.provider().status(&gone).await.is_err());
     bench.provider().destroy(&id).await.expect("a destruction");
-    bench.restart();
+    bench.restart().await;
     assert!(bench.provider().adopt().await.expect("a list").is_empty());
 }

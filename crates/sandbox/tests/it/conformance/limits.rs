@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tenure_sandbox::{Command, Enforcement, ErrorKind, Feature, Limits, RuntimeId, Spec};
+use tenure_sandbox::{Command, Enforcement, ErrorKind, Feature, Limits, RuntimeId};
 
 use super::{Bench, cases};
 use crate::kit::{read_until, run, sh, text, wait_until, write};
@@ -19,7 +19,7 @@ fn enforced(bench: &Bench, feature: Feature) -> bool {
 }
 
 async fn limited(bench: &Bench, limits: Limits) -> RuntimeId {
-    let mut spec = Spec::new("sb-limited", "host");
+    let mut spec = bench.spec("sb-limited");
     spec.limits = limits;
     bench.provider().spawn(spec).await.expect("a sandbox").id
 }
@@ -32,7 +32,7 @@ async fn a_limit_that_is_not_enforced_is_refused(bench: &mut Bench) {
         (Feature::Disk, Limits { disk_bytes: Some(64 * MIB), ..Limits::default() }),
     ];
     for (feature, limits) in limits {
-        let mut spec = Spec::new("sb-limited", "host");
+        let mut spec = bench.spec("sb-limited");
         spec.limits = limits;
         let spawned = bench.provider().spawn(spec).await;
         match bench.provider().capabilities().support(feature).enforcement {

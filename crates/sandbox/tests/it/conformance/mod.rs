@@ -16,19 +16,48 @@ use tenure_sandbox::{NamespaceProvider, ProcessProvider, ProcessSettings, Provid
 /// A provider for one test, with a folder of its own.
 pub struct Bench {
     provider: Option<Arc<dyn Provider>>,
-    /// How another process would open the same provider after this one ended.
-    reopen: fn(PathBuf, Option<usize>) -> Result<Arc<dyn Provider>>,
+    kind: Kind,
     folder: TempDir,
 }
 
+/// How a provider is opened, also by another process after this one ended.
+pub enum Kind {
+    Local(fn(PathBuf, Option<usize>) -> Result<Arc<dyn Provider>>),
+    #[cfg(feature = "docker")]
+    Docker(Arc<crate::docker::daemon::Daemon>),
+}
+
+impl Kind {
+    async fn open(&self, data: PathBuf, max_sandboxes: Option<usize>) -> Result<Arc<dyn Provider>> {
+        match self {
+            Self::Local(open) => open(data, max_sandboxes),
+            #[cfg(feature = "docker")]
+            Self::Docker(daemon) => {
+                let mut settings = crate::docker::settings(daemon, &data);
+                settings.max_sandboxes = max_sandboxes.unwrap_or(100);
+                Ok(Arc::new(tenure_sandbox::DockerProvider::open(settings).await?))
+            }
+        }
+    }
+
+    fn image(&self) -> &'static str {
+        match self {
+            Self::Local(_) => "host",
+            #[cfg(feature = "docker")]
+            Self::Docker(_) => crate::docker::daemon::IMAGE,
+        }
+    }
+}
+
 impl Bench {
-    fn new(
-        reopen: fn(PathBuf, Option<usize>) -> Result<Arc<dyn Provider>>,
-        max_sandboxes: Option<usize>,
-    ) -> Result<Self> {
+    async fn new(kind: Kind) -> Result<Self> {
         let folder = TempDir::new().expect("a folder");
-        let provider = reopen(folder.path().join("data"), max_sandboxes)?;
-        Ok(Self { provider: Some(provider), reopen, folder })
+        let provider = kind.open(folder.path().join("data"), None).await?;
+        Ok(Self { provider: Some(provider), kind, folder })
+    }
+
+    fn spec(&self, sandbox_id: &str) -> Spec {
+        Spec::new(sandbox_id, self.kind.image())
     }
 
     fn provider(&self) -> &dyn Provider {
@@ -40,13 +69,23 @@ impl Bench {
     }
 
     async fn spawn_as(&self, sandbox_id: &str) -> Runtime {
-        self.provider().spawn(Spec::new(sandbox_id, "host")).await.expect("a sandbox")
+        self.provider().spawn(self.spec(sandbox_id)).await.expect("a sandbox")
     }
 
-    fn set_maximum(&mut self, max_sandboxes: usize) {
+    async fn set_maximum(&mut self, max_sandboxes: usize) {
+        self.open(Some(max_sandboxes)).await;
+    }
+
+    /// Forgets the provider, as a process that was killed does, and opens it again.
+    async fn restart(&mut self) {
+        self.open(None).await;
+    }
+
+    async fn open(&mut self, max_sandboxes: Option<usize>) {
+        // The folder stays locked until the former provider is gone.
         self.provider = None;
-        let data = self.folder.path().join("data");
-        self.provider = Some((self.reopen)(data, Some(max_sandboxes)).expect("a provider"));
+        let opened = self.kind.open(self.folder.path().join("data"), max_sandboxes).await;
+        self.provider = Some(opened.expect("the provider again"));
     }
 
     /// Leaves nothing on this machine.
@@ -54,14 +93,6 @@ impl Bench {
         for runtime in self.provider().list().await.expect("a list") {
             self.provider().destroy(&runtime.id).await.expect("a destruction");
         }
-    }
-
-    /// Forgets the provider, as a process that was killed does, and opens it again.
-    fn restart(&mut self) {
-        let data = self.folder.path().join("data");
-        // The folder stays locked until the former provider is gone.
-        self.provider = None;
-        self.provider = Some((self.reopen)(data, None).expect("the provider again"));
     }
 }
 
@@ -85,14 +116,37 @@ macro_rules! cases {
     };
 }
 
+/// Runs all cases of a file with the provider `docker`, in one test: its daemon takes seconds to start.
+macro_rules! cases_of_docker {
+    ($($case:ident),* $(,)?) => {
+        #[cfg(feature = "docker")]
+        mod docker {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn every_case() {
+                use crate::conformance::{Bench, Kind};
+                let daemon = match crate::docker::daemon::Daemon::start() {
+                    Ok(daemon) => std::sync::Arc::new(daemon),
+                    Err(reason) => return crate::kit::skip(concat!(module_path!(), "::every_case"), &reason),
+                };
+                $(
+                    let mut bench = Bench::new(Kind::Docker(std::sync::Arc::clone(&daemon))).await.expect("a provider");
+                    super::$case(&mut bench).await;
+                    bench.close().await;
+                )*
+            }
+        }
+    };
+}
+
 macro_rules! cases_of {
     ($provider:ident: $($case:ident),*) => {
         mod $provider {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
+                    use crate::conformance::{Bench, Kind};
                     let name = concat!(module_path!(), "::", stringify!($case));
-                    match crate::conformance::Bench::new(crate::conformance::$provider, None) {
+                    match Bench::new(Kind::Local(crate::conformance::$provider)).await {
                         Ok(mut bench) => {
                             super::$case(&mut bench).await;
                             bench.close().await;
@@ -105,4 +159,4 @@ macro_rules! cases_of {
     };
 }
 
-pub(crate) use {cases, cases_of};
+pub(crate) use {cases, cases_of, cases_of_docker};

@@ -1,7 +1,8 @@
 //! The provider `docker`, with a real daemon.
 
-mod daemon;
+pub mod daemon;
 
+use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -26,7 +27,7 @@ impl Bench {
             }
         };
         let folder = TempDir::new().expect("a folder");
-        let mut settings = settings(&daemon, &folder);
+        let mut settings = settings(&daemon, folder.path());
         change(&mut settings);
         let provider = DockerProvider::open(settings).await.expect("a provider");
         Some(Self { provider, folder, daemon })
@@ -36,13 +37,13 @@ impl Bench {
     async fn restarted(self) -> Self {
         let Self { provider, folder, daemon } = self;
         drop(provider);
-        let provider = DockerProvider::open(settings(&daemon, &folder)).await.expect("the provider again");
+        let provider = DockerProvider::open(settings(&daemon, folder.path())).await.expect("the provider again");
         Self { provider, folder, daemon }
     }
 }
 
-fn settings(daemon: &Daemon, folder: &TempDir) -> DockerSettings {
-    let mut settings = DockerSettings::new(folder.path(), env!("CARGO_BIN_EXE_tenure-sandbox-agent"));
+pub fn settings(daemon: &Daemon, folder: &Path) -> DockerSettings {
+    let mut settings = DockerSettings::new(folder, env!("CARGO_BIN_EXE_tenure-sandbox-agent"));
     settings.socket = daemon.socket().to_str().expect("UTF-8").to_owned();
     settings.user = "1000:1000".to_owned();
     settings.default_image = IMAGE.to_owned();
@@ -161,7 +162,7 @@ async fn a_container_is_adopted_after_a_restart_and_others_are_left_alone() {
     bound.die_with_parent = true;
     bench.provider.spawn(bound).await.expect("a sandbox");
     let other_folder = TempDir::new().expect("a folder");
-    let other = DockerProvider::open(settings(&bench.daemon, &other_folder)).await.expect("another worker");
+    let other = DockerProvider::open(settings(&bench.daemon, other_folder.path())).await.expect("another worker");
     let other_id = other.spawn(Spec::new("sb-3", IMAGE)).await.expect("a sandbox").id;
 
     let bench = bench.restarted().await;
