@@ -2,10 +2,22 @@ use std::time::Duration;
 
 use tenure_sandbox::{Command, Deadlines, ErrorKind, RuntimeId, RuntimeState};
 
-use super::{Bench, cases};
+use super::{Bench, cases, cases_of_docker};
 use crate::kit::{read, run, sh, text, wait_until, write};
 
 cases!(
+    a_spawn_returns_a_running_sandbox,
+    a_destroyed_sandbox_refuses_every_call,
+    an_unknown_sandbox_is_not_found,
+    the_maximum_is_kept_and_a_destroyed_sandbox_makes_room,
+    sandboxes_do_not_share_files,
+    a_frozen_sandbox_refuses_calls_until_it_is_thawed,
+    a_sandbox_ends_at_its_deadline,
+    a_deadline_is_replaced,
+    a_sandbox_is_adopted_with_its_files,
+);
+
+cases_of_docker!(
     a_spawn_returns_a_running_sandbox,
     a_destroyed_sandbox_refuses_every_call,
     an_unknown_sandbox_is_not_found,
