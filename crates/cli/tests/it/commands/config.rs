@@ -39,6 +39,7 @@ fn sound(home: &Home) -> String {
   worker_signing_key_file: signing
 rate_limit: {enabled: true}
 database: {path: /var/lib/tenure/tenure.db}
+defaults: {default_exec_timeout: 10m}
 "
     .to_owned()
 }
