@@ -40,7 +40,8 @@ fn parse(mounts: &str, groups: &str) -> Vec<OwnGroup> {
         let Some(path) = path else { continue };
         // In a container the mounted tree may begin below the root of the hierarchy.
         let Some(below) = (if root == "/" { Some(path) } else { path.strip_prefix(root) }) else { continue };
-        let dir = Path::new(&unescaped(mount_point)).join(below.trim_start_matches('/'));
+        // Joining nothing would leave a slash at the end.
+        let dir = Path::new(&unescaped(mount_point)).join(below.trim_start_matches('/')).components().collect();
         let controllers = if v2 { Vec::new() } else { known(options) };
         if !found.iter().any(|group| group.v2 == v2 && group.controllers == controllers) {
             found.push(OwnGroup { dir, v2, controllers });
