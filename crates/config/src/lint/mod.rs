@@ -64,9 +64,9 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     }
     auth::check(config, &mut report);
     system::check(config, &mut report);
+    providers::check(config, &mut report);
     transport::check(config, &mut report);
     push::check(config, &mut report);
-    providers::check(config, &mut report);
     report.checks
 }
 

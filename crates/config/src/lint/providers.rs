@@ -4,8 +4,6 @@ use crate::net;
 use crate::sandboxes::DockerSettings;
 
 pub(super) fn check(config: &Config, report: &mut Report) {
-    worker(config, report);
-    defaults(config, report);
     providers(config, report);
     namespace(config, report);
     if config.providers.docker.enabled {
@@ -13,7 +11,8 @@ pub(super) fn check(config: &Config, report: &mut Report) {
     }
 }
 
-fn worker(config: &Config, report: &mut Report) {
+/// Belongs to the checks of the worker.
+pub(super) fn advertise_url(config: &Config, report: &mut Report) {
     let check = "worker.advertise_url";
     let listen = config.worker.listen_addr.as_deref().map(net::host_of);
     match (&config.worker.advertise_url, listen) {
@@ -26,7 +25,8 @@ fn worker(config: &Config, report: &mut Report) {
     }
 }
 
-fn defaults(config: &Config, report: &mut Report) {
+/// Belongs to the checks of the database and of defaults.
+pub(super) fn defaults(config: &Config, report: &mut Report) {
     let defaults = &config.defaults;
     if defaults.default_exec_timeout.is_zero() || defaults.max_exec_timeout.is_zero() {
         let fix = "set defaults.default_exec_timeout and defaults.max_exec_timeout above 0";

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use tenure_tls::BindWorkerId;
 
-use super::Report;
+use super::{Report, providers};
 use crate::config::Config;
 use crate::database::Driver;
 use crate::limits::{RateKey, RateLimit};
@@ -64,6 +64,7 @@ fn rate_limit(limit: &RateLimit, report: &mut Report) {
 fn database(config: &Config, report: &mut Report) {
     if config.database.driver == Driver::Postgres {
         report.pass("database.path", "is not used");
+        providers::defaults(config, report);
         report.pass("database.driver", "postgres");
         return;
     }
@@ -74,6 +75,7 @@ fn database(config: &Config, report: &mut Report) {
         let fix = "set an absolute path, such as /var/lib/tenure/tenure.db";
         report.risk("database.path", "is relative, so its location depends on the data folder", fix);
     }
+    providers::defaults(config, report);
     // Workers are elsewhere when the server lets others reach it, or when calls to workers are meant to cross a network.
     if !net::is_loopback(&config.server.host) || config.worker.rpc_tls.enabled {
         let fix = "set database.driver: postgres, which several control planes can share";
@@ -112,6 +114,7 @@ fn rpc_tls(config: &Config, report: &mut Report) {
     } else {
         report.pass("worker.rpc_tls.insecure_skip_verify", "certificates are checked");
     }
+    providers::advertise_url(config, report);
     if tls.enabled {
         report.pass("worker.rpc_tls.enabled", "is on");
     } else {
