@@ -18,6 +18,7 @@ cases!(
         a_job_that_cannot_be_granted_says_why,
         a_claim_id_is_its_workers_own_and_ends_with_the_leases,
         a_claim_waits_for_as_long_as_it_was_told,
+        a_strict_queue_grants_to_workers_that_kill_what_they_lose,
     ],
     everywhere: [
         a_job_is_claimed_by_its_id,
@@ -260,4 +261,21 @@ async fn a_claim_waits_for_as_long_as_it_was_told(server: Server) {
     let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 700});
     assert_eq!(server.worker("claim", claim).await.ok(), json!({"claimed": false}));
     assert!((700..10_000).contains(&started.elapsed().as_millis()));
+}
+
+async fn a_strict_queue_grants_to_workers_that_kill_what_they_lose(server: Server) {
+    server.put("/api/v1/queues/q", json!({"strict": true})).await.ok();
+    for _ in 0..2 {
+        server.submit(json!({"operator": "x"})).await;
+    }
+    let claim = |kills: bool| json!({"worker_id": "w", "streams": ["q"], "max_wait_ms": 0, "kills_on_expiry": kills});
+    let turn = |kills: bool| {
+        let claim = json!({"streams": ["q"], "max_jobs": 1, "max_wait_ms": 0, "kills_on_expiry": kills});
+        json!({"worker_id": "w", "claim": claim})
+    };
+    assert_eq!(server.claim("w").await, Value::Null);
+    assert_eq!(server.worker("claim", claim(false)).await.ok()["claimed"], false);
+    assert_eq!(server.worker("exchange", turn(false)).await.ok()["jobs"], json!([]));
+    assert_eq!(server.worker("claim", claim(true)).await.ok()["claimed"], true);
+    assert_eq!(server.worker("exchange", turn(true)).await.ok()["jobs"].as_array().unwrap().len(), 1);
 }

@@ -126,12 +126,12 @@ async fn bad_queries_name_their_field(server: Server) {
 
 async fn queues_are_set_shown_and_listed(server: Server) {
     let settings = json!({"max_running": 100, "rate": {"per_second": 50.0, "burst": 100.0}, "fairness_key": "tenant",
-        "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true});
+        "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true, "strict": true});
     let set = server.put("/api/v1/queues/etl", settings).await.ok();
     let expected = json!({
         "name": "etl", "paused": false, "kind": "pull", "transport": "embedded",
         "limits": {"max_running": 100, "rate": {"per_second": 50.0, "burst": 100.0}, "fairness_key": "tenant"},
-        "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true,
+        "lease_ttl_seconds": 60, "heartbeat_interval_seconds": 20, "dead_letter": true, "strict": true,
         "counts": {"scheduled": 0, "ready": 0, "running": 0, "dead_lettered": 0},
     });
     assert_eq!(set, expected);
