@@ -192,7 +192,7 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
         };
         match opened {
             Ok(provider) => loaded.push(provider),
-            Err(error) => tracing::error!(provider = "docker", "the provider cannot work here: {error:#}"),
+            Err(error) => tracing::error!(provider.name = "docker", "the provider cannot work here: {error:#}"),
         }
     }
     Ok(loaded)
