@@ -8,6 +8,7 @@
 //!
 //! Unix only.
 
+mod blocked;
 mod child;
 mod moto;
 mod ports;
@@ -15,9 +16,11 @@ mod postgres;
 mod process;
 mod redis;
 mod scratch;
+mod skip;
 mod tcp;
 mod wait;
 
+pub use blocked::wait_until_blocked;
 pub use child::{Child, Output};
 pub use moto::Moto;
 pub use nix::sys::signal::Signal;
@@ -25,5 +28,6 @@ pub use ports::Port;
 pub use postgres::{Database, Postgres, PrivatePostgres};
 pub use process::Tenure;
 pub use redis::Redis;
+pub use skip::skip;
 pub use tcp::{Answer, RawClient};
 pub use wait::{Condition, wait_until, wait_until_blocking};

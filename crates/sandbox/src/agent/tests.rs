@@ -109,12 +109,8 @@ fn runs(marker: &str) -> bool {
     })
 }
 
-async fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < end, "still not: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+async fn wait_until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    tenure_testkit::wait_until(what, PATIENCE, condition).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,7 +140,7 @@ async fn a_time_out_leaves_no_process() {
     read_until(&mut execution, "up").await;
     let error = execution.output(100).await.expect_err("a time-out");
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-    wait_until("no process is left", || !runs("7101.1")).await;
+    wait_until("no process is left", async || !runs("7101.1")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,9 +148,9 @@ async fn a_dropped_execution_leaves_no_process() {
     let place = Place::new();
     let mut execution = place.exec(Command::shell("setsid sleep 7102.1 & echo up; sleep 7102.1", &[])).await;
     read_until(&mut execution, "up").await;
-    wait_until("the process runs", || runs("7102.1")).await;
+    wait_until("the process runs", async || runs("7102.1")).await;
     drop(execution);
-    wait_until("no process is left", || !runs("7102.1")).await;
+    wait_until("no process is left", async || !runs("7102.1")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,21 +161,20 @@ async fn what_a_command_leaves_running_goes_on_and_is_logged() {
     assert_eq!((output.stdout.as_slice(), output.exit().code), (b"early\n".as_slice(), 0));
     assert_eq!(place.client.console_log(0).await.expect("a log"), ["early"]);
     place.write("stop", b"").await.expect("a write");
-    let end = Instant::now() + PATIENCE;
-    while place.client.console_log(0).await.expect("a log") != ["early", "late"] {
-        assert!(Instant::now() < end, "the late line was not logged");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    wait_until("the late line is logged", async || {
+        place.client.console_log(0).await.expect("a log") == ["early", "late"]
+    })
+    .await;
     assert_eq!(place.client.console_log(1).await.expect("a log"), ["late"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_blocks_the_command_and_loses_nothing() {
     let place = Place::new();
+    // Far more than fits into channels and sockets, so the command cannot end before it is read.
     let line = "head -c 20000000 /dev/zero; touch done; echo end >&2";
     let mut execution = place.exec(Command::shell(line, &[])).await;
-    // Far more than fits into channels and sockets is written, so the command cannot end.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tenure_testkit::wait_until_blocked("20000000", PATIENCE).await;
     assert!(!place.folder.path().join("root/workspace/done").exists());
     let mut length = 0;
     let mut last = None;
@@ -268,11 +263,10 @@ async fn a_write_whose_source_fails_leaves_nothing() {
     drop(writer);
     let file = FileWrite { path: "file".to_owned(), mode: 0o600, content: Box::pin(failing) };
     assert!(place.client.write_file(file).await.is_err());
-    let end = Instant::now() + PATIENCE;
-    while !place.client.list_files("/workspace").await.expect("a list").is_empty() {
-        assert!(Instant::now() < end, "a temporary file is left");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    wait_until("no temporary file is left", async || {
+        place.client.list_files("/workspace").await.expect("a list").is_empty()
+    })
+    .await;
 }
 
 struct Failing;

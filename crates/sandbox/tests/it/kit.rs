@@ -1,6 +1,6 @@
 //! Helpers of the tests.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_sandbox::{Command, Event, Execution, FileWrite, Output, Provider, Result, RuntimeId};
 use tokio::io::AsyncReadExt;
@@ -12,23 +12,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const OUTPUT_LIMIT: usize = 1 << 20;
 
 /// Asks until the answer is yes.
-pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < end, "still not: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Says that a test did not run, and why. `scripts/test` prints the list at its end.
-#[expect(clippy::print_stderr, reason = "a test has nothing else to say it with")]
-pub fn skip(test: &str, reason: &str) {
-    eprintln!("SKIPPED: {test}: {reason}");
-    if let Some(path) = std::env::var_os("TENURE_SKIPPED") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the list");
-        writeln!(file, "{test}: {reason}").expect("room");
-    }
+pub async fn wait_until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    tenure_testkit::wait_until(what, PATIENCE, condition).await;
 }
 
 pub async fn sh(provider: &dyn Provider, id: &RuntimeId, line: &str) -> Output {

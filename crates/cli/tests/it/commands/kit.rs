@@ -95,18 +95,6 @@ pub async fn providers(test: &str) -> Vec<&'static str> {
     if code(&checked) == 0 {
         return vec!["process", "namespace"];
     }
-    skipped(test, &format!("the provider namespace does not work here: {}", checked.stdout.trim()));
+    tenure_testkit::skip(test, &format!("the provider namespace does not work here: {}", checked.stdout.trim()));
     vec!["process"]
-}
-
-/// Says that a test could not show everything on this machine; `scripts/test` collects it.
-#[allow(clippy::print_stderr, reason = "whoever runs the tests has to see it")]
-pub fn skipped(test: &str, reason: &str) {
-    use std::io::Write;
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("TENURE_SKIPPED") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the list of skipped tests is writable");
-    }
 }

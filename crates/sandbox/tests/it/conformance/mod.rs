@@ -126,7 +126,7 @@ macro_rules! cases_of_docker {
                 use crate::conformance::{Bench, Kind};
                 let daemon = match crate::docker::daemon::Daemon::start() {
                     Ok(daemon) => std::sync::Arc::new(daemon),
-                    Err(reason) => return crate::kit::skip(concat!(module_path!(), "::every_case"), &reason),
+                    Err(reason) => return tenure_testkit::skip(concat!(module_path!(), "::every_case"), &reason),
                 };
                 $(
                     let mut bench = Bench::new(Kind::Docker(std::sync::Arc::clone(&daemon))).await.expect("a provider");
@@ -151,7 +151,7 @@ macro_rules! cases_of {
                             super::$case(&mut bench).await;
                             bench.close().await;
                         }
-                        Err(error) => crate::kit::skip(name, &error.to_string()),
+                        Err(error) => tenure_testkit::skip(name, &error.to_string()),
                     }
                 }
             )*

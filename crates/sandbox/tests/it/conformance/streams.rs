@@ -3,7 +3,7 @@ use std::time::Duration;
 use tenure_sandbox::{Command, Event, OutputStream};
 
 use super::{Bench, cases};
-use crate::kit::{read, read_until, sh, text};
+use crate::kit::{PATIENCE, read, read_until, sh, text};
 
 cases!(
     output_arrives_before_the_command_ends,
@@ -76,8 +76,7 @@ async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: &mut Bench) {
         }
     }
     let before = resident_bytes();
-    // Long enough for a command that is not slowed down.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tenure_testkit::wait_until_blocked(&LENGTH.to_string(), PATIENCE).await;
     assert!(provider.stat_file(&id, "done").await.is_err(), "the command was not slowed down");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 128 << 20, "{grown} bytes more for a reader that waits");

@@ -1,13 +1,18 @@
 //! A daemon for the tests of this process: Debian's Podman, with storage of its own.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tenure_testkit::wait_until_blocking;
 
 /// The image that every test uses: a shell with the usual commands, linked statically.
 pub const IMAGE: &str = "localhost/busybox:latest";
+
+/// Much longer than a start takes.
+const START: Duration = Duration::from_secs(60);
 
 pub struct Daemon {
     child: Child,
@@ -38,16 +43,17 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .map_err(|error| error.to_string())?;
-        let daemon = Self { child, folder };
-        let end = Instant::now() + Duration::from_secs(60);
-        while std::os::unix::net::UnixStream::connect(daemon.socket()).is_err() {
-            if Instant::now() > end {
-                let log = std::fs::read_to_string(daemon.folder.path().join("log")).unwrap_or_default();
-                return Err(format!("podman does not start: {log}"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let mut daemon = Self { child, folder };
+        let started = wait_until_blocking("podman listens", START, || match daemon.child.try_wait() {
+            Ok(None) => UnixStream::connect(daemon.socket()).is_ok().then_some(Ok(())),
+            _ => Some(Err(daemon.log())),
+        });
+        started.map_err(|log| format!("podman does not start: {log}"))?;
         Ok(daemon)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -69,9 +75,10 @@ impl Drop for Daemon {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }
         let end = Instant::now() + Duration::from_secs(10);
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        // It must be killed if it does not end, so giving up is not a failure.
+        wait_until_blocking("podman ends", START, || {
+            !matches!(self.child.try_wait(), Ok(None)) || Instant::now() > end
+        });
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Containers outlive the daemon, and keep mounts in its folder.

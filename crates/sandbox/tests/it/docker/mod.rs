@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tenure_sandbox::{Command, Deadlines, DockerProvider, DockerSettings, ErrorKind, Provider, RuntimeState, Spec};
 
 use self::daemon::{Daemon, IMAGE};
-use crate::kit::{read, run, sh, skip, text, wait_until, write};
+use crate::kit::{read, run, sh, text, wait_until, write};
 
 struct Bench {
     provider: DockerProvider,
@@ -22,7 +22,7 @@ impl Bench {
         let daemon = match Daemon::start() {
             Ok(daemon) => daemon,
             Err(reason) => {
-                skip(test, &reason);
+                tenure_testkit::skip(test, &reason);
                 return None;
             }
         };

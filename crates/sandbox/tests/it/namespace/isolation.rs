@@ -3,7 +3,7 @@
 use tenure_sandbox::{Provider, RuntimeId};
 
 use super::Machine;
-use crate::kit::{read, sh, skip, text, write};
+use crate::kit::{read, sh, text, write};
 
 /// Runs a line of Perl, which can make any system call, and returns what it prints.
 async fn perl(machine: &Machine, id: &RuntimeId, line: &str) -> String {
@@ -14,7 +14,7 @@ async fn perl(machine: &Machine, id: &RuntimeId, line: &str) -> String {
 async fn both_users(test: &str) -> Option<(Machine, [RuntimeId; 2])> {
     let machine = Machine::new(test)?;
     if !cfg!(target_arch = "x86_64") || !std::path::Path::new("/usr/bin/perl").exists() {
-        skip(test, "the numbers of the system calls are of x86_64, and Perl makes them");
+        tenure_testkit::skip(test, "the numbers of the system calls are of x86_64, and Perl makes them");
         return None;
     }
     let user = machine.spawn().await.id;

@@ -113,7 +113,7 @@ async fn a_disk_larger_than_memory_is_on_disk_and_leaves_no_loop_device() {
     let spec = Spec { limits, ..Spec::new("sb", "host") };
     let runtime = match provider.spawn(spec).await {
         Ok(runtime) => runtime,
-        Err(error) if error.kind() == ErrorKind::Invalid => return crate::kit::skip(test, &error.to_string()),
+        Err(error) if error.kind() == ErrorKind::Invalid => return tenure_testkit::skip(test, &error.to_string()),
         Err(error) => panic!("{error}"),
     };
     let id = runtime.id;

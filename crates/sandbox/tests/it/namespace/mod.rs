@@ -12,8 +12,6 @@ use std::path::Path;
 
 use tenure_sandbox::{AgentProgram, NamespaceProvider, NamespaceSettings, Provider, Runtime, Spec};
 
-use crate::kit::skip;
-
 /// A provider with its own data directory.
 pub struct Machine {
     pub provider: NamespaceProvider,
@@ -27,7 +25,7 @@ impl Machine {
         match NamespaceProvider::new(settings(dir.path())) {
             Ok(provider) => Some(Self { provider, dir }),
             Err(error) => {
-                skip(test, &error.to_string());
+                tenure_testkit::skip(test, &error.to_string());
                 None
             }
         }
@@ -38,7 +36,7 @@ impl Machine {
         let machine = Self::new(test)?;
         let capabilities = machine.provider.capabilities();
         if capabilities.memory.enforcement != tenure_sandbox::Enforcement::Enforced {
-            skip(test, &capabilities.memory.reason);
+            tenure_testkit::skip(test, &capabilities.memory.reason);
             return None;
         }
         Some(machine)

@@ -10,7 +10,7 @@ use tenure_sandbox::{
     AgentProgram, Enforcement, ErrorKind, Limits, NamespaceProvider, NamespaceSettings, Provider, Spec,
 };
 
-use crate::kit::{read, run, sh, skip, text, write};
+use crate::kit::{read, run, sh, text, write};
 
 /// Set for a process that plays the worker: its data directory.
 const ROLE: &str = "TENURE_TEST_ROOTLESS";
@@ -31,7 +31,7 @@ async fn an_unprivileged_worker_confines_what_it_can_and_says_what_it_cannot() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        return skip(
+        return tenure_testkit::skip(
             test,
             "only root can start a process of another user; the other tests run without privileges here",
         );
@@ -51,7 +51,7 @@ async fn an_unprivileged_worker_confines_what_it_can_and_says_what_it_cannot() {
     let output = command.output().expect("a worker");
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     if let Some((_, reason)) = text.split_once(REFUSED) {
-        return skip(test, reason.lines().next().unwrap_or(""));
+        return tenure_testkit::skip(test, reason.lines().next().unwrap_or(""));
     }
     assert!(output.status.success(), "{text}");
 }
