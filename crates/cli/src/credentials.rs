@@ -1,7 +1,7 @@
 //! API keys that `tenure login` keeps, by server.
 //!
 //! A key is stored under the address of its server and read for that address only, so that it is sent to nobody else.
-//! Only its owner may read the file. One that others can read is refused: its contents are no longer secret.
+//! Only its owner may read the file. A file that others can read is rejected, because its contents are no longer secret.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -76,7 +76,7 @@ impl Config {
         let data = match (&flags.data, home) {
             (Some(data), _) => data.clone(),
             (None, Some(home)) => home.join(".tenure"),
-            (None, None) => return Err(ConfigError::Rule("there is no home folder: use --data DIR".to_owned())),
+            (None, None) => return Err(ConfigError::Rule("the home folder is unknown: use --data DIR".to_owned())),
         };
         Self::build(Sources { flags, data, env: env::parse(std::env::vars_os())? }, read(path)?)
     }

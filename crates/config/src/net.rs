@@ -18,7 +18,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// Whether an address stands for all addresses of a machine.
+/// Whether an address means all addresses of the machine, such as `0.0.0.0`.
 pub(crate) fn is_unspecified(host: &str) -> bool {
     host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_unspecified())
 }

@@ -55,7 +55,7 @@ pub struct DockerSettings {
     pub tmpfs: BTreeMap<String, String>,
 }
 
-/// What holds for sandboxes that do not say otherwise.
+/// Defaults for sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// Zero: the maximum.

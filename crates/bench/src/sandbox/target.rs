@@ -40,7 +40,7 @@ impl Target {
         }
     }
 
-    /// A sandbox; one in which files of so many bytes fit, if they are named.
+    /// Creates a sandbox, with `room` for files of that many bytes if it is given.
     pub(super) async fn spawn(&self, room: Option<u64>) -> Result<Sandbox> {
         match self {
             Self::Direct(target) => target.spawn(room).await,

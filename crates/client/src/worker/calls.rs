@@ -59,7 +59,7 @@ pub struct WorkerCalls {
 pub struct CallAnswer {
     pub status: u16,
     pub body: Vec<u8>,
-    /// By the clock of whoever answered, in whole seconds.
+    /// The `Date` header of the answer: the time of the sender, in whole seconds.
     pub date: Option<Timestamp>,
     /// What `Retry-After` asks for.
     pub retry_after: Option<Duration>,
@@ -76,8 +76,8 @@ impl WorkerCalls {
         Ok(Self { http, server, id: worker_id.to_owned(), worker_id: header, token: token.0 })
     }
 
-    /// Posts JSON to a path, and reads at most `limit` bytes of the answer, all within `timeout`. A token that is
-    /// refused is replaced once, if it can be. The error says why there is no answer.
+    /// Posts JSON to a path, and reads at most `limit` bytes of the answer, all within `timeout`. After a
+    /// refused token it tries once more with a new one, if there is a source for it. The error explains a missing answer.
     pub async fn post(
         &self,
         path: &[&str],

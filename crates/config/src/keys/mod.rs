@@ -152,7 +152,7 @@ fn meaning(section: &str) -> &'static str {
         "push" => "Pushing tasks to workers of the callback contract.",
         "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",
         "worker" => "Settings of worker processes, and TLS for worker RPC.",
-        "defaults" => "What holds for sandboxes whose request does not say otherwise.",
+        "defaults" => "Defaults for sandboxes.",
         "providers" => "Where sandboxes come from, and their limits.",
         "logging" => "Logs.",
         _ => "",

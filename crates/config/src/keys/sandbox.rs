@@ -37,7 +37,7 @@ pub const KEYS: &[Key] = keys! {
     "providers.namespace.data_dir" Text, "", Restart,
         "Folder with the state of the sandboxes and with the images. Default: `namespace` in the worker's data folder.";
     "providers.namespace.image_aliases" TextMap, "", Restart,
-        "Images that stand for others, such as `\"python:3\": host`; `*` stands for every other name. Default: `alpine:latest` means `host`.";
+        "Names that resolve to another image, such as `\"python:3\": host`; `*` matches every other name. Default: `alpine:latest` resolves to `host`.";
     "providers.namespace.pids_limit" Integer, "256", Restart,
         "Maximum number of processes and threads of a sandbox.";
     "providers.namespace.max_memory_mb" Integer, "8192", Restart,

@@ -34,7 +34,7 @@ fn users(auth: &AuthSettings, report: &mut Report) {
         let fix = "set auth.admin_api_key, and auth.admin_fallback_enabled: false";
         report.risk(
             "auth.admin_fallback_enabled",
-            "the user key is accepted on admin endpoints while there is no admin key",
+            "the user key is accepted on admin endpoints unless an admin key is set",
             fix,
         );
     } else {

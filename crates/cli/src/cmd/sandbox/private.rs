@@ -45,7 +45,7 @@ impl Private {
     pub async fn open(name: Name, config: &Config) -> anyhow::Result<Self> {
         let private = Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new().prefix("tenure-sandbox-").permissions(private).tempdir();
-        let folder = Folder(folder.context("there is no folder for the state of sandboxes")?.keep());
+        let folder = Folder(folder.context("cannot create a folder for the state of sandboxes")?.keep());
         let sweeper = sweeper(name, &folder.0)?;
         let provider = name.open_in(&folder.0, config).await?;
         Ok(Self { provider, _folder: folder, _sweeper: sweeper })
