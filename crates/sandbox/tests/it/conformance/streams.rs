@@ -64,9 +64,10 @@ async fn binary_output_arrives_intact(bench: &mut Bench) {
 
 /// 256 MiB, most of which would stay in memory if the reader did not slow the command down.
 async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: &mut Bench) {
-    const LENGTH: usize = 256 << 20;
+    // A length of its own by which this command is found: the same case runs for other providers at the same time.
+    let length = (256 << 20) + std::process::id() as usize;
     let (provider, id) = (bench.provider(), bench.spawn().await);
-    let line = format!("head -c {LENGTH} /dev/zero; touch done");
+    let line = format!("head -c {length} /dev/zero; touch done");
     let mut execution = provider.exec(&id, Command::shell(&line, &[])).await.expect("a command");
     let mut seen = 0;
     while seen < 1 << 20 {
@@ -76,7 +77,7 @@ async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: &mut Bench) {
         }
     }
     let before = resident_bytes();
-    tenure_testkit::wait_until_blocked(&LENGTH.to_string(), PATIENCE).await;
+    tenure_testkit::wait_until_blocked(&length.to_string(), PATIENCE).await;
     assert!(provider.stat_file(&id, "done").await.is_err(), "the command was not slowed down");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 128 << 20, "{grown} bytes more for a reader that waits");
@@ -87,7 +88,7 @@ async fn a_slow_reader_blocks_the_command_in_bounded_memory(bench: &mut Bench) {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!((seen, output.code), (LENGTH, 0));
+    assert_eq!((seen, output.code), (length, 0));
 }
 
 fn resident_bytes() -> usize {
