@@ -7,7 +7,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::BpfProgram;
 
 use super::cgroup::{CommandGroup, CommandGroups};
-use super::launch::ProcessLimits;
+use super::launch::{Launch, ProcessLimits};
 use super::{landlock, seccomp};
 use crate::agent::{CommandConfinement, CommandUsage, Confinement};
 use crate::sys;
@@ -22,15 +22,16 @@ pub(super) struct NamespaceConfinement {
 
 #[derive(Debug)]
 struct Rules {
-    filter: BpfProgram,
+    filter: Option<BpfProgram>,
     landlock: Option<OwnedFd>,
     limits: ProcessLimits,
 }
 
 impl NamespaceConfinement {
-    pub fn new(groups: CommandGroups, with_landlock: bool, limits: ProcessLimits) -> io::Result<Self> {
-        let landlock = if with_landlock { landlock::command_rules()? } else { None };
-        Ok(Self { groups, rules: Arc::new(Rules { filter: seccomp::command_filter()?, landlock, limits }) })
+    pub fn new(groups: CommandGroups, launch: &Launch) -> io::Result<Self> {
+        let landlock = if launch.landlock { landlock::command_rules()? } else { None };
+        let filter = launch.seccomp.then(seccomp::command_filter).transpose()?;
+        Ok(Self { groups, rules: Arc::new(Rules { filter, landlock, limits: launch.process_limits }) })
     }
 }
 
@@ -67,7 +68,7 @@ impl CommandConfinement for ConfinedCommand {
         if let Some(rules) = &self.rules.landlock {
             sys::landlock_restrict_self(rules.as_fd())?;
         }
-        seccomp::confine_command(&self.rules.filter)
+        self.rules.filter.as_ref().map_or(Ok(()), seccomp::confine_command)
     }
 
     fn kill(&self) -> io::Result<()> {

@@ -63,6 +63,7 @@ pub(crate) struct Launch {
     /// The loopback port of the proxy, if there is one.
     pub proxy_port: Option<u16>,
     pub landlock: bool,
+    pub seccomp: bool,
     pub process_limits: ProcessLimits,
     /// Whether the sandbox ends with its provider's end of the status socket.
     pub die_with_parent: bool,

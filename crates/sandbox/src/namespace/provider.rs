@@ -108,6 +108,7 @@ impl NamespaceProvider {
         };
         inner.try_a_sandbox().map_err(unusable)?;
         inner.capabilities = probe::capabilities(&inner.cgroups, inner.id_mapped);
+        inner.capabilities.egress_allow_list = inner.settings.allow_lists;
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -162,6 +163,11 @@ impl Inner {
         check_spec(&spec)?;
         let allowed = match &spec.egress {
             Egress::None => None,
+            Egress::Allow(_) if !self.settings.allow_lists => {
+                return Err(Error::invalid(
+                    "sandboxes of this worker have no network: it does not permit allowed hosts",
+                ));
+            }
             Egress::Allow(hosts) => Some(AllowList::parse(hosts)?),
         };
         let permit = Arc::clone(&self.spawns).acquire_owned().await.map_err(|_| Error::internal("no more spawns"))?;
@@ -274,6 +280,7 @@ impl Inner {
             user,
             proxy_port: matches!(spec.egress, Egress::Allow(_)).then_some(PROXY_PORT),
             landlock: self.landlock,
+            seccomp: self.settings.seccomp,
             process_limits: ProcessLimits {
                 address_space_bytes: limits.memory_bytes.filter(|_| !self.cgroups.has(Role::Memory)),
                 processes: limits

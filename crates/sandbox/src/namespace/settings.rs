@@ -19,6 +19,10 @@ pub struct NamespaceSettings {
     pub default_limits: Limits,
     /// A request above one of them is refused.
     pub max_limits: Limits,
+    /// Whether a sandbox may ask for hosts that it can reach. Without it every such request is refused.
+    pub allow_lists: bool,
+    /// Whether system calls are filtered. Off only to find out whether the filter causes a problem.
+    pub seccomp: bool,
     /// Sandboxes that exist at once.
     pub max_sandboxes: usize,
     /// Sandboxes that are created at once. More than cores makes all of them slower.
@@ -42,6 +46,8 @@ impl NamespaceSettings {
                 disk_bytes: Some(256 << 20),
             },
             max_limits: Limits::default(),
+            allow_lists: true,
+            seccomp: true,
             max_sandboxes: 1000,
             max_spawns: std::thread::available_parallelism().map_or(2, usize::from),
             first_id: 0x2000_0000,

@@ -10,7 +10,7 @@ mod run;
 mod terminal;
 
 pub use private::Private;
-pub use providers::{Name, Place};
+pub use providers::{Callers, Name, Place};
 pub use run::OWN_FAILURE;
 
 use crate::exit::Exit;

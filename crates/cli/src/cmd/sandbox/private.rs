@@ -12,7 +12,7 @@ use anyhow::Context;
 use tenure_config::Config;
 use tenure_sandbox::Provider;
 
-use super::providers::{Name, Place};
+use super::providers::{Callers, Name, Place};
 use crate::exit::Exit;
 
 /// How long what is left of a killed process may resist.
@@ -47,7 +47,7 @@ impl Private {
         let folder = tempfile::Builder::new().prefix("tenure-sandbox-").permissions(private).tempdir();
         let folder = Folder(folder.context("cannot create a folder for the state of sandboxes")?.keep());
         let sweeper = sweeper(name, &folder.0)?;
-        let provider = name.open_in(&folder.0, config).await?;
+        let provider = name.open_in(&folder.0, config, Callers::ThisMachine).await?;
         Ok(Self { provider, _folder: folder, _sweeper: sweeper })
     }
 
@@ -97,7 +97,7 @@ async fn remove(name: Name, folder: &Path, config: &Config) -> anyhow::Result<()
     if !folder.is_dir() {
         return Ok(());
     }
-    let provider = name.open_in(folder, config).await?;
+    let provider = name.open_in(folder, config, Callers::ThisMachine).await?;
     provider.adopt().await?;
     for runtime in provider.list().await? {
         provider.destroy(&runtime.id).await?;

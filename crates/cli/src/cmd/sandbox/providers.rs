@@ -32,6 +32,14 @@ impl Place {
     }
 }
 
+/// Who asks for sandboxes. A person on this machine names the hosts that a sandbox may reach; what a control plane may
+/// ask for is a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    ThisMachine,
+    ControlPlane,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
     /// Namespaces, control groups and system call filters of Linux
@@ -74,7 +82,7 @@ impl Name {
     }
 
     /// A provider with its state in `folder`.
-    pub async fn open_in(self, folder: &Path, config: &Config) -> anyhow::Result<Arc<dyn Provider>> {
+    pub async fn open_in(self, folder: &Path, config: &Config, callers: Callers) -> anyhow::Result<Arc<dyn Provider>> {
         let folder = folder.to_owned();
         #[cfg(feature = "docker")]
         if self == Self::Docker {
@@ -84,7 +92,7 @@ impl Name {
         let (data, namespace) = (config.data.clone(), config.providers.namespace.clone());
         let open = move || -> tenure_sandbox::Result<Arc<dyn Provider>> {
             Ok(match self {
-                Self::Namespace => Arc::new(NamespaceProvider::new(settings(folder, &data, &namespace)?)?),
+                Self::Namespace => Arc::new(NamespaceProvider::new(settings(folder, &data, &namespace, callers)?)?),
                 Self::Process => Arc::new(ProcessProvider::open(ProcessSettings {
                     data_dir: folder,
                     max_sandboxes: None,
@@ -99,17 +107,26 @@ impl Name {
     }
 }
 
-fn settings(folder: PathBuf, data: &Path, configured: &Configured) -> tenure_sandbox::Result<NamespaceSettings> {
+fn settings(
+    folder: PathBuf,
+    data: &Path,
+    configured: &Configured,
+    callers: Callers,
+) -> tenure_sandbox::Result<NamespaceSettings> {
     let program = AgentProgram::this()
         .map_err(|error| Error::unavailable("this program does not know its own path").with_source(error))?;
     let mut settings = NamespaceSettings::new(data, program)?;
     settings.state_dir = folder;
     settings.image_aliases.clone_from(&configured.image_aliases);
-    settings.default_limits.pids = u32::try_from(configured.pids_limit).ok();
-    settings.default_limits.disk_bytes = Some(configured.disk_mb << 20);
+    settings.allow_lists = callers == Callers::ThisMachine || configured.egress_allow_list;
+    settings.seccomp = configured.seccomp;
+    // 0 is without limit.
+    let given = |number: u64| Some(number).filter(|number| *number > 0);
+    settings.default_limits.pids = given(configured.pids_limit).and_then(|pids| u32::try_from(pids).ok());
+    settings.default_limits.disk_bytes = given(configured.disk_mb << 20).or(settings.default_limits.disk_bytes);
     settings.max_limits = Limits {
-        memory_bytes: Some(configured.max_memory_mb << 20),
-        cpus: Some(configured.max_vcpus as f64),
+        memory_bytes: given(configured.max_memory_mb << 20),
+        cpus: given(configured.max_vcpus).map(|cpus| cpus as f64),
         ..Limits::default()
     };
     Ok(settings)

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::reload::NodeReloader;
-use crate::cmd::sandbox::Name;
+use crate::cmd::sandbox::{Callers, Name};
 use crate::exit::{Exit, Stop};
 use crate::times;
 
@@ -172,7 +172,10 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
     let mut loaded: Vec<Arc<dyn Provider>> = Vec::new();
     if config.providers.namespace.enabled {
         let own = data_dir.join("namespace");
-        match Name::Namespace.open_in(config.providers.namespace.data_dir.as_deref().unwrap_or(&own), config).await {
+        match Name::Namespace
+            .open_in(config.providers.namespace.data_dir.as_deref().unwrap_or(&own), config, Callers::ControlPlane)
+            .await
+        {
             Ok(provider) => loaded.push(provider),
             Err(error) => tracing::error!(provider.name = "namespace", "the provider cannot work here: {error:#}"),
         }
@@ -187,7 +190,7 @@ async fn providers(config: &Config, data_dir: &Path) -> anyhow::Result<Vec<Arc<d
     }
     if config.providers.docker.enabled {
         let opened = match Name::parse("docker") {
-            Ok(name) => name.open_in(&data_dir.join("docker"), config).await,
+            Ok(name) => name.open_in(&data_dir.join("docker"), config, Callers::ControlPlane).await,
             Err(error) => Err(error),
         };
         match opened {

@@ -108,7 +108,7 @@ fn build(launch: &Launch, given: Given, zygote: OwnedFd) -> io::Result<std::conv
     if receive::<()>(&given.status)?.is_none() {
         sys::exit_process(0);
     }
-    let confinement = NamespaceConfinement::new(commands, launch.landlock, launch.process_limits)?;
+    let confinement = NamespaceConfinement::new(commands, launch)?;
     let settings = AgentSettings { root: "/".into(), parent: launch.die_with_parent.then_some(given.status) };
     // What provider calls need of the writable layer and the proxy is passed out; here they stay open to be adopted.
     let _kept = (writable, proxy);

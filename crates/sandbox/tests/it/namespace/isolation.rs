@@ -200,3 +200,13 @@ async fn a_link_never_leads_a_file_call_to_the_host() {
     assert_eq!(std::fs::read_to_string(&secret).expect("a file"), "of the host");
     end(&machine, &[id]).await;
 }
+
+#[tokio::test]
+async fn system_calls_are_filtered_unless_the_filter_is_off() {
+    let test = "system_calls_are_filtered_unless_the_filter_is_off";
+    for (seccomp, mode) in [(true, "2\n"), (false, "0\n")] {
+        let Some(machine) = Machine::with(test, |settings| settings.seccomp = seccomp) else { return };
+        let id = machine.spawn().await.id;
+        assert_eq!(text(&machine.provider, &id, "sed -n 's/^Seccomp:[[:space:]]*//p' /proc/self/status").await, mode);
+    }
+}

@@ -21,8 +21,15 @@ pub struct Machine {
 impl Machine {
     /// None if this machine cannot run sandboxes; then the test is reported as skipped.
     pub fn new(test: &str) -> Option<Self> {
+        Self::with(test, |_| {})
+    }
+
+    /// As `new`, with other settings.
+    pub fn with(test: &str, change: impl FnOnce(&mut NamespaceSettings)) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a directory");
-        match NamespaceProvider::new(settings(dir.path())) {
+        let mut settings = settings(dir.path());
+        change(&mut settings);
+        match NamespaceProvider::new(settings) {
             Ok(provider) => Some(Self { provider, dir }),
             Err(error) => {
                 tenure_testkit::skip(test, &error.to_string());

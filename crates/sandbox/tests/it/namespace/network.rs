@@ -1,4 +1,4 @@
-use tenure_sandbox::{Command, Egress, ErrorKind, Provider};
+use tenure_sandbox::{Command, Egress, ErrorKind, Provider, Spec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Machine;
@@ -115,4 +115,16 @@ async fn allowed_hosts_are_reached_through_the_proxy_and_the_list_changes_while_
     for id in [id, closed] {
         provider.destroy(&id).await.expect("an end");
     }
+}
+
+#[tokio::test]
+async fn a_provider_without_allow_lists_refuses_sandboxes_that_name_hosts() {
+    let test = "a_provider_without_allow_lists_refuses_sandboxes_that_name_hosts";
+    let Some(machine) = Machine::with(test, |settings| settings.allow_lists = false) else { return };
+    assert!(!machine.provider.capabilities().egress_allow_list);
+    let mut spec = Spec::new("sb-test", "host");
+    spec.egress = Egress::Allow(vec!["example.com".to_owned()]);
+    let error = machine.provider.spawn(spec).await.expect_err("a refusal");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    machine.spawn().await;
 }
