@@ -26,6 +26,11 @@ pub fn of_rerun(parent: RunId) -> [u8; 32] {
     digest(&json!({"mode": "from_failure", "parent_run_id": parent.to_string()}))
 }
 
+/// The holder of sandboxes that a worker is.
+pub fn of_sandbox_holder(worker: &str) -> [u8; 32] {
+    digest(&json!({"holds_sandboxes": worker}))
+}
+
 fn digest(content: &Value) -> [u8; 32] {
     // serde_json keeps the keys of a `Value` sorted.
     Sha256::digest(content.to_string().as_bytes()).into()

@@ -19,6 +19,7 @@ pub mod queue;
 pub mod retention;
 pub mod retry;
 pub mod run;
+pub mod sandbox;
 pub mod task;
 pub mod tenant;
 pub mod time;

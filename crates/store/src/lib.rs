@@ -15,6 +15,7 @@ mod model;
 mod notices;
 mod outbox;
 pub mod postgres;
+mod sandboxes;
 mod schema;
 mod sql;
 pub mod sqlite;
@@ -37,6 +38,11 @@ pub use notices::{Notice, NoticeStore};
 pub use outbox::{
     CheckedWake, ExternalQueue, Fed, LiveWake, MAKERS_OWN_MS, NextTry, OutboxFilter, OutboxLag, OutboxRetry,
     OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
+};
+pub use sandboxes::{
+    Beat, Beaten, Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, PolicyRow, QueuedSpawn,
+    Queueing, QuotaRow, SNAPSHOT_PIECE, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow, TemplateRow,
+    worker_holder,
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};
