@@ -5,18 +5,21 @@ use tenure_auth::Secret;
 
 use super::auth::{Auth, AuthSettings};
 use super::database::Database;
+use super::defaults::{Defaults, Leases, Scheduler};
 use super::error::{ConfigError, Origin};
 use super::keys::{self, Change, Key, Kind};
-use super::limits::{RateLimit, Retention, Tenants};
+use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
 use super::push::PushSettings;
-use super::sandboxes::{Defaults, ProviderSettings};
+use super::sandboxes::ProviderSettings;
 use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
 use super::store_url::StoreUrl;
 use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
-use super::{auth, database, env, file, files, limits, push, sandboxes, server, show, tokens, transport, worker};
+use super::{
+    auth, database, defaults, env, file, files, limits, push, sandboxes, server, show, tokens, transport, worker,
+};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Default, Clone)]
@@ -45,12 +48,17 @@ pub struct Config {
     pub retention: Retention,
     /// How long the record of operations is kept; 0 is for ever.
     pub audit_retention: Duration,
+    pub audit_commands: AuditCommands,
+    /// Whether metrics of sandboxes have the names of StacyVM too.
+    pub legacy_metrics: bool,
     pub tokens: Tokens,
     pub outbound: Outbound,
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub worker: Worker,
     pub defaults: Defaults,
+    pub leases: Leases,
+    pub scheduler: Scheduler,
     pub providers: ProviderSettings,
     pub logging: Logging,
     pub(crate) settings: Settings,
@@ -124,12 +132,16 @@ impl Config {
             tenants: limits::tenants(&settings)?,
             retention: limits::retention(&settings)?,
             audit_retention: settings.duration("audit.retention")?,
+            audit_commands: limits::audit_commands(&settings)?,
+            legacy_metrics: settings.flag("metrics.legacy_names")?,
             tokens: tokens::tokens(&settings)?,
             outbound: tokens::outbound(&settings)?,
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
             worker: worker::worker(&settings, &sources.data)?,
-            defaults: sandboxes::defaults(&settings)?,
+            defaults: defaults::defaults(&settings)?,
+            leases: defaults::leases(&settings)?,
+            scheduler: defaults::scheduler(&settings)?,
             providers: sandboxes::providers(&settings)?,
             logging: server::logging(&settings)?,
             settings,

@@ -34,6 +34,14 @@ pub enum RateKey {
     Ip,
 }
 
+/// What the audit log keeps of a command that ran in a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditCommands {
+    Full,
+    /// The SHA-256 digest.
+    Hash,
+}
+
 /// What each tenant may use; 0 is without limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenants {
@@ -63,16 +71,10 @@ pub(crate) fn rate_limit(settings: &Settings) -> Result<RateLimit, ConfigError> 
         requests_per_minute: settings.integer("rate_limit.requests_per_minute")?,
         burst: settings.integer("rate_limit.burst")?,
         key_by,
-        bucket_ttl: above_zero(settings, "rate_limit.bucket_ttl")?,
-        cleanup_interval: above_zero(settings, "rate_limit.cleanup_interval")?,
+        bucket_ttl: settings.above_zero("rate_limit.bucket_ttl")?,
+        cleanup_interval: settings.above_zero("rate_limit.cleanup_interval")?,
         failed_auth_per_minute: settings.integer("rate_limit.failed_auth_per_minute")?,
     })
-}
-
-/// Something that is done every so often cannot be done all the time.
-fn above_zero(settings: &Settings, key: &str) -> Result<Duration, ConfigError> {
-    let duration = settings.duration(key)?;
-    if duration.is_zero() { Err(settings.wrong(key, "must be above 0, such as 1m")) } else { Ok(duration) }
 }
 
 pub(crate) fn tenants(settings: &Settings) -> Result<Tenants, ConfigError> {
@@ -81,5 +83,12 @@ pub(crate) fn tenants(settings: &Settings) -> Result<Tenants, ConfigError> {
         max_running: settings.integer("tenants.max_running")?,
         submits_per_second: settings.integer("tenants.submits_per_second")?,
         max_payload_bytes: settings.size("tenants.max_payload_bytes")?,
+    })
+}
+
+pub(crate) fn audit_commands(settings: &Settings) -> Result<AuditCommands, ConfigError> {
+    Ok(match settings.choice("audit.commands")? {
+        Some("hash") => AuditCommands::Hash,
+        _ => AuditCommands::Full,
     })
 }

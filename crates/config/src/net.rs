@@ -23,6 +23,11 @@ pub(crate) fn is_unspecified(host: &str) -> bool {
     host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_unspecified())
 }
 
+/// Whether a host is an address, not a name.
+pub(crate) fn is_address(host: &str) -> bool {
+    host.parse::<IpAddr>().is_ok()
+}
+
 /// The host of `host:port`, without brackets.
 pub(crate) fn host_of(authority: &str) -> &str {
     match authority.strip_prefix('[') {

@@ -59,7 +59,9 @@ pub fn reference() -> String {
         text += &format!("\n## `{section}`\n\n{meaning}\n\n");
         text += "| Key | Type | Default | Change | Variable | Meaning |\n|---|---|---|---|---|---|\n";
         let prefix = format!("{section}.");
-        keys::all().filter(|key| key.path.starts_with(&prefix)).for_each(|key| text += &row(key));
+        keys::all()
+            .filter(|key| key.path == section || key.path.starts_with(&prefix))
+            .for_each(|key| text += &row(key));
     }
     text
 }

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::error::ConfigError;
 use super::settings::Settings;
@@ -53,21 +52,6 @@ pub struct DockerSettings {
     pub dropped_caps: Vec<String>,
     pub added_caps: Vec<String>,
     pub tmpfs: BTreeMap<String, String>,
-}
-
-/// Defaults for sandboxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Defaults {
-    /// Zero: the maximum.
-    pub default_exec_timeout: Duration,
-    pub max_exec_timeout: Duration,
-}
-
-pub(crate) fn defaults(settings: &Settings) -> Result<Defaults, ConfigError> {
-    Ok(Defaults {
-        default_exec_timeout: settings.duration("defaults.default_exec_timeout")?,
-        max_exec_timeout: settings.duration("defaults.max_exec_timeout")?,
-    })
 }
 
 pub(crate) fn providers(settings: &Settings) -> Result<ProviderSettings, ConfigError> {

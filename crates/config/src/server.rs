@@ -3,6 +3,7 @@ use tenure_tls::{ClientAuth, ServerTls};
 
 use super::error::ConfigError;
 use super::net;
+use super::ports::Ports;
 use super::settings::Settings;
 
 /// More connections than any machine has file descriptors for.
@@ -17,8 +18,32 @@ pub struct Server {
     pub tls: Option<ServerTls>,
     /// `*`, or origins as browsers send them.
     pub cors_allowed_origins: Vec<String>,
+    pub preview: Preview,
     pub max_connections: usize,
     pub trusted_proxies: Vec<IpNet>,
+}
+
+/// How ports of sandboxes can be reached through the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preview {
+    /// In lower case, perhaps with a port. Absent: `localhost` with the port of the server.
+    pub domain: Option<String>,
+    pub ports: Ports,
+    pub auth: PreviewAuth,
+}
+
+/// What preview hosts require.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreviewAuth {
+    Key,
+    None,
+}
+
+impl Preview {
+    /// The domain of a server that listens on this port.
+    pub fn domain_at(&self, port: u16) -> String {
+        self.domain.clone().unwrap_or_else(|| format!("localhost:{port}"))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +74,7 @@ pub(crate) fn server(settings: &Settings) -> Result<Server, ConfigError> {
             "a list of `*` or origins such as https://console.example.com, without a path",
             origin,
         )?,
+        preview: preview(settings)?,
         max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
         trusted_proxies: settings.list_of(
             "server.trusted_proxies",
@@ -56,6 +82,28 @@ pub(crate) fn server(settings: &Settings) -> Result<Server, ConfigError> {
             net::network,
         )?,
     })
+}
+
+fn preview(settings: &Settings) -> Result<Preview, ConfigError> {
+    let key = "server.preview_domain";
+    let domain = settings.plain(key).map(|domain| domain.to_ascii_lowercase());
+    // Hosts below it have a label more, which an address cannot have.
+    let fits = |domain: &str| {
+        let labels = net::host_of(domain).split('.').all(|label| !label.is_empty());
+        net::is_authority(domain) && labels && !net::is_address(net::host_of(domain))
+    };
+    if let Some(domain) = domain.as_deref().filter(|domain| !fits(domain)) {
+        return Err(settings.unfit(key, "a domain such as preview.example.com or localhost:7423", domain));
+    }
+    let key = "server.preview_ports";
+    let text = settings.plain(key).unwrap_or_default();
+    let ports = Ports::parse(&text)
+        .ok_or_else(|| settings.unfit(key, "ports and ranges such as 1024-65535 or 3000,8000-8999", &text))?;
+    let auth = match settings.choice("server.preview_auth")? {
+        Some("none") => PreviewAuth::None,
+        _ => PreviewAuth::Key,
+    };
+    Ok(Preview { domain, ports, auth })
 }
 
 fn tls(settings: &Settings) -> Result<Option<ServerTls>, ConfigError> {

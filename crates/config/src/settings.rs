@@ -190,6 +190,12 @@ impl Settings {
         Ok(number.unwrap_or(*range.start()))
     }
 
+    /// A decimal number of 0 or more.
+    pub fn number(&self, key: &str) -> Result<f64, ConfigError> {
+        let parse = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        Ok(self.read(key, "a number of 0 or more such as 0.5", parse)?.unwrap_or(0.0))
+    }
+
     pub fn size(&self, key: &str) -> Result<u64, ConfigError> {
         Ok(self.read(key, "a size such as 4096, 64KiB or 1MiB", size)?.unwrap_or(0))
     }
@@ -197,6 +203,12 @@ impl Settings {
     pub fn duration(&self, key: &str) -> Result<Duration, ConfigError> {
         let duration = self.read(key, "a duration such as 30s, 12h or 7d", duration::parse)?;
         Ok(duration.unwrap_or(Duration::ZERO))
+    }
+
+    /// A duration of something that cannot take no time.
+    pub fn above_zero(&self, key: &str) -> Result<Duration, ConfigError> {
+        let duration = self.duration(key)?;
+        if duration.is_zero() { Err(self.wrong(key, "must be above 0, such as 1m")) } else { Ok(duration) }
     }
 
     pub fn choice(&self, key: &str) -> Result<Option<&'static str>, ConfigError> {

@@ -58,6 +58,7 @@ fn value(config: &Config, key: &Key) -> Option<Json> {
         Value::Text(text) => Some(match key.kind {
             Kind::Dsn => json!(store_url::masked(&text)),
             Kind::Bool => json!(text == "true"),
+            Kind::Number => text.parse::<f64>().map_or_else(|_| json!(text), |number| json!(number)),
             Kind::Integer | Kind::Size => text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number)),
             _ => mask(&text),
         }),
@@ -77,6 +78,7 @@ pub(crate) fn effective(settings: &Settings, key: &Key) -> Option<Value> {
             let canonical = match key.kind {
                 Kind::Bool => settings.flag(path).ok().map(|flag| flag.to_string()),
                 Kind::Integer => settings.integer(path).ok().map(|number| number.to_string()),
+                Kind::Number => settings.number(path).ok().map(|number| number.to_string()),
                 Kind::Size => settings.size(path).ok().map(|bytes| bytes.to_string()),
                 Kind::Duration => settings.duration(path).ok().map(duration::canonical),
                 Kind::Choice(_) => settings.choice(path).ok().flatten().map(ToOwned::to_owned),

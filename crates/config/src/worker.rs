@@ -22,6 +22,8 @@ pub struct Worker {
     pub spawn_timeout: Duration,
     pub lease_grace: Duration,
     pub capacity: WorkerCapacity,
+    /// Whether the control plane runs a worker inside its process.
+    pub local: bool,
     pub rpc_tls: RpcTls,
     pub sandbox: TaskSandbox,
 }
@@ -70,6 +72,7 @@ pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigE
             memory_mb: settings.integer("worker.capacity.memory_mb")?,
             vcpus: settings.integer("worker.capacity.vcpus")?,
         },
+        local: settings.flag("worker.local")?,
         rpc_tls: rpc_tls(settings)?,
         sandbox: sandbox(settings)?,
     })

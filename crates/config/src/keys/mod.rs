@@ -16,6 +16,8 @@ pub enum Kind {
     Bool,
     /// A whole number of 0 or more.
     Integer,
+    /// A decimal number of 0 or more.
+    Number,
     /// Bytes: a number, or one with a unit such as `64KiB`.
     Size,
     Duration,
@@ -55,6 +57,7 @@ impl Kind {
             Self::Dsn => "address with a secret".to_owned(),
             Self::Bool => "true or false".to_owned(),
             Self::Integer => "number".to_owned(),
+            Self::Number => "decimal number".to_owned(),
             Self::Size => "size".to_owned(),
             Self::Duration => "duration".to_owned(),
             Self::Choice(choices) => format!("one of {}", choices.join(", ")),
@@ -152,7 +155,10 @@ fn meaning(section: &str) -> &'static str {
         "push" => "Pushing tasks to workers of the callback contract.",
         "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",
         "worker" => "Settings of worker processes, and TLS for worker RPC.",
-        "defaults" => "Defaults for sandboxes.",
+        "defaults" => "Defaults and limits of sandboxes. 0 in a limit means no limit.",
+        "leases" => "Leases of workers on sandboxes.",
+        "scheduler" => "The choice of a worker for a sandbox.",
+        "metrics" => "Metrics.",
         "providers" => "Where sandboxes come from, and their limits.",
         "logging" => "Logs.",
         _ => "",
@@ -231,7 +237,8 @@ mod tests {
             assert!(key.doc.len() > 20 && key.doc.ends_with('.'), "{}", key.path);
             assert!(!key.doc.contains('|'), "{} would break the table of the reference", key.path);
             assert!(!key.kind.is_secret() || key.default.is_empty(), "{} has a secret for a default", key.path);
-            assert!(place(key.path.rsplit_once('.').unwrap().0) == Place::Section, "{}", key.path);
+            let section = key.path.rsplit_once('.').map(|(section, _)| place(section));
+            assert!(section.is_none_or(|section| section == Place::Section), "{}", key.path);
         }
         for (section, meaning) in sections() {
             assert!(!meaning.is_empty(), "{section} is not explained");

@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, Duration, Integer, Size, Text, TextMap, Texts};
+use super::Kind::{Bool, Choice, Duration, Integer, Number, Size, Text, TextMap, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -25,10 +25,53 @@ pub const KEYS: &[Key] = keys! {
     "worker.capacity.vcpus" Integer, "0", Restart,
         "Number of processors that this worker offers. 0 means what the machine has.";
 
+    "worker.local" Bool, "false", Restart,
+        "Runs a worker named `local` inside the control plane, which then holds sandboxes without another process. Always on with `tenure up`.";
+
+    "defaults.ttl" Duration, "30m", Restart,
+        "Lifetime of a sandbox whose request names none. Never longer than `defaults.max_ttl`.";
+    "defaults.image" Text, "alpine:latest", Restart,
+        "Image of a sandbox whose request names none.";
+    "defaults.memory_mb" Integer, "1024", Restart,
+        "Megabytes of memory of a sandbox whose request names none. 0 leaves it to the provider.";
+    "defaults.vcpus" Integer, "1", Restart,
+        "Number of processors of a sandbox whose request names none. 0 leaves it to the provider.";
+    "defaults.disk_size_mb" Integer, "1024", Restart,
+        "Megabytes that a sandbox may write, if its request names no size. 0 leaves it to the provider.";
+    "defaults.pool_size" Integer, "0", Restart,
+        "Number of sandboxes kept ready for the next request, from 0 to 1000.";
+    "defaults.pool_template" Text, "", Restart,
+        "Template of the sandboxes kept ready. If unset, they are made from the defaults.";
+    "defaults.max_ttl" Duration, "24h", Restart,
+        "Longest lifetime of a sandbox, extensions included. 0 means no limit.";
+    "defaults.max_sandboxes" Integer, "0", Restart,
+        "Maximum number of sandboxes at a time. 0 means no limit.";
+    "defaults.max_sandboxes_per_owner" Integer, "0", Restart,
+        "Maximum number of sandboxes of one owner at a time. A quota of the owner takes precedence. 0 means no limit.";
+    "defaults.spawn_overflow" Choice(&["reject", "queue"]), "reject", Restart,
+        "What happens to a request beyond these limits: it is rejected, or waits in a queue.";
+    "defaults.spawn_queue_timeout" Duration, "30s", Restart,
+        "How long a request waits in the queue before it is rejected.";
+    "defaults.max_spawn_queue" Integer, "100", Restart,
+        "Maximum number of waiting requests. 0 means no limit.";
     "defaults.default_exec_timeout" Duration, "0s", Restart,
         "Time limit of a command in a sandbox that names none. 0 means the maximum.";
     "defaults.max_exec_timeout" Duration, "10m", Restart,
         "Longest time limit of a command in a sandbox.";
+
+    "leases.ttl" Duration, "60s", Restart,
+        "How long a worker holds a sandbox without renewing its lease, 15s or more. Workers renew after a third of it.";
+    "leases.max_ttl" Duration, "5m", Restart,
+        "Longest time for which a worker may renew a lease. Must not be shorter than `leases.ttl`; the default grows with it.";
+
+    "scheduler.freshness" Duration, "2m", Restart,
+        "A worker without a heartbeat for longer gets no new sandboxes, and its sandboxes are unhealthy.";
+    "scheduler.weights.memory" Number, "0.5", Restart,
+        "Weight of the share of memory in use, when a worker is chosen.";
+    "scheduler.weights.vcpus" Number, "0.3", Restart,
+        "Weight of the share of processors in use.";
+    "scheduler.weights.count" Number, "0.2", Restart,
+        "Weight of the share of sandboxes in use.";
 
     "providers.default" Text, "namespace", Restart,
         "Provider of sandboxes whose request names none: `namespace`, `docker` or `process`.";

@@ -1,5 +1,6 @@
 use super::{Level, Report};
 use crate::config::Config;
+use crate::database::Driver;
 use crate::net;
 use crate::sandboxes::DockerSettings;
 
@@ -25,14 +26,54 @@ pub(super) fn advertise_url(config: &Config, report: &mut Report) {
     }
 }
 
+/// Belongs to the checks of the worker.
+pub(super) fn local(config: &Config, report: &mut Report) {
+    let check = "worker.local";
+    if config.worker.local && config.database.driver == Driver::Postgres {
+        let fix = "set worker.local: false, and run `tenure worker` beside it";
+        report.warn(check, "the control plane runs sandboxes in its own process, beside a shared store", fix);
+    } else if config.worker.local {
+        report.pass(check, "is on, beside a store of one control plane");
+    } else {
+        report.pass(check, "is off");
+    }
+}
+
 /// Belongs to the checks of the database and of defaults.
 pub(super) fn defaults(config: &Config, report: &mut Report) {
     let defaults = &config.defaults;
-    if defaults.default_exec_timeout.is_zero() || defaults.max_exec_timeout.is_zero() {
-        let fix = "set defaults.default_exec_timeout and defaults.max_exec_timeout above 0";
-        report.risk("defaults.exec_timeouts", "commands in sandboxes have no time limit of their own", fix);
-    } else {
-        report.pass("defaults.exec_timeouts", "commands in sandboxes have a time limit");
+    let rules = [
+        (
+            "defaults.sandbox_caps",
+            defaults.max_sandboxes == 0 || defaults.max_sandboxes_per_owner == 0,
+            "the number of sandboxes, or that of one owner, has no limit",
+            "set defaults.max_sandboxes and defaults.max_sandboxes_per_owner above 0",
+        ),
+        (
+            "defaults.max_spawn_queue",
+            defaults.max_spawn_queue == 0,
+            "the number of waiting requests has no limit",
+            "set defaults.max_spawn_queue above 0",
+        ),
+        (
+            "defaults.exec_timeouts",
+            defaults.default_exec_timeout.is_zero() || defaults.max_exec_timeout.is_zero(),
+            "commands in sandboxes have no time limit of their own",
+            "set defaults.default_exec_timeout and defaults.max_exec_timeout above 0",
+        ),
+        (
+            "defaults.max_ttl",
+            defaults.max_ttl.is_zero(),
+            "sandboxes may live forever",
+            "set a limit, such as defaults.max_ttl: 24h",
+        ),
+    ];
+    for (check, is_unlimited, message, fix) in rules {
+        if is_unlimited {
+            report.risk(check, message, fix);
+        } else {
+            report.pass(check, "has a limit");
+        }
     }
 }
 

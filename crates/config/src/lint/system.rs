@@ -131,4 +131,5 @@ fn rpc_tls(config: &Config, report: &mut Report) {
         BindWorkerId::Warn => report.pass(check, "a certificate that does not name its worker is only logged"),
         BindWorkerId::Require => report.pass(check, "a certificate must name its worker"),
     }
+    providers::local(config, report);
 }

@@ -80,6 +80,45 @@ fn values_of_the_wrong_kind_are_refused_with_their_place() {
 }
 
 #[test]
+fn limits_of_sandboxes_that_make_no_sense_are_refused() {
+    let ports = "server.preview_ports must be ports and ranges such as 1024-65535";
+    let domain = "server.preview_domain must be a domain such as preview.example.com";
+    refused(&[
+        ("defaults:\n  ttl: 0s\n", "line 2: defaults.ttl must be above 0"),
+        ("defaults:\n  ttl: soon\n", "defaults.ttl must be a duration"),
+        ("defaults:\n  max_ttl: -1h\n", "defaults.max_ttl must be a duration"),
+        ("defaults:\n  image: ''\n", "defaults.image is empty: name an image"),
+        ("defaults:\n  memory_mb: -1\n", "defaults.memory_mb must be a number of 0 or more, not `-1`"),
+        ("defaults:\n  vcpus: 0.5\n", "defaults.vcpus must be a number of 0 or more, not `0.5`"),
+        ("defaults:\n  disk_size_mb: -1\n", "defaults.disk_size_mb must be a number of 0 or more"),
+        ("defaults:\n  pool_size: 1001\n", "defaults.pool_size must be a number from 0 to 1000, not `1001`"),
+        ("defaults:\n  max_sandboxes: -1\n", "defaults.max_sandboxes must be a number of 0 or more"),
+        ("defaults:\n  max_sandboxes_per_owner: -1\n", "max_sandboxes_per_owner must be a number of 0 or more"),
+        ("defaults:\n  max_spawn_queue: -1\n", "defaults.max_spawn_queue must be a number of 0 or more"),
+        ("defaults:\n  spawn_overflow: drop\n", "defaults.spawn_overflow must be one of reject, queue, not `drop`"),
+        ("defaults:\n  spawn_queue_timeout: 0\n", "defaults.spawn_queue_timeout must be above 0"),
+        ("leases:\n  ttl: 14s\n", "/etc/t.yaml line 2: leases.ttl must be 15s or more"),
+        ("leases:\n  ttl: 2m\n  max_ttl: 1m\n", "line 3: leases.max_ttl must not be shorter than leases.ttl"),
+        ("scheduler:\n  freshness: 0s\n", "scheduler.freshness must be above 0"),
+        ("scheduler:\n  weights: {memory: -1}\n", "scheduler.weights.memory must be a number of 0 or more such as"),
+        ("scheduler:\n  weights: {count: inf}\n", "scheduler.weights.count must be a number of 0 or more"),
+        ("scheduler:\n  weights: {vcpus: NaN}\n", "scheduler.weights.vcpus must be a number of 0 or more"),
+        ("scheduler:\n  weights: {memory: 0, vcpus: 0, count: 0}\n", "and the other weights are 0: set one above 0"),
+        ("server:\n  preview_ports: 0-10\n", ports),
+        ("server:\n  preview_ports: ''\n", ports),
+        ("server:\n  preview_domain: https://a.example\n", domain),
+        ("server:\n  preview_domain: .example\n", domain),
+        ("server:\n  preview_domain: '*.example'\n", domain),
+        ("server:\n  preview_domain: 127.0.0.1:80\n", domain),
+        ("server:\n  preview_domain: '[::1]'\n", domain),
+        ("server:\n  preview_auth: cookie\n", "server.preview_auth must be one of key, none, not `cookie`"),
+        ("audit:\n  commands: none\n", "audit.commands must be one of full, hash"),
+        ("metrics:\n  legacy_names: 1\n", "metrics.legacy_names must be true or false"),
+        ("worker:\n  local: perhaps\n", "worker.local must be true or false"),
+    ]);
+}
+
+#[test]
 fn databases_that_make_no_sense_are_refused() {
     refused(&[
         ("database:\n  driver: mysql\n", "must be one of sqlite, postgres, not `mysql`"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_tls::{BindWorkerId, ClientAuth};
 
 use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
-use crate::{Config, Driver, Flags, RateKey, TransportName};
+use crate::{AuditCommands, Config, Driver, Flags, PreviewAuth, RateKey, SpawnOverflow, TransportName, Weights};
 
 #[test]
 fn every_default_holds_when_nothing_is_set() {
@@ -34,6 +34,52 @@ fn every_default_holds_when_nothing_is_set() {
     let auth = config.auth;
     assert!(!auth.enabled && !auth.admin_fallback && auth.oidc.is_none() && auth.admin_audit_retention.is_zero());
     assert!(!auth.worker.legacy && !auth.worker.anonymous);
+}
+
+#[test]
+fn sandboxes_have_defaults_and_limits() {
+    let seconds = Duration::from_secs;
+    let config = load(Flags::default(), &[], None).unwrap();
+    let defaults = &config.defaults;
+    assert_eq!((defaults.ttl, defaults.max_ttl), (seconds(1800), seconds(24 * 3600)));
+    assert_eq!(defaults.image, "alpine:latest");
+    assert_eq!((defaults.memory_mb, defaults.vcpus, defaults.disk_size_mb), (1024, 1, 1024));
+    assert_eq!((defaults.pool_size, defaults.pool_template.as_deref()), (0, None));
+    assert_eq!((defaults.max_sandboxes, defaults.max_sandboxes_per_owner), (0, 0));
+    assert_eq!((defaults.spawn_overflow, defaults.max_spawn_queue), (SpawnOverflow::Reject, 100));
+    assert_eq!(defaults.spawn_queue_timeout, seconds(30));
+    assert_eq!((defaults.default_exec_timeout, defaults.max_exec_timeout), (seconds(0), seconds(600)));
+    assert_eq!((config.leases.ttl, config.leases.max_ttl), (seconds(60), seconds(300)));
+    assert_eq!(config.scheduler.freshness, seconds(120));
+    assert_eq!(config.scheduler.weights, Weights { memory: 0.5, vcpus: 0.3, count: 0.2 });
+    assert!(!config.worker.local && !config.legacy_metrics && config.audit_commands == AuditCommands::Full);
+    let preview = &config.server.preview;
+    assert_eq!((preview.domain.as_deref(), preview.auth), (None, PreviewAuth::Key));
+    assert_eq!(preview.domain_at(7423), "localhost:7423");
+    assert!(preview.ports.contains(1024) && preview.ports.contains(65_535) && !preview.ports.contains(80));
+}
+
+#[test]
+fn sandboxes_are_set_in_the_file_and_by_variables() {
+    let seconds = Duration::from_secs;
+    let file = "server: {preview_domain: 'Preview.Example:8443', preview_ports: '80,3000-3999', preview_auth: none}\n\
+                defaults: {ttl: 1h, max_ttl: 10m, spawn_overflow: queue, max_sandboxes: 3, pool_template: py}\n\
+                leases: {ttl: 10m}\nscheduler: {freshness: 45s, weights: {memory: 1, count: 0}}\n\
+                metrics: {legacy_names: true}\naudit: {commands: hash}\n";
+    let env = [("TENURE_SCHEDULER__WEIGHTS__VCPUS", "0.25"), ("TENURE_WORKER__LOCAL", "true")];
+    let config = load(Flags::default(), &env, Some(file)).unwrap();
+    let preview = &config.server.preview;
+    assert_eq!((preview.domain_at(1).as_str(), preview.auth), ("preview.example:8443", PreviewAuth::None));
+    assert!(preview.ports.contains(80) && !preview.ports.contains(8080));
+    // A default that is longer than the limit would refuse every request that names none.
+    assert_eq!((config.defaults.ttl, config.defaults.max_ttl), (seconds(600), seconds(600)));
+    assert_eq!((config.defaults.spawn_overflow, config.defaults.max_sandboxes), (SpawnOverflow::Queue, 3));
+    assert_eq!(config.defaults.pool_template.as_deref(), Some("py"));
+    assert_eq!((config.leases.ttl, config.leases.max_ttl), (seconds(600), seconds(600)));
+    assert_eq!(config.scheduler.weights, Weights { memory: 1.0, vcpus: 0.25, count: 0.0 });
+    assert!(config.worker.local && config.legacy_metrics && config.audit_commands == AuditCommands::Hash);
+    let unlimited = from_file("defaults: {ttl: 48h, max_ttl: 0}\n").unwrap().defaults;
+    assert_eq!((unlimited.ttl, unlimited.max_ttl), (seconds(48 * 3600), seconds(0)));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn sound(home: &Home) -> String {
   worker_signing_key_file: signing
 rate_limit: {enabled: true}
 database: {path: /var/lib/tenure/tenure.db}
-defaults: {default_exec_timeout: 10m}
+defaults: {default_exec_timeout: 10m, max_sandboxes: 100, max_sandboxes_per_owner: 10}
 "
     .to_owned()
 }
