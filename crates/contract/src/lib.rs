@@ -10,6 +10,7 @@ pub mod error;
 pub mod events;
 pub mod pull;
 pub mod run;
+pub mod sandboxes;
 pub mod suggest;
 pub mod user;
 pub mod words;

@@ -74,6 +74,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 words! {
     /// State of a task. `Blocked` and `Skipped` occur only in runs.
     TaskState {
