@@ -41,8 +41,8 @@ pub use outbox::{
 };
 pub use sandboxes::{
     Beat, Beaten, Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, PolicyRow, QueuedSpawn,
-    Queueing, QuotaRow, SNAPSHOT_PIECE, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow, TemplateRow,
-    worker_holder,
+    Queueing, QuotaRow, RequestKey, SNAPSHOT_PIECE, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow,
+    TemplateRow, worker_holder,
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};

@@ -29,11 +29,13 @@ pub struct NewSandbox {
     pub ttl_ms: DurationMs,
     pub spawn_timeout_ms: DurationMs,
     pub lease: LeaseTerms,
-    /// The caller's idempotency key and a digest of its request.
-    pub key: Option<(Arc<str>, [u8; 32])>,
+    pub key: Option<RequestKey>,
     /// What to do when there is no room: wait this long, if fewer wait than `places`.
     pub queue: Option<Queueing>,
 }
+
+/// A caller's idempotency key and a digest of its request. Keys are those of an owner in a tenant, for 24 hours.
+pub type RequestKey = (Arc<str>, [u8; 32]);
 
 /// How long the lease of a new sandbox is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub enum Placed {
     On(Box<Sandbox>, Box<Worker>, ResourceLease),
     /// It waits for room: the row names no worker.
     Queued(Box<Sandbox>),
-    /// The idempotency key has made this one before.
+    /// The idempotency key has made this one before. From [`SandboxStore::place_again`]: it does not wait any more.
     Known(Box<Sandbox>),
 }
 
@@ -69,6 +71,8 @@ pub enum NotPlaced {
     IdTaken,
     /// The key belongs to another request.
     KeyTaken,
+    /// There is no such row.
+    Gone,
 }
 
 /// A change of a row that was made.
@@ -245,11 +249,13 @@ pub trait SandboxStore: Send + Sync {
     ) -> Result<Option<Result<Changed, Refused>>, StoreError>;
 
     /// Takes the oldest warm sandbox of a template whose worker is fresh and has not been drained, for an owner. The caps of
-    /// the owner hold; the total does not change.
+    /// the owner and the tenant apply; the total does not change. A key that has claimed or created one before returns that
+    /// row, unchanged: `before` equals `after`. `None`: there is no such warm sandbox.
     async fn claim_warm(
         &self,
         pool: &str,
         claim: &Change,
+        key: Option<RequestKey>,
         caps: Caps,
         rules: &Rules,
     ) -> Result<Option<Result<Changed, NotPlaced>>, StoreError>;

@@ -1,12 +1,12 @@
 //! Where a new sandbox goes, and whether there is room for it. The store calls this while it holds the lock under which
 //! sandboxes are placed, so that control planes never overshoot a cap together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Held, Spec};
+use super::{Held, SandboxId, Spec};
 use crate::id::WorkerId;
 use crate::time::{DurationMs, Timestamp};
 
@@ -125,12 +125,13 @@ impl NoPlace {
 /// What there is to choose from.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
+    /// Their inventories may be left out: what takes room is in `strays`.
     pub workers: Vec<Worker>,
     /// What rows that count reserve, by worker.
     pub usage: HashMap<WorkerId, Usage>,
     pub counts: Counts,
-    /// Ids of rows that count, by worker: what an inventory has beyond them takes room too.
-    pub rows: HashMap<WorkerId, Vec<Arc<str>>>,
+    /// Runtimes in the inventory of a worker that no such row names: they take room too.
+    pub strays: HashMap<WorkerId, u64>,
 }
 
 impl Worker {
@@ -144,6 +145,32 @@ impl Worker {
 
     pub fn can(&self, capability: &str) -> bool {
         self.capabilities.iter().any(|own| own == capability)
+    }
+
+    /// Whether the worker renews the leases of its sandboxes. For others a lease lasts as long as its sandbox.
+    pub fn renews_leases(&self) -> bool {
+        self.can("lease_renewal")
+    }
+
+    /// Whether a warm sandbox on this worker may get its owner now.
+    pub fn can_serve(&self, rules: &Rules, now: Timestamp) -> bool {
+        self.is_present(rules, now).is_ok() && self.is_callable(rules)
+    }
+
+    fn is_present(&self, rules: &Rules, now: Timestamp) -> Result<(), Lack> {
+        if self.is_barred || !(self.status == "online" || self.status == "draining") {
+            Err(Lack::Offline)
+        } else if self.is_stale(rules.freshness_ms, now) {
+            Err(Lack::Stale)
+        } else if self.is_draining() {
+            Err(Lack::Draining)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_callable(&self, rules: &Rules) -> bool {
+        self.capacity.rpc_url.is_some() && rules.callable.as_ref().is_none_or(|callable| callable.contains(&self.id))
     }
 }
 
@@ -187,14 +214,29 @@ impl Fleet {
     /// Rows that count, and runtimes that no such row names.
     pub fn used_on(&self, worker: &Worker) -> Usage {
         let mut used = self.usage.get(&worker.id).copied().unwrap_or_default();
-        let rows = self.rows.get(&worker.id).map_or(&[][..], Vec::as_slice);
-        used.sandboxes += worker.inventory.iter().filter(|held| !rows.contains(&held.sandbox_id)).count() as u64;
+        used.sandboxes += self.strays.get(&worker.id).copied().unwrap_or_default();
         used
+    }
+
+    /// Notes what a worker's inventory has beyond the rows that count there.
+    pub fn note_strays(&mut self, worker: &WorkerId, inventory: &[SandboxId], rows: &HashSet<SandboxId>) {
+        let strays = inventory.iter().filter(|id| !rows.contains(*id)).count() as u64;
+        self.strays.insert(Arc::clone(worker), strays);
+    }
+
+    /// Gives room to a sandbox that is about to go to a worker. The counts of its owner are the caller's.
+    pub fn reserve(&mut self, worker: &WorkerId, spec: &Spec) {
+        let used = self.usage.entry(Arc::clone(worker)).or_default();
+        used.sandboxes += 1;
+        used.memory_mb = used.memory_mb.saturating_add(spec.memory_mb);
+        used.vcpus = used.vcpus.saturating_add(u64::from(spec.vcpus));
+        self.counts.total += 1;
     }
 }
 
 impl Counts {
-    fn fit(self, caps: Caps) -> Result<(), NoPlace> {
+    /// Whether one more is below every cap.
+    pub fn fit(self, caps: Caps) -> Result<(), NoPlace> {
         let full = |cap: u64, count: u64| cap > 0 && count >= cap;
         if full(caps.total, self.total) {
             Err(NoPlace::MaxSandboxes)
@@ -250,9 +292,7 @@ fn eligible(
     let check = |holds: bool, lack: Lack| if holds { Ok(()) } else { Err(lack) };
     let capacity = &worker.capacity;
     check(!not.contains(&worker.id), Lack::Refused)?;
-    check(!worker.is_barred && (worker.status == "online" || worker.status == "draining"), Lack::Offline)?;
-    check(!worker.is_stale(rules.freshness_ms, now), Lack::Stale)?;
-    check(!worker.is_draining(), Lack::Draining)?;
+    worker.is_present(rules, now)?;
     let named = |name: &str| worker.providers.iter().any(|own| same_provider(own, name));
     check(worker.providers.is_empty() || spec.provider.is_empty() || named(&spec.provider), Lack::Provider)?;
     check(spec.requires.iter().chain(&spec.labels).all(|needed| worker.can(needed)), Lack::Capability)?;
@@ -263,14 +303,16 @@ fn eligible(
             && fits(capacity.vcpus, used.vcpus, u64::from(spec.vcpus)),
         Lack::Capacity,
     )?;
-    let callable = rules.callable.as_ref().is_none_or(|callable| callable.contains(&worker.id));
-    check(callable && capacity.rpc_url.is_some(), Lack::Rpc)
+    check(worker.is_callable(rules), Lack::Rpc)
 }
 
-/// `mock` is another name of `process`.
 pub fn same_provider(one: &str, other: &str) -> bool {
-    let name = |name: &'_ str| if name == "mock" { "process".to_owned() } else { name.to_owned() };
-    name(one) == name(other)
+    provider_kind(one) == provider_kind(other)
+}
+
+/// The provider that a name means: `mock` is another name of `process`.
+pub fn provider_kind(name: &str) -> &str {
+    if name == "mock" { "process" } else { name }
 }
 
 /// How full the worker would be: the weighted share of its capped dimensions.
