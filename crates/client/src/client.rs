@@ -150,7 +150,11 @@ impl Client {
             operation: call.operation(),
             source: Box::new(source.without_url()),
         };
-        let mut request = self.request(call.method.clone(), call.url.clone()).timeout(self.inner.timeout);
+        let timeout = call.timeout.unwrap_or(self.inner.timeout).max(self.inner.timeout);
+        let mut request = self.request(call.method.clone(), call.url.clone()).timeout(timeout);
+        for (name, value) in &call.headers {
+            request = request.header(*name, value);
+        }
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
         }
@@ -167,7 +171,13 @@ impl Client {
 /// Whether the server says that it turned the call away. Other temporary answers leave open what happened: a store that
 /// went away in the middle of a commit, or a proxy that heard nothing more.
 fn nothing_was_done(error: &ClientError) -> bool {
-    matches!((error.status(), error.word()), (Some(429), _) | (Some(503), Some("overloaded" | "shutting_down")))
+    match (error.status(), error.word()) {
+        // No room for a sandbox: that may last, and waiting for it is up to the caller.
+        (Some(429), Some(word)) if word.starts_with("max_") || word.ends_with("worker_unavailable") => false,
+        (Some(429), Some("remote_worker_rpc_unavailable")) => false,
+        (Some(429), _) | (Some(503), Some("overloaded" | "shutting_down")) => true,
+        _ => false,
+    }
 }
 
 /// A call whose connection could not even be made took no effect.
@@ -177,7 +187,7 @@ fn never_sent(error: &ClientError) -> bool {
 }
 
 pub(crate) struct Answer {
-    status: u16,
+    pub(crate) status: u16,
     retry_after: Option<Duration>,
     /// Of a list whose form has no room for it.
     pub(crate) next_cursor: Option<String>,
@@ -189,14 +199,17 @@ pub(crate) struct Call {
     method: Method,
     url: Url,
     body: Option<Vec<u8>>,
+    headers: Vec<(&'static str, String)>,
     /// Whether a second time does no harm.
     repeatable: bool,
+    /// For a call that may take longer than others.
+    timeout: Option<Duration>,
 }
 
 impl Call {
     pub(crate) fn new(method: Method, url: Url) -> Self {
         let repeatable = matches!(method, Method::GET | Method::PUT | Method::DELETE);
-        Self { method, url, body: None, repeatable }
+        Self { method, url, body: None, headers: Vec::new(), repeatable, timeout: None }
     }
 
     pub(crate) fn json(mut self, body: &impl Serialize) -> Result<Self, ClientError> {
@@ -208,6 +221,17 @@ impl Call {
 
     pub(crate) fn repeatable(mut self, repeatable: bool) -> Self {
         self.repeatable = repeatable;
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Bounds one request, if that is longer than what the client was set to.
+    pub(crate) fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 

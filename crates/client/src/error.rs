@@ -2,6 +2,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use tenure_contract::error::{ErrorClass, UserError};
+use tenure_contract::sandboxes::SandboxError;
 
 /// Why a call to the user API did not give what was asked for.
 ///
@@ -49,6 +50,12 @@ pub enum ClientError {
     /// The task was still going on when the time given to `wait` was over.
     #[error("task {task_id} is {state} after {} s", .waited.as_secs_f32())]
     StillRunning { task_id: String, state: String, waited: Duration },
+    /// The sandbox does not run, and was waited for.
+    #[error("sandbox {sandbox_id} is {state}{}", .reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
+    NotRunning { sandbox_id: String, state: String, reason: Option<String> },
+    /// The output of a command broke off. Whether and how the command ended is not known.
+    #[error("{operation}: the connection was lost before the command ended")]
+    Truncated { operation: String },
 }
 
 impl ClientError {
@@ -88,6 +95,21 @@ impl ClientError {
                 field: error.field,
                 request_id: Some(error.request_id),
             },
+            Err(_) => Self::from_sandbox_answer(operation, status, body),
+        }
+    }
+
+    /// The routes of sandboxes have a form of their own.
+    fn from_sandbox_answer(operation: &str, status: u16, body: &[u8]) -> Self {
+        match serde_json::from_slice::<SandboxError>(body) {
+            Ok(error) => Self::Api {
+                status,
+                code: error.code,
+                error: error.reason.unwrap_or_else(|| word_of(error.code)),
+                message: error.message,
+                field: None,
+                request_id: Some(error.request_id).filter(|id| !id.is_empty()),
+            },
             Err(_) => Self::Api {
                 status,
                 code: class_of(status),
@@ -97,6 +119,50 @@ impl ClientError {
                 request_id: None,
             },
         }
+    }
+
+    /// A failure that a stream reports in its last line.
+    pub(crate) fn from_line(message: String, code: Option<&str>) -> Self {
+        let quoted = code.map(|code| serde_json::Value::String(code.to_owned()));
+        let class = quoted.and_then(|code| serde_json::from_value(code).ok()).unwrap_or(ErrorClass::InternalError);
+        Self::Api {
+            status: status_of(class),
+            code: class,
+            error: word_of(class),
+            message,
+            field: None,
+            request_id: None,
+        }
+    }
+}
+
+/// The class in the form of a specific word.
+fn word_of(class: ErrorClass) -> String {
+    match class {
+        ErrorClass::NotFound => "not_found",
+        ErrorClass::BadRequest => "bad_request",
+        ErrorClass::Unauthorized => "unauthorized",
+        ErrorClass::Forbidden => "forbidden",
+        ErrorClass::Conflict => "conflict",
+        ErrorClass::Unavailable => "unavailable",
+        ErrorClass::Timeout => "timeout",
+        ErrorClass::ResourceLimit => "resource_limit",
+        ErrorClass::InternalError => "internal_error",
+    }
+    .to_owned()
+}
+
+fn status_of(class: ErrorClass) -> u16 {
+    match class {
+        ErrorClass::NotFound => 404,
+        ErrorClass::BadRequest => 400,
+        ErrorClass::Unauthorized => 401,
+        ErrorClass::Forbidden => 403,
+        ErrorClass::Conflict => 409,
+        ErrorClass::Unavailable => 503,
+        ErrorClass::Timeout => 408,
+        ErrorClass::ResourceLimit => 429,
+        ErrorClass::InternalError => 500,
     }
 }
 
@@ -128,6 +194,22 @@ mod tests {
         };
         assert_eq!((status, code, error.as_str()), (422, ErrorClass::BadRequest, "invalid_argument"));
         assert_eq!((field.as_deref(), request_id.as_deref()), (Some("queue"), Some("req_7")));
+    }
+
+    #[test]
+    fn an_answer_about_a_sandbox_has_its_reason_as_word() {
+        let body = br#"{"code":"RESOURCE_LIMIT","message":"no room","request_id":"req-1","reason":"max_sandboxes"}"#;
+        let error = ClientError::from_answer("POST /api/v1/sandboxes", 429, body);
+        assert_eq!(
+            (error.word(), error.to_string().as_str()),
+            (Some("max_sandboxes"), "no room (max_sandboxes, HTTP 429)")
+        );
+        let error =
+            ClientError::from_answer("GET /api/v1/sandboxes/x", 404, br#"{"code":"NOT_FOUND","message":"gone"}"#);
+        assert_eq!((error.word(), error.status()), (Some("not_found"), Some(404)));
+        let error = ClientError::from_line("exec timed out".into(), Some("TIMEOUT"));
+        assert_eq!((error.word(), error.status()), (Some("timeout"), Some(408)));
+        assert_eq!(ClientError::from_line("?".into(), Some("news")).status(), Some(500));
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod filter;
 mod http;
 mod operate;
 mod runs;
+pub mod sandboxes;
 mod signal;
 mod sse;
 mod watch;
@@ -53,6 +54,7 @@ pub use client::Client;
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use runs::{RunFilter, RunWatch};
+pub use sandboxes::{Sandbox, Sandboxes};
 pub use signal::stop_signal;
 pub use tenure_contract::{
     Json, admin,

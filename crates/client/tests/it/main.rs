@@ -6,6 +6,7 @@ mod callback;
 mod client;
 mod fence;
 mod runs;
+mod sandboxes;
 mod support;
 mod tls;
 mod token;
