@@ -127,6 +127,11 @@ impl LiveClient {
         Ok(config)
     }
 
+    /// Whether a worker is called only if its certificate is for it.
+    pub fn requires_binding(&self) -> bool {
+        self.tls.bind_worker_id == BindWorkerId::Require
+    }
+
     /// Reads the files again. `true` when something is new from now on; on an error nothing changes.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let read = self.tls.read()?;

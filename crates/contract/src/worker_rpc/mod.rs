@@ -35,6 +35,8 @@ pub const STREAM_HEADER: &str = "x-worker-stream";
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// The [`Code`] of an answer that the worker gave in place of a port in a sandbox. Additive.
 pub const ERROR_HEADER: &str = "x-worker-error";
+/// The checksum of a snapshot archive, in hexadecimal. Additive.
+pub const SNAPSHOT_SHA256_HEADER: &str = "x-snapshot-sha256";
 pub const NDJSON: &str = "application/x-ndjson";
 
 /// The largest body of `POST /rpc`, for `worker.file_write`.

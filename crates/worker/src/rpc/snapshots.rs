@@ -15,7 +15,7 @@ use axum::extract::{Path as PathParam, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
-use tenure_contract::worker_rpc::{Code, SnapshotResult};
+use tenure_contract::worker_rpc::{Code, SNAPSHOT_SHA256_HEADER, SnapshotResult};
 use tenure_sandbox::Stream;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,8 +28,6 @@ use super::state::Rpc;
 const MAX_ID_BYTES: usize = 128;
 const KEPT: Duration = Duration::from_secs(3600);
 const PART_BYTES: usize = 256 << 10;
-/// The checksum of an archive, in hexadecimal.
-pub(super) const SHA256_HEADER: &str = "x-snapshot-sha256";
 
 /// The folder of snapshots.
 #[derive(Debug)]
@@ -189,7 +187,7 @@ impl Rpc {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(archive.size_bytes));
         if let Ok(sha256) = HeaderValue::from_str(&archive.sha256) {
-            headers.insert(SHA256_HEADER, sha256);
+            headers.insert(SNAPSHOT_SHA256_HEADER, sha256);
         }
         Ok(response)
     }

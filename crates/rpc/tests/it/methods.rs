@@ -1,0 +1,158 @@
+//! Each method against a real worker.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use tenure_rpc::wire::{
+    Code, ExecParams, FileChmodParams, FileDeleteParams, FileGlobParams, FileMoveParams, LogsParams,
+};
+use tenure_rpc::{Call, Error, new_request_id};
+
+use super::kit::*;
+
+#[tokio::test]
+async fn a_sandbox_is_spawned_used_and_destroyed() {
+    let (_worker, client, target) = stage().await;
+    let (id, lease) = (new_request_id(), lease("sb-1", 2));
+    let status = client.status(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
+    assert_eq!(
+        (status.state.as_str(), status.provider.as_str(), status.worker_id.as_str()),
+        ("running", "mock", WORKER)
+    );
+
+    let call = Call::new(&id).with_lease(&lease);
+    let done = client.exec(&target, call, &command("echo out; echo err >&2; exit 7")).await.unwrap();
+    assert_eq!((done.exit_code, done.stdout.as_str(), done.stderr.as_str()), (7, "out\n", "err\n"));
+    let mut argv = command("echo");
+    (argv.mode, argv.args) = ("argv".to_owned(), vec!["a b".to_owned(), "$HOME".to_owned()]);
+    assert_eq!(client.exec(&target, Call::new(&new_request_id()), &argv).await.unwrap().stdout, "a b $HOME\n");
+
+    let params = LogsParams { sandbox_id: "sb-1".to_owned(), lines: 5, ..LogsParams::default() };
+    assert!(client.logs(&target, Call::new(&new_request_id()), &params).await.unwrap().len() <= 5);
+    let stats = client.stats(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
+    assert_eq!(stats.sandbox_id, "sb-1");
+
+    client.destroy(&target, Call::new(&new_request_id()).with_lease(&lease), &sandbox("sb-1")).await.unwrap();
+    let gone = client.exec(&target, Call::new(&new_request_id()), &command("true")).await.unwrap_err();
+    assert!(matches!(gone.code(), Some(Code::Destroyed | Code::NotFound)), "{gone:?}");
+    assert!(!gone.may_have_run());
+    client.destroy(&target, Call::new(&new_request_id()).with_lease(&lease), &sandbox("sb-1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repeated_call_gets_the_same_answer_and_runs_once() {
+    let (_worker, client, target) = stage().await;
+    let id = new_request_id();
+    let count = command("echo x >> /tmp/runs; wc -l < /tmp/runs");
+    let first = client.exec(&target, Call::new(&id), &count).await.unwrap();
+    assert_eq!(client.exec(&target, Call::new(&id), &count).await.unwrap(), first);
+    assert_eq!(exec(&client, &target, "wc -l < /tmp/runs").await.trim(), "1");
+    let other = client.exec(&target, Call::new(&id), &command("true")).await.unwrap_err();
+    assert_eq!(other.code(), Some(Code::Invalid));
+}
+
+#[tokio::test]
+async fn files_are_written_read_listed_moved_and_deleted() {
+    let (_worker, client, target) = stage().await;
+    let ids: Vec<String> = (0..9).map(|_| new_request_id()).collect();
+    let call = |index: usize| Call::new(&ids[index]);
+    let content = Bytes::from((0..=255_u8).cycle().take(700_000).collect::<Vec<u8>>());
+    client.file_write(&target, call(0), &file("/workspace/a/b.bin"), "0600", content.clone()).await.unwrap();
+    assert_eq!(client.file_read(&target, call(1), &file("/workspace/a/b.bin")).await.unwrap(), content);
+    let info = client.file_stat(&target, call(2), &file("/workspace/a/b.bin")).await.unwrap();
+    assert_eq!((info.size, info.mode.as_str(), info.is_dir), (700_000, "0600", false));
+    let chmod = FileChmodParams {
+        sandbox_id: "sb-1".to_owned(),
+        path: "/workspace/a/b.bin".to_owned(),
+        mode: "755".to_owned(),
+        ..FileChmodParams::default()
+    };
+    client.file_chmod(&target, call(3), &chmod).await.unwrap();
+    let listed = client.file_list(&target, call(4), &file("/workspace/a")).await.unwrap();
+    assert_eq!((listed.len(), listed[0].mode.as_str()), (1, "0755"));
+    let moved = FileMoveParams {
+        sandbox_id: "sb-1".to_owned(),
+        old_path: "/workspace/a/b.bin".to_owned(),
+        new_path: "/workspace/c.bin".to_owned(),
+        ..FileMoveParams::default()
+    };
+    client.file_move(&target, call(5), &moved).await.unwrap();
+    let glob = FileGlobParams {
+        sandbox_id: "sb-1".to_owned(),
+        pattern: "/workspace/*.bin".to_owned(),
+        ..FileGlobParams::default()
+    };
+    assert_eq!(client.file_glob(&target, call(6), &glob).await.unwrap(), ["/workspace/c.bin"]);
+    let delete = FileDeleteParams {
+        sandbox_id: "sb-1".to_owned(),
+        path: "/workspace/a".to_owned(),
+        recursive: true,
+        ..FileDeleteParams::default()
+    };
+    client.file_delete(&target, call(7), &delete).await.unwrap();
+    let missing = client.file_stat(&target, call(8), &file("/workspace/a/b.bin")).await.unwrap_err();
+    assert_eq!(missing.code(), Some(Code::NotFound), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_draining_worker_refuses_to_spawn_until_it_is_undrained() {
+    let (_worker, client, target) = stage().await;
+    client.shutdown(&target, Call::new(&new_request_id())).await.unwrap();
+    let (id, lease) = (new_request_id(), lease("sb-2", 1));
+    let call = Call::new(&id).with_lease(&lease);
+    let refused = client.spawn(&target, call, &spawn_params("sb-2")).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::Draining));
+    client.undrain(&target, Call::new(&new_request_id())).await.unwrap();
+    client.spawn(&target, call, &spawn_params("sb-2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_have_their_class() {
+    let (_worker, client, target) = stage().await;
+    let code = async |params: ExecParams| {
+        client.exec(&target, Call::new(&new_request_id()), &params).await.unwrap_err().code().unwrap()
+    };
+    assert_eq!(code(ExecParams { timeout: "100ms".to_owned(), ..command("sleep 60") }).await, Code::Timeout);
+    assert_eq!(code(ExecParams { mode: "zsh".to_owned(), ..command("true") }).await, Code::Invalid);
+    assert_eq!(code(ExecParams { timeout: "soon".to_owned(), ..command("true") }).await, Code::Invalid);
+    assert_eq!(code(ExecParams { sandbox_id: "sb-9".to_owned(), ..command("true") }).await, Code::NotFound);
+    assert_eq!(code(ExecParams { provider: "none".to_owned(), ..command("true") }).await, Code::ProviderUnavailable);
+    assert_eq!(code(ExecParams { command: "x".repeat(5 << 20), ..command("") }).await, Code::Invalid);
+
+    let stale = tenure_rpc::wire::LeaseToken { holder_id: "worker-b".to_owned(), ..lease("sb-1", 1) };
+    let id = new_request_id();
+    let refused = client.exec(&target, Call::new(&id).with_lease(&stale), &command("true")).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::LeaseStale));
+    let past = tenure_rpc::wire::Timestamp::now() - std::time::Duration::from_secs(5);
+    let expired = tenure_rpc::wire::LeaseToken { expires_at: past, ..lease("sb-1", 1) };
+    let refused = client.exec(&target, Call::new(&id).with_lease(&expired), &command("true")).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::LeaseExpired));
+    let without = client.destroy(&target, Call::new(&id), &sandbox("sb-1")).await.unwrap_err();
+    assert_eq!(without.code(), Some(Code::Invalid), "nothing is sent without a lease");
+}
+
+#[tokio::test]
+async fn additive_methods_are_only_for_workers_that_know_them() {
+    let (worker, client, _) = stage().await;
+    let plain = worker.plain_target();
+    let id = new_request_id();
+    for error in [
+        client.undrain(&plain, Call::new(&id)).await.unwrap_err(),
+        client.stats(&plain, Call::new(&id), &sandbox("sb-1")).await.map(drop).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    }
+    assert_eq!(exec(&client, &plain, "echo hi").await, "hi\n");
+}
+
+#[tokio::test]
+async fn a_call_on_a_kept_connection_takes_little_time() {
+    let (_worker, client, target) = stage().await;
+    let mut fastest = std::time::Duration::MAX;
+    for _ in 0..50 {
+        let started = Instant::now();
+        client.status(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
+        fastest = fastest.min(started.elapsed());
+    }
+    assert!(fastest < std::time::Duration::from_millis(20), "{fastest:?}");
+}
