@@ -21,6 +21,7 @@ pub mod proxy;
 mod report;
 mod rng;
 mod run;
+pub mod sandboxes;
 mod system;
 mod worker;
 

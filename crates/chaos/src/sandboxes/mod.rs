@@ -1,0 +1,4 @@
+//! Sandboxes of the control plane under faults.
+
+pub mod checker;
+pub mod history;
