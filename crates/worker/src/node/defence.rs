@@ -111,15 +111,18 @@ impl Node {
         let Some(plane) = &self.plane else { return };
         let settings = &self.settings;
         let (error, asked) = match plane.renew(self.worker_id(), sandbox_id, settings.lease_ttl).await {
-            Ok(renewed) => match self.apply(renewed).await {
-                Ok(()) => {
-                    count("renewed");
-                    let next = Moment::now().after(jittered(settings.renewal_interval));
-                    self.holdings.update(sandbox_id, |entry| (entry.renew_at, entry.failures) = (next, 0));
-                    return;
+            Ok(renewed) => {
+                let held_until = renewed.held_until;
+                match self.apply(renewed).await {
+                    Ok(()) => {
+                        count("renewed");
+                        let next = Moment::now().after(jittered(self.renew_after(held_until)));
+                        self.holdings.update(sandbox_id, |entry| (entry.renew_at, entry.failures) = (next, 0));
+                        return;
+                    }
+                    Err(error) => (error, None),
                 }
-                Err(error) => (error, None),
-            },
+            }
             Err(error) => {
                 if let Some(LeaseRefusal::Stale(message)) = error.lease_refusal() {
                     count("lease_stale");
@@ -137,6 +140,12 @@ impl Node {
             entry.failures = entry.failures.saturating_add(1);
             entry.renew_at = Moment::now().after(backoff(settings.retry_wait, entry.failures).max(asked));
         });
+    }
+
+    /// A control plane may grant less than it was asked for: a third of that, so that two renewals may fail.
+    fn renew_after(&self, held_until: Moment) -> Duration {
+        let settings = &self.settings;
+        (held_until.left() / 3).max(settings.retry_wait.0).min(settings.renewal_interval)
     }
 
     async fn freeze(&self, sandbox_id: &str) {

@@ -26,6 +26,17 @@ async fn leases_are_renewed_again_and_again_and_raise_the_fence() {
 }
 
 #[tokio::test]
+async fn a_lease_that_is_shorter_than_asked_for_is_renewed_in_time() {
+    let (folder, fake, peer) = (tempfile::tempdir().unwrap(), Fake::new(), Peer::start().await);
+    peer.with(|script| script.lease = Some(Duration::from_secs(4)));
+    let own = NodeSettings { renewal_interval: HOUR, ..settings() };
+    let running = with_sandbox(folder.path(), &fake, &peer, own).await;
+    until("it was renewed three times", || peer.renewals_of("sb-1") >= 3).await;
+    assert!(!is_frozen(&running.node).await);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn renewals_begin_before_the_providers_work() {
     let (folder, fake, peer) = (tempfile::tempdir().unwrap(), Fake::new(), Peer::start().await);
     let running = with_sandbox(folder.path(), &fake, &peer, settings()).await;
