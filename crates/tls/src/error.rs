@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use rustls::{CertificateError, Error};
 
+/// What is wrong with a certificate without extensions, and how to make one that has some. `openssl x509 -req` makes version 1
+/// unless it is told about extensions.
+pub(crate) const VERSION_1: &str = "X.509 version 1, which cannot say what it is for: make a version 3 certificate, for \
+     example with `openssl x509 -req -extfile FILE` and the line `extendedKeyUsage=clientAuth,serverAuth` in FILE, or with \
+     `tenure dev-certs`";
+
 /// Names the file and what to do. Never quotes what is in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -33,6 +39,8 @@ pub enum TlsError {
     Mismatch { cert: PathBuf, key: PathBuf },
     #[error("the certificate in {} expired on {on}: replace it and its key", file.display())]
     Expired { file: PathBuf, on: String },
+    #[error("the certificate in {} is {VERSION_1}", file.display())]
+    Version1 { file: PathBuf },
     #[error("{given} is set without {missing}: set both or neither")]
     HalfPair { given: &'static str, missing: &'static str },
     #[error("{setting} is missing: {why}")]

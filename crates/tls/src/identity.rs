@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_parser::parse_x509_certificate;
+use x509_parser::x509::X509Version;
 
 use crate::error::TlsError;
 use crate::provider::provider;
@@ -24,6 +25,9 @@ impl Identity {
     pub fn load(cert_file: &Path, key_file: &Path) -> Result<Self, TlsError> {
         let chain = certificates(cert_file)?;
         refuse_expired(&chain[0], cert_file)?;
+        if is_version_1(&chain[0]) {
+            return Err(TlsError::Version1 { file: cert_file.to_owned() });
+        }
         let key = private_key(key_file)?;
         let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -80,6 +84,11 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 fn read(what: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(file).map_err(|source| TlsError::Read { what, file: file.to_owned(), source })
+}
+
+/// No verifier takes such a certificate: it has neither names nor a purpose.
+pub(crate) fn is_version_1(der: &CertificateDer<'_>) -> bool {
+    parse_x509_certificate(der).is_ok_and(|(_, cert)| cert.version() == X509Version::V1)
 }
 
 fn refuse_expired(der: &CertificateDer<'_>, file: &Path) -> Result<(), TlsError> {

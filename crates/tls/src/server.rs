@@ -14,7 +14,7 @@ use crate::error::TlsError;
 use crate::identity::Identity;
 use crate::provider::provider;
 use crate::roots::Roots;
-use crate::verify::AllowedClients;
+use crate::verify::Clients;
 
 /// Whether clients show a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,10 +107,7 @@ impl ServerTls {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
         let builder = if self.client_auth == ClientAuth::Optional { builder.allow_unauthenticated() } else { builder };
         let inner = builder.build().map_err(|error| TlsError::Setup(rustls::Error::General(error.to_string())))?;
-        if self.allowed_client_names.is_empty() {
-            return Ok(inner);
-        }
-        Ok(Arc::new(AllowedClients { inner, names: self.allowed_client_names.clone() }))
+        Ok(Arc::new(Clients { inner, names: self.allowed_client_names.clone() }))
     }
 }
 

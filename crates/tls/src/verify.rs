@@ -13,7 +13,8 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use crate::error::TlsError;
+use crate::error::{TlsError, VERSION_1};
+use crate::identity::is_version_1;
 use crate::names::{PeerNames, check_worker_binding};
 use crate::provider::provider;
 
@@ -121,14 +122,14 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// The server's side: clients under the CA, and of those only the ones that are listed.
+/// The server's side: clients under the CA, and of those only the ones that are listed, if there is a list.
 #[derive(Debug)]
-pub(crate) struct AllowedClients {
+pub(crate) struct Clients {
     pub inner: Arc<dyn ClientCertVerifier>,
     pub names: Vec<String>,
 }
 
-impl ClientCertVerifier for AllowedClients {
+impl ClientCertVerifier for Clients {
     fn offer_client_auth(&self) -> bool {
         self.inner.offer_client_auth()
     }
@@ -147,8 +148,13 @@ impl ClientCertVerifier for AllowedClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        // It would be refused anyway, without saying why.
+        if is_version_1(end_entity) {
+            return Err(refused(OldVersion));
+        }
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
-        if PeerNames::of(end_entity).is_one_of(&self.names) { Ok(verified) } else { Err(refused(NotAllowed)) }
+        let is_listed = self.names.is_empty() || PeerNames::of(end_entity).is_one_of(&self.names);
+        if is_listed { Ok(verified) } else { Err(refused(NotAllowed)) }
     }
 
     fn verify_tls12_signature(
@@ -173,6 +179,17 @@ impl ClientCertVerifier for AllowedClients {
         self.inner.supported_verify_schemes()
     }
 }
+
+#[derive(Debug)]
+struct OldVersion;
+
+impl fmt::Display for OldVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the certificate of the client is {VERSION_1}")
+    }
+}
+
+impl std::error::Error for OldVersion {}
 
 #[derive(Debug)]
 struct NotThisWorker {
@@ -204,4 +221,28 @@ impl std::error::Error for NotAllowed {}
 
 fn refused(why: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(why))))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::server::WebPkiClientVerifier;
+
+    use super::*;
+
+    #[test]
+    fn a_client_with_a_version_1_certificate_is_told_how_to_make_another() {
+        let cert = CertificateDer::from_pem_slice(include_bytes!("../tests/version-1.crt")).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.clone()).unwrap();
+        let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap();
+        // Refused without this check, too, with no word about how to go on.
+        assert!(inner.verify_client_cert(&cert, &[], UnixTime::now()).is_err());
+        let clients = Clients { inner, names: Vec::new() };
+        let error = clients.verify_client_cert(&cert, &[], UnixTime::now()).unwrap_err();
+        let text = crate::error::explain(&error);
+        for part in ["the certificate of the client is X.509 version 1", "version 3", "openssl x509 -req -extfile"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 }

@@ -37,6 +37,7 @@ fn identities_that_cannot_work_are_refused_with_the_file_and_the_reason() {
     write(folder, "junk.key", &format!("-----BEGIN PRIVATE KEY-----\n{canary}==\n-----END PRIVATE KEY-----\n"));
     let locked = format!("-----BEGIN ENCRYPTED PRIVATE KEY-----\n{canary}\n-----END ENCRYPTED PRIVATE KEY-----\n");
     write(folder, "locked.key", &locked);
+    write(folder, "first.crt", include_str!("../version-1.crt"));
     std::fs::copy(other.file("server.key"), folder.join("other.key")).unwrap();
     let table = [
         ("missing.crt", "server.key", "cannot read the certificate", "missing.crt"),
@@ -52,6 +53,8 @@ fn identities_that_cannot_work_are_refused_with_the_file_and_the_reason() {
         ("server.crt", "junk.key", "cannot be used", "junk.key"),
         ("server.crt", "other.key", "does not belong to", "other.key"),
         ("old.crt", "old.key", "expired on", "old.crt"),
+        ("first.crt", "server.key", "X.509 version 1", "first.crt"),
+        ("first.crt", "server.key", "make a version 3 certificate, for example with `openssl x509 -req -extfile", ""),
     ];
     for (cert, key, why, named) in table {
         let error = Identity::load(&certs.file(cert), &certs.file(key)).expect_err(cert).to_string();

@@ -17,7 +17,7 @@ use tenure_tls::LiveServer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, rustls};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -91,6 +91,16 @@ struct Serving {
     stop: CancellationToken,
 }
 
+/// Whoever runs this worker wants to know which certificate it refused, and why. Other failures are noise.
+fn log_failure(error: &io::Error) {
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(refused @ rustls::Error::InvalidCertificate(_)) => {
+            tracing::warn!(error = tenure_tls::explain(refused), "the certificate of a caller was refused");
+        }
+        _ => tracing::debug!(%error, "a TLS handshake failed"),
+    }
+}
+
 impl Serving {
     /// Serves a connection to its end. One that breaks is the caller's affair.
     async fn connection(self, stream: TcpStream) {
@@ -100,7 +110,7 @@ impl Serving {
             Ok(Ok(stream)) => self.http(stream).await,
             Ok(Err(error)) => {
                 metrics::counter!("tenure_tls_handshake_failures_total").increment(1);
-                tracing::debug!(%error, "a TLS handshake failed");
+                log_failure(&error);
             }
             Err(_) => metrics::counter!("tenure_tls_handshake_failures_total").increment(1),
         }
