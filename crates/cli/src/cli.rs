@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run, sandbox,
-    serve, task, tenant, up, worker,
+    api_key, audit, bench, compat, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run,
+    sandbox, serve, task, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -55,6 +55,8 @@ pub enum Command {
     Audit(audit::Args),
     /// Show, check and explain the configuration
     Config(config::Args),
+    /// Run as StacyVM, for existing installations
+    Compat(compat::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
     /// Create a throwaway CA and certificates for local use
@@ -72,7 +74,19 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Use it", &["task", "run", "queue", "dead-letter", "sandbox", "login", "logout", "whoami"]),
     (
         "Look after it",
-        &["config", "api-key", "tenant", "audit", "outbox", "push", "doctor", "dev-certs", "bench", "completions"],
+        &[
+            "config",
+            "api-key",
+            "tenant",
+            "audit",
+            "outbox",
+            "push",
+            "doctor",
+            "compat",
+            "dev-certs",
+            "bench",
+            "completions",
+        ],
     ),
 ];
 

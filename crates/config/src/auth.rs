@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tenure_auth::worker::{BootstrapKey, PrivateKey, PublicKey, SigningKey};
-use tenure_auth::{Secret, UserAuth, WorkerAuth, WorkerKeys};
+use tenure_auth::{Role, Secret, UserAuth, WorkerAuth, WorkerKeys};
 
 use super::error::ConfigError;
 use super::keys;
@@ -19,6 +19,7 @@ pub(crate) const DIGEST: &str = "sha256:";
 pub struct AuthSettings {
     pub enabled: bool,
     pub api_key: Option<Secret>,
+    pub api_key_role: Role,
     pub admin_api_key: Option<Secret>,
     /// Admin endpoints take `api_key` while there is no admin key.
     pub admin_fallback: bool,
@@ -78,6 +79,7 @@ impl TryFrom<&AuthSettings> for Auth {
         let user = UserAuth {
             enabled: settings.enabled,
             api_key: settings.api_key.clone(),
+            api_key_role: settings.api_key_role,
             admin_api_key: settings.admin_api_key.clone(),
             admin_fallback: settings.admin_fallback,
         };
@@ -122,16 +124,26 @@ impl WorkerSettings {
 }
 
 pub(crate) fn auth(settings: &Settings) -> Result<AuthSettings, ConfigError> {
-    let auth = AuthSettings {
+    let mut auth = AuthSettings {
         enabled: settings.flag("auth.enabled")?,
         api_key: settings.secret("auth.api_key")?,
+        api_key_role: settings.choice("auth.api_key_role")?.and_then(Role::parse).unwrap_or(Role::Api),
         admin_api_key: settings.secret("auth.admin_api_key")?,
         admin_fallback: settings.flag("auth.admin_fallback_enabled")?,
         admin_audit_retention: settings.duration("auth.admin_audit_retention")?,
         oidc: oidc(settings)?,
         worker: worker(settings)?,
     };
-    if auth.enabled && auth.api_key.is_none() && auth.admin_api_key.is_none() && auth.oidc.is_none() {
+    let has_key = auth.api_key.is_some() || auth.admin_api_key.is_some() || auth.oidc.is_some();
+    if !settings.is_set("auth.enabled") {
+        let half = idle_oidc(settings);
+        if let Some(key) = half.filter(|_| !has_key) {
+            // Nobody sets up an identity provider for an API that is open to everyone.
+            let problem = "is set, but auth.oidc_enabled is not: set it to true, or to false to leave OIDC off";
+            return Err(settings.wrong(key, problem));
+        }
+        auth.enabled = has_key;
+    } else if auth.enabled && !has_key {
         let problem = "is true, but neither auth.api_key nor auth.admin_api_key is set, and OIDC is off: set one of \
                        them, or its _file, or auth.oidc_enabled";
         return Err(settings.wrong("auth.enabled", problem));
@@ -139,6 +151,13 @@ pub(crate) fn auth(settings: &Settings) -> Result<AuthSettings, ConfigError> {
     separate(settings, &auth)?;
     Auth::try_from(&auth)?;
     Ok(auth)
+}
+
+/// A setting of an identity provider, while nothing says whether it is used.
+fn idle_oidc(settings: &Settings) -> Option<&'static str> {
+    let keys = ["auth.oidc_issuer", "auth.oidc_jwks_url", "auth.oidc_public_key", "auth.oidc_public_key_file"];
+    let idle = !settings.is_set("auth.oidc_enabled");
+    keys.into_iter().find(|key| idle && settings.plain(key).is_some())
 }
 
 fn oidc(settings: &Settings) -> Result<Option<OidcSettings>, ConfigError> {

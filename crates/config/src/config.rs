@@ -1,12 +1,15 @@
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_auth::Secret;
 
 use super::auth::{Auth, AuthSettings};
+use super::compat::{self, Compat};
 use super::database::Database;
 use super::defaults::{Defaults, Leases, Scheduler};
 use super::error::{ConfigError, Origin};
+use super::file::Parsed;
 use super::keys::{self, Change, Key, Kind};
 use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
 use super::push::PushSettings;
@@ -37,6 +40,8 @@ pub struct Flags {
 pub struct Config {
     /// The file it was read from.
     pub file: Option<PathBuf>,
+    /// There when the profile `stacyvm` is on.
+    pub compat: Option<Compat>,
     /// Where the store and the worker token are by default.
     pub data: PathBuf,
     pub server: Server,
@@ -71,22 +76,47 @@ struct Sources {
     flags: Flags,
     data: PathBuf,
     env: Vec<Given>,
+    /// Variables of StacyVM, read only when the profile is on.
+    legacy_env: Vec<(String, OsString)>,
+    /// The program was started as `stacyvm`.
+    as_stacyvm: bool,
+    /// The file was named by `STACYVM_CONFIG`.
+    by_legacy_variable: bool,
+}
+
+impl Sources {
+    fn new(
+        flags: Flags,
+        data: PathBuf,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, ConfigError> {
+        let variables: Vec<_> = variables.into_iter().collect();
+        let legacy_env = env::legacy(variables.clone());
+        let env = env::parse(variables)?;
+        Ok(Self { flags, data, env, legacy_env, as_stacyvm: false, by_legacy_variable: false })
+    }
 }
 
 impl Config {
     /// Reads the configuration of this process.
     pub fn load(flags: Flags) -> Result<Self, ConfigError> {
         let home = std::env::home_dir();
-        let path = match flags.config.clone().or_else(config_variable) {
-            Some(path) => Some(path),
-            None => look_up(home.as_deref()),
-        };
-        let data = match (&flags.data, home) {
+        let data = match (&flags.data, &home) {
             (Some(data), _) => data.clone(),
             (None, Some(home)) => home.join(".tenure"),
             (None, None) => return Err(ConfigError::Rule("the home folder is unknown: use --data DIR".to_owned())),
         };
-        Self::build(Sources { flags, data, env: env::parse(std::env::vars_os())? }, read(path)?)
+        let named = flags.config.clone().or_else(|| path_in("TENURE_CONFIG"));
+        let mut sources = Sources::new(flags, data, std::env::vars_os())?;
+        sources.as_stacyvm = compat::started_as_stacyvm();
+        let legacy = if named.is_none() { path_in("STACYVM_CONFIG") } else { None };
+        sources.by_legacy_variable = legacy.is_some();
+        let look_up = || {
+            let mut places = compat::places(home.as_deref(), sources.as_stacyvm).into_iter();
+            places.find(|path| path.is_file())
+        };
+        let path = named.or(legacy).or_else(look_up);
+        Self::build(sources, read(path)?)
     }
 
     /// Reads all files again, under the same flags and environment.
@@ -98,31 +128,47 @@ impl Config {
     pub(crate) fn from_sources(
         flags: Flags,
         data: PathBuf,
-        env: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+        env: impl IntoIterator<Item = (OsString, OsString)>,
         file: Option<(PathBuf, String)>,
     ) -> Result<Self, ConfigError> {
-        Self::build(Sources { flags, data, env: env::parse(env)? }, file)
+        Self::build(Sources::new(flags, data, env)?, file)
+    }
+
+    /// The same in a program that was started as `stacyvm`.
+    #[cfg(test)]
+    pub(crate) fn as_stacyvm(
+        env: impl IntoIterator<Item = (OsString, OsString)>,
+        file: Option<(PathBuf, String)>,
+    ) -> Result<Self, ConfigError> {
+        let sources = Sources::new(Flags::default(), "/data".into(), env)?;
+        Self::build(Sources { as_stacyvm: true, ..sources }, file)
     }
 
     /// Whether the text of a file makes sense in itself. Neither the environment nor the files that it names are looked
     /// at, so it can be asked about any text.
     pub fn check_text(text: &str) -> Result<(), ConfigError> {
-        let sources = Sources { flags: Flags::default(), data: PathBuf::new(), env: Vec::new() };
+        let sources = Sources::new(Flags::default(), PathBuf::new(), [])?;
         let file = Some((PathBuf::from("tenure.yaml"), text.to_owned()));
-        let settings = settings_of(&sources, file.as_ref())?;
-        Self::of_settings(settings, sources, file).map(drop)
+        let (settings, compat) = settings_of(&sources, file.as_ref())?;
+        Self::of_settings(settings, compat, sources, file).map(drop)
     }
 
     fn build(sources: Sources, file: Option<(PathBuf, String)>) -> Result<Self, ConfigError> {
-        let mut settings = settings_of(&sources, file.as_ref())?;
+        let (mut settings, compat) = settings_of(&sources, file.as_ref())?;
         settings.open_files()?;
-        Self::of_settings(settings, sources, file)
+        Self::of_settings(settings, compat, sources, file)
     }
 
-    fn of_settings(settings: Settings, sources: Sources, file: Option<(PathBuf, String)>) -> Result<Self, ConfigError> {
+    fn of_settings(
+        settings: Settings,
+        compat: Option<Compat>,
+        sources: Sources,
+        file: Option<(PathBuf, String)>,
+    ) -> Result<Self, ConfigError> {
         let (database, store) = database::database(&settings, &sources.data)?;
         Ok(Self {
             file: file.map(|(path, _)| path),
+            compat,
             data: sources.data.clone(),
             server: server::server(&settings)?,
             database,
@@ -192,9 +238,10 @@ impl Config {
         }
     }
 
-    /// Keys are set although nobody is asked for them.
+    /// Keys or OIDC are set although `auth.enabled: false` requires neither.
     pub fn has_idle_keys(&self) -> bool {
-        !self.auth.enabled && (self.auth.api_key.is_some() || self.auth.admin_api_key.is_some())
+        let auth = &self.auth;
+        !auth.enabled && (auth.api_key.is_some() || auth.admin_api_key.is_some() || auth.oidc.is_some())
     }
 
     /// How a key could be set, for messages: `auth.enabled` and its variable.
@@ -218,12 +265,29 @@ impl Config {
 }
 
 /// What was set, the later source over the earlier one.
-fn settings_of(sources: &Sources, file: Option<&(PathBuf, String)>) -> Result<Settings, ConfigError> {
+fn settings_of(sources: &Sources, file: Option<&(PathBuf, String)>) -> Result<(Settings, Option<Compat>), ConfigError> {
+    let parsed = match file {
+        Some((path, text)) => file::parse(path, text)?,
+        None => Parsed::default(),
+    };
+    let named = file.map(|(path, _)| path.as_path());
+    let named = named.filter(|path| sources.by_legacy_variable || compat::is_stacyvm_name(path));
+    let compat = compat::detect(sources.as_stacyvm, named, &parsed, &sources.env)?;
     let mut settings = Settings::default();
-    if let Some((path, text)) = file {
-        settings.overlay(file::parse(path, text)?);
+    Settings::once(&parsed.given)?;
+    match &compat {
+        None => settings.overlay(parsed.given),
+        Some(_) => {
+            settings.overlay(compat::defaults());
+            settings.overlay(parsed.given.into_iter().filter(compat::says_something));
+            settings.overlay(env::parse_legacy(&sources.legacy_env)?);
+        }
     }
     settings.overlay(sources.env.clone());
+    settings.choice("compat")?;
+    if compat.is_some() {
+        compat::rename(&mut settings);
+    }
     if let Some((host, port)) = &sources.flags.listen {
         let origin = Origin::Flag("--listen");
         settings.overlay_text("server.host", host.clone(), origin.clone());
@@ -234,7 +298,7 @@ fn settings_of(sources: &Sources, file: Option<&(PathBuf, String)>) -> Result<Se
     if let Some(store) = &sources.flags.store {
         overrule_database(&mut settings, store);
     }
-    Ok(settings)
+    Ok((settings, compat))
 }
 
 /// The keys whose values differ, what their files hold included. What is only a path, such as that of a certificate,
@@ -258,18 +322,9 @@ pub fn needs_restart(key: &str) -> bool {
     keys::find(key).is_none_or(|key| key.change == Change::Restart)
 }
 
-fn config_variable() -> Option<PathBuf> {
-    std::env::var_os("TENURE_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
-}
-
-/// The first of the usual places that has a file.
-fn look_up(home: Option<&Path>) -> Option<PathBuf> {
-    let places = [
-        Some(PathBuf::from("tenure.yaml")),
-        home.map(|home| home.join(".tenure/config.yaml")),
-        Some(PathBuf::from("/etc/tenure/tenure.yaml")),
-    ];
-    places.into_iter().flatten().find(|path| path.is_file())
+/// The path that a variable names.
+fn path_in(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 fn read(path: Option<PathBuf>) -> Result<Option<(PathBuf, String)>, ConfigError> {

@@ -6,13 +6,19 @@ use std::path::PathBuf;
 pub enum Origin {
     Flag(&'static str),
     Env(String),
-    File { path: PathBuf, line: u64 },
+    File {
+        path: PathBuf,
+        line: u64,
+    },
+    /// A default of the profile `stacyvm`.
+    Profile,
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) => f.write_str(name),
+            Self::Profile => f.write_str("the profile stacyvm"),
             Self::Env(name) => write!(f, "the variable {name}"),
             Self::File { path, line: 0 } => write!(f, "{}", path.display()),
             Self::File { path, line } => write!(f, "{} line {line}", path.display()),

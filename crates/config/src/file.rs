@@ -4,16 +4,32 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_saphyr::Spanned;
 
 use super::error::{ConfigError, Origin, shortened};
 use super::keys::{self, Place, Shape};
 use super::settings::{Given, Value};
 
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    pub given: Vec<Given>,
+    pub foreign: Vec<Foreign>,
+}
+
+/// A section of StacyVM without a counterpart. Nothing but this is kept of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Foreign {
+    pub section: &'static str,
+    /// Whether something in it is switched on.
+    pub enabled: bool,
+    pub origin: Origin,
+}
+
 /// Reads YAML. Scalars stay the text they are written as, so that a token of digits keeps its zeros.
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> {
-    let mut reading = Reading { path, given: Vec::new(), unknown: None };
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Parsed, ConfigError> {
+    let mut reading = Reading { path, parsed: Parsed::default(), unknown: None };
     // Lines of the file are never quoted in messages: they may hold secrets.
     let options = serde_saphyr::options! {
         with_snippet: false,
@@ -26,7 +42,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Given>, ConfigError> 
         Section { prefix: "", reading: &mut reading }.deserialize(deserializer)
     });
     match (read, reading.unknown) {
-        (Ok(()), _) => Ok(reading.given),
+        (Ok(()), _) => Ok(reading.parsed),
         (Err(_), Some(unknown)) => Err(unknown),
         (Err(error), None) => {
             let line = error.location().map_or(0, |location| location.line());
@@ -75,7 +91,7 @@ fn plain(error: &serde_saphyr::Error) -> String {
 
 struct Reading<'a> {
     path: &'a Path,
-    given: Vec<Given>,
+    parsed: Parsed,
     unknown: Option<ConfigError>,
 }
 
@@ -122,6 +138,11 @@ impl<'de> Visitor<'de> for Section<'_, '_> {
                     map.next_value_seed(Section { prefix: &path, reading: self.reading })?;
                     None
                 }
+                Place::Foreign(section) => {
+                    let Switch(enabled) = map.next_value()?;
+                    self.reading.parsed.foreign.push(Foreign { section, enabled, origin });
+                    continue;
+                }
                 Place::Nowhere => {
                     let nearest = keys::nearest(&path);
                     self.reading.unknown = Some(ConfigError::UnknownKey { key: path, origin, nearest });
@@ -129,10 +150,52 @@ impl<'de> Visitor<'de> for Section<'_, '_> {
                 }
             };
             if let Some((key, value)) = value {
-                self.reading.given.push(Given { key, value, origin });
+                self.reading.parsed.given.push(Given { key, value, origin });
             }
         }
         Ok(())
+    }
+}
+
+/// Whether `enabled` of a section is true. Its other values are skipped.
+struct Switch(bool);
+
+impl<'de> Deserialize<'de> for Switch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Values;
+        impl<'de> Visitor<'de> for Values {
+            type Value = Switch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("keys with values")
+            }
+
+            fn visit_unit<E>(self) -> Result<Switch, E> {
+                Ok(Switch(false))
+            }
+
+            fn visit_none<E>(self) -> Result<Switch, E> {
+                Ok(Switch(false))
+            }
+
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Switch, D::Error> {
+                deserializer.deserialize_map(self)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Switch, A::Error> {
+                let mut switch = Switch(false);
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "enabled" {
+                        let text = map.next_value::<Option<String>>()?;
+                        switch.0 = text.is_some_and(|text| text.trim().eq_ignore_ascii_case("true"));
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(switch)
+            }
+        }
+        deserializer.deserialize_option(Values)
     }
 }
 
@@ -150,7 +213,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<(String, u64)>, String> {
-        let given = parse(Path::new("t.yaml"), text).map_err(|error| error.to_string())?;
+        let given = parse(Path::new("t.yaml"), text).map_err(|error| error.to_string())?.given;
         let line = |origin: &Origin| match origin {
             Origin::File { line, .. } => *line,
             _ => 0,
@@ -175,6 +238,26 @@ mod tests {
             ("auth.worker_tokens={\"w-1\": \"007\"}", 7),
         ];
         assert_eq!(found, expected.map(|(text, line)| (text.to_owned(), line)));
+    }
+
+    #[test]
+    fn sections_of_others_are_skipped_but_for_their_switch() {
+        let text = "pool: {enabled: true, image: x}\nproviders:\n  e2b:\n    api_key: hunter2\n    enabled: false\n\
+                    \u{20} proot: {languages: [a, b], more: {deep: [{er: 1}]}}\n  custom:\n  docker:\n    pool_security: {hidepid: true}\n";
+        let found = parse(Path::new("t.yaml"), text).unwrap();
+        assert!(found.given.is_empty() && !format!("{found:?}").contains("hunter2"));
+        let sections: Vec<_> = found.foreign.iter().map(|foreign| (foreign.section, foreign.enabled)).collect();
+        let expected = [
+            ("pool", true),
+            ("providers.e2b", false),
+            ("providers.proot", false),
+            ("providers.custom", false),
+            ("providers.docker.pool_security", false),
+        ];
+        assert_eq!(sections, expected);
+        for text in ["pool: on\n", "pool: [1]\n", "pool: {enabled: {a: b}}\n"] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]

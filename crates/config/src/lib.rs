@@ -5,6 +5,7 @@
 //! from one table of keys. What a library would take over is the smaller part.
 
 mod auth;
+mod compat;
 mod config;
 mod database;
 mod defaults;
@@ -33,6 +34,7 @@ mod watch;
 mod worker;
 
 pub use auth::{Auth, AuthSettings, OidcSettings, WorkerSettings};
+pub use compat::{Compat, CompatReason, STACYVM, started_as_stacyvm};
 pub use config::{Config, Flags, changed_keys, needs_restart};
 pub use database::{Database, Driver};
 pub use defaults::{Defaults, Leases, Scheduler, SpawnOverflow, Weights};

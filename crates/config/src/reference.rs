@@ -17,7 +17,7 @@ origins, `tenure config lint --production` what a production system should chang
 2. Variables: `TENURE_` and the path in upper case, with `__` between levels. `auth.worker_token` is
    `TENURE_AUTH__WORKER_TOKEN`. Lists are separated by commas, maps are JSON objects.
 3. The file: `--config`, else `TENURE_CONFIG`, else the first of `./tenure.yaml`, `~/.tenure/config.yaml` and
-   `/etc/tenure/tenure.yaml` that exists.
+   `/etc/tenure/tenure.yaml` that exists. Names of StacyVM are tried last: see the end of this page.
 4. The default.
 
 For each key, the first of these that sets it takes precedence. A file looks like this:
@@ -52,6 +52,40 @@ is rejected: the previous values stay in effect and the error is logged. Other k
 keep the values they had at start.
 ";
 
+const TAIL: &str = "
+## The profile `stacyvm`
+
+The profile lets an installation of StacyVM run with its own files, variables and scripts. It is on if
+
+- the program is started as `stacyvm`: `tenure compat link DIR` creates that link;
+- the configuration was found under a name of StacyVM: the file that `STACYVM_CONFIG` names, `./stacyvm.yaml`,
+  `~/.stacyvm/config.yaml`, or any file whose name starts with `stacyvm.`;
+- `compat: stacyvm` is set.
+
+`STACYVM_CONFIG` is read after `TENURE_CONFIG`. The two other files are looked for last; a program that was started as
+`stacyvm` looks for them first. With the profile
+
+- variables `STACYVM_` and the path in upper case, with `_` between levels, are read after those of Tenure: `STACYVM_AUTH_API_KEY`
+  is `auth.api_key`. Unknown ones are ignored, empty ones are unset. Empty texts in the file are unset, too;
+- the sections `providers.firecracker`, `providers.e2b`, `providers.custom`, `providers.proot`,
+  `providers.docker.pool_security` and `pool` are accepted. What they enable is not available: `tenure config lint` and the
+  log of the server say so. `providers.mock` is `providers.process`, with and without the profile;
+- the drivers `sqlite3` and `postgresql` are `sqlite` and `postgres`;
+- these defaults change:
+
+| Key | Default |
+|---|---|
+| `worker.local` | `true` |
+| `server.cors_allowed_origins` | `[\"*\"]` |
+| `server.preview_auth` | `none` |
+| `auth.admin_fallback_enabled` | `true` |
+| `auth.api_key_role` | `operator` |
+| `providers.docker.network_mode` | `bridge` |
+| `metrics.legacy_names` | `true` |
+
+Nothing else changes. `tenure config lint` reports that the profile is on, and why.
+";
+
 /// The whole page.
 pub fn reference() -> String {
     let mut text = HEAD.to_owned();
@@ -63,7 +97,7 @@ pub fn reference() -> String {
             .filter(|key| key.path == section || key.path.starts_with(&prefix))
             .for_each(|key| text += &row(key));
     }
-    text
+    text + TAIL
 }
 
 fn row(key: &Key) -> String {
@@ -97,10 +131,19 @@ mod tests {
 
     #[test]
     fn every_key_has_a_row() {
-        let page = reference();
+        let page = reference().replace(TAIL, "");
         for key in keys::all() {
             assert_eq!(page.matches(&format!("\n| `{}` |", key.path)).count(), 1, "{}", key.path);
         }
+    }
+
+    #[test]
+    fn the_defaults_of_the_profile_are_listed() {
+        let given = crate::compat::defaults();
+        for given in &given {
+            assert!(TAIL.contains(&format!("| `{}` |", given.key.path)), "{}", given.key.path);
+        }
+        assert_eq!(TAIL.matches("\n| `").count(), given.len());
     }
 
     #[test]

@@ -66,9 +66,29 @@ impl Settings {
         self.given.extend(given.into_iter().map(|given| (given.key.path, given)));
     }
 
+    /// Refuses two names of one key in the same file: nobody could tell which one counts.
+    pub fn once(given: &[Given]) -> Result<(), ConfigError> {
+        for (index, second) in given.iter().enumerate() {
+            if let Some(first) = given.iter().take(index).find(|first| first.key.path == second.key.path) {
+                return Err(ConfigError::Rule(format!(
+                    "{} is set twice ({} and {}): keep one",
+                    second.key.path, first.origin, second.origin
+                )));
+            }
+        }
+        Ok(())
+    }
+
     pub fn overlay_text(&mut self, path: &str, text: String, origin: Origin) {
         let key = keys::find(path);
         self.overlay(key.map(|key| Given { key, value: Value::Text(text), origin }));
+    }
+
+    /// Puts another text in the place of one that was given.
+    pub fn replace_text(&mut self, path: &str, text: &str) {
+        if let Some(given) = self.given.get_mut(path) {
+            given.value = Value::Text(text.to_owned());
+        }
     }
 
     pub fn remove(&mut self, path: &str) {

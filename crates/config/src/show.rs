@@ -44,10 +44,13 @@ pub fn show(config: &Config) -> Vec<Shown> {
 }
 
 fn value(config: &Config, key: &Key) -> Option<Json> {
-    // Its default depends on another key.
+    // Their defaults depend on other keys.
     let tls = config.server.tls.as_ref();
     if key.path == "server.tls.client_auth" && tls.is_some_and(|tls| tls.client_auth == ClientAuth::Required) {
         return Some(json!("required"));
+    }
+    if key.path == "auth.enabled" {
+        return Some(json!(config.auth.enabled));
     }
     let mask = |text: &str| if key.kind.is_secret() { json!(MASK) } else { json!(text) };
     match effective(&config.settings, key)? {

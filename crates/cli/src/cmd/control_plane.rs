@@ -11,6 +11,7 @@ use tenure_engine::{Engine, EngineConfig};
 use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 
+use crate::cmd::compat;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
 use crate::{access, token, transports};
@@ -111,6 +112,7 @@ impl ControlPlane {
         let addresses = resolve(&config.server.host, config.server.port).await?;
         let mut access = access::access(&config)?;
         check_exposure(&access, &addresses)?;
+        compat::announce(&config);
         if config.has_idle_keys() {
             tracing::warn!("API keys are set but auth.enabled is false: calls without a key are accepted");
         }

@@ -3,6 +3,7 @@
 pub mod api_key;
 pub mod audit;
 pub mod bench;
+pub mod compat;
 pub mod config;
 pub mod confirm;
 pub mod connect;
@@ -47,6 +48,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::ApiKey(args) => api_key::run(args).await,
         Command::Tenant(args) => tenant::run(args).await,
         Command::Audit(args) => audit::run(args).await,
+        Command::Compat(args) => compat::run(&args),
         Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::DevCerts(args) => dev_certs::run(&args),

@@ -1,13 +1,15 @@
-use super::Kind::{Bool, Duration, File, Secret, SecretMap, Secrets, Text, Texts};
+use super::Kind::{Bool, Choice, Duration, File, Secret, SecretMap, Secrets, Text, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
-    "auth.enabled" Bool, "false", Reload,
-        "Requires a key from users. If false, everyone who reaches the API is an admin of all tenants, and the server listens on loopback addresses only.";
+    "auth.enabled" Bool, "", Reload,
+        "Requires a key from users. If false, everyone who reaches the API is an admin of all tenants, and the server listens on loopback addresses only. Default: true if a key of users or OIDC is set, else false.";
     "auth.api_key" Secret, "", Reload,
-        "API key for users, sent as `X-API-Key`. Its role is `api`, its tenant `default`.";
+        "API key for users, sent as `X-API-Key`. Its tenant is `default`.";
     "auth.api_key_file" File, "", Reload,
         "File with `auth.api_key`.";
+    "auth.api_key_role" Choice(&["viewer", "api", "operator"]), "api", Reload,
+        "Role of `auth.api_key`.";
     "auth.admin_api_key" Secret, "", Reload,
         "API key for admins, sent as `X-Admin-API-Key` or `X-API-Key`. It reaches all tenants.";
     "auth.admin_api_key_file" File, "", Reload,

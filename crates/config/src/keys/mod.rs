@@ -1,5 +1,7 @@
 //! The keys that a configuration can have. All that is known about a key stands in one place.
 
+use std::borrow::Cow;
+
 mod auth;
 mod sandbox;
 mod server;
@@ -111,6 +113,16 @@ use keys;
 
 const GROUPS: [&[Key]; 5] = [server::KEYS, auth::KEYS, transport::KEYS, work::KEYS, sandbox::KEYS];
 
+/// Sections that configurations of StacyVM have. The profile `stacyvm` accepts them.
+pub(crate) const FOREIGN: [&str; 6] = [
+    "providers.firecracker",
+    "providers.e2b",
+    "providers.custom",
+    "providers.proot",
+    "providers.docker.pool_security",
+    "pool",
+];
+
 /// Longer paths are not typos and are expensive to compare.
 const LONGEST: usize = 100;
 /// Below this similarity a key is not useful as a suggestion.
@@ -138,6 +150,7 @@ pub(crate) fn sections() -> Vec<(&'static str, &'static str)> {
 
 fn meaning(section: &str) -> &'static str {
     match section {
+        "compat" => "Compatibility with existing installations.",
         "server" => "The HTTP listener of the control plane.",
         "database" => "The store.",
         "auth" => "Credentials of users, admins and workers.",
@@ -170,15 +183,26 @@ fn meaning(section: &str) -> &'static str {
 pub(crate) enum Place {
     Key(&'static Key),
     Section,
+    /// A section of StacyVM without a counterpart.
+    Foreign(&'static str),
     Nowhere,
 }
 
 pub(crate) fn place(path: &str) -> Place {
-    let below = |key: &Key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
-    match find(path) {
+    let path = aliased(path);
+    let below = |key: &Key| key.path.strip_prefix(&*path).is_some_and(|rest| rest.starts_with('.'));
+    match find(&path) {
         Some(key) => Place::Key(key),
         None if all().any(below) => Place::Section,
-        None => Place::Nowhere,
+        None => FOREIGN.into_iter().find(|section| **section == *path).map_or(Place::Nowhere, Place::Foreign),
+    }
+}
+
+/// The provider `process` has two names.
+fn aliased(path: &str) -> Cow<'_, str> {
+    match path.strip_prefix("providers.mock") {
+        Some(rest) if rest.is_empty() || rest.starts_with('.') => format!("providers.process{rest}").into(),
+        _ => path.into(),
     }
 }
 
@@ -217,6 +241,10 @@ mod tests {
         for section in ["retention", "server.tls", "worker.rpc_tls", "dispatch.capability"] {
             assert_eq!(place(section), Place::Section, "{section}");
         }
+        assert!(matches!(place("providers.mock.enabled"), Place::Key(key) if key.path == "providers.process.enabled"));
+        assert_eq!(place("providers.mock"), Place::Section);
+        assert_eq!(place("pool"), Place::Foreign("pool"));
+        assert_eq!(place("providers.mocks"), Place::Nowhere);
         assert_eq!(place("auth.worker"), Place::Nowhere);
         assert_eq!(place(""), Place::Nowhere);
     }

@@ -2,6 +2,9 @@ use super::Kind::{Bool, Choice, Dsn, Duration, File, Integer, Text, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
+    "compat" Choice(&["stacyvm"]), "", Restart,
+        "Profile for existing installations. `stacyvm` accepts the names of StacyVM and changes some defaults: see the end of this page.";
+
     "server.host" Text, "127.0.0.1", Restart,
         "Address or host name to listen on. Other than loopback addresses need `auth.enabled` and a worker credential. The flag `--listen` sets it together with the port.";
     "server.port" Integer, "7423", Restart,

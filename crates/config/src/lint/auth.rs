@@ -1,6 +1,6 @@
 use tenure_auth::Secret;
 
-use super::{Report, SECRET_BYTES, weakness};
+use super::{Level, Report, SECRET_BYTES, weakness};
 use crate::auth::{AuthSettings, DIGEST, OidcSettings, WorkerSettings};
 use crate::config::Config;
 
@@ -11,17 +11,25 @@ const UNUSED: [&str; 5] =
     ["auth.oidc_issuer", "auth.oidc_jwks_url", "auth.oidc_public_key_file", "auth.oidc_audience", "auth.oidc_groups"];
 
 pub(super) fn check(config: &Config, report: &mut Report) {
+    enabled(config, report);
     users(&config.auth, report);
     workers(config, report);
     oidc(config, report);
 }
 
-fn users(auth: &AuthSettings, report: &mut Report) {
-    if auth.enabled {
-        report.pass("auth.enabled", "users need a key");
+fn enabled(config: &Config, report: &mut Report) {
+    let check = "auth.enabled";
+    if config.auth.enabled {
+        report.pass(check, "users need a key");
+    } else if config.has_idle_keys() {
+        let fix = "remove auth.enabled: false, or the keys";
+        report.add(Level::Fail, check, "is false although keys are set: nobody needs them".to_owned(), fix);
     } else {
-        report.risk("auth.enabled", "everyone who reaches the API is an admin", "set auth.enabled: true and keys");
+        report.risk(check, "everyone who reaches the API is an admin", "set auth.enabled: true and keys");
     }
+}
+
+fn users(auth: &AuthSettings, report: &mut Report) {
     user_key(report, "auth.api_key", auth.api_key.as_ref());
     user_key(report, "auth.admin_api_key", auth.admin_api_key.as_ref());
     match (&auth.api_key, &auth.admin_api_key) {

@@ -1,6 +1,7 @@
 //! What a configuration that loads could do better, above all in production.
 
 mod auth;
+mod compat;
 mod providers;
 mod push;
 mod system;
@@ -67,6 +68,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     providers::check(config, &mut report);
     transport::check(config, &mut report);
     push::check(config, &mut report);
+    compat::check(config, &mut report);
     report.checks
 }
 

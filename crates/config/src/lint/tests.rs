@@ -63,6 +63,7 @@ fn what_is_a_risk_warns_and_fails_in_production() {
     rule(
         &[
             ("auth.enabled", "", &enabled),
+            ("auth.enabled", "auth: {enabled: false}\n", &api),
             ("auth.api_key", "", &api),
             ("auth.api_key", &key("api_key", &LONG[1..]), &api),
             ("auth.api_key", &key("api_key", &placeholder("Change-Me")), &api),
@@ -121,6 +122,7 @@ fn what_is_a_risk_warns_and_fails_in_production() {
                 "worker: {listen_addr: '0.0.0.0:7430'}\n",
                 "worker: {listen_addr: '0.0.0.0:7430', advertise_url: 'http://h:7430'}\n",
             ),
+            ("server.preview_auth", "server: {preview_auth: none}\n", ""),
             ("defaults.sandbox_caps", "", "defaults: {max_sandboxes: 9, max_sandboxes_per_owner: 3}\n"),
             (
                 "defaults.sandbox_caps",
@@ -333,6 +335,8 @@ fn checks_come_in_the_order_of_the_table() {
         "push.secrets",
         "push.secret_files",
         "push.allow_http",
+        "server.preview_auth",
+        "compat",
     ];
     for text in ["", "auth: {oidc_enabled: true}\nworker: {rpc_tls: {enabled: true}}\n"] {
         let names: Vec<_> = check(text, true).into_iter().map(|check| check.check).collect();
@@ -355,6 +359,36 @@ fn pushes_are_encrypted_and_say_where_to_report() {
     let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
     rule(&[("callback.base_url", &enabled, &base("http://127.0.0.1:1"))], Warn, Warn);
     rule(&[("push.secret_files", &strong, "")], Warn, Warn);
+}
+
+#[test]
+fn keys_that_nobody_needs_fail_in_both_modes() {
+    let key = format!("auth: {{enabled: false, api_key: {LONG}}}\n");
+    let admin = format!("auth: {{enabled: false, admin_api_key: {LONG}}}\n");
+    let used = format!("auth: {{api_key: {LONG}}}\n");
+    let oidc = "auth: {enabled: false, oidc_enabled: true}\n";
+    rule(&[("auth.enabled", &key, &used), ("auth.enabled", &admin, &used), ("auth.enabled", oidc, &used)], Fail, Fail);
+}
+
+#[test]
+fn the_profile_is_reported_with_its_reason_and_what_it_cannot_give() {
+    let text =
+        "compat: stacyvm\npool: {enabled: true}\nproviders: {firecracker: {enabled: true}, e2b: {enabled: false}}\n";
+    rule(&[("compat", text, "")], Warn, Warn);
+    let messages: Vec<_> = found(text, true, "compat").into_iter().map(|(_, message)| message).collect();
+    let expected = [
+        "the profile stacyvm is on: compat is stacyvm",
+        "/etc/t.yaml line 2: pool is enabled but not available: each sandbox has a runtime of its own; \
+         defaults.pool_size keeps some ready",
+        "/etc/t.yaml line 3: providers.firecracker is enabled but not available: use namespace or docker",
+    ];
+    assert_eq!(messages, expected);
+    // What it changes is judged as if it had been set.
+    let failing: Vec<_> =
+        check(text, true).into_iter().filter(|check| check.level == Fail).map(|check| check.check).collect();
+    for name in ["server.cors_allowed_origins", "auth.admin_fallback_enabled", "server.preview_auth"] {
+        assert!(failing.contains(&name), "{name}: {failing:?}");
+    }
 }
 
 #[test]

@@ -1,3 +1,4 @@
+mod compat;
 mod reload;
 mod rules;
 mod sections;
@@ -5,6 +6,8 @@ mod sections;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use tenure_auth::Role;
 
 use super::*;
 
@@ -84,9 +87,56 @@ fn secrets_are_read_and_do_not_print() {
 
 #[test]
 fn keys_that_nobody_is_asked_for_are_noticed() {
-    assert!(from_file("auth:\n  api_key: k\n").unwrap().has_idle_keys());
+    assert!(from_file("auth:\n  enabled: false\n  api_key: k\n").unwrap().has_idle_keys());
+    assert!(from_file("auth:\n  enabled: false\n  oidc_enabled: true\n").unwrap().has_idle_keys());
+    assert!(!from_file("auth:\n  api_key: k\n").unwrap().has_idle_keys());
     assert!(!from_file("auth:\n  enabled: true\n  api_key: k\n").unwrap().has_idle_keys());
     assert!(!from_file("").unwrap().has_idle_keys());
+}
+
+#[test]
+fn authentication_is_on_when_it_is_asked_for_or_when_a_key_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "k").unwrap();
+    let in_file = format!("auth: {{api_key_file: {}}}\n", file.display());
+    for (text, expected) in [
+        ("", false),
+        ("auth: {worker_token: t}\n", false),
+        ("auth: {api_key: k}\n", true),
+        ("auth: {admin_api_key: k}\n", true),
+        (in_file.as_str(), true),
+        ("auth: {oidc_enabled: true, oidc_issuer: i}\n", true),
+        ("auth: {oidc_enabled: false, oidc_issuer: i}\n", false),
+        ("auth: {oidc_issuer: '', oidc_admin_groups: [g]}\n", false),
+        ("auth: {api_key: k, oidc_issuer: i}\n", true),
+        ("auth: {enabled: false, api_key: k}\n", false),
+        ("auth: {enabled: true, api_key: k}\n", true),
+    ] {
+        let config = from_file(text).unwrap();
+        assert_eq!(config.auth.enabled, expected, "{text}");
+        let shown = show(&config).into_iter().find(|shown| shown.key == "auth.enabled").unwrap();
+        assert_eq!(shown.text(), expected.to_string(), "{text}");
+    }
+    // Half an identity provider is not an open API.
+    for key in ["oidc_issuer: i", "oidc_jwks_url: 'https://i/keys'", "oidc_public_key: k"] {
+        let message = from_file(&format!("auth: {{{key}}}\n")).unwrap_err();
+        assert!(message.contains("is set, but auth.oidc_enabled is not: set it to true"), "{message}");
+    }
+}
+
+#[test]
+fn the_key_of_the_configuration_has_the_role_that_is_set() {
+    for (text, role) in [("", Role::Api), ("viewer", Role::Viewer), ("Operator", Role::Operator)] {
+        let text = if text.is_empty() { String::new() } else { format!(", api_key_role: {text}") };
+        let auth = from_file(&format!("auth: {{api_key: k{text}}}\n")).unwrap().auth().unwrap();
+        assert_eq!(auth.user.configured("k").unwrap().1, role);
+    }
+    let message = from_file("auth:\n  api_key_role: admin\n").unwrap_err();
+    assert!(
+        message.contains("line 2: auth.api_key_role must be one of viewer, api, operator, not `admin`"),
+        "{message}"
+    );
 }
 
 /// The key pair of the worker contract's test vector.

@@ -263,7 +263,8 @@ fn secret_files_are_trimmed_and_have_to_hold_something() {
     for key in WITH_FILES.map(|key| format!("{key}_file")).iter().chain([&"auth.worker_private_key_file".to_owned()]) {
         let (section, name) = key.split_once('.').unwrap();
         let load = || {
-            let file = (folder.path().join("t.yaml"), format!("{section}:\n  {name}: secret\n"));
+            let more = if name.starts_with("oidc") { "  oidc_enabled: true\n" } else { "" };
+            let file = (folder.path().join("t.yaml"), format!("{section}:\n  {name}: secret\n{more}"));
             Config::from_sources(Flags::default(), "/data".into(), [], Some(file)).map_err(|error| error.to_string())
         };
         let secret = folder.path().join("secret");

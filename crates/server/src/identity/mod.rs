@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use tenure_auth::{ConfiguredKey, DEFAULT_TENANT, UserAuth};
+use tenure_auth::{ConfiguredKey, DEFAULT_TENANT};
 use tenure_engine::Engine;
 use tenure_outbound::Outbound;
 
@@ -93,24 +93,33 @@ impl Identity {
         self.task_keys.as_ref().map_or_else(|| r#"{"keys":[]}"#.to_owned(), |keys| keys.get().jwks())
     }
 
-    /// `X-Admin-API-Key`, then `X-API-Key`, then a bearer token of the identity provider. Worker and task tokens are
-    /// never looked at here.
+    /// `X-Admin-API-Key`, then `X-API-Key`, then a bearer token of the identity provider: the first valid one counts.
+    /// Either header may carry either key. Worker and task tokens are never looked at here.
     pub async fn user(&self, access: &Access, headers: &HeaderMap, effort: Effort) -> Result<Caller, Fault> {
         if !access.users.enabled {
             return Ok(Caller::anybody());
         }
-        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-        match UserAuth::choose(text("x-admin-api-key"), text("x-api-key")) {
-            Ok((sent, admin_only)) => self.by_key(access, sent, admin_only, effort).await,
-            Err(_) => match (bearer(headers), &access.oidc) {
-                (Some(token), Some(oidc)) => self.provider.user(oidc, token, unix_now(), effort).await,
-                _ => Err(Fault::MissingCredential(Credential::ApiKey)),
+        let mut refused = None;
+        for name in ["x-admin-api-key", "x-api-key"] {
+            let sent = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+            let Some(sent) = sent.filter(|sent| !sent.is_empty()) else { continue };
+            match self.by_key(access, sent, effort).await {
+                Ok(caller) => return Ok(caller),
+                Err(fault) => refused = refused.or(Some(fault)),
+            }
+        }
+        let bearer = bearer(headers).filter(|token| !token.is_empty());
+        match (bearer, &access.oidc) {
+            (Some(token), Some(oidc)) => match self.provider.user(oidc, token, unix_now(), effort).await {
+                Err(fault) if fault.is_unauthenticated() => Err(refused.unwrap_or(fault)),
+                judged => judged,
             },
+            _ => Err(refused.unwrap_or(Fault::MissingCredential(Credential::ApiKey))),
         }
     }
 
-    async fn by_key(&self, access: &Access, sent: &str, admin_only: bool, effort: Effort) -> Result<Caller, Fault> {
-        if let Some((key, role)) = access.users.configured(sent, admin_only) {
+    async fn by_key(&self, access: &Access, sent: &str, effort: Effort) -> Result<Caller, Fault> {
+        if let Some((key, role)) = access.users.configured(sent) {
             // An admin chooses its tenant; the API key has one.
             let tenant = (role != tenure_auth::Role::Admin).then(|| DEFAULT_TENANT.into());
             let actor = match key {
@@ -119,10 +128,6 @@ impl Identity {
             };
             return Ok(Caller { role, tenant, owner: None, subject: None, actor: actor.into() });
         }
-        let caller = self.api_keys.caller(sent, effort).await?.ok_or(Fault::InvalidCredential(Credential::ApiKey))?;
-        if admin_only && caller.role != tenure_auth::Role::Admin {
-            return Err(Fault::InvalidCredential(Credential::ApiKey));
-        }
-        Ok(caller)
+        self.api_keys.caller(sent, effort).await?.ok_or(Fault::InvalidCredential(Credential::ApiKey))
     }
 }

@@ -88,7 +88,7 @@ async fn lint_looks_at_the_file_that_is_named() {
 }
 
 /// A check, a configuration that it reports, and whether that fails in production.
-const RULES: [(&str, &str, bool); 39] = [
+const RULES: [(&str, &str, bool); 46] = [
     ("auth.enabled", "", true),
     ("auth.api_key", "", true),
     ("auth.api_key", "auth: {api_key: short}", true),
@@ -123,11 +123,18 @@ const RULES: [(&str, &str, bool); 39] = [
     ("server.tls", "server: {host: 0.0.0.0}", false),
     ("rate_limit.key_by", "rate_limit: {key_by: ip}", false),
     ("database.path", "", true),
+    ("defaults.sandbox_caps", "defaults: {max_sandboxes: 1}", true),
+    ("defaults.max_spawn_queue", "defaults: {max_spawn_queue: 0}", true),
+    ("defaults.exec_timeouts", "", true),
+    ("defaults.max_ttl", "defaults: {max_ttl: 0}", true),
     ("database.driver", "server: {host: 0.0.0.0}", false),
     ("worker.rpc_tls.server_cert", "worker: {rpc_tls: {enabled: true}}", true),
     ("worker.rpc_tls.insecure_skip_verify", "worker: {rpc_tls: {insecure_skip_verify: true}}", true),
     ("worker.rpc_tls.enabled", "", false),
     ("worker.rpc_tls.bind_worker_id", "worker: {rpc_tls: {enabled: true}}", false),
+    ("worker.local", "worker: {local: true}\ndatabase: {driver: postgres, dsn: 'postgres://h/d'}", false),
+    ("server.preview_auth", "server: {preview_auth: none}", true),
+    ("compat", "compat: stacyvm", false),
 ];
 
 #[tokio::test]

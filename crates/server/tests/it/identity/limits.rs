@@ -191,7 +191,7 @@ async fn every_kind_of_failure_counts_and_only_for_its_own_address(server: Serve
     });
     let ways: [(&str, &str, Header<'_>); 6] = [
         ("GET", "/api/v1/whoami", ("X-API-Key", "wrong")),
-        ("GET", "/api/v1/whoami", ("X-Admin-API-Key", USER.1)),
+        ("GET", "/api/v1/whoami", ("X-Admin-API-Key", "wrong")),
         ("GET", "/api/v1/whoami", ("X-Nothing", "at all")),
         ("POST", "/internal/worker/claim", ("X-Worker-Token", "wrong")),
         ("POST", "/internal/worker/claim", ("X-Trace-Worker-Token", "wrong")),

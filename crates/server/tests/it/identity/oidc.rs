@@ -207,11 +207,13 @@ async fn keys_and_tokens_beside_each_other(server: Server) {
     for (who, expected) in [
         (vec![USER], (200, "auth.api_key")),
         (vec![good], (200, "oidc:ann")),
-        // A key that is there decides, good or not.
+        // The first one that is valid counts.
         (vec![USER, bad], (200, "auth.api_key")),
         (vec![USER, good], (200, "auth.api_key")),
         (vec![ADMIN, good], (200, "auth.admin_api_key")),
-        (vec![wrong, good], (401, "")),
+        (vec![wrong, good], (200, "oidc:ann")),
+        (vec![("X-Admin-API-Key", ""), ("X-API-Key", ""), good], (200, "oidc:ann")),
+        (vec![wrong, bad], (401, "")),
         (vec![bad], (401, "")),
         (vec![], (401, "")),
     ] {

@@ -28,7 +28,7 @@ pub fn with_users(server: &Server) {
             enabled: true,
             api_key: Secret::new(USER.1),
             admin_api_key: Secret::new(ADMIN.1),
-            admin_fallback: false,
+            ..UserAuth::default()
         };
     });
 }

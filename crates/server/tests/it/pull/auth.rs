@@ -35,7 +35,7 @@ async fn with_tokens(server: Server) -> Server {
                     enabled: true,
                     api_key: Secret::new("user-key"),
                     admin_api_key: Secret::new("admin-key"),
-                    admin_fallback: false,
+                    ..UserAuth::default()
                 };
             });
         })
@@ -135,8 +135,13 @@ async fn each_way_to_be_a_user(server: Server) {
         (vec![("X-Admin-API-Key", "admin-key"), ("X-API-Key", "user-key")], 200, Value::Null),
         (vec![], 401, json!("missing_api_key")),
         (vec![("X-API-Key", "wrong")], 401, json!("invalid_api_key")),
-        (vec![("X-API-Key", "")], 401, json!("invalid_api_key")),
-        (vec![("X-Admin-API-Key", "user-key")], 401, json!("invalid_api_key")),
+        (vec![("X-Admin-API-Key", "user-key")], 200, Value::Null),
+        (vec![("X-Admin-API-Key", ""), ("X-API-Key", "user-key")], 200, Value::Null),
+        (vec![("X-Admin-API-Key", "wrong"), ("X-API-Key", "user-key")], 200, Value::Null),
+        (vec![("X-API-Key", "")], 401, json!("missing_api_key")),
+        (vec![("X-API-Key", " "), ("Authorization", "Bearer ")], 401, json!("missing_api_key")),
+        (vec![("X-Admin-API-Key", "wrong"), ("X-API-Key", "")], 401, json!("invalid_api_key")),
+        (vec![("X-Admin-API-Key", "wrong"), ("X-API-Key", "wrong")], 401, json!("invalid_api_key")),
     ] {
         let answer = server.call(Method::GET, "/api/v1/tasks", &headers, None).await;
         assert_eq!((answer.status.as_u16(), answer.body["error"].clone()), (status, error), "{headers:?}");

@@ -31,7 +31,7 @@ async fn with_users(server: Server) -> Server {
                     enabled: true,
                     api_key: Secret::new("user-key"),
                     admin_api_key: Secret::new("admin-key"),
-                    admin_fallback: false,
+                    ..UserAuth::default()
                 };
             });
         })

@@ -1,0 +1,102 @@
+//! The profile `stacyvm`: the same program under another name.
+
+use std::process::Command;
+
+use tenure_testkit::Output;
+
+use crate::commands::kit::{Home, code, finish};
+
+/// A command of the link that `tenure compat link` made in the home.
+fn stacyvm(home: &Home, args: &[&str]) -> Command {
+    let mut command = Command::new(home.path().join("bin/stacyvm"));
+    let own = home.command(&[]);
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.args(args).current_dir(home.path());
+    command
+}
+
+async fn linked() -> Home {
+    let home = Home::new();
+    std::fs::create_dir(home.path().join("bin")).unwrap();
+    let output = home.run(&["compat", "link", "bin"]).await;
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(output.stdout.starts_with("bin/stacyvm links to /"), "{}", output.stdout);
+    home
+}
+
+fn line<'a>(output: &'a Output, check: &str) -> &'a str {
+    let start = format!("] {check}: ");
+    output.stdout.lines().find(|line| line.contains(&start)).unwrap_or_else(|| panic!("no {check}: {output:?}"))
+}
+
+#[tokio::test]
+async fn a_link_is_made_once_and_overwrites_nothing() {
+    let home = linked().await;
+    let again = home.run(&["compat", "link", "bin"]).await;
+    assert_eq!(code(&again), 0, "{again:?}");
+    assert!(again.stdout.contains("already links to"), "{}", again.stdout);
+    let nowhere = home.run(&["compat", "link", "nowhere"]).await;
+    assert_eq!(code(&nowhere), 1);
+    assert!(nowhere.stderr.contains("mkdir -p nowhere"), "{}", nowhere.stderr);
+    std::fs::create_dir(home.path().join("other")).unwrap();
+    std::fs::write(home.path().join("other/stacyvm"), "mine").unwrap();
+    let taken = home.run(&["compat", "link", "other"]).await;
+    assert_eq!(code(&taken), 1);
+    assert!(taken.stderr.contains("hint: remove the file first"), "{}", taken.stderr);
+    assert_eq!(std::fs::read_to_string(home.path().join("other/stacyvm")).unwrap(), "mine");
+}
+
+#[tokio::test]
+async fn the_name_of_the_program_turns_the_profile_on() {
+    let home = linked().await;
+    let lint = finish(stacyvm(&home, &["config", "lint"])).await;
+    assert_eq!(code(&lint), 0, "{lint:?}");
+    assert_eq!(line(&lint, "compat"), "[WARN] compat: the profile stacyvm is on: the program was started as stacyvm");
+    let production = finish(stacyvm(&home, &["config", "lint", "--production"])).await;
+    assert_eq!(code(&production), 1);
+    assert!(line(&production, "server.cors_allowed_origins").starts_with("[FAIL]"));
+    let own = home.run(&["config", "lint"]).await;
+    assert_eq!(line(&own, "compat"), "[PASS] compat: no profile is on");
+    assert!(line(&own, "server.cors_allowed_origins").starts_with("[PASS]"));
+}
+
+#[tokio::test]
+async fn a_file_of_the_other_name_is_found_and_its_variables_are_read() {
+    let home = Home::new();
+    std::fs::write(home.path().join("stacyvm.yaml"), "pool: {enabled: true}\nserver: {port: 9}\n").unwrap();
+    let mut command = home.command(&["config", "show"]);
+    command.env("STACYVM_LOGGING_LEVEL", "debug").env("STACYVM_SERVER_PORT", "");
+    let shown = finish(command).await;
+    assert_eq!(code(&shown), 0, "{shown:?}");
+    let row = |key: &str| {
+        let found = shown.stdout.lines().find(|line| line.split_whitespace().next() == Some(key));
+        found.unwrap_or_else(|| panic!("no {key}")).split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("server.port"), "9 stacyvm.yaml line 2");
+    assert_eq!(row("logging.level"), "debug the variable STACYVM_LOGGING_LEVEL");
+    assert_eq!(row("worker.local"), "true the profile stacyvm");
+    let lint = home.run(&["config", "lint"]).await;
+    assert!(
+        lint.stdout.contains("[WARN] compat: the profile stacyvm is on: the configuration was found at stacyvm.yaml")
+    );
+    assert!(lint.stdout.contains("[WARN] compat: stacyvm.yaml line 1: pool is enabled but not available"));
+    // An own file takes precedence, and then nothing of the profile applies.
+    std::fs::write(home.path().join("tenure.yaml"), "server: {port: 10}\n").unwrap();
+    let mut command = home.command(&["config", "show"]);
+    command.env("STACYVM_LOGGING_LEVEL", "debug");
+    let shown = finish(command).await;
+    assert!(shown.stdout.lines().any(|line| line.contains("logging.level") && line.contains("default")), "{shown:?}");
+    // A variable that names a file of any name does the same.
+    std::fs::write(home.path().join("other.yaml"), "pool: {enabled: false}\n").unwrap();
+    std::fs::remove_file(home.path().join("tenure.yaml")).unwrap();
+    let mut command = home.command(&["config", "lint"]);
+    command.env("STACYVM_CONFIG", "other.yaml");
+    let lint = finish(command).await;
+    assert_eq!(code(&lint), 0, "{lint:?}");
+    assert!(line(&lint, "compat").ends_with("found at other.yaml"), "{}", lint.stdout);
+}
