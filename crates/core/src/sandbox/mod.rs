@@ -4,7 +4,10 @@
 //! moved to another worker. Rows that wait for room name no worker and reserve nothing.
 
 pub mod placement;
+pub mod policy;
+pub mod reconcile;
 pub mod state;
+pub mod template;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
