@@ -38,10 +38,12 @@ pub enum Duty {
     /// Keep what a transport holds in line with the store.
     RedisWakeUps,
     SqsWakeUps,
+    /// Compares sandboxes with their workers, and ends those that are over.
+    Sandboxes,
 }
 
 impl Duty {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Reaper,
         Self::Timer,
         Self::Redrive,
@@ -49,6 +51,7 @@ impl Duty {
         Self::IdentityPrune,
         Self::RedisWakeUps,
         Self::SqsWakeUps,
+        Self::Sandboxes,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -60,6 +63,7 @@ impl Duty {
             Self::IdentityPrune => "identity-prune",
             Self::RedisWakeUps => "redis-wake-ups",
             Self::SqsWakeUps => "sqs-wake-ups",
+            Self::Sandboxes => "reconciler",
         }
     }
 

@@ -246,6 +246,11 @@ impl Engine {
         Ok(Self { shared, tasks, deliveries })
     }
 
+    /// Where what runs beside the requests is counted.
+    pub(crate) fn tracker(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
     /// Long polls and deliveries end, accepted commands finish, then the store is left alone.
     pub async fn shutdown(&self) {
         self.begin_shutdown();

@@ -26,6 +26,7 @@ mod numbers;
 mod pace;
 mod random;
 mod replicas;
+pub mod sandboxes;
 mod tenants;
 mod waiters;
 

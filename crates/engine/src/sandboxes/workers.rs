@@ -71,7 +71,10 @@ pub struct SpawnOrder {
 
 impl fmt::Debug for SpawnOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpawnOrder").field("sandbox", &self.sandbox).field("ttl_ms", &self.ttl_ms).finish_non_exhaustive()
+        f.debug_struct("SpawnOrder")
+            .field("sandbox", &self.sandbox)
+            .field("ttl_ms", &self.ttl_ms)
+            .finish_non_exhaustive()
     }
 }
 

@@ -51,7 +51,8 @@ async fn waiting(engine: &Engine) -> tokio::task::JoinHandle<Claimed> {
 }
 
 /// Those of a control plane without transports.
-const OWN: [Duty; 5] = [Duty::Reaper, Duty::Timer, Duty::Redrive, Duty::Retention, Duty::IdentityPrune];
+const OWN: [Duty; 6] =
+    [Duty::Reaper, Duty::Timer, Duty::Redrive, Duty::Retention, Duty::IdentityPrune, Duty::Sandboxes];
 
 fn duties(engine: &Engine) -> Vec<Duty> {
     Duty::ALL.into_iter().filter(|duty| engine.has(*duty)).collect()

@@ -1,0 +1,149 @@
+//! Warm sandboxes: spawned, set up and owned by nobody. A claim is one conditional update, so that each has one owner.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::sandbox::template::{Request, Template};
+use tenure_core::sandbox::{Change, Sandbox, State};
+use tenure_store::{NotPlaced, Placed, RequestKey, SandboxFilter};
+
+use super::create::Prepared;
+use super::templates::pool_key;
+use super::{Caller, SandboxError, Sandboxes, event};
+use crate::background::pause;
+use crate::duty::Duty;
+
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// How often a control plane without the duty looks whether it has it now.
+const NOT_MINE: Duration = Duration::from_secs(1);
+/// How many warm sandboxes are begun in one turn.
+const REFILL_AT_ONCE: u64 = 16;
+/// How many that nobody wants are removed in one turn.
+const REMOVE_AT_ONCE: usize = 16;
+/// A warm sandbox is replaced after a day, if not earlier.
+const WARM_TTL_MS: i64 = 24 * 3_600_000;
+
+impl Sandboxes {
+    /// How many warm sandboxes of a template there should be.
+    pub(super) fn pool_target(&self, tenant: &str, name: &str, template: &Template) -> u64 {
+        let settings = self.settings();
+        let is_default = tenant == "default" && settings.pool_template == name;
+        if template.pool_size == 0 && is_default { settings.pool_size } else { template.pool_size }
+    }
+
+    /// A warm sandbox for a request that it fits. `None`: there is none.
+    pub(super) async fn claim_warm(
+        &self,
+        prepared: &Prepared,
+        request: &Request,
+        caller: &Caller,
+        key: Option<RequestKey>,
+    ) -> Result<Option<Sandbox>, SandboxError> {
+        let Some(pool) = &prepared.pool else { return Ok(None) };
+        let claim = Change::Claim {
+            tenant: Arc::clone(&caller.tenant),
+            owner: caller.owner.clone(),
+            ttl_ms: prepared.ttl_ms,
+            metadata: request.metadata.clone().into_iter().collect(),
+        };
+        let rules = self.rules().await?;
+        let claimed = self.rows().claim_warm(pool, &claim, key, prepared.limits.caps, &rules).await?;
+        match claimed {
+            None => Ok(None),
+            Some(Ok(changed)) => {
+                if changed.before != changed.after {
+                    self.inner.refill.notify_one();
+                    self.created(&changed.after).await;
+                    self.record(vec![event("sandbox.running", &changed.after, None)]).await;
+                    self.push_end(&changed.after).await;
+                }
+                Ok(Some(changed.after))
+            }
+            Some(Err(NotPlaced::KeyTaken)) => {
+                let message = "the idempotency key belongs to another request";
+                Err(SandboxError::conflict("idempotency_key_taken", message))
+            }
+            // A cold one waits, or is refused, for the same reason.
+            Some(Err(_)) => Ok(None),
+        }
+    }
+
+    /// Refills pools at once after a claim, and looks at them every ten seconds.
+    pub(super) async fn keep_warm(self) {
+        let shared = &self.inner.shared;
+        let mut wait = Duration::ZERO;
+        loop {
+            tokio::select! {
+                more = pause(shared, wait) => if !more { return },
+                () = self.inner.refill.notified() => {}
+            }
+            if !shared.duties.is_mine(Duty::Sandboxes) {
+                wait = NOT_MINE;
+                continue;
+            }
+            wait = CHECK_EVERY;
+            if let Err(error) = self.refill().await {
+                tracing::warn!("cannot refill pools of warm sandboxes: {error}");
+            }
+        }
+    }
+
+    async fn refill(&self) -> Result<(), SandboxError> {
+        let mut targets: HashMap<Arc<str>, (u64, super::TemplateView)> = HashMap::new();
+        for view in self.templates(None).await? {
+            let target = self.pool_target(&view.tenant, &view.name, &view.template);
+            targets.insert(pool_key(&view.tenant, &view.name, view.version), (target, view));
+        }
+        let counts = self.rows().count_warm().await?;
+        let mut begun = 0;
+        for (pool, (target, view)) in &targets {
+            let count =
+                counts.iter().find(|(name, ..)| name == pool).map_or(0, |(_, ready, creating)| ready + creating);
+            for _ in count..*target {
+                if begun == REFILL_AT_ONCE || self.is_stopping() {
+                    break;
+                }
+                begun += 1;
+                if let Err(error) = self.warm(pool, view).await {
+                    tracing::info!(pool.name = &**pool, "no warm sandbox was created: {error}");
+                    break;
+                }
+            }
+        }
+        let unwanted = |(pool, ..): &&(Arc<str>, u64, u64)| targets.get(pool).is_none_or(|(target, _)| *target == 0);
+        if counts.iter().any(|count| unwanted(&count)) {
+            self.remove_unwanted(|pool| targets.get(pool).is_none_or(|(target, _)| *target == 0)).await?;
+        }
+        Ok(())
+    }
+
+    async fn warm(&self, pool: &Arc<str>, view: &super::TemplateView) -> Result<(), SandboxError> {
+        let caller = Caller { tenant: Arc::clone(&view.tenant), ..Caller::system() };
+        let request = Request { template: Some(view.name.to_string()), ..Request::default() };
+        let prepared = self.prepare(&request, &caller).await?;
+        let caps = prepared.limits.caps;
+        let ttl_ms =
+            Some(self.settings().max_ttl_ms).filter(|max| *max > 0).map_or(WARM_TTL_MS, |max| max.min(WARM_TTL_MS));
+        let new = |id| {
+            let mut new = self.new_sandbox(id, &prepared, &caller, None);
+            (new.pool, new.ttl_ms, new.queue) = (Some(Arc::clone(pool)), ttl_ms, None);
+            new
+        };
+        if let Placed::On(row, worker, lease) = self.place(new, caps).await? {
+            self.start_spawn(*row, *worker, lease);
+        }
+        Ok(())
+    }
+
+    /// Removes warm sandboxes of templates that are gone, changed or keep none.
+    async fn remove_unwanted(&self, is_unwanted: impl Fn(&Arc<str>) -> bool) -> Result<(), SandboxError> {
+        let filter = SandboxFilter { states: vec![State::Idle], limit: 1_000, ..SandboxFilter::default() };
+        let idle = self.rows().sandboxes(&filter).await?.items;
+        let unwanted = idle.into_iter().filter(|row| row.pool.as_ref().is_none_or(&is_unwanted));
+        for row in unwanted.take(REMOVE_AT_ONCE) {
+            self.reap(&row, "pool").await?;
+        }
+        Ok(())
+    }
+}
