@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tenure_chaos::plan::Class;
-use tenure_chaos::{Settings, WorkerArgs, run, run_worker};
+use tenure_chaos::plan::{Class, Plan};
+use tenure_chaos::{Settings, WorkerArgs, run, run_worker, sandboxes};
 
 /// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
 ///
@@ -63,11 +63,18 @@ struct RunArgs {
     /// Control planes. 1 on SQLite, 2 on Postgres if not given.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: Option<u8>,
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
-    workers: u8,
+    /// 4 if not given, 3 with --sandboxes.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=32))]
+    workers: Option<u8>,
     /// Tasks submitted per second.
-    #[arg(long, default_value_t = 40.0)]
+    #[arg(long, default_value_t = 40.0, conflicts_with = "sandboxes")]
     rate: f64,
+    /// Create and use sandboxes instead of submitting tasks. Workers use the provider `process`.
+    #[arg(long)]
+    sandboxes: bool,
+    /// Users of sandboxes at a time.
+    #[arg(long, default_value_t = 8, requires = "sandboxes", value_parser = clap::value_parser!(u8).range(1..=64))]
+    sessions: u8,
     /// The `tenure` binary. `TENURE_BIN`, or the one beside this program, if not given.
     #[arg(long)]
     bin: Option<PathBuf>,
@@ -80,7 +87,7 @@ struct RunArgs {
 }
 
 impl RunArgs {
-    fn settings(self) -> Result<Settings, String> {
+    fn workload(self) -> Result<Workload, String> {
         let postgres = self.store == Store::Postgres;
         let servers = self.replicas.map_or(if postgres { 2 } else { 1 }, usize::from);
         if !postgres && servers > 1 {
@@ -89,19 +96,91 @@ impl RunArgs {
         if !(self.rate > 0.0 && self.rate <= 10_000.0) {
             return Err("--rate must be above 0 and at most 10000".into());
         }
+        if self.sandboxes && self.transport == Transport::Redis {
+            return Err("sandboxes need no transport: leave out --transport".into());
+        }
         let classes = if self.faults.is_empty() { Class::ALL.to_vec() } else { self.faults };
         let length = Duration::from_secs(self.minutes.map_or(self.seconds.unwrap_or(60), |minutes| minutes * 60));
-        Ok(Settings {
-            seed: self.seed.unwrap_or_else(random),
+        let seed = self.seed.unwrap_or_else(random);
+        if self.sandboxes {
+            return Ok(Workload::Sandboxes(sandboxes::Settings {
+                seed,
+                length,
+                classes,
+                postgres,
+                servers,
+                workers: usize::from(self.workers.unwrap_or(3)),
+                sessions: usize::from(self.sessions),
+                binary: self.bin,
+                keep: self.keep,
+            }));
+        }
+        Ok(Workload::Tasks(Settings {
+            seed,
             length,
             classes,
             postgres,
             redis: self.transport == Transport::Redis,
             servers,
-            workers: usize::from(self.workers),
+            workers: usize::from(self.workers.unwrap_or(4)),
             rate: self.rate,
             binary: self.bin,
             keep: self.keep,
+        }))
+    }
+}
+
+/// What the system is to do under faults.
+enum Workload {
+    Tasks(Settings),
+    Sandboxes(sandboxes::Settings),
+}
+
+impl Workload {
+    fn seed(&self) -> u64 {
+        match self {
+            Self::Tasks(settings) => settings.seed,
+            Self::Sandboxes(settings) => settings.seed,
+        }
+    }
+
+    fn length(&self) -> Duration {
+        match self {
+            Self::Tasks(settings) => settings.length,
+            Self::Sandboxes(settings) => settings.length,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        match self {
+            Self::Tasks(settings) => settings.plan(),
+            Self::Sandboxes(settings) => settings.plan(),
+        }
+    }
+
+    fn system(&self) -> String {
+        let (servers, postgres, redis, workers, load) = match self {
+            Self::Tasks(it) => (it.servers, it.postgres, it.redis, it.workers, format!("{} tasks per second", it.rate)),
+            Self::Sandboxes(it) => {
+                (it.servers, it.postgres, false, it.workers, format!("{} users of sandboxes", it.sessions))
+            }
+        };
+        let store = if postgres { "Postgres" } else { "SQLite" };
+        let redis = if redis { " with Redis" } else { "" };
+        format!("{servers} control planes on {store}{redis}, {workers} workers, {load}")
+    }
+
+    /// Runs and judges. Gives the report, and whether all is well.
+    async fn run(&self) -> anyhow::Result<(String, bool)> {
+        Ok(match self {
+            Self::Tasks(settings) => {
+                let summary = run(settings, &|line| say(&line)).await?;
+                (summary.to_string(), summary.is_good())
+            }
+            Self::Sandboxes(settings) => {
+                let summary = sandboxes::run(settings, &|line| say(&line)).await?;
+                (summary.to_string(), summary.is_good())
+            }
         })
     }
 }
@@ -133,8 +212,8 @@ fn main() -> ExitCode {
         },
         None => {
             let dry_run = cli.run.dry_run;
-            match cli.run.settings() {
-                Ok(settings) => runtime.block_on(chaos(settings, dry_run)),
+            match cli.run.workload() {
+                Ok(workload) => runtime.block_on(chaos(workload, dry_run)),
                 Err(wrong) => {
                     eprintln!("{wrong}");
                     ExitCode::from(2)
@@ -144,28 +223,21 @@ fn main() -> ExitCode {
     }
 }
 
-async fn chaos(settings: Settings, dry_run: bool) -> ExitCode {
-    say(&format!("seed {}", settings.seed));
-    let plan = settings.plan();
+async fn chaos(workload: Workload, dry_run: bool) -> ExitCode {
+    say(&format!("seed {}", workload.seed()));
+    let plan = workload.plan();
     let kinds: Vec<String> = plan.counts().iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
-    say(&format!("plan           {} faults in {:?}: {}", plan.steps.len(), settings.length, kinds.join(", ")));
+    say(&format!("plan           {} faults in {:?}: {}", plan.steps.len(), workload.length(), kinds.join(", ")));
     if dry_run {
         for step in &plan.steps {
             say(&format!("{:>9} ms for {:>5} ms  {:?}", step.at_ms, step.for_ms, step.fault));
         }
         return ExitCode::SUCCESS;
     }
-    say(&format!(
-        "system         {} control planes on {}{}, {} workers, {} tasks per second",
-        settings.servers,
-        if settings.postgres { "Postgres" } else { "SQLite" },
-        if settings.redis { " with Redis" } else { "" },
-        settings.workers,
-        settings.rate
-    ));
+    say(&format!("system         {}", workload.system()));
     let started = Instant::now();
     // A task of its own: a panic is then a run that could not be made, and all processes are ended.
-    let running = tokio::spawn(async move { run(&settings, &|line| say(&line)).await });
+    let running = tokio::spawn(async move { workload.run().await });
     let interrupted = async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
         tokio::select! {
@@ -183,9 +255,9 @@ async fn chaos(settings: Settings, dry_run: bool) -> ExitCode {
         }
     };
     match ended {
-        Ok(Ok(summary)) => {
+        Ok(Ok((summary, is_good))) => {
             say(&format!("\n{summary}took           {:.0?}", started.elapsed()));
-            if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+            if is_good { ExitCode::SUCCESS } else { ExitCode::from(1) }
         }
         Ok(Err(error)) => {
             eprintln!("the run could not be made: {error:?}");

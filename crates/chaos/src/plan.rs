@@ -78,6 +78,10 @@ pub enum Link {
     ToRedis(usize),
     /// From workers that read streams themselves to Redis.
     WorkersToRedis,
+    /// From this worker, which holds sandboxes, to whichever control plane takes the connection.
+    WorkerToServers(usize),
+    /// From all control planes to this worker.
+    ServersToWorker(usize),
 }
 
 impl fmt::Display for Link {
@@ -87,6 +91,8 @@ impl fmt::Display for Link {
             Self::ToPostgres(index) => write!(f, "control plane {index} to Postgres"),
             Self::ToRedis(index) => write!(f, "control plane {index} to Redis"),
             Self::WorkersToRedis => f.write_str("workers to Redis"),
+            Self::WorkerToServers(index) => write!(f, "worker {index} to control planes"),
+            Self::ServersToWorker(index) => write!(f, "control planes to worker {index}"),
         }
     }
 }
@@ -172,6 +178,8 @@ pub struct Options {
     pub queues: usize,
     pub postgres: bool,
     pub redis: bool,
+    /// Whether the workers hold sandboxes.
+    pub sandboxes: bool,
     /// Lease time of the tasks: workers are stopped for longer.
     pub ttl_ms: u64,
 }
@@ -268,6 +276,10 @@ fn link(options: &Options, rng: &mut Rng) -> Link {
     if options.redis {
         links.extend([Link::ToRedis(server), Link::WorkersToRedis]);
     }
+    if options.sandboxes {
+        let worker = rng.index(options.workers);
+        links.extend([Link::WorkerToServers(worker), Link::ServersToWorker(worker)]);
+    }
     links[rng.index(links.len())]
 }
 
@@ -285,6 +297,7 @@ mod tests {
             queues: 3,
             postgres: true,
             redis: true,
+            sandboxes: false,
             ttl_ms: 2_000,
         }
     }
@@ -317,6 +330,21 @@ mod tests {
                 busy.insert(target, step.at_ms + step.for_ms);
             }
         }
+    }
+
+    #[test]
+    fn workers_with_sandboxes_are_cut_off_in_both_directions() {
+        let plan = Plan::draw(&Options { sandboxes: true, redis: false, ..options(5) });
+        let has = |wanted: fn(&Link) -> bool| {
+            plan.steps.iter().any(|step| matches!(&step.fault, Fault::Link { link, .. } if wanted(link)))
+        };
+        assert!(
+            has(|link| matches!(link, Link::WorkerToServers(_)))
+                && has(|link| matches!(link, Link::ServersToWorker(_)))
+        );
+        assert!(Plan::draw(&options(5)).steps.iter().all(|step| {
+            !matches!(step.fault, Fault::Link { link: Link::WorkerToServers(_) | Link::ServersToWorker(_), .. })
+        }));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub enum Mode {
     },
 }
 
-/// A TCP proxy on 127.0.0.1 for one upstream. Ends, with its connections, when dropped.
+/// A TCP proxy on 127.0.0.1. Ends, with its connections, when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -60,10 +60,15 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a port of its own and passes everything on to `upstream`.
     pub async fn start(upstream: SocketAddr, seed: u64) -> Result<Self> {
+        Self::start_before(vec![upstream], seed).await
+    }
+
+    /// Passes each connection on to one of `upstreams` that takes it.
+    pub async fn start_before(upstreams: Vec<SocketAddr>, seed: u64) -> Result<Self> {
         let port = Port::reserve();
         let (mode, watched) = watch::channel(Mode::Pass);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await?;
-        let acceptor = tokio::spawn(accept(listener, port.number(), upstream, watched, seed));
+        let acceptor = tokio::spawn(accept(listener, port.number(), upstreams, watched, seed));
         Ok(Self { port, mode, acceptor })
     }
 
@@ -82,7 +87,13 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, port: u16, upstream: SocketAddr, mut mode: watch::Receiver<Mode>, seed: u64) {
+async fn accept(
+    listener: TcpListener,
+    port: u16,
+    upstreams: Vec<SocketAddr>,
+    mut mode: watch::Receiver<Mode>,
+    seed: u64,
+) {
     let mut connections = tokio::task::JoinSet::new();
     let mut listener = Some(listener);
     for number in 0_u64.. {
@@ -110,7 +121,7 @@ async fn accept(listener: TcpListener, port: u16, upstream: SocketAddr, mut mode
         };
         if let Ok((client, _)) = accepted {
             let rng = Rng::fork(seed, &format!("connection {number}"));
-            connections.spawn(carry(client, upstream, mode.clone(), rng));
+            connections.spawn(carry(client, upstreams.clone(), mode.clone(), rng));
         }
     }
 }
@@ -141,8 +152,10 @@ impl Wire {
 }
 
 /// Carries one connection until an end closes it or the mode ends it.
-async fn carry(client: TcpStream, upstream: SocketAddr, mode: watch::Receiver<Mode>, rng: Rng) {
-    let Ok(server) = TcpStream::connect(upstream).await else {
+async fn carry(client: TcpStream, mut upstreams: Vec<SocketAddr>, mode: watch::Receiver<Mode>, mut rng: Rng) {
+    let first = rng.index(upstreams.len());
+    upstreams.rotate_left(first);
+    let Ok(server) = TcpStream::connect(upstreams.as_slice()).await else {
         // As if nobody had listened.
         let _ = client.set_zero_linger();
         return;

@@ -54,6 +54,7 @@ impl Settings {
             queues: QUEUES.len(),
             postgres: self.postgres,
             redis: self.redis,
+            sandboxes: false,
             ttl_ms: TTL_MS,
         })
     }
@@ -69,6 +70,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         servers: settings.servers,
         workers: settings.workers,
         ttl_ms: TTL_MS,
+        sandboxes: None,
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };

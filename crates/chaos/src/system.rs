@@ -17,6 +17,9 @@ use super::http::{Http, Reply};
 use super::plan::Link;
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
+use super::sandboxes::checker::Limits;
+use super::sandboxes::fleet;
+use super::sandboxes::history::Down;
 
 /// Queues of the run, in the order in which they are listed.
 pub const QUEUES: [&str; 3] = ["chaos-a", "chaos-b", "chaos-c"];
@@ -39,6 +42,8 @@ pub struct Shape {
     pub servers: usize,
     pub workers: usize,
     pub ttl_ms: u64,
+    /// Workers hold sandboxes, within these limits, and pull no tasks.
+    pub sandboxes: Option<Limits>,
     /// The `tenure` binary.
     pub binary: PathBuf,
     /// This program, which is also the worker.
@@ -57,6 +62,10 @@ struct WorkerPlace {
     process: Option<Process>,
     /// How many processes there were in this place.
     started: usize,
+    /// Where a worker with sandboxes listens.
+    port: Option<Port>,
+    /// When it was killed or stopped, and not brought back.
+    down_since: Option<u64>,
 }
 
 /// Everything that runs. Ends when dropped.
@@ -71,6 +80,7 @@ pub struct System {
     redis: Option<(String, tokio::sync::Mutex<Redis>)>,
     /// Processes that ended though nobody ended them.
     surprises: Mutex<Vec<String>>,
+    downs: Mutex<Vec<Down>>,
     database: Option<Database>,
     postgres: Option<PrivatePostgres>,
 }
@@ -101,16 +111,31 @@ impl System {
             }
             servers.push(Mutex::new(Server { port, process: None }));
         }
-        let workers = (0..shape.workers).map(|_| Mutex::default()).collect();
+        let mut workers = Vec::new();
+        for index in 0..shape.workers {
+            let mut place = WorkerPlace::default();
+            if shape.sandboxes.is_some() {
+                let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+                let port = Port::reserve();
+                let planes = servers.iter().map(|server| address(lock(server).port.number())).collect();
+                links.insert(Link::WorkerToServers(index), Proxy::start_before(planes, shape.seed).await?);
+                let rpc = Proxy::start(address(port.number()), shape.seed).await?;
+                links.insert(Link::ServersToWorker(index), rpc);
+                place.port = Some(port);
+            }
+            workers.push(Mutex::new(place));
+        }
         let folder = folder.to_owned();
-        let surprises = Mutex::default();
+        let (surprises, downs) = Default::default();
         let redis = redis.map(|redis| (redis.url(), tokio::sync::Mutex::new(redis)));
-        let system = Self { shape, folder, workers, servers, links, redis, surprises, database, postgres };
+        let system = Self { shape, folder, workers, servers, links, redis, surprises, downs, database, postgres };
         std::fs::create_dir_all(system.histories())?;
         for index in 0..system.shape.servers {
             system.start_server(index)?;
         }
-        system.make_queues().await?;
+        if system.shape.sandboxes.is_none() {
+            system.make_queues().await?;
+        }
         Ok(system)
     }
 
@@ -127,17 +152,17 @@ impl System {
         Http::new(self.urls(), WORKER_TOKEN)
     }
 
-    fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         let ports = (0..self.shape.servers).filter_map(|index| Some(self.links.get(&Link::ToServer(index))?.port()));
         ports.map(|port| format!("http://127.0.0.1:{port}")).collect()
     }
 
     fn server(&self, index: usize) -> MutexGuard<'_, Server> {
-        self.servers[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.servers[index])
     }
 
     fn worker(&self, index: usize) -> MutexGuard<'_, WorkerPlace> {
-        self.workers[index].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.workers[index])
     }
 
     pub fn kill_server(&self, index: usize) {
@@ -146,12 +171,7 @@ impl System {
 
     pub fn start_server(&self, index: usize) -> Result<()> {
         let mut server = self.server(index);
-        let mut command = Command::new(&self.shape.binary);
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"TENURE_") {
-                command.env_remove(name);
-            }
-        }
+        let mut command = self.tenure();
         command.args(["serve", "--listen", &format!("127.0.0.1:{}", server.port.number())]);
         command.arg("--data").arg(self.folder.join(format!("server-{index}")));
         command.env("TENURE_AUTH__WORKER_TOKEN", WORKER_TOKEN);
@@ -164,8 +184,22 @@ impl System {
             // More often than by default, so that a short run sees it at work.
             command.env("TENURE_TRANSPORT__SWEEP_INTERVAL", "10s");
         }
+        if let Some(limits) = &self.shape.sandboxes {
+            fleet::configure_server(&mut command, limits);
+        }
         server.process = Some(Process::start(command, &self.folder.join(format!("server-{index}.log")))?);
         Ok(())
+    }
+
+    /// The binary, without settings of whoever started this run.
+    fn tenure(&self) -> Command {
+        let mut command = Command::new(&self.shape.binary);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"TENURE_") {
+                command.env_remove(name);
+            }
+        }
+        command
     }
 
     fn postgres_port(&self) -> u16 {
@@ -181,13 +215,49 @@ impl System {
     }
 
     pub fn kill_worker(&self, index: usize) {
-        self.worker(index).process = None;
+        let mut place = self.worker(index);
+        place.down_since.get_or_insert_with(now);
+        place.process = None;
+    }
+
+    /// A worker that was killed or stopped can act again.
+    fn is_back(&self, index: usize, place: &mut WorkerPlace) {
+        if let Some(from) = place.down_since.take() {
+            lock(&self.downs).push(Down { worker: index, from, to: now() });
+        }
+    }
+
+    /// When workers could do nothing.
+    pub fn downs(&self) -> Vec<Down> {
+        lock(&self.downs).clone()
+    }
+
+    /// What the worker holds is in here.
+    pub fn worker_folder(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("worker-{index}"))
+    }
+
+    fn start_sandbox_worker(&self, index: usize, place: &mut WorkerPlace, limits: &Limits) -> Result<()> {
+        let port = |link: Link| self.links.get(&link).map_or(0, Proxy::port);
+        let mut command = self.tenure();
+        command.args(["worker", "--id", &format!("w{index}"), "--worker-token", WORKER_TOKEN]);
+        command.args(["--control-plane", &format!("http://127.0.0.1:{}", port(Link::WorkerToServers(index)))]);
+        command.args(["--advertise-url", &format!("http://127.0.0.1:{}", port(Link::ServersToWorker(index)))]);
+        command.args(["--listen", &format!("127.0.0.1:{}", place.port.as_ref().map_or(0, Port::number))]);
+        command.arg("--data-dir").arg(self.worker_folder(index));
+        fleet::configure_worker(&mut command, limits);
+        place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
+        self.is_back(index, place);
+        Ok(())
     }
 
     /// A new process in this place. Every second place keeps its name and shows an incarnation; the others are new
     /// workers each time.
     pub fn start_worker(&self, index: usize) -> Result<()> {
         let mut place = self.worker(index);
+        if let Some(limits) = &self.shape.sandboxes {
+            return self.start_sandbox_worker(index, &mut place, limits);
+        }
         let process = format!("w{index}.{}", place.started);
         place.started += 1;
         let mut command = Command::new(&self.shape.own_binary);
@@ -218,11 +288,15 @@ impl System {
     }
 
     pub fn stop_worker(&self, index: usize) {
-        self.worker(index).process.iter().for_each(Process::stop);
+        let mut place = self.worker(index);
+        place.down_since.get_or_insert_with(now);
+        place.process.iter().for_each(Process::stop);
     }
 
     pub fn continue_worker(&self, index: usize) {
-        self.worker(index).process.iter().for_each(Process::go_on);
+        let mut place = self.worker(index);
+        place.process.iter().for_each(Process::go_on);
+        self.is_back(index, &mut place);
     }
 
     pub fn kill_postgres(&self) {
@@ -288,11 +362,11 @@ impl System {
     }
 
     fn surprised(&self, what: String) {
-        self.surprises.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        lock(&self.surprises).push(what);
     }
 
     pub fn surprises(&self) -> Vec<String> {
-        self.surprises.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.surprises).clone()
     }
 
     async fn make_queues(&self) -> Result<()> {
@@ -320,6 +394,10 @@ impl System {
         }
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The `tenure` binary: the one given, else `TENURE_BIN`, else the one beside this program.

@@ -146,3 +146,13 @@ async fn nobody_behind_the_link_is_a_reset() {
     let proxy = Proxy::start(upstream, 1).await.unwrap();
     assert_eq!(end(&mut connect(&proxy).await).await, Some(ErrorKind::ConnectionReset));
 }
+
+#[tokio::test]
+async fn an_upstream_that_is_down_is_passed_over() {
+    let (gone, there) = (Port::reserve(), echo().await);
+    let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let proxy = Proxy::start_before(vec![address(gone.number()), address(there.port())], 1).await.unwrap();
+    for _ in 0..8 {
+        talk(&mut connect(&proxy).await).await.unwrap();
+    }
+}

@@ -182,6 +182,10 @@ impl Journal {
         }
     }
 
+    pub fn count(&self) -> usize {
+        self.ops.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     pub fn ops(&self) -> Vec<Op> {
         self.ops.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

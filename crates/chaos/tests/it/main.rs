@@ -22,6 +22,19 @@ fn a_seed_repeats_its_plan() {
 }
 
 #[test]
+fn sandboxes_have_plans_of_their_own() {
+    let plan = |seed: &str| {
+        let output = chaos(&["--dry-run", "--sandboxes", "--store", "postgres", "--replicas", "3", "--seed", seed]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(plan("7"), plan("7"));
+    assert!(plan("7").contains("ServersToWorker") || plan("7").contains("WorkerToServers"), "{}", plan("7"));
+    let output = chaos(&["--sandboxes", "--transport", "redis"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
 fn a_run_that_cannot_be_made_ends_with_2() {
     let output = chaos(&["--store", "sqlite", "--replicas", "2"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
