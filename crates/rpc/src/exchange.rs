@@ -33,7 +33,7 @@ pub(crate) struct Outgoing<'a> {
     pub headers: HeaderMap,
     pub body: Payload,
     pub lane: Lane,
-    /// Whether the worker executes it once, or does no harm, if it arrives twice.
+    /// Whether it does no harm if it arrives twice.
     pub repeatable: bool,
     /// The worker is not the only one who answers: its own answers have a mark.
     pub forwarded: bool,
@@ -72,8 +72,9 @@ impl<'a> Outgoing<'a> {
         headers.insert(REQUEST_ID_HEADER, header("request id", self.request_id)?);
         let body = match &mut self.body {
             Payload::Whole(bytes) => {
-                // Without a body some verbs get no length of their own.
-                headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+                if !bytes.is_empty() {
+                    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+                }
                 whole(bytes.clone())
             }
             Payload::Upload(body) => body.take().ok_or_else(|| Error::unknown("the content was sent already"))?,
@@ -224,7 +225,8 @@ impl Client {
             if is_tls_alert(&error) {
                 return Err(Error::unsent(format!("the worker refused the connection: {}", chain(&error))));
             }
-            if !(connection.reused && outgoing.repeatable && error.is_incomplete_message()) {
+            // An answer that cannot be read is an answer.
+            if !(connection.reused && outgoing.repeatable) || error.is_parse() {
                 return Err(Error::unknown(chain(&error)));
             }
             fresh = true;

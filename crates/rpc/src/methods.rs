@@ -1,20 +1,22 @@
 //! The methods of `POST /rpc`.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::StatusCode;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tenure_contract::duration;
 use tenure_contract::worker_rpc::{
     ExecParams, ExecResult, FileChmodParams, FileDeleteParams, FileGlobParams, FileGlobResult, FileInfo,
-    FileListResult, FileMoveParams, FilePathParams, FileReadResult, FileStatResult, FileWriteParams, LeaseRule,
-    LeaseToken, LogsParams, LogsResult, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_CONTENT_BYTES, MAX_OUTPUT_BYTES,
-    MAX_SMALL_BODY_BYTES, Method, RenewLeaseParams, RenewLeaseResult, Request, SnapshotParams, SnapshotResult,
-    SpawnParams, SpawnResult, StatsResult, StatusResult, TargetParams,
+    FileListResult, FileMoveParams, FilePathParams, FileStatResult, FileWriteParams, LeaseRule, LeaseToken, LogsParams,
+    LogsResult, MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_CONTENT_BYTES, MAX_OUTPUT_BYTES, MAX_SMALL_BODY_BYTES, Method,
+    RenewLeaseParams, RenewLeaseResult, Request, SnapshotParams, SnapshotResult, SpawnParams, SpawnResult, StatsResult,
+    StatusResult, TargetParams,
 };
 use tokio::time::Instant;
 
@@ -69,8 +71,8 @@ impl Client {
     /// `worker.exec`: a command to its end. Of each output the worker keeps the first 8 MiB.
     pub async fn exec(&self, target: &Target, call: Call<'_>, params: &ExecParams) -> Result<ExecResult, Error> {
         let live = self.live();
-        let wait = exec_wait(&live, params)?;
-        self.invoke(&live, Method::Exec, target, call, params, wait, EXEC_ANSWER_BYTES).await
+        let (params, wait) = bounded_exec(&live, params)?;
+        self.invoke(&live, Method::Exec, target, call, &params, wait, EXEC_ANSWER_BYTES).await
     }
 
     /// `worker.file_write`: content up to 64 MiB. [`write_file`](Self::write_file) takes any size.
@@ -106,14 +108,12 @@ impl Client {
     pub async fn file_read(&self, target: &Target, call: Call<'_>, params: &FilePathParams) -> Result<Bytes, Error> {
         let live = self.live();
         let wait = live.settings.times.for_bytes(MAX_CONTENT_BYTES);
-        let result: FileReadResult =
+        let result: FileContent =
             self.invoke(&live, Method::FileRead, target, call, params, Some(wait), MAX_BODY_BYTES).await?;
-        let content = off_thread(result.content.len(), move || STANDARD.decode(result.content)).await?;
-        match content {
-            Ok(content) if content.len() <= MAX_CONTENT_BYTES => Ok(content.into()),
-            Ok(_) => Err(Error::unknown(format!("the file is larger than {} MiB", MAX_CONTENT_BYTES >> 20))),
-            Err(_) => Err(Error::unknown("the content of the file is not padded base64")),
+        if result.content.len() > MAX_CONTENT_BYTES {
+            return Err(Error::unknown(format!("the file is larger than {} MiB", MAX_CONTENT_BYTES >> 20)));
         }
+        Ok(result.content)
     }
 
     /// `worker.file_list`.
@@ -288,8 +288,7 @@ impl Client {
         let deadline = wait.and_then(|wait| started.checked_add(wait));
         let answered = async {
             let body = encode(method, target, call, params)?;
-            let repeatable = method.is_read_only() || target.capabilities.has("rpc_replay");
-            let outgoing = Outgoing::call(call.request_id, body, repeatable);
+            let outgoing = Outgoing::call(call.request_id, body, is_repeatable(method));
             let response = self.exchange(live, target, outgoing, deadline).await?;
             self.whole_answer(live, target, call, response, deadline, limit).await
         };
@@ -364,14 +363,54 @@ pub(crate) fn supports(target: &Target, capability: &'static str) -> Result<(), 
     if target.capabilities.has(capability) { Ok(()) } else { Err(Error::Unsupported { capability }) }
 }
 
-/// How long to wait for a command; none if it may run for ever.
-pub(crate) fn exec_wait(live: &Live, params: &ExecParams) -> Result<Option<Duration>, Error> {
+/// Whether a call may be sent a second time without asking the caller, when the connection that was kept for it turned
+/// out to be closed. Not a command: the answer to a first one is lost when the worker starts again in between.
+fn is_repeatable(method: Method) -> bool {
+    use Method::{Destroy, FileChmod, FileWrite, Shutdown, Spawn, Undrain};
+    method.is_read_only() || matches!(method, Spawn | Destroy | FileWrite | FileChmod | Shutdown | Undrain)
+}
+
+/// A command with the timeout that applies to it, so that the worker ends it when nobody waits any more, and how long to
+/// wait for it; none if it may run for ever.
+pub(crate) fn bounded_exec<'a>(
+    live: &Live,
+    params: &'a ExecParams,
+) -> Result<(Cow<'a, ExecParams>, Option<Duration>), Error> {
     let asked = match params.timeout.trim() {
         "" => None,
-        text => Some(duration::parse(text).ok_or_else(|| Error::invalid("timeout is not a duration"))?),
+        text => {
+            Some(duration::parse(text).ok_or_else(|| Error::invalid("timeout is not a duration: write 30s or 5m"))?)
+        }
     };
-    let timeout = live.settings.exec_timeout(asked);
-    Ok(timeout.map(|timeout| timeout.saturating_add(live.settings.times.exec_margin)))
+    let Some(timeout) = live.settings.exec_timeout(asked) else { return Ok((Cow::Borrowed(params), None)) };
+    let params = match asked == Some(timeout) {
+        true => Cow::Borrowed(params),
+        false => Cow::Owned(ExecParams { timeout: duration::canonical(timeout), ..params.clone() }),
+    };
+    Ok((params, Some(timeout.saturating_add(live.settings.times.exec_margin))))
+}
+
+/// `FileReadResult`, decoded while it is read: a large file is in memory twice, not three times.
+#[derive(Debug, Deserialize)]
+struct FileContent {
+    #[serde(deserialize_with = "decoded")]
+    content: Bytes,
+}
+
+fn decoded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    struct Base64;
+    impl Visitor<'_> for Base64 {
+        type Value = Bytes;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("padded base64")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Bytes, E> {
+            STANDARD.decode(text).map(Bytes::from).map_err(|_| E::custom("the content is not padded base64"))
+        }
+    }
+    deserializer.deserialize_str(Base64)
 }
 
 /// Runs something that takes long for many bytes where it holds up nobody.

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::error::{chain, shown};
 use crate::exchange::Outgoing;
-use crate::methods::{observe, supports};
+use crate::methods::{bounded_exec, observe, supports};
 use crate::proxy::{Upgraded, upgraded};
 use crate::stream::output;
 use crate::{Call, Client, Error, ExecEvent, Target};
@@ -94,7 +94,8 @@ impl Client {
         let receiver = SocketReceiver { stream, idle: times.stream_idle, ended: false };
         let mut socket = ExecSocket { sender, receiver };
         // The vocabulary is a matter between a client and the control plane.
-        let first = SocketStart { kind: String::new(), lease: call.lease.cloned(), ..start.clone() };
+        let exec = bounded_exec(&live, &start.exec)?.0.into_owned();
+        let first = SocketStart { kind: String::new(), lease: call.lease.cloned(), exec, ..start.clone() };
         socket.sender.message(&first).await?;
         Ok(socket)
     }

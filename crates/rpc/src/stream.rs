@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::client::Live;
 use crate::error::shown;
 use crate::exchange::Outgoing;
-use crate::methods::{EXEC_ANSWER_BYTES, encode, exec_wait, observe};
+use crate::methods::{EXEC_ANSWER_BYTES, bounded_exec, encode, observe};
 use crate::pool::Lane;
 use crate::{Call, Client, Content, Error, Target};
 
@@ -108,7 +108,7 @@ impl Client {
         started: Instant,
     ) -> Result<ExecStream, Error> {
         let live = self.live();
-        let wait = exec_wait(&live, params)?;
+        let (params, wait) = bounded_exec(&live, params)?;
         let terminal = target.capabilities.has("stream_terminal");
         // A worker without terminal lines sends no keep-alives either, and perhaps not even a head before the first
         // output: the command's own time is the limit.
@@ -116,7 +116,7 @@ impl Client {
             (true, _) => Some(live.settings.times.stream_idle),
             (false, wait) => wait.map(|wait| wait.max(live.settings.times.stream_idle)),
         };
-        let body = encode(Method::ExecStream, target, call, Some(params))?;
+        let body = encode(Method::ExecStream, target, call, Some(&*params))?;
         let mut outgoing = Outgoing::call(call.request_id, body, false);
         outgoing.lane = Lane::Session;
         outgoing.headers.insert(ACCEPT, HeaderValue::from_static(NDJSON));

@@ -1,7 +1,6 @@
 //! A worker with the provider `process`, and a client that calls it.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +40,8 @@ pub struct Worker {
     pub credentials: Arc<Credentials>,
     tls: bool,
     served: JoinHandle<std::io::Result<()>>,
-    folder: TempDir,
+    /// Removed with it.
+    _folder: TempDir,
 }
 
 impl Worker {
@@ -65,11 +65,7 @@ impl Worker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let served = tokio::spawn(run(listener, rpc, std::future::pending()));
-        Self { address, node, credentials, tls, served, folder }
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+        Self { address, node, credentials, tls, served, _folder: folder }
     }
 
     /// With everything that it knows.

@@ -1,12 +1,15 @@
 //! Each method against a real worker.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tenure_client::{WorkerCalls, WorkerToken};
 use tenure_rpc::wire::{
-    Code, ExecParams, FileChmodParams, FileDeleteParams, FileGlobParams, FileMoveParams, LogsParams,
+    Code, ExecParams, FileChmodParams, FileDeleteParams, FileGlobParams, FileMoveParams, LogsParams, RenewLeaseParams,
 };
 use tenure_rpc::{Call, Error, new_request_id};
+use tenure_worker::node::Plane;
+use tokio::net::TcpListener;
 
 use super::kit::*;
 
@@ -43,10 +46,10 @@ async fn a_sandbox_is_spawned_used_and_destroyed() {
 async fn a_repeated_call_gets_the_same_answer_and_runs_once() {
     let (_worker, client, target) = stage().await;
     let id = new_request_id();
-    let count = command("echo x >> /tmp/runs; wc -l < /tmp/runs");
+    let count = command("echo x >> runs; wc -l < runs");
     let first = client.exec(&target, Call::new(&id), &count).await.unwrap();
     assert_eq!(client.exec(&target, Call::new(&id), &count).await.unwrap(), first);
-    assert_eq!(exec(&client, &target, "wc -l < /tmp/runs").await.trim(), "1");
+    assert_eq!(exec(&client, &target, "wc -l < runs").await.trim(), "1");
     let other = client.exec(&target, Call::new(&id), &command("true")).await.unwrap_err();
     assert_eq!(other.code(), Some(Code::Invalid));
 }
@@ -123,7 +126,7 @@ async fn failures_have_their_class() {
     let id = new_request_id();
     let refused = client.exec(&target, Call::new(&id).with_lease(&stale), &command("true")).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::LeaseStale));
-    let past = tenure_rpc::wire::Timestamp::now() - std::time::Duration::from_secs(5);
+    let past = tenure_rpc::wire::Timestamp::now() - Duration::from_secs(5);
     let expired = tenure_rpc::wire::LeaseToken { expires_at: past, ..lease("sb-1", 1) };
     let refused = client.exec(&target, Call::new(&id).with_lease(&expired), &command("true")).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::LeaseExpired));
@@ -148,11 +151,51 @@ async fn additive_methods_are_only_for_workers_that_know_them() {
 #[tokio::test]
 async fn a_call_on_a_kept_connection_takes_little_time() {
     let (_worker, client, target) = stage().await;
-    let mut fastest = std::time::Duration::MAX;
+    let mut fastest = Duration::MAX;
     for _ in 0..50 {
         let started = Instant::now();
         client.status(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
         fastest = fastest.min(started.elapsed());
     }
-    assert!(fastest < std::time::Duration::from_millis(20), "{fastest:?}");
+    assert!(fastest < Duration::from_millis(20), "{fastest:?}");
+}
+
+/// A control plane that renews every lease.
+async fn control_plane() -> Plane {
+    let renew = async || serde_json::json!({"lease": lease("sb-1", 7)}).to_string();
+    let app = axum::Router::new().fallback(axum::routing::any(renew));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let calls = WorkerCalls::new(&url, WORKER, WorkerToken::text("token"), None).unwrap();
+    Plane::new(calls, Duration::from_secs(10))
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_through_the_worker() {
+    let worker = Worker::with(Options { plane: Some(control_plane().await), ..Options::default() }).await;
+    let (client, target) = (client(), worker.target());
+    spawn(&client, &target, "sb-1").await;
+    let (id, old) = (new_request_id(), lease("sb-1", 2));
+    let params = RenewLeaseParams { resource_id: "sb-1".to_owned(), ttl: "60s".to_owned() };
+    let renewed = client.renew_lease(&target, Call::new(&id).with_lease(&old), &params).await.unwrap();
+    assert_eq!(renewed.generation, 7);
+    let stale = client.renew_lease(&target, Call::new(&new_request_id()).with_lease(&old), &params).await.unwrap_err();
+    assert_eq!(stale.code(), Some(Code::LeaseStale), "{stale:?}");
+}
+
+#[tokio::test]
+async fn a_command_ends_at_the_limit_of_the_control_plane() {
+    let worker = Worker::start().await;
+    let client = client_with(|settings| settings.max_exec_timeout = Duration::from_millis(200));
+    let target = worker.target();
+    spawn(&client, &target, "sb-1").await;
+    for timeout in ["", "5m"] {
+        let params = ExecParams { timeout: timeout.to_owned(), ..command("sleep 600") };
+        let error = client.exec(&target, Call::new(&new_request_id()), &params).await.unwrap_err();
+        assert_eq!(error.code(), Some(Code::Timeout), "{error:?}");
+        let id = new_request_id();
+        let mut stream = client.exec_stream(&target, Call::new(&id), &params).await.unwrap();
+        assert_eq!(drain(&mut stream).await.2.unwrap().unwrap_err().code(), Some(Code::Timeout));
+    }
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tenure_contract::worker_rpc::Code;
+use tenure_contract::worker_rpc::{Code, ERROR_HEADER};
 use tenure_sandbox::ErrorKind;
 use tokio::io::copy_bidirectional;
 
@@ -99,6 +99,8 @@ impl Rpc {
             });
         }
         strip(answer.headers_mut(), &HOP_BY_HOP);
+        // It marks answers of the worker itself: code in a sandbox must not speak for it.
+        answer.headers_mut().remove(ERROR_HEADER);
         if let (true, Some(protocol)) = (accepted, switched) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
             answer.headers_mut().insert(header::UPGRADE, protocol);
