@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::cmd::{
     api_key, audit, bench, compat, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run,
-    sandbox, serve, task, tenant, up, worker,
+    sandbox, serve, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -31,8 +31,10 @@ pub enum Command {
     Task(task::Args),
     /// Submit, show, watch, cancel and rerun runs of dependent tasks
     Run(run::Args),
-    /// Run a command in a sandbox, check what this machine enforces, manage images
+    /// Create and use sandboxes, on workers or on this machine
     Sandbox(sandbox::Args),
+    /// Manage templates of sandboxes
+    Template(template::Args),
     /// List queues, set their limits, pause and resume them
     Queue(queue::Args),
     /// List tasks that failed for good, and redrive them
@@ -71,7 +73,7 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "run", "queue", "dead-letter", "sandbox", "login", "logout", "whoami"]),
+    ("Use it", &["task", "run", "queue", "dead-letter", "sandbox", "template", "login", "logout", "whoami"]),
     (
         "Look after it",
         &[
@@ -94,7 +96,9 @@ const GROUPS: [(&str, &[&str]); 4] = [
 pub fn parse() -> Cli {
     let matches = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     matches.unwrap_or_else(|error| {
-        let own = std::env::args_os().skip(1).take(2).eq(["sandbox", "run"].map(std::ffi::OsString::from));
+        let mut words = std::env::args_os().skip(1);
+        let own = words.next().is_some_and(|word| word == "sandbox")
+            && words.next().is_some_and(|word| sandbox::TRANSPARENT.iter().any(|name| word == *name));
         if own && error.use_stderr() {
             // The usual code for wrong flags could be one of the command that was to run.
             let _ = error.print();

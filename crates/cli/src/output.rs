@@ -128,9 +128,9 @@ pub fn state_cell(state: &str) -> Cell {
     let cell = cell(state);
     match state {
         "Succeeded" => cell.fg(Color::Green),
-        "Failed" => cell.fg(Color::Red),
-        "Running" => cell.fg(Color::Cyan),
-        "Canceled" | "Canceling" | "Skipped" => cell.fg(Color::Yellow),
+        "Failed" | "error" => cell.fg(Color::Red),
+        "Running" | "running" => cell.fg(Color::Cyan),
+        "Canceled" | "Canceling" | "Skipped" | "unhealthy" | "expired" => cell.fg(Color::Yellow),
         _ => cell,
     }
 }
@@ -138,9 +138,9 @@ pub fn state_cell(state: &str) -> Cell {
 pub fn state_styled(state: &str) -> StyledObject<String> {
     let colours = match state {
         "Succeeded" => Style::new().green(),
-        "Failed" => Style::new().red(),
-        "Running" => Style::new().cyan(),
-        "Canceled" | "Canceling" | "Skipped" => Style::new().yellow(),
+        "Failed" | "error" => Style::new().red(),
+        "Running" | "running" => Style::new().cyan(),
+        "Canceled" | "Canceling" | "Skipped" | "unhealthy" | "expired" => Style::new().yellow(),
         _ => Style::new(),
     };
     colours.bold().apply_to(clean(state))

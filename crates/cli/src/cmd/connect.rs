@@ -43,7 +43,7 @@ pub struct ClientArgs {
     #[arg(long, global = true, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
     /// File with the API key [env: TENURE_API_KEY_FILE] [default: what `tenure login` stored]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, alias = "admin-key-file", global = true, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Limit the command to what belongs to this owner
     #[arg(long, global = true, value_name = "OWNER", env = "TENURE_USER_ID", hide_env_values = true)]

@@ -21,6 +21,7 @@ pub mod run;
 pub mod sandbox;
 pub mod serve;
 pub mod task;
+pub mod template;
 pub mod tenant;
 pub mod up;
 pub mod worker;
@@ -38,6 +39,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Task(args) => task::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Sandbox(args) => sandbox::run(args).await,
+        Command::Template(args) => template::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,

@@ -19,13 +19,13 @@ use crate::exit::{self, Exit};
 use crate::times;
 
 /// As `timeout` reports it.
-const TIMED_OUT: u8 = 124;
+pub const TIMED_OUT: u8 = 124;
 /// As `docker run` and `podman run` report that they, and not the command, failed.
 pub const OWN_FAILURE: u8 = 125;
 /// As a shell reports a process that a signal ended.
 const ENDED_BY_SIGNAL: i32 = 128;
 /// What a closed pipe does to a process that writes to it.
-const BROKEN_PIPE: u8 = 128 + 13;
+pub const BROKEN_PIPE: u8 = 128 + 13;
 /// Pieces of standard input that may wait for the command.
 const WAITING_INPUT: usize = 4;
 const INPUT_BYTES: usize = 64 * 1024;
@@ -100,7 +100,7 @@ pub struct Args {
 }
 
 /// A size in bytes, with a unit of 1024: `512k`, `256m`, `1g`.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     tenure_sandbox::parse_size(text).ok_or_else(|| "write it as 512k, 256m or 1g".to_owned())
 }
 
@@ -109,7 +109,7 @@ fn cpus(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number above 0, such as 0.5 or 2".to_owned())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, value.to_owned()),
         None => (text, std::env::var(text).map_err(|_| format!("{text} is not set here: write {text}=VALUE"))?),
@@ -285,7 +285,7 @@ fn write(chunk: &Chunk) -> anyhow::Result<bool> {
 }
 
 /// A thread of its own: reading standard input cannot be called off.
-fn read_input() -> anyhow::Result<mpsc::Receiver<Bytes>> {
+pub fn read_input() -> anyhow::Result<mpsc::Receiver<Bytes>> {
     let (send, input) = mpsc::channel(WAITING_INPUT);
     std::thread::Builder::new().name("tenure-stdin".to_owned()).spawn(move || {
         let mut buffer = vec![0; INPUT_BYTES];
@@ -316,15 +316,16 @@ async fn pass_input(mut input: mpsc::Receiver<Bytes>, control: Arc<dyn Control>)
     let _ = control.close_stdin().await;
 }
 
-fn by_signal(signal: Signal) -> u8 {
+pub fn by_signal(signal: Signal) -> u8 {
     u8::try_from(ENDED_BY_SIGNAL + signal as i32).unwrap_or(OWN_FAILURE)
 }
 
 /// The signals that are passed on.
-struct Signals([(Listener, Signal); 6]);
+#[derive(Debug)]
+pub struct Signals([(Listener, Signal); 6]);
 
 impl Signals {
-    fn listen() -> io::Result<Self> {
+    pub fn listen() -> io::Result<Self> {
         Ok(Self([
             (signal(SignalKind::interrupt())?, Signal::Int),
             (signal(SignalKind::terminate())?, Signal::Term),
@@ -335,7 +336,7 @@ impl Signals {
         ]))
     }
 
-    async fn next(&mut self) -> Signal {
+    pub async fn next(&mut self) -> Signal {
         std::future::poll_fn(|context| {
             for (listener, signal) in &mut self.0 {
                 if listener.poll_recv(context).is_ready() {

@@ -1,5 +1,6 @@
 //! `tenure worker`
 
+mod fleet;
 mod node;
 mod reload;
 mod sandbox;
@@ -86,6 +87,13 @@ pub struct Args {
 enum Command {
     /// Create, inspect, verify and revoke signed worker tokens, and manage their keys
     Token(token::Args),
+    /// List the workers that have sandboxes
+    #[command(visible_alias = "ls")]
+    List(fleet::ListArgs),
+    /// Let a worker accept no new sandboxes; it keeps those that it has
+    Drain(fleet::DrainArgs),
+    /// Let a drained worker accept sandboxes again
+    Undrain(fleet::UndrainArgs),
 }
 
 /// What a worker does, wherever it runs.
@@ -166,8 +174,12 @@ impl WorkArgs {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
-    if let Some(Command::Token(args)) = args.command {
-        return token::run(args).await;
+    match args.command {
+        None => {}
+        Some(Command::Token(args)) => return token::run(args).await,
+        Some(Command::List(args)) => return fleet::list(args).await,
+        Some(Command::Drain(args)) => return fleet::drain(args).await,
+        Some(Command::Undrain(args)) => return fleet::undrain(args).await,
     }
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;
