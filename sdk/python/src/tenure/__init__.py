@@ -1,16 +1,17 @@
 """Submit, watch and do leased work with a Tenure control plane.
 
-`Client` and `AsyncClient` submit tasks and runs and look at them. `Worker` does them. `tenure.fence` guards writes to
-other systems, `tenure.errors` has all errors, `tenure.testing` tests a handler without a server.
+`Client` and `AsyncClient` submit tasks and runs, look at them, and use sandboxes. `Worker` does tasks. `tenure.fence`
+guards writes to other systems, `tenure.errors` has all errors, `tenure.testing` tests a handler without a server.
 """
 
-from . import errors, fence, testing
+from . import errors, fence, sandboxes, testing
 from ._version import __version__
 from .aio import AsyncClient
 from .client import Client
 from .errors import (
     ApiError,
     Category,
+    CommandFailed,
     ConfigurationError,
     DataQualityError,
     InfrastructureError,
@@ -51,11 +52,13 @@ from .models import (
     Why,
     from_output,
 )
+from .sandboxes import AsyncSandbox, ExecResult, Sandbox, SandboxInfo, SandboxState, Snapshot
 from .worker import CancelKind, CancelReason, RunningWorker, TaskContext, Worker
 
 __all__ = [
     "ApiError",
     "AsyncClient",
+    "AsyncSandbox",
     "Attempt",
     "AttemptState",
     "BatchSubmitted",
@@ -64,9 +67,11 @@ __all__ = [
     "Canceled",
     "Category",
     "Client",
+    "CommandFailed",
     "ConfigurationError",
     "DataQualityError",
     "DeadLetter",
+    "ExecResult",
     "Health",
     "InfrastructureError",
     "JobError",
@@ -85,7 +90,11 @@ __all__ = [
     "RunTask",
     "RunTaskState",
     "RunningWorker",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxState",
     "SetupError",
+    "Snapshot",
     "StaleFence",
     "StillRunning",
     "Submitted",
@@ -103,5 +112,6 @@ __all__ = [
     "errors",
     "fence",
     "from_output",
+    "sandboxes",
     "testing",
 ]

@@ -52,16 +52,25 @@ class Call(Generic[T]):
     repeatable: bool = False
     #: Statuses besides 2xx that answer the question.
     also: tuple[int, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: Seconds for a call that may take longer than others; at least what the client was set to.
+    timeout: float | None = None
 
     @property
     def operation(self) -> str:
         return f"{self.method} /{'/'.join(self.path)}"
 
     def request(self, client: httpx.Client | httpx.AsyncClient, server: httpx.URL) -> httpx.Request:
-        headers = {} if self.body is None else {"Content-Type": "application/json"}
-        return client.build_request(
+        headers = dict(self.headers)
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        request = client.build_request(
             self.method, join(server, self.path, self.query), content=self.body, headers=headers
         )
+        if self.timeout is not None:
+            limits = request.extensions["timeout"]
+            request.extensions["timeout"] = {**limits, "read": max(self.timeout, limits["read"] or 0.0)}
+        return request
 
     def settle(self, response: httpx.Response) -> T:
         """The answer, or the error that it tells."""
@@ -115,7 +124,8 @@ def _nothing_done(error: ApiError) -> bool:
     if error.status == 503:
         own = isinstance(error.body.get("message"), str) and error.request_id is not None
         return own and error.error in ("overloaded", "shutting_down")
-    return error.status == 429
+    # No room for a sandbox may last: waiting for it is up to the caller.
+    return error.status == 429 and not isinstance(error, errors.NoRoom)
 
 
 def _never_sent(error: NetworkError) -> bool:

@@ -35,12 +35,13 @@ from .models import (
     TaskState,
     Why,
 )
+from .sandboxes._async import AsyncSandboxMethods
 
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """A user of the control plane: submits tasks and runs, looks at them, steers queues and dead letters.
+class AsyncClient(AsyncSandboxMethods):
+    """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and
     504, and without an answer, only if the call can be made twice. Neither proxies nor credentials are taken from the

@@ -40,12 +40,13 @@ from .models import (
     TaskState,
     Why,
 )
+from .sandboxes._sync import SandboxMethods
 
 T = TypeVar("T")
 
 
-class Client:
-    """A user of the control plane: submits tasks and runs, looks at them, steers queues and dead letters.
+class Client(SandboxMethods):
+    """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and
     504, and without an answer, only if the call can be made twice. Neither proxies nor credentials are taken from the

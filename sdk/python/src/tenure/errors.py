@@ -18,11 +18,13 @@ __all__ = [
     "AttemptIdMismatch",
     "AttemptMismatch",
     "Category",
+    "CommandFailed",
     "ConfigurationError",
     "ConflictError",
     "ConflictingCompletion",
     "DataQualityError",
     "DecodeError",
+    "ExecTimeout",
     "Forbidden",
     "IdempotencyConflict",
     "InfrastructureError",
@@ -33,6 +35,7 @@ __all__ = [
     "LeaseLost",
     "MalformedRequest",
     "NetworkError",
+    "NoRoom",
     "NotFound",
     "PayloadTooLarge",
     "QueueNotEmpty",
@@ -43,6 +46,7 @@ __all__ = [
     "RunKeyConflict",
     "RunNotFound",
     "RunNotRerunnable",
+    "SandboxNotRunning",
     "SetupError",
     "StaleAttempt",
     "StaleFence",
@@ -50,6 +54,7 @@ __all__ = [
     "StaleLease",
     "StillRunning",
     "StoreUnavailable",
+    "StreamBroken",
     "Superseded",
     "TaskAlreadyTerminal",
     "TaskCancelled",
@@ -94,6 +99,32 @@ class StillRunning(TenureError):
         self.what = what
         self.state = state
         self.waited = waited
+
+
+class SandboxNotRunning(TenureError):
+    """The sandbox was waited for, and does not run."""
+
+    def __init__(self, sandbox_id: str, state: str, reason: str | None) -> None:
+        super().__init__(f"sandbox {sandbox_id} is {state}" + (f": {reason}" if reason else ""))
+        self.sandbox_id = sandbox_id
+        self.state = state
+        self.reason = reason
+
+
+class StreamBroken(TenureError):
+    """The output of a command broke off. Whether and how the command ended is not known."""
+
+
+class CommandFailed(TenureError):
+    """A command that had to succeed ended with another exit code than 0."""
+
+    def __init__(self, command: str, exit_code: int | None, stdout: str, stderr: str) -> None:
+        said = stderr.strip().splitlines()
+        super().__init__(f"`{command}` ended with exit code {exit_code}" + (f": {said[-1]}" if said else ""))
+        self.command = command
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
 
 
 class StaleFence(TenureError):
@@ -355,8 +386,18 @@ class RateLimited(ApiError):
     word = "rate_limited"
 
 
+class NoRoom(ApiError):
+    """There is no room for a sandbox now, or it would live too long: `error` has the reason."""
+
+
 class Unavailable(ApiError):
     """The server cannot do it now: 5xx, and 408."""
+
+
+class ExecTimeout(Unavailable):
+    """A command in a sandbox ran longer than it may, and was killed."""
+
+    word = "timeout"
 
 
 class StoreUnavailable(Unavailable):
@@ -403,12 +444,40 @@ def _by_status(status: int) -> type[ApiError]:
 
 def from_answer(operation: str, status: int, body: Any) -> ApiError:
     """The error that an answer tells. What stands between client and server may answer too, in words of its own."""
+    if isinstance(body, dict) and "error" not in body and isinstance(body.get("code"), str):
+        return _from_sandbox_answer(operation, status, body)
     if not isinstance(body, dict) or not isinstance(body.get("error"), str):
         message = f"{operation} was refused"
         return _by_status(status)(status, f"http_{status}", message, body if isinstance(body, dict) else {}, operation)
     word, said = str(body["error"]), body.get("message")
     cls = _BY_WORD.get(word) or _by_status(status)
     return cls(status, word, said if isinstance(said, str) else f"{operation} was refused", body, operation)
+
+
+def _from_sandbox_answer(operation: str, status: int, body: dict[str, Any]) -> ApiError:
+    """The routes of sandboxes have errors of their own: a class, a message, perhaps a reason."""
+    reason, said = body.get("reason"), body.get("message")
+    word = reason if isinstance(reason, str) else str(body["code"]).lower()
+    cls = _BY_WORD.get(word) or _by_status(status)
+    if status == 429 and isinstance(reason, str):
+        cls = NoRoom
+    return cls(status, word, said if isinstance(said, str) else f"{operation} was refused", body, operation)
+
+
+def from_line(operation: str, message: str, code: str | None) -> ApiError:
+    """The error that a stream tells in its last line."""
+    statuses = {
+        "NOT_FOUND": 404,
+        "BAD_REQUEST": 400,
+        "UNAUTHORIZED": 401,
+        "FORBIDDEN": 403,
+        "CONFLICT": 409,
+        "UNAVAILABLE": 503,
+        "TIMEOUT": 408,
+        "RESOURCE_LIMIT": 429,
+    }
+    body = {"code": code or "INTERNAL_ERROR", "message": message}
+    return _from_sandbox_answer(operation, statuses.get(code or "", 500), body)
 
 
 class WorkerError(TenureError):
