@@ -73,6 +73,16 @@ pub enum TokenSource {
         key_file: PathBuf,
         token_ttl: Option<Duration>,
     },
+    /// Issued by the server for a key of an admin.
+    AdminKey {
+        key: Secret,
+        token_ttl: Option<Duration>,
+    },
+    /// The same with the key in a file.
+    AdminKeyFile {
+        key_file: PathBuf,
+        token_ttl: Option<Duration>,
+    },
     /// Signed by this worker itself for every request, in its name.
     SigningKey(Secret),
     /// The same with a key in a file, which is read for every request.
@@ -87,6 +97,8 @@ impl TokenSource {
             Self::Text(token) => WorkerToken::text(token),
             Self::File(path) => WorkerToken::file(path),
             Self::Bootstrap { key_file, token_ttl } => WorkerToken::bootstrap_key_file(key_file, token_ttl),
+            Self::AdminKey { key, token_ttl } => WorkerToken::admin_key(key.reveal(), token_ttl),
+            Self::AdminKeyFile { key_file, token_ttl } => WorkerToken::admin_key_file(key_file, token_ttl),
             Self::SigningKey(key) => WorkerToken::made(move || signed(&key, &id)),
             Self::SigningKeyFile(path) => WorkerToken::made(move || {
                 let shown = path.display();
@@ -112,6 +124,8 @@ impl fmt::Debug for TokenSource {
         match self {
             Self::Text(_) => f.write_str("Text(hidden)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::AdminKey { .. } => f.write_str("AdminKey(hidden)"),
+            Self::AdminKeyFile { key_file, .. } => f.debug_tuple("AdminKeyFile").field(key_file).finish(),
             Self::SigningKey(_) => f.write_str("SigningKey(hidden)"),
             Self::SigningKeyFile(path) => f.debug_tuple("SigningKeyFile").field(path).finish(),
             Self::Bootstrap { key_file, token_ttl } => {

@@ -79,6 +79,9 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
         Some(TokenSource::Text(token)) => worker.token(token),
         Some(TokenSource::File(path)) => worker.token_file(path),
         Some(TokenSource::Bootstrap { key_file, token_ttl }) => worker.bootstrap_key_file(key_file, token_ttl),
+        Some(source @ (TokenSource::AdminKey { .. } | TokenSource::AdminKeyFile { .. })) => {
+            worker.credential(source.for_worker(config.name.as_deref().unwrap_or_default()))
+        }
         Some(source @ (TokenSource::SigningKey(_) | TokenSource::SigningKeyFile(_))) => match &config.name {
             Some(name) => worker.credential(source.for_worker(name)),
             None => return Err(WorkerError::Setup("a signing key needs a worker id".to_owned()).into()),

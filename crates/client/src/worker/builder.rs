@@ -11,7 +11,7 @@ use super::context::TaskContext;
 use super::error::{TaskError, WorkerError};
 use super::execute::erase;
 use super::id;
-use super::issued::{BootstrapKey, Issued};
+use super::issued::{BootstrapKey, Issued, Issuer};
 use super::link::Identity;
 use super::runtime::{Options, Runtime};
 use super::token::Token;
@@ -211,7 +211,7 @@ impl Worker {
             Source::Issued { .. } if self.name.is_none() => {
                 return wrong("a bootstrap key needs a worker id: give the worker a name".into());
             }
-            Source::Issued { key, ttl } => Token::Issued(Arc::new(Issued::new(key, ttl))),
+            Source::Issued { key, ttl } => Token::Issued(Arc::new(Issued::new(key, Issuer::Worker, ttl))),
         };
         let identity = Identity {
             server: http::parse_server(&self.server).map_err(WorkerError::Setup)?,

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::error::WorkerError;
-use super::issued::{BootstrapKey, Issued, http_date};
+use super::issued::{BootstrapKey, Issued, Issuer, http_date};
 use super::token::Token;
 use crate::http::{self, Roots};
 
@@ -31,7 +31,18 @@ impl WorkerToken {
 
     /// Issued by the control plane for the key in this file. Needs [`WorkerCalls::keep_token`].
     pub fn bootstrap_key_file(path: impl Into<PathBuf>, ttl: Option<Duration>) -> Self {
-        Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::File(path.into()), ttl))))
+        Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::File(path.into()), Issuer::Worker, ttl))))
+    }
+
+    /// Issued by the control plane for a key of an admin. A bootstrap key can do less, and is safer. Needs
+    /// [`WorkerCalls::keep_token`].
+    pub fn admin_key(key: impl Into<String>, ttl: Option<Duration>) -> Self {
+        Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::Text(key.into()), Issuer::Admin, ttl))))
+    }
+
+    /// The same with the key in a file, which is read whenever a token is asked for.
+    pub fn admin_key_file(path: impl Into<PathBuf>, ttl: Option<Duration>) -> Self {
+        Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::File(path.into()), Issuer::Admin, ttl))))
     }
 
     pub(super) fn into_inner(self) -> Token {
@@ -136,7 +147,6 @@ impl WorkerCalls {
     /// refused before there was a token.
     pub async fn keep_token(&self) -> WorkerError {
         let Token::Issued(issued) = &self.token else { return std::future::pending().await };
-        let url = http::join(&self.server, &["api", "v1", "worker", &self.id, "token"]);
-        issued.keep(&self.http, &url, &self.worker_id).await
+        issued.keep(&self.http, &self.server, &self.id).await
     }
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use reqwest::Url;
 use reqwest::header::{DATE, HeaderMap, HeaderValue};
 use serde::Deserialize;
-use tenure_contract::admin::{BootstrapRequest, WorkerToken};
+use tenure_contract::admin::{BootstrapRequest, WorkerToken, WorkerTokenRequest};
 use tenure_contract::duration;
 use tokio::sync::watch;
 
@@ -46,8 +46,18 @@ impl BootstrapKey {
     }
 }
 
+/// Whose key it is, and so which route gives out the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Issuer {
+    /// The worker's own bootstrap key.
+    Worker,
+    /// A key of an admin, for installations that start workers with one.
+    Admin,
+}
+
 pub(crate) struct Issued {
     key: BootstrapKey,
+    issuer: Issuer,
     /// Absent: as long as the server likes.
     ttl: Option<Duration>,
     held: watch::Sender<Held>,
@@ -61,8 +71,8 @@ struct Held {
 }
 
 impl Issued {
-    pub(crate) fn new(key: BootstrapKey, ttl: Option<Duration>) -> Self {
-        Self { key, ttl, held: watch::Sender::default() }
+    pub(crate) fn new(key: BootstrapKey, issuer: Issuer, ttl: Option<Duration>) -> Self {
+        Self { key, issuer, ttl, held: watch::Sender::default() }
     }
 
     /// The token; waits for the first.
@@ -91,12 +101,12 @@ impl Issued {
     }
 
     /// Gets tokens, one after the other, each well before the last one ends. Returns only if the first is refused.
-    pub(crate) async fn keep(&self, http: &reqwest::Client, url: &Url, worker_id: &HeaderValue) -> WorkerError {
+    pub(crate) async fn keep(&self, http: &reqwest::Client, server: &Url, worker_id: &str) -> WorkerError {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut had_one = false;
         loop {
             let asked_at = Instant::now();
-            let (reason, retry_after) = match self.ask(http, url, worker_id).await {
+            let (reason, retry_after) = match self.ask(http, server, worker_id).await {
                 Ok((token, life)) => {
                     tracing::debug!(valid_seconds = life.as_secs_f64(), "worker token issued");
                     backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
@@ -128,17 +138,29 @@ impl Issued {
     async fn ask(
         &self,
         http: &reqwest::Client,
-        url: &Url,
-        worker_id: &HeaderValue,
+        server: &Url,
+        worker_id: &str,
     ) -> Result<(HeaderValue, Duration), ExchangeError> {
         let key = self.key.header().await?;
         let asked_at = Timestamp::now();
-        let request = http
-            .post(url.clone())
-            .timeout(ANSWER_WAIT)
-            .header("x-worker-bootstrap-key", key)
-            .header("x-worker-id", worker_id.clone())
-            .json(&BootstrapRequest { ttl: self.ttl.map(duration::canonical) });
+        let ttl = self.ttl.map(duration::canonical);
+        let request = match self.issuer {
+            Issuer::Worker => {
+                let id = HeaderValue::from_str(worker_id)
+                    .map_err(|_| WorkerError::Setup(format!("`{worker_id}` cannot be a worker id")))?;
+                http.post(http::join(server, &["api", "v1", "worker", worker_id, "token"]))
+                    .header("x-worker-bootstrap-key", key)
+                    .header("x-worker-id", id)
+                    .json(&BootstrapRequest { ttl })
+            }
+            Issuer::Admin => {
+                let body = WorkerTokenRequest { worker_id: worker_id.to_owned(), ttl, scopes: None, audience: None };
+                http.post(http::join(server, &["api", "v1", "admin", "worker-tokens"]))
+                    .header("x-admin-api-key", key)
+                    .json(&body)
+            }
+        };
+        let request = request.timeout(ANSWER_WAIT);
         let response = request.send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();

@@ -185,8 +185,7 @@ impl Link {
     /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.
     pub(crate) async fn keep_token(&self) -> WorkerError {
         let Token::Issued(issued) = &self.identity.token else { return std::future::pending().await };
-        let url = http::join(&self.identity.server, &["api", "v1", "worker", &self.identity.worker_id, "token"]);
-        issued.keep(&self.http, &url, &self.worker_id).await
+        issued.keep(&self.http, &self.identity.server, &self.identity.worker_id).await
     }
 
     /// Once the worker was let in, only what the server says itself is a refusal: a proxy in between can answer anything.
