@@ -18,6 +18,7 @@ mod words;
 
 use std::process::ExitCode;
 
+use cmd::compat::program;
 use exit::Exit;
 
 /// Requests and batches allocate much that is small and lives short: see docs/PERFORMANCE.md.
@@ -27,8 +28,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // A copy of this program is the first process of each sandbox.
     tenure_sandbox::agent_main();
-    let cli = cli::parse();
-    let exit = match run(cli) {
+    let ended = if tenure_config::started_as_stacyvm() {
+        run(program::run(program::parse()))
+    } else {
+        run(cmd::run(cli::parse().command))
+    };
+    let exit = match ended {
         Ok(exit) => exit,
         Err(error) => {
             exit::report(&error);
@@ -38,9 +43,9 @@ fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-fn run(cli: cli::Cli) -> anyhow::Result<Exit> {
+fn run(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(cmd::run(cli.command));
+    let result = runtime.block_on(command);
     // Whatever still waits for something has no say in the end.
     runtime.shutdown_background();
     result

@@ -1,5 +1,8 @@
 //! `tenure compat`: running as StacyVM.
 
+pub mod program;
+mod verbs;
+
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 

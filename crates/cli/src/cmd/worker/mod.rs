@@ -61,6 +61,12 @@ pub struct Args {
     /// precedence [env: TENURE_BOOTSTRAP_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     bootstrap_key_file: Option<PathBuf>,
+    /// Key of an admin; the server issues renewable tokens for it. Only in the profile `stacyvm`: a bootstrap key can do
+    /// less
+    #[arg(long, value_name = "KEY", hide = true, conflicts_with = "bootstrap_admin_key_file")]
+    bootstrap_admin_key: Option<String>,
+    #[arg(long, value_name = "FILE", hide = true)]
+    bootstrap_admin_key_file: Option<PathBuf>,
     /// Worker token; a file is safer, because others can see the arguments of a process
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     worker_token: Option<String>,
@@ -189,6 +195,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let flags = TokenFlags {
         token_file: args.token_file,
         bootstrap_key_file: args.bootstrap_key_file,
+        admin: admin_key(args.bootstrap_admin_key, args.bootstrap_admin_key_file, &config)?,
         token_ttl: args.bootstrap_token_ttl,
         token: args.worker_token.clone(),
         signing_key_file: args.worker_signing_key_file.clone(),
@@ -271,10 +278,37 @@ fn describe(worker: &WorkerConfig) {
 struct TokenFlags {
     token_file: Option<PathBuf>,
     bootstrap_key_file: Option<PathBuf>,
+    admin: Option<AdminKey>,
     token_ttl: Duration,
     token: Option<String>,
     signing_key_file: Option<PathBuf>,
     worker_id: Option<String>,
+}
+
+/// A key of an admin that a worker gets its tokens with.
+enum AdminKey {
+    Text(Secret),
+    File(PathBuf),
+}
+
+/// Accepted in the profile `stacyvm` only: a worker should not hold a key that can do everything.
+fn admin_key(key: Option<String>, file: Option<PathBuf>, config: &Config) -> anyhow::Result<Option<AdminKey>> {
+    let flagged = key.is_some() || file.is_some();
+    if config.compat.is_none() {
+        return if flagged {
+            Err(Stop::usage("--bootstrap-admin-key works in the profile `stacyvm` only")
+                .hint("give the worker a bootstrap key: --bootstrap-key-file FILE, and auth.worker_bootstrap_keys")
+                .into())
+        } else {
+            Ok(None)
+        };
+    }
+    if let Some(path) = file {
+        secret_in(&path, "--bootstrap-admin-key-file")?;
+        return Ok(Some(AdminKey::File(path)));
+    }
+    let key = key.or_else(|| std::env::var("STACYVM_WORKER_BOOTSTRAP_ADMIN_KEY").ok());
+    Ok(key.as_deref().and_then(Secret::new).map(AdminKey::Text))
 }
 
 /// A secret that a flag names the file of.
@@ -294,6 +328,13 @@ fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<Tok
     }
     if let Some(path) = flags.bootstrap_key_file {
         return Ok(Some(bootstrap(path)));
+    }
+    if let Some(admin) = flags.admin {
+        let token_ttl = Some(flags.token_ttl);
+        return Ok(Some(match admin {
+            AdminKey::Text(key) => TokenSource::AdminKey { key, token_ttl },
+            AdminKey::File(key_file) => TokenSource::AdminKeyFile { key_file, token_ttl },
+        }));
     }
     if let Some(token) = flags.token {
         return Ok(Some(TokenSource::Text(token)));
@@ -333,6 +374,11 @@ fn refusal_explained(error: tenure_worker::RunError, token: Option<&TokenSource>
     use tenure_client::WorkerError::{Refused, Superseded};
     use tenure_worker::RunError::Worker;
     let hint = match &error {
+        Worker(Refused { status: 401 | 403, .. })
+            if matches!(token, Some(TokenSource::AdminKey { .. } | TokenSource::AdminKeyFile { .. })) =>
+        {
+            "the server does not accept this key as one of an admin"
+        }
         Worker(Refused { status: 401, .. }) if matches!(token, Some(TokenSource::Bootstrap { .. })) => {
             "the server rejected this bootstrap key for this worker id, or the token issued for it"
         }

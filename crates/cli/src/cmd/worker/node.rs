@@ -8,7 +8,7 @@ use anyhow::Context;
 use tenure_auth::worker::SigningKey;
 use tenure_auth::{Secret, WorkerAuth};
 use tenure_client::WorkerCalls;
-use tenure_config::{Config, ConfigError};
+use tenure_config::{Config, ConfigError, started_as_stacyvm};
 use tenure_contract::worker_plane::Capacity;
 use tenure_sandbox::{Enforcement, ProcessProvider, ProcessSettings, Provider};
 use tenure_tls::LiveServer;
@@ -61,7 +61,8 @@ pub struct Common {
 impl NodeArgs {
     /// Whether this worker holds sandboxes at all.
     pub fn is_wanted(&self, config: &Config) -> bool {
-        self.once || self.listen.is_some() || config.worker.listen_addr.is_some()
+        // Workers of StacyVM have sandboxes and no queues.
+        self.once || self.listen.is_some() || config.worker.listen_addr.is_some() || started_as_stacyvm()
     }
 
     pub fn once(&self) -> bool {

@@ -100,3 +100,21 @@ async fn a_file_of_the_other_name_is_found_and_its_variables_are_read() {
     assert_eq!(code(&lint), 0, "{lint:?}");
     assert!(line(&lint, "compat").ends_with("found at other.yaml"), "{}", lint.stdout);
 }
+
+#[tokio::test]
+async fn under_the_other_name_it_has_the_other_verbs() {
+    let home = linked().await;
+    let help = finish(stacyvm(&home, &["--help"])).await;
+    assert_eq!(code(&help), 0, "{help:?}");
+    for verb in ["serve", "worker", "config", "spawn", "exec", "kill", "list", "version", "--server", "--api-key"] {
+        assert!(help.stdout.contains(verb), "{verb}: {}", help.stdout);
+    }
+    assert!(!help.stdout.contains("dead-letter"), "{}", help.stdout);
+    let version = finish(stacyvm(&home, &["version"])).await;
+    let expected = format!("stacyvm {} (linux/", env!("CARGO_PKG_VERSION"));
+    assert!(version.stdout.starts_with(&expected), "{}", version.stdout);
+    // The verbs are no commands of the program under its own name.
+    assert_eq!(code(&home.run(&["spawn"]).await), 2);
+    let nobody = finish(stacyvm(&home, &["list", "--server", "http://127.0.0.1:1"])).await;
+    assert_eq!(code(&nobody), 5, "{nobody:?}");
+}
