@@ -40,9 +40,9 @@ pub use outbox::{
     OutboxState, OutboxStore, OutboxView, PublishedWake, PutOff, WakeCounts,
 };
 pub use sandboxes::{
-    Beat, Beaten, Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, PolicyRow, QueuedSpawn,
-    Queueing, QuotaRow, RequestKey, SNAPSHOT_PIECE, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow,
-    TemplateRow, worker_holder,
+    Beat, Beaten, Changed, INVENTORY_ITEMS, KEY_KEPT_MS, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced,
+    PIECES_KEPT_MS, Placed, PolicyRow, QueuedSpawn, Queueing, QuotaRow, RequestKey, SANDBOX_PAGE, SNAPSHOT_PIECE,
+    SPEC_BYTES, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow, TemplateRow, worker_holder,
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};

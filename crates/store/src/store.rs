@@ -21,6 +21,7 @@ use crate::model::{
 };
 use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
+use crate::sandboxes::SandboxStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,9 @@ pub struct PushesDue {
 
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
-pub trait Store: IdentityStore + LeaseStore + NoticeStore + OutboxStore + Send + Sync + std::fmt::Debug {
+pub trait Store:
+    IdentityStore + LeaseStore + NoticeStore + OutboxStore + SandboxStore + Send + Sync + std::fmt::Debug
+{
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;
 

@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType, held, lost};
 use crate::store::Store;
 
-fn lease(row: &Row) -> rows::Result<ResourceLease> {
+pub fn lease(row: &Row) -> rows::Result<ResourceLease> {
     Ok(ResourceLease {
         resource: Resource {
             kind: ResourceType::parse(row.try_get(0)?).unwrap_or(ResourceType::System),
@@ -62,6 +62,11 @@ impl Postgres {
     }
 }
 
+/// Types whose renewals keep the generation.
+pub fn keeps_generation() -> Vec<&'static str> {
+    ResourceType::ALL.iter().filter(|kind| kind.step() == 0).map(|kind| kind.as_str()).collect()
+}
+
 fn names(resources: &[Resource]) -> (Vec<&'static str>, Vec<&str>) {
     resources.iter().map(|resource| (resource.kind.as_str(), &*resource.id)).unzip()
 }
@@ -79,8 +84,7 @@ impl LeaseStore for Postgres {
         ttl_ms: DurationMs,
     ) -> Result<Vec<Result<ResourceLease, LeaseRefusal>>, StoreError> {
         let (kinds, ids) = names(resources);
-        let keep: Vec<&str> =
-            ResourceType::ALL.iter().filter(|kind| kind.step() == 0).map(|kind| kind.as_str()).collect();
+        let keep = keeps_generation();
         let token = Uuid::from_u128(holder.token.reveal());
         let (frozen, ahead_ms) = self.clock.settings();
         let params: [&(dyn ToSql + Sync); 8] =

@@ -18,6 +18,7 @@ mod prune;
 mod read;
 mod rows;
 mod runs;
+mod sandboxes;
 mod save;
 pub(crate) mod sql;
 
@@ -74,6 +75,8 @@ pub struct Postgres {
     address: PostgresAddress,
     cache: Mutex<Cache>,
     cursors: Cursors,
+    /// Placements of sandboxes wait for each other here, so that they do not wait in the database with a connection each.
+    placing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +114,7 @@ impl Postgres {
             address,
             cache: Mutex::default(),
             cursors: Cursors::default(),
+            placing: tokio::sync::Mutex::default(),
         };
         store.create_tables().await?;
         Ok(store)

@@ -438,6 +438,170 @@ CREATE TABLE tenant_limits (
     updated_at timestamptz NOT NULL
 );
 
+-- Locked by whoever places a sandbox or hands out a warm one, so that control planes never exceed a cap together.
+CREATE TABLE sandbox_gate (
+    only_row int PRIMARY KEY CHECK (only_row = 1)
+);
+INSERT INTO sandbox_gate VALUES (1);
+
+-- Sandboxes. `spec` is JSON; what is searched or summed has columns. A row without a worker waits for room and reserves
+-- nothing. `refused_by` is JSON.
+CREATE TABLE sandboxes (
+    id             text COLLATE "C" PRIMARY KEY,
+    tenant         text NOT NULL,
+    owner          text,
+    state          text NOT NULL CHECK
+        (state IN ('creating', 'running', 'idle', 'unhealthy', 'error', 'expired', 'destroyed')),
+    reason         text,
+    provider       text NOT NULL,
+    memory_mb      bigint NOT NULL CHECK (memory_mb >= 0),
+    vcpus          bigint NOT NULL CHECK (vcpus >= 0),
+    spec           text NOT NULL,
+    worker_id      text,
+    runtime_id     text,
+    request_id     text NOT NULL,
+    -- The template of a warm sandbox that nobody has claimed.
+    pool           text,
+    created_at     timestamptz NOT NULL,
+    changed_at     timestamptz NOT NULL,
+    expires_at     timestamptz NOT NULL,
+    spawn_deadline timestamptz NOT NULL,
+    refused_by     text,
+    CHECK (state NOT IN ('running', 'idle') OR (worker_id IS NOT NULL AND runtime_id IS NOT NULL)),
+    CHECK (state <> 'idle' OR pool IS NOT NULL)
+);
+-- Rows that take room on a worker and count against caps. Statements repeat the condition, so that they use the index.
+CREATE INDEX sandboxes_placed ON sandboxes (worker_id, memory_mb, vcpus, id)
+    WHERE worker_id IS NOT NULL AND state IN ('creating', 'running', 'idle', 'unhealthy');
+CREATE INDEX sandboxes_counted ON sandboxes (tenant, owner, pool)
+    WHERE worker_id IS NOT NULL AND state IN ('creating', 'running', 'idle', 'unhealthy');
+-- No list reads destroyed rows.
+CREATE INDEX sandboxes_by_time ON sandboxes (created_at, id) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_by_tenant ON sandboxes (tenant, created_at, id) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_by_owner ON sandboxes (tenant, owner, created_at, id)
+    WHERE state <> 'destroyed' AND owner IS NOT NULL;
+CREATE INDEX sandboxes_by_worker ON sandboxes (worker_id, created_at, id)
+    WHERE state <> 'destroyed' AND worker_id IS NOT NULL;
+CREATE INDEX sandboxes_by_end ON sandboxes (state, expires_at) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_warm ON sandboxes (pool, created_at, id) WHERE pool IS NOT NULL AND state IN ('creating', 'idle');
+CREATE INDEX sandboxes_destroyed ON sandboxes (changed_at) WHERE state = 'destroyed';
+
+-- Workers that hold sandboxes, as of their last heartbeat. Lists and the capacity are JSON. `inventory` is everything the
+-- worker holds, `held` the ids of those sandboxes: placement reads only these.
+CREATE TABLE sandbox_workers (
+    worker_id      text COLLATE "C" PRIMARY KEY,
+    hostname       text NOT NULL,
+    status         text NOT NULL,
+    providers      text NOT NULL,
+    capabilities   text NOT NULL,
+    capacity       text NOT NULL,
+    boot_id        text NOT NULL,
+    seq            bigint NOT NULL CHECK (seq >= 0),
+    inventory      text NOT NULL,
+    held           text NOT NULL,
+    desired_status text CHECK (desired_status IN ('online', 'draining')),
+    drain_reason   text,
+    last_heartbeat timestamptz NOT NULL,
+    created_at     timestamptz NOT NULL,
+    updated_at     timestamptz NOT NULL,
+    barred         boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+
+-- Sandboxes that wait for room, in order of `seq` within a provider. The caps are those of the last try.
+CREATE TABLE spawn_queue (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    sandbox_id text COLLATE "C" NOT NULL UNIQUE,
+    provider   text NOT NULL,
+    deadline   timestamptz NOT NULL,
+    per_owner  bigint NOT NULL CHECK (per_owner >= 0),
+    per_tenant bigint NOT NULL CHECK (per_tenant >= 0)
+);
+CREATE INDEX spawn_queue_by_provider ON spawn_queue (provider, (seq + 0));
+
+-- Idempotency keys of creates. `owner` is empty for callers without one.
+CREATE TABLE sandbox_keys (
+    tenant      text COLLATE "C" NOT NULL,
+    owner       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    fingerprint bytea NOT NULL CHECK (length(fingerprint) = 32),
+    sandbox_id  text NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (tenant, owner, key)
+);
+CREATE INDEX sandbox_keys_by_age ON sandbox_keys (created_at);
+
+CREATE TABLE sandbox_templates (
+    tenant     text COLLATE "C" NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    version    bigint NOT NULL CHECK (version >= 1),
+    body       text NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+
+CREATE TABLE sandbox_quotas (
+    tenant              text COLLATE "C" NOT NULL,
+    owner               text COLLATE "C" NOT NULL,
+    max_sandboxes       bigint NOT NULL CHECK (max_sandboxes >= 0),
+    max_ttl_ms          bigint NOT NULL CHECK (max_ttl_ms >= 0),
+    max_exec_timeout_ms bigint NOT NULL CHECK (max_exec_timeout_ms >= 0),
+    created_at          timestamptz NOT NULL,
+    updated_at          timestamptz NOT NULL,
+    PRIMARY KEY (tenant, owner)
+);
+
+-- Rules about what may be spawned. One without a tenant applies to all.
+CREATE TABLE sandbox_policies (
+    id            text COLLATE "C" PRIMARY KEY,
+    tenant        text,
+    resource_type text NOT NULL,
+    effect        text NOT NULL,
+    pattern       text NOT NULL,
+    priority      bigint NOT NULL,
+    created_at    timestamptz NOT NULL
+);
+CREATE INDEX sandbox_policies_by_tenant ON sandbox_policies (tenant);
+
+-- Snapshots whose archives are stored whole.
+CREATE TABLE sandbox_snapshots (
+    id         text COLLATE "C" PRIMARY KEY,
+    tenant     text NOT NULL,
+    owner      text,
+    name       text NOT NULL,
+    sandbox_id text NOT NULL,
+    image      text NOT NULL,
+    provider   text NOT NULL,
+    size_bytes bigint NOT NULL CHECK (size_bytes >= 0),
+    sha256     text NOT NULL,
+    created_at timestamptz NOT NULL
+);
+CREATE INDEX sandbox_snapshots_by_tenant ON sandbox_snapshots (tenant, created_at, id);
+CREATE INDEX sandbox_snapshots_by_sandbox ON sandbox_snapshots (sandbox_id, created_at, id);
+
+-- Archives of snapshots in pieces. Those of an upload that was given up are found by their first piece.
+CREATE TABLE snapshot_pieces (
+    snapshot_id text COLLATE "C" NOT NULL,
+    piece       bigint NOT NULL CHECK (piece >= 0),
+    bytes       bytea NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (snapshot_id, piece)
+);
+-- Archives are compressed already.
+ALTER TABLE snapshot_pieces ALTER COLUMN bytes SET STORAGE EXTERNAL;
+CREATE INDEX snapshot_pieces_first ON snapshot_pieces (created_at) WHERE piece = 0;
+
+-- What happened to sandboxes and workers, for those who watch. Without a tenant it is for operators only.
+CREATE TABLE sandbox_events (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    kind       text NOT NULL,
+    sandbox_id text,
+    tenant     text,
+    owner      text,
+    data       text
+);
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 -- With two more tables a query has eight, the most that the planner reorders.
 CREATE VIEW task_state AS

@@ -66,7 +66,7 @@ fn key_of_hash(tx: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Option<ApiK
 }
 
 impl Sqlite {
-    fn millis(&self) -> i64 {
+    pub(super) fn millis(&self) -> i64 {
         self.clock.read_process().now.as_millis()
     }
 }

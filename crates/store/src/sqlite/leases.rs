@@ -34,8 +34,35 @@ fn lease(row: &Row<'_>) -> rusqlite::Result<ResourceLease> {
     })
 }
 
-fn get(tx: &Connection, resource: &Resource) -> rusqlite::Result<Option<ResourceLease>> {
+pub fn get(tx: &Connection, resource: &Resource) -> rusqlite::Result<Option<ResourceLease>> {
     tx.prepare_cached(sql::LEASE_GET)?.query_row(params![resource.kind.as_str(), resource.id], lease).optional()
+}
+
+/// No row: another holder has it.
+pub fn acquire(
+    tx: &Connection,
+    resource: &Resource,
+    holder: &Holder,
+    now: Timestamp,
+    ttl_ms: DurationMs,
+) -> rusqlite::Result<ResourceLease> {
+    let params = params![
+        resource.kind.as_str(),
+        resource.id,
+        holder.name,
+        holder.token.reveal().to_be_bytes(),
+        now.as_millis(),
+        now.plus(ttl_ms).as_millis(),
+        resource.kind.step(),
+    ];
+    tx.prepare_cached(sql::LEASES_ACQUIRE)?.query_row(params, lease)
+}
+
+/// Whether the holder had it.
+pub fn release(tx: &Connection, resource: &Resource, holder: &Holder, now: Timestamp) -> rusqlite::Result<bool> {
+    let token = holder.token.reveal().to_be_bytes();
+    let params = params![resource.kind.as_str(), resource.id, holder.name, token, now.as_millis()];
+    Ok(tx.prepare_cached(sql::LEASE_RELEASE)?.execute(params)? > 0)
 }
 
 #[async_trait]
@@ -49,19 +76,9 @@ impl LeaseStore for Sqlite {
         let (clock, resources, holder) = (Arc::clone(&self.clock), resources.to_vec(), holder.clone());
         self.write("acquire leases", move |tx| {
             let now = clock.read_process().now;
-            let mut statement = tx.prepare_cached(sql::LEASES_ACQUIRE)?;
             let mut answers = Vec::with_capacity(resources.len());
             for resource in &resources {
-                let params = params![
-                    resource.kind.as_str(),
-                    resource.id,
-                    holder.name,
-                    holder.token.reveal().to_be_bytes(),
-                    now.as_millis(),
-                    now.plus(ttl_ms).as_millis(),
-                    resource.kind.step(),
-                ];
-                answers.push(match statement.query_row(params, lease).optional()? {
+                answers.push(match acquire(tx, resource, &holder, now, ttl_ms).optional()? {
                     Some(acquired) => Ok(acquired),
                     None => Err(held(get(tx, resource)?)),
                 });
@@ -105,12 +122,10 @@ impl LeaseStore for Sqlite {
         let (clock, resource, holder) = (Arc::clone(&self.clock), resource.clone(), holder.clone());
         self.write("release a lease", move |tx| {
             let now = clock.read_process().now;
-            let token = holder.token.reveal().to_be_bytes();
-            let params = params![resource.kind.as_str(), resource.id, holder.name, token, now.as_millis()];
-            match tx.prepare_cached(sql::LEASE_RELEASE)?.execute(params)? {
-                0 => Ok(Err(lost(get(tx, &resource)?, &holder, now))),
-                _ => Ok(Ok(())),
+            if release(tx, &resource, &holder, now)? {
+                return Ok(Ok(()));
             }
+            Ok(Err(lost(get(tx, &resource)?, &holder, now)))
         })
         .await
     }

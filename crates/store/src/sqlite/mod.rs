@@ -12,6 +12,7 @@ mod prune;
 mod read;
 mod rows;
 mod runs;
+mod sandboxes;
 mod save;
 pub(crate) mod sql;
 mod writer;
@@ -245,7 +246,7 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "cache_size", -16_000)?;
     conn.busy_timeout(Duration::from_secs(5))?;
-    conn.set_prepared_statement_cache_capacity(160);
+    conn.set_prepared_statement_cache_capacity(256);
     Ok(())
 }
 

@@ -408,6 +408,168 @@ CREATE TABLE tenant_limits (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Locked by whoever places a sandbox or hands out a warm one, so that control planes never exceed a cap together.
+CREATE TABLE sandbox_gate (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1)
+) STRICT;
+INSERT INTO sandbox_gate VALUES (1);
+
+-- Sandboxes. `spec` is JSON; what is searched or summed has columns. A row without a worker waits for room and reserves
+-- nothing. `refused_by` is JSON.
+CREATE TABLE sandboxes (
+    id             TEXT PRIMARY KEY,
+    tenant         TEXT NOT NULL,
+    owner          TEXT,
+    state          TEXT NOT NULL CHECK
+        (state IN ('creating', 'running', 'idle', 'unhealthy', 'error', 'expired', 'destroyed')),
+    reason         TEXT,
+    provider       TEXT NOT NULL,
+    memory_mb      INTEGER NOT NULL CHECK (memory_mb >= 0),
+    vcpus          INTEGER NOT NULL CHECK (vcpus >= 0),
+    spec           TEXT NOT NULL,
+    worker_id      TEXT,
+    runtime_id     TEXT,
+    request_id     TEXT NOT NULL,
+    -- The template of a warm sandbox that nobody has claimed.
+    pool           TEXT,
+    created_at     INTEGER NOT NULL,
+    changed_at     INTEGER NOT NULL,
+    expires_at     INTEGER NOT NULL,
+    spawn_deadline INTEGER NOT NULL,
+    refused_by     TEXT,
+    CHECK (state NOT IN ('running', 'idle') OR (worker_id IS NOT NULL AND runtime_id IS NOT NULL)),
+    CHECK (state <> 'idle' OR pool IS NOT NULL)
+) STRICT;
+-- Rows that take room on a worker and count against caps. Statements repeat the condition, so that they use the index.
+CREATE INDEX sandboxes_placed ON sandboxes (worker_id, memory_mb, vcpus, id)
+    WHERE worker_id IS NOT NULL AND state IN ('creating', 'running', 'idle', 'unhealthy');
+CREATE INDEX sandboxes_counted ON sandboxes (tenant, owner, pool)
+    WHERE worker_id IS NOT NULL AND state IN ('creating', 'running', 'idle', 'unhealthy');
+-- No list reads destroyed rows.
+CREATE INDEX sandboxes_by_time ON sandboxes (created_at, id) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_by_tenant ON sandboxes (tenant, created_at, id) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_by_owner ON sandboxes (tenant, owner, created_at, id)
+    WHERE state <> 'destroyed' AND owner IS NOT NULL;
+CREATE INDEX sandboxes_by_worker ON sandboxes (worker_id, created_at, id)
+    WHERE state <> 'destroyed' AND worker_id IS NOT NULL;
+CREATE INDEX sandboxes_by_end ON sandboxes (state, expires_at) WHERE state <> 'destroyed';
+CREATE INDEX sandboxes_warm ON sandboxes (pool, created_at, id) WHERE pool IS NOT NULL AND state IN ('creating', 'idle');
+CREATE INDEX sandboxes_destroyed ON sandboxes (changed_at) WHERE state = 'destroyed';
+
+-- Workers that hold sandboxes, as of their last heartbeat. Lists and the capacity are JSON. `inventory` is everything the
+-- worker holds, `held` the ids of those sandboxes: placement reads only these.
+CREATE TABLE sandbox_workers (
+    worker_id      TEXT PRIMARY KEY,
+    hostname       TEXT NOT NULL,
+    status         TEXT NOT NULL,
+    providers      TEXT NOT NULL,
+    capabilities   TEXT NOT NULL,
+    capacity       TEXT NOT NULL,
+    boot_id        TEXT NOT NULL,
+    seq            INTEGER NOT NULL CHECK (seq >= 0),
+    inventory      TEXT NOT NULL,
+    held           TEXT NOT NULL,
+    desired_status TEXT CHECK (desired_status IN ('online', 'draining')),
+    drain_reason   TEXT,
+    last_heartbeat INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
+    barred         INTEGER NOT NULL DEFAULT 0 CHECK (barred IN (0, 1))
+) STRICT;
+
+-- Sandboxes that wait for room, in order of `seq` within a provider. The caps are those of the last try.
+CREATE TABLE spawn_queue (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    sandbox_id TEXT NOT NULL UNIQUE,
+    provider   TEXT NOT NULL,
+    deadline   INTEGER NOT NULL,
+    per_owner  INTEGER NOT NULL CHECK (per_owner >= 0),
+    per_tenant INTEGER NOT NULL CHECK (per_tenant >= 0)
+) STRICT;
+CREATE INDEX spawn_queue_by_provider ON spawn_queue (provider, seq);
+
+-- Idempotency keys of creates. `owner` is empty for callers without one.
+CREATE TABLE sandbox_keys (
+    tenant      TEXT NOT NULL,
+    owner       TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    fingerprint BLOB NOT NULL CHECK (length(fingerprint) = 32),
+    sandbox_id  TEXT NOT NULL,
+    created_at  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, owner, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sandbox_keys_by_age ON sandbox_keys (created_at);
+
+CREATE TABLE sandbox_templates (
+    tenant     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    version    INTEGER NOT NULL CHECK (version >= 1),
+    body       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE sandbox_quotas (
+    tenant              TEXT NOT NULL,
+    owner               TEXT NOT NULL,
+    max_sandboxes       INTEGER NOT NULL CHECK (max_sandboxes >= 0),
+    max_ttl_ms          INTEGER NOT NULL CHECK (max_ttl_ms >= 0),
+    max_exec_timeout_ms INTEGER NOT NULL CHECK (max_exec_timeout_ms >= 0),
+    created_at          INTEGER NOT NULL,
+    updated_at          INTEGER NOT NULL,
+    PRIMARY KEY (tenant, owner)
+) STRICT, WITHOUT ROWID;
+
+-- Rules about what may be spawned. One without a tenant applies to all.
+CREATE TABLE sandbox_policies (
+    id            TEXT PRIMARY KEY,
+    tenant        TEXT,
+    resource_type TEXT NOT NULL,
+    effect        TEXT NOT NULL,
+    pattern       TEXT NOT NULL,
+    priority      INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sandbox_policies_by_tenant ON sandbox_policies (tenant);
+
+-- Snapshots whose archives are stored whole.
+CREATE TABLE sandbox_snapshots (
+    id         TEXT PRIMARY KEY,
+    tenant     TEXT NOT NULL,
+    owner      TEXT,
+    name       TEXT NOT NULL,
+    sandbox_id TEXT NOT NULL,
+    image      TEXT NOT NULL,
+    provider   TEXT NOT NULL,
+    size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
+    sha256     TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX sandbox_snapshots_by_tenant ON sandbox_snapshots (tenant, created_at, id);
+CREATE INDEX sandbox_snapshots_by_sandbox ON sandbox_snapshots (sandbox_id, created_at, id);
+
+-- Archives of snapshots in pieces. Those of an upload that was given up are found by their first piece.
+CREATE TABLE snapshot_pieces (
+    snapshot_id TEXT NOT NULL,
+    piece       INTEGER NOT NULL CHECK (piece >= 0),
+    bytes       BLOB NOT NULL,
+    created_at  INTEGER NOT NULL,
+    PRIMARY KEY (snapshot_id, piece)
+) STRICT;
+CREATE INDEX snapshot_pieces_first ON snapshot_pieces (created_at) WHERE piece = 0;
+
+-- What happened to sandboxes and workers, for those who watch. Without a tenant it is for operators only.
+CREATE TABLE sandbox_events (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    kind       TEXT NOT NULL,
+    sandbox_id TEXT,
+    tenant     TEXT,
+    owner      TEXT,
+    data       TEXT
+) STRICT;
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 CREATE VIEW task_state AS
 SELECT b.seq, b.id, b.queue_id, b.operator, b.task_key,

@@ -1,3 +1,7 @@
+-- name: lease_lock
+SELECT resource_type, resource_id, holder_id, token, generation, acquired_at, renewed_at, expires_at, released_at
+FROM leases WHERE resource_type = $1 AND resource_id = $2 FOR UPDATE
+
 -- name: lease_release
 UPDATE leases SET released_at = store_now($5, $6)
 WHERE resource_type = $1 AND resource_id = $2 AND holder_id = $3 AND token = $4 AND released_at IS NULL

@@ -3,6 +3,8 @@
 //! Nothing here decides. A change is judged by `core/src/sandbox`, on the row as it stands, in the transaction that writes
 //! it. Leases of sandboxes are rows of `leases`, like those of [`LeaseStore`](crate::LeaseStore).
 
+pub(crate) mod plan;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,7 +21,8 @@ use crate::model::Page;
 /// A sandbox that is about to be created.
 #[derive(Debug, Clone)]
 pub struct NewSandbox {
-    /// Drawn by the caller. One that any lease row has, tombstones included, is refused as [`NotPlaced::IdTaken`].
+    /// Drawn by the caller. One that any lease row has, tombstones included, is refused as [`NotPlaced::IdTaken`]. With the
+    /// `request_id` of its row it is the same create, sent again.
     pub id: SandboxId,
     pub request_id: Arc<str>,
     pub tenant: Arc<str>,
@@ -58,7 +61,7 @@ pub enum Placed {
     On(Box<Sandbox>, Box<Worker>, ResourceLease),
     /// It waits for room: the row names no worker.
     Queued(Box<Sandbox>),
-    /// The idempotency key has made this one before. From [`SandboxStore::place_again`]: it does not wait any more.
+    /// The idempotency key, or the same create, has made this one before. From [`SandboxStore::place_again`]: it does not wait any more.
     Known(Box<Sandbox>),
 }
 
@@ -212,8 +215,63 @@ pub struct SandboxEvent {
 
 /// Bytes of a snapshot's archive are stored in pieces of this size; the last one may be smaller.
 pub const SNAPSHOT_PIECE: usize = 1 << 20;
+/// The largest spec that is stored, as JSON.
+pub const SPEC_BYTES: usize = 64 << 10;
+/// The most runtimes that an inventory names.
+pub const INVENTORY_ITEMS: usize = 10_000;
+/// The longest page of sandboxes, events or snapshots; a higher limit counts as this one.
+pub const SANDBOX_PAGE: usize = 10_000;
+/// How long an idempotency key is known.
+pub const KEY_KEPT_MS: DurationMs = 24 * 3_600_000;
+/// How long pieces without a snapshot are kept.
+pub const PIECES_KEPT_MS: DurationMs = 24 * 3_600_000;
+
+/// How a list is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// Destroyed rows too.
+    All,
+    Time,
+    Tenant,
+    Owner,
+    Worker,
+    End,
+}
+
+impl SandboxFilter {
+    /// Reads what [`Page::next`] of a list of sandboxes says, for `after`.
+    pub fn read_cursor(text: &str) -> Option<(Timestamp, SandboxId)> {
+        let (millis, id) = text.split_once('.')?;
+        Some((Timestamp::from_millis(millis.parse().ok()?), id.into()))
+    }
+
+    pub(crate) fn cursor(row: &Sandbox) -> String {
+        format!("{}.{}", row.created_at.as_millis(), row.id)
+    }
+
+    /// Which index finds the rows.
+    pub(crate) fn search(&self) -> Search {
+        match &self.reach {
+            _ if self.states.contains(&State::Destroyed) => Search::All,
+            _ if self.worker.is_some() => Search::Worker,
+            _ if self.expired_by.is_some() => Search::End,
+            Reach::Owner { .. } => Search::Owner,
+            Reach::Tenant(_) => Search::Tenant,
+            Reach::All => Search::Time,
+        }
+    }
+
+    /// Where the list begins: the row before the first one, and how many rows to read.
+    pub(crate) fn start(&self) -> (Timestamp, SandboxId, usize) {
+        let (at, id) = self.after.clone().unwrap_or_else(|| (Timestamp::MAX, "".into()));
+        (at, id, self.limit.min(SANDBOX_PAGE))
+    }
+}
 
 /// What a store keeps about sandboxes. Every method either happens whole or not at all, and rows carry the store's time.
+///
+/// Callers check lengths of names, ids and texts before. A spec larger than [`SPEC_BYTES`] and an inventory with more than
+/// [`INVENTORY_ITEMS`] entries are refused here too, as [`StoreError::Failed`].
 #[async_trait]
 pub trait SandboxStore: Send + Sync {
     /// Creates a row on a worker that `placement::place` chooses, and acquires its lease for that worker, in one
@@ -239,8 +297,9 @@ pub trait SandboxStore: Send + Sync {
     /// Where a sandbox could go now, and what counts against the caps of this owner: for decisions that change nothing.
     async fn fleet(&self, tenant: &str, owner: Option<&str>) -> Result<(Fleet, Timestamp), StoreError>;
 
-    /// Applies a change to a row, releases its lease if the change says so, and records events, in one transaction. `None`:
-    /// there is no such row.
+    /// Applies a change to a row, releases its lease if the change says so, and records events, in one transaction. A row
+    /// that waits for room leaves the queue with any change that is made. No caps are looked at: claims go through
+    /// [`Self::claim_warm`]. `None`: there is no such row.
     async fn change_sandbox(
         &self,
         id: &str,
@@ -263,13 +322,14 @@ pub trait SandboxStore: Send + Sync {
     /// A row, destroyed or not.
     async fn sandbox(&self, id: &str, reach: &Reach) -> Result<Option<Sandbox>, StoreError>;
 
-    /// Newest first.
+    /// Newest first. [`Page::next`] is read by [`SandboxFilter::read_cursor`].
     async fn sandboxes(&self, filter: &SandboxFilter) -> Result<Page<Sandbox>, StoreError>;
 
-    /// How many rows are in each state, by provider and worker.
+    /// How many rows are in each state but `destroyed`, by provider and worker.
     async fn count_sandboxes(&self) -> Result<Vec<(State, String, Option<WorkerId>, u64)>, StoreError>;
 
-    /// How many rows count against the caps.
+    /// How many rows count against the caps: those with a worker that are `creating`, `running`, `idle` or `unhealthy`. Warm
+    /// ones count in total only.
     async fn count_active(
         &self,
         tenant: &str,
@@ -279,7 +339,7 @@ pub trait SandboxStore: Send + Sync {
     /// Warm sandboxes by template: how many are idle, and how many are being created.
     async fn count_warm(&self) -> Result<Vec<(Arc<str>, u64, u64)>, StoreError>;
 
-    /// Removes rows that were destroyed before then. Their leases stay: with its row a resource would lose its generation.
+    /// Removes rows that were destroyed before then, and old idempotency keys. Their leases stay: with its row a resource would lose its generation.
     async fn prune_sandboxes(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError>;
 
     /// The lease of a sandbox, unless it was released.
@@ -314,7 +374,7 @@ pub trait SandboxStore: Send + Sync {
 
     // Settings.
 
-    /// `false`: there is one of this name.
+    /// `None`: there is one of this name.
     async fn create_template(&self, tenant: &str, name: &str, body: &str) -> Result<Option<TemplateRow>, StoreError>;
 
     /// Replaces the body and raises the version. `None`: there is none.
@@ -340,6 +400,7 @@ pub trait SandboxStore: Send + Sync {
     /// Those of a tenant and those of all tenants, by priority and then by age.
     async fn policies(&self, tenant: &str) -> Result<Vec<PolicyRow>, StoreError>;
 
+    /// One of this tenant, or without a tenant one that applies to all.
     async fn delete_policy(&self, tenant: Option<&str>, id: &str) -> Result<bool, StoreError>;
 
     // Snapshots.
@@ -347,7 +408,8 @@ pub trait SandboxStore: Send + Sync {
     /// Stores one piece of an archive; pieces of a snapshot that is never recorded are removed after a day.
     async fn put_snapshot_piece(&self, id: &str, index: u32, bytes: Vec<u8>) -> Result<(), StoreError>;
 
-    /// Records a snapshot whose pieces are stored. An id that is taken is an error.
+    /// Records a snapshot whose pieces are stored. An id that is taken is an error, and so is an archive whose pieces do
+    /// not add up to its size.
     async fn record_snapshot(&self, snapshot: &SnapshotRow) -> Result<SnapshotRow, StoreError>;
 
     async fn snapshot_piece(&self, id: &str, index: u32) -> Result<Option<Vec<u8>>, StoreError>;
@@ -375,7 +437,7 @@ pub trait SandboxStore: Send + Sync {
 
     async fn record_sandbox_events(&self, events: Vec<NewSandboxEvent>) -> Result<(), StoreError>;
 
-    /// Events behind `after`, oldest first, of one sandbox or of all.
+    /// Events after `after`, oldest first. An event becomes visible after all events with lower ids.
     async fn sandbox_events(&self, after: i64, limit: usize) -> Result<Vec<SandboxEvent>, StoreError>;
 
     /// The first and the last id; 0 and 0 without any.
