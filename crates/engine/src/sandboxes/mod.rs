@@ -119,12 +119,8 @@ impl fmt::Debug for Sandboxes {
 
 impl Engine {
     /// Starts to manage sandboxes on this engine. Called once: what happens by itself ends with the engine.
-    pub fn sandboxes_on(
-        &self,
-        rows: Arc<dyn SandboxStore>,
-        settings: SandboxSettings,
-        workers: Arc<dyn Workers>,
-    ) -> Sandboxes {
+    pub fn sandboxes(&self, settings: SandboxSettings, workers: Arc<dyn Workers>) -> Sandboxes {
+        let rows: Arc<dyn SandboxStore> = Arc::clone(&self.shared.store) as _;
         let inner = Manager {
             shared: Arc::clone(&self.shared),
             rows,
