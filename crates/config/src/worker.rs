@@ -14,6 +14,8 @@ pub struct Worker {
     pub control_plane_url: String,
     /// Host and port, for worker RPC.
     pub listen_addr: Option<String>,
+    /// Host and port, for metrics.
+    pub metrics_addr: Option<String>,
     pub advertise_url: Option<String>,
     pub preview_domain: Option<String>,
     pub heartbeat_interval: Duration,
@@ -59,7 +61,8 @@ pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigE
     Ok(Worker {
         id: settings.plain("worker.id"),
         control_plane_url: url,
-        listen_addr: listen_addr(settings)?,
+        listen_addr: host_and_port(settings, "worker.listen_addr", "127.0.0.1:7430")?,
+        metrics_addr: host_and_port(settings, "worker.metrics_addr", "127.0.0.1:7431")?,
         advertise_url: advertise_url(settings)?,
         preview_domain: settings.plain("worker.preview_domain"),
         heartbeat_interval,
@@ -78,12 +81,11 @@ pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigE
     })
 }
 
-fn listen_addr(settings: &Settings) -> Result<Option<String>, ConfigError> {
-    let key = "worker.listen_addr";
+fn host_and_port(settings: &Settings, key: &str, example: &str) -> Result<Option<String>, ConfigError> {
     let Some(text) = settings.plain(key) else { return Ok(None) };
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if !net::is_authority(&text) || !has_port {
-        return Err(settings.unfit(key, "an address and a port such as 127.0.0.1:7430", &text));
+        return Err(settings.unfit(key, &format!("an address and a port such as {example}"), &text));
     }
     Ok(Some(text))
 }

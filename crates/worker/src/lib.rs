@@ -8,6 +8,7 @@
 mod builtin;
 mod command;
 mod config;
+mod metrics;
 pub mod node;
 mod operators;
 pub mod rpc;
@@ -15,5 +16,6 @@ mod run;
 
 pub use command::{SandboxError, SandboxSettings, Sandboxes};
 pub use config::{TokenSource, WorkerConfig};
+pub use metrics::{Exporter, ExporterError};
 pub use operators::{OperatorError, Operators};
 pub use run::{RunError, run};

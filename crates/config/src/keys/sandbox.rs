@@ -4,6 +4,8 @@ use super::{Key, keys};
 pub const KEYS: &[Key] = keys! {
     "worker.listen_addr" Text, "", Restart,
         "Address and port for worker RPC, such as `127.0.0.1:7430`. If unset, the worker serves no RPC and holds no sandboxes for a control plane.";
+    "worker.metrics_addr" Text, "", Restart,
+        "Address and port where `tenure worker` serves its metrics at `/metrics`, without authentication, such as `127.0.0.1:7431`. If unset, they are not served.";
     "worker.advertise_url" Text, "", Restart,
         "Address where the control plane reaches this worker. Default: the listen address if its host is specific, else the host name with the same port.";
     "worker.preview_domain" Text, "", Restart,

@@ -55,6 +55,10 @@ fn values_of_the_wrong_kind_are_refused_with_their_place() {
         ("worker:\n  control_plane_url: localhost\n", "worker.control_plane_url must be an address"),
         ("worker:\n  control_plane_url: http://u:hunter2@h\n", "without a password"),
         ("worker:\n  listen_addr: localhost\n", "worker.listen_addr must be an address and a port"),
+        (
+            "worker:\n  metrics_addr: localhost\n",
+            "worker.metrics_addr must be an address and a port such as 127.0.0.1:7431",
+        ),
         ("worker:\n  listen_addr: host:70000\n", "worker.listen_addr must be an address and a port"),
         ("worker:\n  advertise_url: http://0.0.0.0:7430\n", "worker.advertise_url names an unspecified address"),
         ("worker:\n  advertise_url: http://[::]:7430\n", "worker.advertise_url names an unspecified address"),

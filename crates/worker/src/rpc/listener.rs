@@ -32,16 +32,36 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// What a connection reads or writes ahead.
 const BUFFER_BYTES: usize = 256 << 10;
+/// Metrics are read by one or two.
+const ASIDE_CONNECTIONS: usize = 16;
+const ASIDE_DRAIN: Duration = Duration::from_secs(1);
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, and calls may go on for the drain time.
 ///
 /// HTTP/1.1 only: a call has its connection to itself, so that a lost caller is seen at once.
 pub async fn run(listener: TcpListener, rpc: Rpc, shutdown: impl Future<Output = ()> + Send) -> io::Result<()> {
     let settings = &rpc.settings;
-    let connections = Arc::new(Semaphore::new(settings.max_connections));
-    let (drain_timeout, times) = (settings.drain_timeout, settings.times.clone());
-    let tls = rpc.tls.clone();
+    let (connections, drain_timeout) = (settings.max_connections, settings.drain_timeout);
+    let (times, tls) = (settings.times.clone(), rpc.tls.clone());
     let serving = Serving { router: router(Arc::new(rpc)), tls, times, stop: CancellationToken::new() };
+    serve(listener, serving, connections, drain_timeout, shutdown).await;
+    Ok(())
+}
+
+/// Serves routes beside worker RPC, without TLS and to few at a time.
+pub(crate) async fn run_aside(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()> + Send) {
+    let serving = Serving { router, tls: None, times: RpcTimes::default(), stop: CancellationToken::new() };
+    serve(listener, serving, ASIDE_CONNECTIONS, ASIDE_DRAIN, shutdown).await;
+}
+
+async fn serve(
+    listener: TcpListener,
+    serving: Serving,
+    connections: usize,
+    drain_timeout: Duration,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let connections = Arc::new(Semaphore::new(connections));
     let open = TaskTracker::new();
     tokio::pin!(shutdown);
     loop {
@@ -63,7 +83,6 @@ pub async fn run(listener: TcpListener, rpc: Rpc, shutdown: impl Future<Output =
     if tokio::time::timeout(drain_timeout, open.wait()).await.is_err() {
         tracing::warn!("some calls did not finish before the shutdown timeout");
     }
-    Ok(())
 }
 
 async fn accept(listener: &TcpListener, connections: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {

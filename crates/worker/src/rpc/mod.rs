@@ -29,5 +29,6 @@ mod stream;
 
 pub use credentials::Credentials;
 pub use listener::run;
+pub(crate) use listener::run_aside;
 pub use settings::{RpcSettings, RpcTimes};
 pub use state::{Rpc, StartError};

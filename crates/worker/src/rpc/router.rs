@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tenure_auth::worker::Scopes;
 use tenure_contract::duration;
-use tenure_contract::worker_rpc::{Code, Health, Method, STREAM_HEADER};
+use tenure_contract::worker_rpc::{Code, ERROR_HEADER, Health, Method, STREAM_HEADER};
 
 use super::answer::{Answer, api_error};
 use super::body::{self, ReadBody};
@@ -35,20 +35,60 @@ use crate::node;
 const INLINE_BODY_BYTES: usize = 256 << 10;
 
 pub(super) fn router(rpc: Arc<Rpc>) -> Router {
-    Router::new()
-        .route("/health", get(health).fallback(wrong_verb))
-        .route("/rpc", post(call).fallback(wrong_verb))
+    let raw = Router::new()
         .route("/rpc/files", get(files::read).put(files::write).fallback(wrong_verb))
         .route("/rpc/exec/ws", get(socket::exec).fallback(wrong_verb))
         .route("/rpc/snapshots/{snapshot_id}", get(snapshots::get).put(snapshots::put).fallback(wrong_verb))
         .route("/rpc/proxy/{runtime_id}/{port}", any(proxy::forward))
         .route("/rpc/proxy/{runtime_id}/{port}/", any(proxy::forward))
         .route("/rpc/proxy/{runtime_id}/{port}/{*path}", any(proxy::forward))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&rpc), counted));
+    Router::new()
+        .route("/health", get(health).fallback(wrong_verb))
+        .route("/rpc", post(call).fallback(wrong_verb))
+        .merge(raw)
         .fallback(unknown_path)
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(catch_panics))
         .layer(middleware::from_fn(with_request_id))
         .with_state(rpc)
+}
+
+/// Counts requests on routes without an envelope, as calls are counted. The time is that until the answer begins.
+async fn counted(State(rpc): State<Arc<Rpc>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = raw_method(request.uri().path(), request.method());
+    let response = next.run(request).await;
+    let refused = response.headers().get(ERROR_HEADER).and_then(|code| code.to_str().ok());
+    let outcome = match refused {
+        Some(code) => code.to_owned(),
+        // What a port answers is its own affair.
+        None if method != "proxy" && response.status().is_client_error() => "BAD_REQUEST".to_owned(),
+        None => "ok".to_owned(),
+    };
+    measure(&rpc, method, outcome, started);
+    response
+}
+
+/// What a request on such a route is called in metrics.
+fn raw_method(path: &str, verb: &axum::http::Method) -> &'static str {
+    let is_read = *verb == axum::http::Method::GET;
+    match path {
+        "/rpc/files" if is_read => "files.read",
+        "/rpc/files" => "files.write",
+        "/rpc/exec/ws" => "exec.ws",
+        path if path.starts_with("/rpc/snapshots/") && is_read => "snapshots.get",
+        path if path.starts_with("/rpc/snapshots/") => "snapshots.put",
+        _ => "proxy",
+    }
+}
+
+fn measure(rpc: &Rpc, method: &'static str, outcome: String, started: Instant) {
+    let worker = rpc.worker_id().to_owned();
+    metrics::counter!("tenure_rpc_requests_total", "worker" => worker.clone(), "method" => method, "code" => outcome)
+        .increment(1);
+    metrics::histogram!("tenure_rpc_duration_seconds", "worker" => worker, "method" => method)
+        .record(started.elapsed());
 }
 
 async fn health(State(rpc): State<Arc<Rpc>>) -> Json<Health> {
@@ -93,11 +133,7 @@ async fn call(State(rpc): State<Arc<Rpc>>, Extension(id): Extension<RequestId>, 
         Err(Short::Refused(answer)) => (answer.outcome, answer.into_response()),
     };
     let method = seen.method.map_or("unknown", Method::as_str);
-    let worker = rpc.worker_id().to_owned();
-    metrics::counter!("tenure_rpc_requests_total", "worker" => worker.clone(), "method" => method, "code" => outcome)
-        .increment(1);
-    metrics::histogram!("tenure_rpc_duration_seconds", "worker" => worker, "method" => method)
-        .record(started.elapsed());
+    measure(&rpc, method, outcome.to_owned(), started);
     let status = response.status().as_u16();
     if outcome == Code::Internal.as_str() {
         tracing::warn!(request.id = id.0, rpc.method = method, sandbox.id = seen.sandbox_id, status, "call failed");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tenure_auth::Secret;
-use tenure_worker::{Operators, TokenSource, WorkerConfig};
+use tenure_worker::{Exporter, Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::sandbox::Private;
@@ -220,6 +220,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     if args.until_eof {
         stop_at_end_of_input(stop.clone());
     }
+    serve_metrics(&config, stop.clone()).await?;
     if !holds_sandboxes {
         return pull(worker, token.as_ref(), &config.data, stop).await;
     }
@@ -250,6 +251,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let serving = async { end(ready.run(both.clone()).await) };
     let (pulled, served) = tokio::join!(pulling, serving);
     pulled.and(served)
+}
+
+/// Where the configuration asks for it.
+async fn serve_metrics(config: &Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let Some(address) = &config.worker.metrics_addr else { return Ok(()) };
+    let exporter = Exporter::bind(address).await?;
+    tracing::info!(address = %exporter.local_addr()?, "metrics are served");
+    tokio::spawn(exporter.run(stop.cancelled_owned()));
+    Ok(())
 }
 
 async fn pull(

@@ -1,9 +1,13 @@
 //! Each row of the check table, and that of two failures the earlier one answers.
 
+use std::time::Duration;
+
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tenure_auth::worker::{Audience, MintRequest, Scope, SigningKey};
 use tenure_auth::{WorkerAuth, WorkerKeys};
+use tenure_worker::Exporter;
+use tokio::net::TcpListener;
 
 use super::kit::*;
 
@@ -211,22 +215,54 @@ async fn the_request_id_of_the_header_is_echoed() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_by_method_and_outcome() {
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-    let handle = recorder.handle();
-    // This is the only test of the process that installs one.
-    metrics::set_global_recorder(recorder).unwrap();
+async fn calls_are_counted_by_method_and_outcome_and_can_be_read() {
+    // This is the only test of the process that records metrics.
+    let exporter = Exporter::bind("127.0.0.1:0").await.unwrap();
+    let metrics = format!("http://{}/metrics", exporter.local_addr().unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(exporter.run(async move { drop(stopped.await) }));
     let worker = Worker::start().await;
-    worker.spawn("sb-1").await;
+    let runtime = worker.spawn("sb-1").await;
     worker.call("worker.status", json!({"sandbox_id": "sb-none"})).await;
     worker.call("worker.dance", json!({})).await;
     worker.post("/rpc").body("[]").send().await.unwrap();
-    let text = handle.render();
-    for (method, code) in
-        [("worker.spawn", "ok"), ("worker.status", "not_found"), ("unknown", "invalid"), ("unknown", "BAD_REQUEST")]
-    {
+    // Routes without an envelope.
+    let file = worker.url("/rpc/files?sandbox_id=sb-1&provider=mock&path=/workspace/a");
+    worker.signed(worker.http.put(&file)).body("hello").send().await.unwrap().error_for_status().unwrap();
+    worker.signed(worker.http.get(&file)).send().await.unwrap().error_for_status().unwrap();
+    worker.signed(worker.http.get(file.replace("/workspace/a", "/workspace/none"))).send().await.unwrap();
+    worker.http.get(&file).send().await.unwrap();
+    worker.signed(worker.http.post(&file)).send().await.unwrap();
+    worker.signed(worker.http.get(worker.url("/rpc/exec/ws"))).send().await.unwrap();
+    worker.signed(worker.http.get(worker.url("/rpc/snapshots/snap-none"))).send().await.unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    worker.signed(worker.http.get(worker.url(&format!("/rpc/proxy/{runtime}/{port}/x")))).send().await.unwrap();
+
+    let response = worker.http.get(&metrics).send().await.unwrap().error_for_status().unwrap();
+    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = response.text().await.unwrap();
+    for (method, code) in [
+        ("worker.spawn", "ok"),
+        ("worker.status", "not_found"),
+        ("unknown", "invalid"),
+        ("unknown", "BAD_REQUEST"),
+        ("files.write", "ok"),
+        ("files.read", "ok"),
+        ("files.read", "not_found"),
+        ("files.read", "UNAUTHORIZED"),
+        ("files.write", "BAD_REQUEST"),
+        ("exec.ws", "BAD_REQUEST"),
+        ("snapshots.get", "not_found"),
+        ("proxy", "provider_unavailable"),
+    ] {
         let labels = format!(r#"tenure_rpc_requests_total{{worker="{WORKER}",method="{method}",code="{code}"}}"#);
         assert!(text.contains(&labels), "{labels}\n{text}");
     }
-    assert!(text.contains("tenure_rpc_duration_seconds"), "{text}");
+    let bucket = format!(r#"tenure_rpc_duration_seconds_bucket{{worker="{WORKER}",method="files.read",le="+Inf"}} 3"#);
+    assert!(text.contains(&bucket), "{bucket}\n{text}");
+    // Nothing else is served there, and it ends when it is told to.
+    assert_eq!(worker.http.get(metrics.replace("/metrics", "/rpc")).send().await.unwrap().status().as_u16(), 404);
+    drop(stop);
+    tokio::time::timeout(Duration::from_secs(10), served).await.unwrap().unwrap();
+    assert!(worker.http.get(&metrics).send().await.is_err());
 }
