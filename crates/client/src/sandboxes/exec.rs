@@ -1,6 +1,7 @@
 //! The output of a command as it is written.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,6 +15,8 @@ use crate::error::ClientError;
 
 /// A line has at most 512 KiB of the worker's, which JSON may blow up.
 const LINE_BYTES_MAX: usize = 8 << 20;
+/// The server sends a line at least every 15 s; a longer silence means that the connection is dead.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What a command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,10 +96,9 @@ impl ExecStream {
     }
 
     async fn fetch(&mut self) -> Result<(), ClientError> {
-        match self.response.chunk().await {
-            Ok(Some(bytes)) if self.lines.push(&bytes) => Ok(()),
-            Ok(Some(_)) => Err(ClientError::Truncated { operation: self.operation.clone() }),
-            Ok(None) | Err(_) => Err(ClientError::Truncated { operation: self.operation.clone() }),
+        match tokio::time::timeout(IDLE_MAX, self.response.chunk()).await {
+            Ok(Ok(Some(bytes))) if self.lines.push(&bytes) => Ok(()),
+            _ => Err(ClientError::Truncated { operation: self.operation.clone() }),
         }
     }
 

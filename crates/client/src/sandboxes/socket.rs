@@ -29,6 +29,8 @@ const PINGS_MAX: u32 = 3;
 /// Time for the server to begin, and for each message to be sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// What one message carries of the input.
+const INPUT_BYTES: usize = 256 << 10;
 
 type Sink = SplitSink<WebSocketStream<Upgraded>, Message>;
 
@@ -80,11 +82,14 @@ pub struct ExecInput {
 impl ExecInput {
     /// Writes to the standard input. Waits while the command does not read.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), ClientError> {
-        let message = match std::str::from_utf8(bytes) {
-            Ok(text) => SocketInput::Stdin { data: Some(text.to_owned()), data_b64: None },
-            Err(_) => SocketInput::Stdin { data: None, data_b64: Some(STANDARD.encode(bytes)) },
-        };
-        self.send(&message).await
+        for piece in bytes.chunks(INPUT_BYTES) {
+            let message = match std::str::from_utf8(piece) {
+                Ok(text) => SocketInput::Stdin { data: Some(text.to_owned()), data_b64: None },
+                Err(_) => SocketInput::Stdin { data: None, data_b64: Some(STANDARD.encode(piece)) },
+            };
+            self.send(&message).await?;
+        }
+        Ok(())
     }
 
     /// Ends the standard input.
