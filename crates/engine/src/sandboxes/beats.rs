@@ -118,7 +118,7 @@ impl Sandboxes {
     /// The worker has the runtime of a row that is being created.
     async fn complete(&self, row: &Sandbox, worker: &Worker, held: &Held) -> Result<(), SandboxError> {
         // A runtime that must be set up is the business of whoever drives it, or of whoever resumes it.
-        if self.is_driving(&row.id) || template::needs_setup(&row.spec) || held.runtime_id.is_empty() {
+        if template::needs_setup(&row.spec) || held.runtime_id.is_empty() {
             return Ok(());
         }
         let change = Change::Confirm { worker: Arc::clone(&worker.id), runtime_id: Arc::clone(&held.runtime_id) };

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::calls::runtime;
 use super::limits::Limits;
+use super::spawn::Driving;
 use super::templates::pool_key;
 use super::{Caller, ErrorClass, Overflow, SandboxError, Sandboxes, event, lock};
 use crate::random::random_bits;
@@ -89,12 +90,13 @@ impl Sandboxes {
         }
         let new = |id| self.new_sandbox(id, &prepared, caller, key.clone());
         let placed = self.place(new, prepared.limits.caps).await;
-        let placed = placed.inspect_err(|_| Self::measure("spawn", &prepared.spec.provider, false, Duration::ZERO))?;
+        let (placed, driving) =
+            placed.inspect_err(|_| Self::measure("spawn", &prepared.spec.provider, false, Duration::ZERO))?;
         let (row, is_repeat) = match placed {
             Placed::On(row, worker, lease) => {
                 self.created(&row).await;
                 let waiting = wait.then(|| self.wait_for(&row.id));
-                self.start_spawn((*row).clone(), *worker, lease);
+                self.start_spawn(driving, (*row).clone(), *worker, lease);
                 return self.await_outcome(*row, waiting, caller).await;
             }
             Placed::Queued(row) => {
@@ -104,6 +106,7 @@ impl Sandboxes {
             }
             Placed::Known(row) => (*row, true),
         };
+        drop(driving);
         let waiting = (wait && row.state == State::Creating).then(|| self.wait_for(&row.id));
         let created = self.await_outcome(row, waiting, caller).await?;
         Ok(Created { is_repeat, ..created })
@@ -114,17 +117,19 @@ impl Sandboxes {
         self.record(vec![event("sandbox.created", row, Some(data))]).await;
     }
 
-    /// Gives a new row a place, under an id that nobody has.
+    /// Gives a new row a place, under an id that nobody has. It counts as driven from before it stands, so that
+    /// reconciliation leaves it alone.
     pub(super) async fn place(
         &self,
         new: impl Fn(SandboxId) -> NewSandbox,
         caps: Caps,
-    ) -> Result<Placed, SandboxError> {
+    ) -> Result<(Placed, Driving), SandboxError> {
         let rules = self.rules().await?;
         for _ in 0..DRAWS {
-            let id = format!("sb-{:08x}", random_bits() as u32);
-            match self.rows().place_sandbox(new(id.into()), caps, &rules).await? {
-                Ok(placed) => return Ok(placed),
+            let id: SandboxId = format!("sb-{:08x}", random_bits() as u32).into();
+            let Some(driving) = self.begin_driving(&id) else { continue };
+            match self.rows().place_sandbox(new(id), caps, &rules).await? {
+                Ok(placed) => return Ok((placed, driving)),
                 Err(NotPlaced::IdTaken) => {}
                 Err(NotPlaced::NoPlace(why)) => return Err(self.no_place(why).await),
                 Err(NotPlaced::QueueFull(why)) => {
@@ -391,8 +396,7 @@ impl Sandboxes {
     }
 
     /// Drives a spawn until it has ended, apart from whoever asked for it.
-    pub(super) fn start_spawn(&self, row: Sandbox, worker: Worker, lease: ResourceLease) {
-        let Some(driving) = self.begin_driving(&row.id) else { return };
+    pub(super) fn start_spawn(&self, driving: Driving, row: Sandbox, worker: Worker, lease: ResourceLease) {
         let sandboxes = self.clone();
         self.inner.tasks.spawn(async move {
             let stopping = sandboxes.inner.shared.stopping.clone();

@@ -130,8 +130,8 @@ impl Sandboxes {
             (new.pool, new.ttl_ms, new.queue) = (Some(Arc::clone(pool)), ttl_ms, None);
             new
         };
-        if let Placed::On(row, worker, lease) = self.place(new, caps).await? {
-            self.start_spawn(*row, *worker, lease);
+        if let (Placed::On(row, worker, lease), driving) = self.place(new, caps).await? {
+            self.start_spawn(driving, *row, *worker, lease);
         }
         Ok(())
     }

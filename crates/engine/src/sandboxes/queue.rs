@@ -46,10 +46,11 @@ impl Sandboxes {
                 self.time_out(&row, &queued).await?;
                 continue;
             }
+            let Some(driving) = self.begin_driving(&row.id) else { continue };
             match self.place_again(&row).await? {
                 Ok(Placed::On(row, worker, lease)) => {
                     self.dequeued(&row, now.since(row.created_at)).await;
-                    self.start_spawn(*row, *worker, lease);
+                    self.start_spawn(driving, *row, *worker, lease);
                 }
                 Ok(Placed::Queued(_) | Placed::Known(_)) | Err(NotPlaced::Gone) => {}
                 Err(why) => tracing::trace!(sandbox.id = &*row.id, ?why, "no room yet"),

@@ -21,6 +21,8 @@ use crate::background::pause;
 use crate::duty::Duty;
 
 const RECONCILE_EVERY: Duration = Duration::from_secs(30);
+/// Also when something happens all the time.
+const AT_MOST_EVERY: Duration = Duration::from_millis(500);
 const REAP_EVERY: Duration = Duration::from_secs(1);
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 const STATUS_WITHIN: Duration = Duration::from_secs(30);
@@ -44,14 +46,18 @@ impl Sandboxes {
                 () = shared.duties.gained(Duty::Sandboxes) => {}
                 () = self.inner.doubtful.notified() => {}
             }
-            wait = RECONCILE_EVERY;
             if !shared.duties.is_mine(Duty::Sandboxes) {
-                wait = Duration::from_secs(1);
+                wait = AT_MOST_EVERY;
                 continue;
             }
+            wait = RECONCILE_EVERY;
             if let Err(error) = self.reconcile().await {
                 tracing::warn!("cannot reconcile sandboxes: {error}");
-                wait = Duration::from_secs(1);
+                wait = AT_MOST_EVERY;
+            }
+            // Workers that come and go must not make it turn all the time.
+            if !pause(shared, AT_MOST_EVERY).await {
+                return;
             }
         }
     }

@@ -15,10 +15,10 @@ use tenure_core::command::Reach;
 use tenure_core::sandbox::placement::Worker;
 use tenure_core::sandbox::{Change, Sandbox, SandboxId, State, reconcile, template};
 use tenure_core::time::Timestamp;
-use tenure_store::{NotPlaced, Placed, ResourceLease};
+use tenure_store::{NotPlaced, Placed, ResourceLease, worker_holder};
 
 use super::calls::runtime;
-use super::leases::token;
+use super::leases::{resource, token};
 use super::workers::{CallClass, CallError, CallTerms, RpcLease, SpawnOrder, Target};
 use super::{Caller, ErrorClass, SandboxError, Sandboxes, event, lock};
 
@@ -56,10 +56,6 @@ impl Sandboxes {
     pub(super) fn begin_driving(&self, id: &SandboxId) -> Option<Driving> {
         let is_new = lock(&self.inner.driving).insert(Arc::clone(id));
         is_new.then(|| Driving { sandboxes: self.clone(), id: Arc::clone(id) })
-    }
-
-    pub(super) fn is_driving(&self, id: &str) -> bool {
-        lock(&self.inner.driving).contains(id)
     }
 
     /// Drives a row that has a place until it runs or has failed.
@@ -235,18 +231,31 @@ impl Sandboxes {
     }
 
     /// Destroys a runtime that no row wants. What this does not reach is an orphan of its worker.
-    async fn discard(&self, row: &Sandbox, worker: &Worker, lease: &RpcLease) {
+    async fn discard(&self, row: &Sandbox, worker: &Worker, spawned: &RpcLease) {
         let Some(target) = self.target(worker) else { return };
-        // The worker may have renewed the lease since: the token of the spawn is stale then.
-        let current = self.rows().sandbox_lease(&row.id).await.ok().flatten();
-        let current = current.filter(|current| current.lease.holder == worker.id).map(|current| token(&current));
-        let terms = self.terms(Some(current.unwrap_or_else(|| lease.clone())), DESTROY_WITHIN);
+        // The worker may have renewed the lease since, and then knows the token of the spawn as stale. If the row is with
+        // another worker by now, that token is all there is.
+        let lease = self.lease_for(row, worker).await.unwrap_or_else(|_| spawned.clone());
+        let terms = self.terms(Some(lease), DESTROY_WITHIN);
         if let Err(error) = self.workers().destroy(&target, &terms, &runtime(row)).await {
             tracing::warn!(
                 sandbox.id = &*row.id,
                 worker.id = &*worker.id,
                 "a runtime was not discarded, and is left to the heartbeats: {error}"
             );
+        }
+        self.release_unless_wanted(row, worker).await;
+    }
+
+    /// A row that has ended must not keep a lease.
+    async fn release_unless_wanted(&self, row: &Sandbox, worker: &Worker) {
+        let now = self.rows().sandbox(&row.id, &Reach::All).await.ok().flatten();
+        let is_wanted = now.is_some_and(|row| row.state.counts() && row.worker.as_ref() == Some(&worker.id));
+        if !is_wanted {
+            let holder = worker_holder(&worker.id);
+            if let Err(error) = self.inner.shared.store.release_lease(&resource(&row.id), &holder).await {
+                tracing::debug!(sandbox.id = &*row.id, error = error.chain(), "a lease was not released");
+            }
         }
     }
 
