@@ -10,4 +10,5 @@ mod pruning;
 mod replicas;
 mod restart;
 mod run;
+mod sandboxes;
 mod watching;
