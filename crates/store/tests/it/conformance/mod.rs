@@ -23,4 +23,5 @@ mod plans;
 mod retention;
 mod retrying;
 mod runs;
+mod sandboxes;
 mod tenancy;
