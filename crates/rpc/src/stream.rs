@@ -133,6 +133,8 @@ impl Client {
             scanned: 0,
             waiting_since: None,
             idle,
+            times_out_at: wait
+                .and_then(|wait| started.checked_add(wait.saturating_sub(live.settings.times.exec_margin))),
             terminal,
             request_id: call.request_id.to_owned(),
             worker_id: target.worker_id.clone(),
@@ -173,6 +175,8 @@ struct Lines {
     /// Since when the next line is awaited.
     waiting_since: Option<Instant>,
     idle: Option<Duration>,
+    /// When the command has had its time.
+    times_out_at: Option<Instant>,
     terminal: bool,
     request_id: String,
     worker_id: String,
@@ -191,7 +195,12 @@ impl Lines {
                 return Err(Error::unknown("a line of the stream is for another request or from another worker"));
             }
             if let Some(error) = line.error.as_deref().filter(|error| !error.is_empty()) {
-                let code = Code::of(line.code.as_deref(), StatusCode::OK.as_u16());
+                // A worker of the contract alone cannot say that it was the timeout.
+                let timed_out = self.times_out_at.is_some_and(|at| at <= Instant::now());
+                let code = match line.code.as_deref() {
+                    None if timed_out => Code::Timeout,
+                    code => Code::of(code, StatusCode::OK.as_u16()),
+                };
                 return Err(Error::Failed { code, message: shown(error) });
             }
             if line.done {

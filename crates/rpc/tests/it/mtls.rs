@@ -142,8 +142,13 @@ async fn a_missing_or_foreign_client_certificate_is_refused_by_the_worker() {
         ..certs.settings()
     };
     for tls in [none, foreign] {
-        let error = call(&calling(&tls), &target).await.unwrap_err();
-        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        match call(&calling(&tls), &target).await {
+            // A worker that says why has not read the request. Its reason may be lost.
+            Err(Error::Unreachable { sent, message }) => {
+                assert_eq!(sent, !message.contains("fatal alert"), "{message}")
+            }
+            other => panic!("{other:?}"),
+        }
     }
     assert!(!worker.node.is_draining(), "no call was executed");
 }
@@ -169,23 +174,23 @@ async fn certificates_are_swapped_while_the_client_runs() {
     };
     let (old, new) = (worker(&certs.server(WORKER)).await, worker(&next.server(WORKER)).await);
     let client = calling(&settings);
-    call(&client, &old.target()).await.unwrap();
     refused_before_sending(call(&client, &new.target()).await, "not signed by a trusted CA");
+    call(&client, &old.target()).await.unwrap();
     assert!(!client.reload_tls().unwrap(), "nothing changed");
 
     names.iter().for_each(|name| replace(&next.file(name), &client_files.path().join(name)));
     assert!(client.reload_tls().unwrap());
-    call(&client, &new.target()).await.unwrap();
-    // The kept connection to it was opened under the old CA.
+    // The connection that was kept was opened under the old CA.
     refused_before_sending(call(&client, &old.target()).await, "not signed by a trusted CA");
+    call(&client, &new.target()).await.unwrap();
 
     std::fs::write(client_files.path().join("ca.crt"), "not a certificate").unwrap();
     assert!(client.reload_tls().is_err());
     call(&client, &new.target()).await.unwrap();
 
     client.replace_tls(Some(certs.settings().client().load().unwrap()));
-    call(&client, &old.target()).await.unwrap();
     refused_before_sending(call(&client, &new.target()).await, "not signed by a trusted CA");
+    call(&client, &old.target()).await.unwrap();
 }
 
 #[tokio::test]
