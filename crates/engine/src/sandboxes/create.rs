@@ -91,7 +91,7 @@ impl Sandboxes {
         let new = |id| self.new_sandbox(id, &prepared, caller, key.clone());
         let placed = self.place(new, prepared.limits.caps).await;
         let (placed, driving) =
-            placed.inspect_err(|_| Self::measure("spawn", &prepared.spec.provider, false, Duration::ZERO))?;
+            placed.inspect_err(|_| self.measure("spawn", &prepared.spec.provider, false, Duration::ZERO))?;
         let (row, is_repeat) = match placed {
             Placed::On(row, worker, lease) => {
                 self.created(&row).await;
@@ -390,7 +390,7 @@ impl Sandboxes {
                 }
             }
         };
-        Self::measure("spawn", &row.spec.provider, outcome.is_ok(), began.elapsed());
+        self.measure("spawn", &row.spec.provider, outcome.is_ok(), began.elapsed());
         self.audit(caller, "spawn", &row, outcome.as_ref().map(drop), None).await;
         Ok(Created { row: outcome?, is_repeat: false })
     }

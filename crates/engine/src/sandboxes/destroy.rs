@@ -46,7 +46,7 @@ impl Sandboxes {
             return Ok(Ended::Destroyed);
         }
         let ended = self.destroy_row(&row).await;
-        Self::measure("destroy", &row.spec.provider, ended.is_ok(), began.elapsed());
+        self.measure("destroy", &row.spec.provider, ended.is_ok(), began.elapsed());
         self.audit(caller, "destroy", &row, ended.as_ref().map(drop), None).await;
         ended
     }

@@ -63,7 +63,14 @@ impl Sandboxes {
             }
             Some(after) => after,
         };
+        metrics::gauge!("tenure_event_subscribers").increment(1.0);
         Ok(SandboxEvents { sandboxes: self.clone(), filter, after, ready })
+    }
+}
+
+impl Drop for SandboxEvents {
+    fn drop(&mut self) {
+        metrics::gauge!("tenure_event_subscribers").decrement(1.0);
     }
 }
 

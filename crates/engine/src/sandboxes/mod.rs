@@ -29,6 +29,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use tenure_core::WorkerId;
 use tenure_core::command::Reach;
 use tenure_core::sandbox::placement::{Rules, Worker};
 use tenure_core::sandbox::{Change, Refused, Sandbox, SandboxId, State};
@@ -57,6 +58,8 @@ pub use workers::{CallClass, CallError, CallTerms, RpcLease, RuntimeRef, Target,
 const MAX_SPAWNS: usize = 64;
 /// How many archives are on their way at once.
 const MAX_ARCHIVES: usize = 4;
+/// Of how many operations and providers the longest time is remembered.
+const MAX_MEASURED: usize = 256;
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -106,6 +109,9 @@ struct Manager {
     recorded: Notify,
     /// Sandboxes of a worker should be looked at.
     doubtful: Notify,
+    /// Workers that were stale at the last look.
+    stale: Mutex<HashSet<WorkerId>>,
+    longest: Mutex<HashMap<String, f64>>,
     tasks: TaskTracker,
 }
 
@@ -135,6 +141,8 @@ impl Engine {
             refill: Notify::new(),
             recorded: Notify::new(),
             doubtful: Notify::new(),
+            stale: Mutex::default(),
+            longest: Mutex::default(),
             tasks: self.tracker().clone(),
         };
         let sandboxes = Sandboxes { inner: Arc::new(inner) };
@@ -215,11 +223,11 @@ impl Sandboxes {
         change: &Change,
         events: Vec<NewSandboxEvent>,
     ) -> Result<Option<Result<Changed, Refused>>, SandboxError> {
-        let has_events = !events.is_empty();
+        let count = events.len() as u64;
         let changed = self.rows().change_sandbox(id, change, events).await?;
         if let Some(Ok(changed)) = &changed {
-            if has_events {
-                self.inner.recorded.notify_waiters();
+            if count > 0 {
+                self.recorded(count);
             }
             if changed.before.state.counts() && !changed.after.state.counts() {
                 self.inner.room.notify_one();
@@ -234,10 +242,22 @@ impl Sandboxes {
     }
 
     async fn record(&self, events: Vec<NewSandboxEvent>) {
+        let count = events.len() as u64;
         match self.rows().record_sandbox_events(events).await {
-            Ok(()) => self.inner.recorded.notify_waiters(),
+            Ok(()) => self.recorded(count),
             Err(error) => tracing::warn!(error = error.chain(), "cannot record events of sandboxes"),
         }
+    }
+
+    /// Events are stored: those who watch may read them.
+    fn recorded(&self, count: u64) {
+        metrics::counter!("tenure_events_total").increment(count);
+        self.inner.recorded.notify_waiters();
+    }
+
+    /// Tells watchers what happened to a sandbox outside of the manager: a command, a file.
+    pub async fn tell(&self, kind: &'static str, row: &Sandbox, data: serde_json::Value) {
+        self.record(vec![event(kind, row, Some(data))]).await;
     }
 
     /// Records an operation. One that cannot be recorded is logged: what it tells of has happened.
@@ -273,11 +293,26 @@ impl Sandboxes {
     }
 
     /// Counts an operation.
-    fn measure(operation: &'static str, provider: &str, is_ok: bool, took: Duration) {
+    fn measure(&self, operation: &'static str, provider: &str, is_ok: bool, took: Duration) {
         let name = if is_ok { "tenure_operation_success_total" } else { "tenure_operation_failure_total" };
         metrics::counter!(name, "operation" => operation, "provider" => provider.to_owned()).increment(1);
-        metrics::histogram!("tenure_operation_latency_milliseconds", "operation" => operation, "provider" => provider.to_owned())
-            .record(took.as_secs_f64() * 1_000.0);
+        let (millis, labels) =
+            (took.as_secs_f64() * 1_000.0, [("operation", operation.to_owned()), ("provider", provider.to_owned())]);
+        metrics::histogram!("tenure_operation_latency_milliseconds", &labels).record(millis);
+        let longest = self.longest(format!("{operation} {provider}"), millis);
+        metrics::gauge!("tenure_operation_latency_milliseconds_max", &labels).set(longest);
+    }
+
+    /// The longest time of what is measured under a name.
+    fn longest(&self, name: String, millis: f64) -> f64 {
+        let mut longest = lock(&self.inner.longest);
+        // Names of providers come from requests.
+        if longest.len() >= MAX_MEASURED && !longest.contains_key(&name) {
+            return millis;
+        }
+        let known = longest.entry(name).or_default();
+        *known = known.max(millis);
+        *known
     }
 
     fn is_stopping(&self) -> bool {

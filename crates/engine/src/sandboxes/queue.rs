@@ -80,6 +80,8 @@ impl Sandboxes {
     async fn dequeued(&self, row: &Sandbox, waited_ms: i64) {
         metrics::counter!("tenure_spawn_queue_dequeued_total").increment(1);
         metrics::histogram!("tenure_spawn_queue_wait_milliseconds").record(waited_ms as f64);
+        let longest = self.longest("spawn queue".to_owned(), waited_ms as f64);
+        metrics::gauge!("tenure_spawn_queue_wait_milliseconds_max").set(longest);
         let data = json!({"worker": row.worker, "waited_ms": waited_ms});
         self.record(vec![event("spawn.dequeued", row, Some(data))]).await;
     }

@@ -1,7 +1,7 @@
 //! What happens to sandboxes by itself: rows are compared with their workers, what is over ends, spawns that nobody drives
 //! go on. One control plane does it, the one that has the duty.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tenure_core::time::{DurationMs, Timestamp};
 use tenure_store::{ResourceType, SandboxFilter};
 
 use super::destroy::{AT_ONCE, Teardown};
-use super::{Caller, SandboxError, Sandboxes, event};
+use super::{Caller, SandboxError, Sandboxes, event, lock, system_event};
 use crate::background::pause;
 use crate::duty::Duty;
 
@@ -66,6 +66,7 @@ impl Sandboxes {
     async fn reconcile(&self) -> Result<(), SandboxError> {
         let workers: HashMap<WorkerId, Worker> =
             self.rows().sandbox_workers().await?.into_iter().map(|worker| (Arc::clone(&worker.id), worker)).collect();
+        self.note_stale(&workers).await?;
         let drivers = self.other_replicas().await?;
         let mut after: Option<(Timestamp, SandboxId)> = None;
         loop {
@@ -84,6 +85,20 @@ impl Sandboxes {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells once of a worker whose heartbeats do not come any more.
+    async fn note_stale(&self, workers: &HashMap<WorkerId, Worker>) -> Result<(), SandboxError> {
+        let (now, freshness_ms) = (self.now().await?, self.settings().freshness_ms);
+        let is_stale = |worker: &&Worker| worker.status != "offline" && worker.is_stale(freshness_ms, now);
+        let stale: HashSet<WorkerId> = workers.values().filter(is_stale).map(|worker| Arc::clone(&worker.id)).collect();
+        let known = std::mem::replace(&mut *lock(&self.inner.stale), stale.clone());
+        let new = stale.difference(&known).map(|worker| system_event("worker.stale", json!({"worker": worker})));
+        let new: Vec<_> = new.collect();
+        if !new.is_empty() {
+            self.record(new).await;
+        }
+        Ok(())
     }
 
     /// Names of other control planes that are alive.
@@ -174,8 +189,10 @@ impl Sandboxes {
         }
         let Some(row) = self.any_row(&row.id).await?.filter(|row| row.state.counts()) else { return Ok(()) };
         let lease = self.acquire_again(&row, worker, now).await?;
-        if let Err(error) = self.push_lease(&row, target, lease).await {
-            tracing::debug!(sandbox.id = &*row.id, "a lease could not be pushed: {error}");
+        match self.push_lease(&row, target, lease).await {
+            // It thaws now: the next look finds it.
+            Ok(()) => self.inner.doubtful.notify_one(),
+            Err(error) => tracing::debug!(sandbox.id = &*row.id, "a lease could not be pushed: {error}"),
         }
         Ok(())
     }

@@ -46,6 +46,8 @@ async fn a_sandbox_is_doubted_while_its_worker_is_away_and_recovers() {
         OperationAuditFilter { action: Some("reconcile".to_owned()), limit: 10, ..OperationAuditFilter::default() };
     let audit = plane.engine.identity().operation_audit(&filter).await.unwrap().items;
     assert!(audit.iter().any(|row| row.entry.detail.as_deref() == Some("marked_unhealthy: worker_stale")));
+    let stale = plane.events().await.into_iter().filter(|kind| kind == "worker.stale").count();
+    assert_eq!(stale, 1, "told once");
     plane.stop().await;
 }
 
