@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Config {
     pub transport: TransportSettings,
     pub worker: Worker,
     pub defaults: Defaults,
+    /// Secrets that templates of sandboxes can name: `NAME`, or `TENANT/NAME`.
+    pub template_secrets: BTreeMap<String, Secret>,
     pub leases: Leases,
     pub scheduler: Scheduler,
     pub providers: ProviderSettings,
@@ -186,6 +189,7 @@ impl Config {
             transport: transport::transport(&settings)?,
             worker: worker::worker(&settings, &sources.data)?,
             defaults: defaults::defaults(&settings)?,
+            template_secrets: push::named_secrets(&settings, "templates.secrets", "templates.secret_files")?,
             leases: defaults::leases(&settings)?,
             scheduler: defaults::scheduler(&settings)?,
             providers: sandboxes::providers(&settings)?,

@@ -60,22 +60,33 @@ fn base_url(settings: &Settings) -> Result<Option<String>, ConfigError> {
 }
 
 fn secrets(settings: &Settings) -> Result<BTreeMap<String, Secret>, ConfigError> {
-    let mut secrets = settings.secret_map("push.secrets")?;
-    check_names(settings, "push.secrets", secrets.keys())?;
-    let files = settings.path_map("push.secret_files")?;
-    check_names(settings, "push.secret_files", files.keys())?;
-    if let Some(name) = files.keys().find(|name| secrets.contains_key(*name)) {
-        return Err(settings.wrong("push.secret_files", format!("has `{name}`, which push.secrets has too: keep one")));
-    }
-    let read = settings.contents_of("push.secret_files").into_iter().flatten();
-    secrets.extend(read.map(|(name, secret)| (name.clone(), secret.clone())));
+    let secrets = named_secrets(settings, "push.secrets", "push.secret_files")?;
     // It is the value of a header.
     if let Some((name, _)) =
         secrets.iter().find(|(_, secret)| !secret.reveal().bytes().all(|b| (0x20..0x7f).contains(&b)))
     {
-        let key = if files.contains_key(name) { "push.secret_files" } else { "push.secrets" };
+        let in_file = settings.contents_of("push.secret_files").is_some_and(|files| files.contains_key(name));
+        let key = if in_file { "push.secret_files" } else { "push.secrets" };
         return Err(settings.wrong(key, format!("has a secret for `{name}` that is not one line of ASCII")));
     }
+    Ok(secrets)
+}
+
+/// Secrets by name, `NAME` or `TENANT/NAME`, from two maps: of the secrets themselves, and of files that hold one each.
+pub(crate) fn named_secrets(
+    settings: &Settings,
+    key: &str,
+    file_key: &str,
+) -> Result<BTreeMap<String, Secret>, ConfigError> {
+    let mut secrets = settings.secret_map(key)?;
+    check_names(settings, key, secrets.keys())?;
+    let files = settings.path_map(file_key)?;
+    check_names(settings, file_key, files.keys())?;
+    if let Some(name) = files.keys().find(|name| secrets.contains_key(*name)) {
+        return Err(settings.wrong(file_key, format!("has `{name}`, which {key} has too: keep one")));
+    }
+    let read = settings.contents_of(file_key).into_iter().flatten();
+    secrets.extend(read.map(|(name, secret)| (name.clone(), secret.clone())));
     Ok(secrets)
 }
 

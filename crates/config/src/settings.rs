@@ -15,8 +15,8 @@ use super::keys::{self, Key, Kind};
 
 /// The one file without a value of the same name that is read at once.
 const PRIVATE_KEY: &str = "auth.worker_private_key_file";
-/// The map of files that each hold a secret.
-const SECRET_FILES: &str = "push.secret_files";
+/// The maps of files that each hold a secret.
+const SECRET_FILES: [&str; 2] = ["push.secret_files", "templates.secret_files"];
 
 /// A value as it was given.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,7 +119,9 @@ impl Settings {
             }
             self.open(file.path)?;
         }
-        self.open_map(SECRET_FILES)?;
+        for key in SECRET_FILES {
+            self.open_map(key)?;
+        }
         self.open(PRIVATE_KEY)
     }
 

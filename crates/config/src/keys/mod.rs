@@ -169,6 +169,7 @@ fn meaning(section: &str) -> &'static str {
         "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",
         "worker" => "Settings of worker processes, and TLS for worker RPC.",
         "defaults" => "Defaults and limits of sandboxes. 0 in a limit means no limit.",
+        "templates" => "Templates of sandboxes.",
         "leases" => "Leases of workers on sandboxes.",
         "scheduler" => "The choice of a worker for a sandbox.",
         "metrics" => "Metrics.",

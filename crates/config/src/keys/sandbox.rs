@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, Duration, Integer, Number, Size, Text, TextMap, Texts};
+use super::Kind::{Bool, Choice, Duration, FileMap, Integer, Number, SecretMap, Size, Text, TextMap, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -60,6 +60,11 @@ pub const KEYS: &[Key] = keys! {
         "Time limit of a command in a sandbox that names none. 0 means the maximum.";
     "defaults.max_exec_timeout" Duration, "10m", Restart,
         "Longest time limit of a command in a sandbox.";
+
+    "templates.secrets" SecretMap, "", Restart,
+        "Secrets that templates of sandboxes can name, by name. A name such as `acme/token` is for templates of the tenant `acme`, which call it `token`; a plain name is for those of `default`.";
+    "templates.secret_files" FileMap, "", Restart,
+        "The same, with each secret in a file.";
 
     "leases.ttl" Duration, "60s", Restart,
         "How long a worker holds a sandbox without renewing its lease, 15s or more. Workers renew after a third of it.";

@@ -83,6 +83,28 @@ fn sandboxes_are_set_in_the_file_and_by_variables() {
 }
 
 #[test]
+fn templates_have_secrets_by_tenant() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "hunter2\nsecond line\n").unwrap();
+    let path = folder.path().join("token").display().to_string();
+    let text = format!("templates: {{secrets: {{token: inline}}, secret_files: {{acme/token: {path}}}}}\n");
+    let config = from_file(&text).unwrap();
+    assert!(config.template_secrets["token"].matches("inline"));
+    assert!(config.template_secrets["acme/token"].matches("hunter2\nsecond line"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(config.watched().iter().any(|watched| watched.display().to_string() == path));
+    for (text, word) in [
+        ("templates: {secrets: {a/b/c: hunter2}}", "TENANT/NAME"),
+        ("templates: {secrets: {token: ''}}", "empty"),
+        ("templates: {secret_files: {token: /nowhere/at/all}}", "cannot be read"),
+        (&text.replace("acme/token", "token"), "templates.secret_files has `token`, which templates.secrets has too"),
+    ] {
+        let message = from_file(text).unwrap_err();
+        assert!(message.contains(word) && !message.contains("hunter2"), "{text}: {message}");
+    }
+}
+
+#[test]
 fn a_client_ca_asks_for_certificates_unless_told_otherwise() {
     let auth = |more: &str| {
         let text = format!("server:\n  tls: {{cert_file: c.pem, key_file: /k.pem{more}}}\n");

@@ -195,7 +195,7 @@ impl Sandboxes {
         let resolved = template::resolve(&request, body, &settings.defaults)
             .map_err(|error| SandboxError::bad_request("invalid", error.to_string()))?;
         self.check_hosts(&resolved.spec.allowed_hosts).await?;
-        self.env_of(&resolved.spec)?;
+        self.env_of(&caller.tenant, &resolved.spec)?;
         let policies = self.policies_of(&caller.tenant).await?;
         policy::judge(&policies, &resolved.spec)
             .map_err(|denied| SandboxError::new(ErrorClass::Forbidden, "policy_denied", denied.to_string()))?;

@@ -38,7 +38,7 @@ pub struct SandboxSettings {
     /// Memory, vcpus and count.
     pub weights: (f64, f64, f64),
     pub spawn_timeout_ms: DurationMs,
-    /// Values of secrets that templates name.
+    /// Values of secrets that templates name: `NAME` for the tenant `default`, `TENANT/NAME` for others.
     pub secrets: BTreeMap<String, String>,
     /// How many bytes of snapshots a tenant may have.
     pub max_snapshot_bytes: u64,
@@ -82,6 +82,18 @@ impl fmt::Debug for SandboxSettings {
 }
 
 impl SandboxSettings {
+    /// The value of a secret that a template of this tenant names. A name never leads to a secret of another tenant.
+    pub(super) fn secret_of(&self, tenant: &str, name: &str) -> Option<&str> {
+        if name.contains('/') {
+            return None;
+        }
+        let found = match tenant {
+            "default" => self.secrets.get(name),
+            _ => self.secrets.get(&format!("{tenant}/{name}")),
+        };
+        found.map(String::as_str)
+    }
+
     pub(super) fn rules(&self) -> Rules {
         let (memory, vcpus, count) = self.weights;
         Rules { freshness_ms: self.freshness_ms, memory, vcpus, count, callable: None }
@@ -92,6 +104,25 @@ impl SandboxSettings {
             total: self.max_sandboxes,
             per_owner: self.max_sandboxes_per_owner,
             per_tenant: self.max_sandboxes_per_tenant,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_names_its_own_secrets_only() {
+        let secrets = [("token", "of default"), ("acme/token", "of acme")];
+        let secrets = secrets.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let settings = SandboxSettings { secrets, ..SandboxSettings::default() };
+        assert_eq!(settings.secret_of("default", "token"), Some("of default"));
+        assert_eq!(settings.secret_of("acme", "token"), Some("of acme"));
+        for (tenant, name) in
+            [("default", "acme/token"), ("other", "token"), ("acme", "acme/token"), ("acme", "../token")]
+        {
+            assert_eq!(settings.secret_of(tenant, name), None, "{tenant} {name}");
         }
     }
 }

@@ -26,17 +26,17 @@ impl Sandboxes {
         Some(self.settings().max_exec_timeout_ms).filter(|max| *max > 0).unwrap_or(SETUP_TIME_MS)
     }
 
-    /// Variables of a spec, with its secrets that are variables.
-    pub(super) fn env_of(&self, spec: &Spec) -> Result<BTreeMap<String, String>, SandboxError> {
+    /// Variables of a tenant's spec, with its secrets that are variables.
+    pub(super) fn env_of(&self, tenant: &str, spec: &Spec) -> Result<BTreeMap<String, String>, SandboxError> {
         let settings = self.settings();
         let mut env = spec.env.clone();
         for secret in &spec.secrets {
-            let value = settings.secrets.get(&secret.name).ok_or_else(|| {
+            let value = settings.secret_of(tenant, &secret.name).ok_or_else(|| {
                 let message = format!("secret '{}' is not configured on the control plane", secret.name);
                 SandboxError::bad_request("unknown_secret", message)
             })?;
             if !template::is_file(secret) {
-                env.insert(secret.inject_at.clone(), value.clone());
+                env.insert(secret.inject_at.clone(), value.to_owned());
             }
         }
         Ok(env)
@@ -48,7 +48,7 @@ impl Sandboxes {
         let target = self.target(worker).ok_or_else(|| SandboxError::unavailable("worker_unreachable", message))?;
         let settings = self.settings();
         for secret in row.spec.secrets.iter().filter(|secret| template::is_file(secret)) {
-            let content = settings.secrets.get(&secret.name).cloned().unwrap_or_default().into_bytes();
+            let content = settings.secret_of(&row.tenant, &secret.name).unwrap_or_default().as_bytes().to_vec();
             let file = NewFile { path: secret.inject_at.clone(), mode: SECRET_MODE, content };
             let terms = self.terms(None, FILE_WITHIN);
             self.workers().write_file(&target, &terms, &runtime(row), &file).await?;

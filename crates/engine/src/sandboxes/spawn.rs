@@ -135,7 +135,7 @@ impl Sandboxes {
             // Not what is left: a repeated call must be the same to the byte.
             ttl_ms: row.expires_at.since(row.created_at),
             spec: Arc::clone(&row.spec),
-            env: self.env_of(&row.spec)?,
+            env: self.env_of(&row.tenant, &row.spec)?,
         };
         let within = Duration::from_millis(u64::try_from(self.settings().spawn_timeout_ms).unwrap_or(0));
         let (began, mut wait) = (Instant::now(), FIRST_WAIT);
