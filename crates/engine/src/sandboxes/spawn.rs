@@ -168,6 +168,10 @@ impl Sandboxes {
                 }
                 CallError::Refused { class: CallClass::Timeout, .. } => maybe_executed = true,
                 CallError::Unreachable { maybe_executed: maybe, .. } => maybe_executed |= maybe,
+                // An earlier call may have been executed: only a worker that would repeat its answer says that it was not.
+                CallError::Refused { .. } if maybe_executed && !target.can("rpc_replay") => {
+                    return Ok(Attempt::Unknown(error.into()));
+                }
                 CallError::Refused { .. } => return refused(error.into()),
             }
             if !maybe_executed {
