@@ -89,6 +89,20 @@ async fn a_lost_answer_is_repeated_with_the_same_id_and_makes_one_runtime(home: 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_after_a_lost_answer_counts_only_from_a_worker_that_repeats_its_answers() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &["w1", "w2"], settings()).await;
+    plane.farm.with("w1", |node| node.capabilities.retain(|word| word != "rpc_replay"));
+    plane.farm.beat("w1").await;
+    plane.farm.fail("w1", Call::Spawn, [Fault::LoseAnswer, Fault::Refuse(CallClass::Draining)]);
+    plane.create().await.unwrap_err();
+    assert_eq!(plane.farm.made(), 1, "w1 may have the runtime, so w2 must not get another");
+    let row = plane.rows().await.remove(0);
+    assert_eq!((row.state, row.reason.as_deref()), (State::Error, Some("spawn_timeout")));
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome_that_stays_unknown_fails_the_row_and_the_runtime_is_reaped() {
     let home = Home::sqlite();
     let mut settings = settings();
