@@ -37,7 +37,7 @@ pub struct Flags {
 }
 
 /// A configuration that was read and makes sense in itself.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The file it was read from.
     pub file: Option<PathBuf>,

@@ -52,7 +52,7 @@ impl fmt::Debug for Given {
 }
 
 /// All keys that were set; of two that set the same key the later source wins.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Settings {
     given: BTreeMap<&'static str, Given>,
     /// What the files hold that stand for a value, by the key of the file.

@@ -70,13 +70,33 @@ mod page {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Health {
-    /// `ok` or `unavailable`.
-    #[cfg_attr(feature = "openapi", schema(pattern = "^(ok|unavailable)$"))]
+    /// Of `/health` `ok`, of `/live` `alive`, of `/ready` `ready`; otherwise what is wrong.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(ok|alive|ready|not_ready|unavailable)$"))]
     pub status: String,
     pub version: String,
+    /// Such as `2h30m15s`.
+    #[serde(default)]
+    pub uptime: String,
     /// `sqlite` or `postgres`.
     #[cfg_attr(feature = "openapi", schema(pattern = "^(sqlite|postgres)$"))]
     pub store: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Of `/ready` on a server with sandboxes: the providers of its workers, and how many work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub providers: Option<Vec<ProviderState>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_providers: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_providers: Option<u64>,
+}
+
+/// Whether a provider works, for everybody to see.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProviderState {
+    pub name: String,
+    pub healthy: bool,
+    #[serde(default)]
+    pub default: bool,
 }
