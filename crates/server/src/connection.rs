@@ -1,8 +1,8 @@
 //! One connection: plain or TLS, HTTP/1.1 or HTTP/2, timed at every stage.
 
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::response::Response;
@@ -10,14 +10,17 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tenure_tls::LiveServer;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::access::address::Peer;
+use crate::front::Front;
 use crate::limits;
+use crate::stall::Stalling;
 
 /// What every connection needs.
 #[derive(Clone)]
@@ -25,27 +28,39 @@ pub struct Serving {
     pub router: Router,
     pub tls: Option<Arc<LiveServer>>,
     pub graceful: Arc<Draining>,
+    pub front: Arc<Front>,
 }
 
-/// Connections that are open, and whether they should come to an end.
-pub struct Draining(Mutex<Option<GracefulShutdown>>);
-
-impl Default for Draining {
-    fn default() -> Self {
-        Self(Mutex::new(Some(GracefulShutdown::new())))
-    }
+/// Connections that are open, and whether they should come to an end. Not the one of `hyper-util`: it knows no connections
+/// that can be upgraded.
+#[derive(Default)]
+pub struct Draining {
+    stop: CancellationToken,
+    open: TaskTracker,
 }
 
 impl Draining {
-    /// `None` once the server stops: a connection that comes so late is not served.
-    fn watcher(&self) -> Option<Watcher> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(GracefulShutdown::watcher)
+    /// Serves a connection to its end. Once the server stops, `finish` ends it after its current request; one that comes
+    /// so late is not served.
+    async fn watch<C: Future>(&self, connection: C, finish: impl FnOnce(Pin<&mut C>)) {
+        if self.stop.is_cancelled() {
+            return;
+        }
+        let _open = self.open.token();
+        let mut connection = pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = self.stop.cancelled() => {}
+        }
+        finish(connection.as_mut());
+        connection.await;
     }
 }
 
 impl Serving {
     /// Serves a connection to its end. One that breaks is the client's affair.
     pub async fn connection(self, stream: TcpStream, peer: SocketAddr) {
+        let stream = Stalling::new(stream, limits::WRITE_STALL);
         let Some(tls) = &self.tls else {
             return self.http1(TokioIo::new(stream), peer).await;
         };
@@ -65,9 +80,9 @@ impl Serving {
     async fn http1<I: Read + Write + Unpin + Send + 'static>(self, stream: I, peer: SocketAddr) {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD_TIMEOUT).max_headers(100).half_close(false);
-        if let Some(watcher) = self.graceful.watcher() {
-            let _ = watcher.watch(http.serve_connection(stream, self.service(peer))).await;
-        }
+        // Commands and ports of sandboxes are also reached over WebSockets.
+        let connection = http.serve_connection(stream, self.service(peer)).with_upgrades();
+        self.graceful.watch(connection, |connection| connection.graceful_shutdown()).await;
     }
 
     async fn http2<I: Read + Write + Unpin + Send + 'static>(self, stream: I, peer: SocketAddr) {
@@ -77,21 +92,20 @@ impl Serving {
             .keep_alive_timeout(limits::PING_TIMEOUT)
             .max_concurrent_streams(limits::HTTP2_STREAMS)
             .max_header_list_size(limits::HTTP2_HEAD_BYTES);
-        if let Some(watcher) = self.graceful.watcher() {
-            let _ = watcher.watch(http.serve_connection(stream, self.service(peer))).await;
-        }
+        let connection = http.serve_connection(stream, self.service(peer));
+        self.graceful.watch(connection, |connection| connection.graceful_shutdown()).await;
     }
 
     fn service(&self, peer: SocketAddr) -> WithPeer {
-        WithPeer { router: TowerToHyperService::new(self.router.clone()), peer: Peer(peer) }
+        let router = TowerToHyperService::new(self.router.clone());
+        WithPeer { router, peer: Peer(peer), front: Arc::clone(&self.front) }
     }
 
     /// Lets open requests finish and closes what is idle.
     pub async fn drain(&self) {
-        let graceful = self.graceful.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(graceful) = graceful {
-            graceful.shutdown().await;
-        }
+        self.graceful.stop.cancel();
+        self.graceful.open.close();
+        self.graceful.open.wait().await;
     }
 }
 
@@ -99,6 +113,7 @@ impl Serving {
 struct WithPeer {
     router: TowerToHyperService<Router>,
     peer: Peer,
+    front: Arc<Front>,
 }
 
 impl Service<hyper::Request<Incoming>> for WithPeer {
@@ -108,6 +123,11 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
 
     fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
+        let headers = std::mem::take(request.headers_mut());
+        if let Some(by_host) = self.front.receive(request.uri_mut(), &headers) {
+            request.extensions_mut().insert(by_host);
+        }
+        *request.headers_mut() = headers;
         Box::pin(self.router.call(request))
     }
 }

@@ -32,7 +32,54 @@ pub enum Fault {
     Unavailable(Unavailable),
     /// This server lacks a setting that the request needs.
     NotConfigured(Setting),
+    /// The rules of sandboxes refuse it, or the worker of the sandbox does.
+    Sandbox(Box<SandboxFault>),
     Internal,
+}
+
+/// Why there is no answer about a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxFault {
+    pub kind: SandboxFaultKind,
+    pub message: String,
+    /// A word for programs.
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxFaultKind {
+    NotFound,
+    Invalid,
+    Denied,
+    Conflict,
+    /// The command took longer than it may.
+    Timeout,
+    /// A limit of the caller, or of all sandboxes.
+    Limit,
+    TooLarge,
+    Unavailable,
+    /// Nothing answers at the port of the sandbox.
+    NoAnswer,
+    /// This server does not have it.
+    Unsupported,
+    /// A range that the file does not have.
+    Range,
+    Internal,
+}
+
+impl SandboxFault {
+    pub fn fault(kind: SandboxFaultKind, message: impl Into<String>) -> Fault {
+        Fault::Sandbox(Box::new(Self { kind, message: cut(message.into()), reason: None }))
+    }
+
+    pub fn with_reason(kind: SandboxFaultKind, message: impl Into<String>, reason: impl Into<String>) -> Fault {
+        Fault::Sandbox(Box::new(Self { kind, message: cut(message.into()), reason: Some(reason.into()) }))
+    }
+}
+
+/// A message may quote what a worker or a caller sent.
+fn cut(message: String) -> String {
+    if message.len() > QUOTE_BYTES { format!("{}…", limits::cut(&message, QUOTE_BYTES)) } else { message }
 }
 
 /// The request itself is wrong.
@@ -102,6 +149,8 @@ pub enum Forbidden {
     Tenant,
     #[error("this API key belongs to another owner")]
     Owner,
+    #[error("pages of this origin may not call: see server.cors_allowed_origins")]
+    Origin,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

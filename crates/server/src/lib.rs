@@ -1,4 +1,4 @@
-//! The HTTP face of Tenure: worker contracts, user API, events, metrics.
+//! The HTTP face of Tenure: worker contracts, user API, sandboxes, events, metrics.
 //!
 //! [`run`] serves a bound listener until it is told to stop, then drains: long polls end, accepted commands finish.
 
@@ -8,6 +8,7 @@ mod audit;
 mod connection;
 mod contracts;
 mod error;
+mod front;
 mod http;
 mod identity;
 mod limits;
@@ -16,6 +17,8 @@ pub mod openapi;
 mod push;
 mod request;
 mod run_plan;
+mod sandboxes;
+mod stall;
 mod state;
 mod tenants;
 mod transports;
@@ -27,5 +30,6 @@ pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};
 pub use live::Live;
 pub use push::{PushTargets, PushTest, PushTestReport, Verdict as PushVerdict};
+pub use sandboxes::{Preview, SandboxConfig};
 pub use state::ServerConfig;
 pub use transports::Transports;

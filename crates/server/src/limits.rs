@@ -24,3 +24,10 @@ pub const PING_EVERY: Duration = Duration::from_secs(20);
 pub const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HTTP2_STREAMS: u32 = 256;
 pub const HTTP2_HEAD_BYTES: u32 = 64 * 1024;
+/// A client that takes nothing for this long is gone.
+pub const WRITE_STALL: Duration = Duration::from_secs(60);
+/// Bodies and answers of sandboxes that are whole in memory, all together.
+pub const SANDBOX_MEMORY_BYTES: usize = 512 << 20;
+/// Streams, transfers and sockets of sandboxes at a time: of a tenant, and all together.
+pub const SANDBOX_STREAMS_OF_TENANT: usize = 512;
+pub const SANDBOX_STREAMS: usize = 4096;

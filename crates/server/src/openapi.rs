@@ -8,8 +8,9 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{dead_letters, events, health, metrics, queues, runs, tasks, whoami};
-use crate::contracts::callback;
 use crate::contracts::pull::{self, exchange};
+use crate::contracts::sandboxes::paths as sandboxes;
+use crate::contracts::{Contract, callback, worker_plane};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,6 +27,13 @@ use crate::contracts::pull::{self, exchange};
         (name = "worker identity", description = "Tokens and keys for workers"),
         (name = "pull contract", description = "Workers that claim tasks"),
         (name = "callback contract", description = "Workers that tasks are pushed to"),
+        (name = "sandboxes", description = "Sandboxes with their commands, files and ports"),
+        (name = "snapshots", description = "Files of sandboxes, kept"),
+        (name = "templates", description = "Sandboxes described in advance, and warm pools"),
+        (name = "workers", description = "Workers that hold sandboxes, and their providers"),
+        (name = "quotas", description = "What owners may have"),
+        (name = "policies", description = "What sandboxes may be"),
+        (name = "worker plane", description = "Heartbeats and leases of workers that hold sandboxes"),
     ),
     paths(
         pull::claim,
@@ -88,8 +96,88 @@ use crate::contracts::pull::{self, exchange};
         audit::operations,
         outbox::list,
         outbox::retry,
+        worker_plane::heartbeat,
+        worker_plane::renew,
+        sandboxes::lifecycle::create,
+        sandboxes::lifecycle::list,
+        sandboxes::lifecycle::prune,
+        sandboxes::lifecycle::admission,
+        sandboxes::lifecycle::show,
+        sandboxes::lifecycle::destroy,
+        sandboxes::lifecycle::extend,
+        sandboxes::exec::exec,
+        sandboxes::socket::open,
+        sandboxes::files::write,
+        sandboxes::files::upload,
+        sandboxes::files::read,
+        sandboxes::files::delete,
+        sandboxes::files::list,
+        sandboxes::files::stat,
+        sandboxes::files::glob,
+        sandboxes::files::rename,
+        sandboxes::files::chmod,
+        sandboxes::logs::logs,
+        sandboxes::logs::stats,
+        sandboxes::snapshots::create,
+        sandboxes::snapshots::list_of,
+        sandboxes::snapshots::restore,
+        sandboxes::snapshots::list,
+        sandboxes::snapshots::show,
+        sandboxes::snapshots::delete,
+        sandboxes::proxy::root,
+        sandboxes::proxy::below,
+        sandboxes::templates::create,
+        sandboxes::templates::list,
+        sandboxes::templates::show,
+        sandboxes::templates::update,
+        sandboxes::templates::delete,
+        sandboxes::templates::spawn,
+        sandboxes::fleet::workers,
+        sandboxes::fleet::worker,
+        sandboxes::fleet::admin_workers,
+        sandboxes::fleet::admin_worker,
+        sandboxes::fleet::drain,
+        sandboxes::fleet::undrain,
+        sandboxes::fleet::remove,
+        sandboxes::fleet::providers,
+        sandboxes::fleet::admin_providers,
+        sandboxes::fleet::provider,
+        sandboxes::fleet::provider_health,
+        sandboxes::fleet::test_providers,
+        sandboxes::fleet::pool,
+        sandboxes::quotas::list,
+        sandboxes::quotas::admin_list,
+        sandboxes::quotas::summary,
+        sandboxes::quotas::admin_summary,
+        sandboxes::quotas::show,
+        sandboxes::quotas::admin_show,
+        sandboxes::quotas::usage,
+        sandboxes::quotas::admin_usage,
+        sandboxes::quotas::set,
+        sandboxes::quotas::admin_set,
+        sandboxes::quotas::delete,
+        sandboxes::quotas::admin_delete,
+        sandboxes::policies::list_global,
+        sandboxes::policies::create_global,
+        sandboxes::policies::delete_global,
+        sandboxes::policies::list,
+        sandboxes::policies::create,
+        sandboxes::policies::remove,
+        sandboxes::diagnostics::system,
+        sandboxes::diagnostics::metrics,
+        sandboxes::diagnostics::admin_metrics,
+        sandboxes::diagnostics::diagnostics,
+        sandboxes::diagnostics::admin_diagnostics,
+        sandboxes::environments::list,
+        sandboxes::environments::below,
+        sandboxes::tenant_audit::export,
     ),
-    components(schemas(tenure_contract::error::UserError, tenure_contract::events::RunEvent)),
+    components(schemas(
+        tenure_contract::error::UserError,
+        tenure_contract::events::RunEvent,
+        tenure_contract::sandboxes::SandboxError,
+        tenure_contract::sandboxes::SandboxEvent
+    )),
     modifiers(&Credentials)
 )]
 struct Document;
@@ -115,7 +203,13 @@ pub fn document() -> &'static str {
 
 fn whole() -> Value {
     let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
-    each(&mut document["paths"], |path| each(path, operation));
+    for (path, operations) in document["paths"].as_object_mut().into_iter().flatten() {
+        let error = match Contract::of(path) {
+            Contract::Sandboxes | Contract::WorkerPlane => "SandboxError",
+            _ => "UserError",
+        };
+        each(operations, |one| operation(one, error));
+    }
     each(&mut document["components"]["schemas"], schema);
     flatten(&mut document["components"]["schemas"]);
     document
@@ -126,12 +220,12 @@ fn each(object: &mut Value, change: impl FnMut(&mut Value)) {
 }
 
 /// What holds for every operation is said here instead of at each handler: how it is refused, and in which form.
-fn operation(operation: &mut Value) {
+fn operation(operation: &mut Value, error: &str) {
     let Value::Object(responses) = operation["responses"].take() else { return };
     let mut responses = responses;
     if operation.get("security").is_some() && !responses.contains_key("4XX") {
         for status in ["4XX", "503"] {
-            let body = json!({"schema": {"$ref": "#/components/schemas/UserError"}});
+            let body = json!({"schema": {"$ref": format!("#/components/schemas/{error}")}});
             responses.entry(status).or_insert_with(|| json!({"content": {"application/json": body}}));
         }
     }

@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tenure_engine::Engine;
@@ -10,11 +10,13 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::access::limiter::Limiter;
+use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
 use crate::push::{HttpCourier, PushTargets};
+use crate::sandboxes::{Part, SandboxConfig};
 use crate::tenants::Admission;
 use crate::transports::Transports;
 
@@ -33,6 +35,8 @@ pub struct ServerConfig {
     pub transports: Transports,
     /// For tasks that are pushed; without it no queue pushes. What is set later holds from the next push on.
     pub push: Option<Live<PushTargets>>,
+    /// For sandboxes; without it their routes answer 503.
+    pub sandboxes: Option<SandboxConfig>,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -47,6 +51,7 @@ impl Default for ServerConfig {
             outbound: None,
             transports: Transports::default(),
             push: None,
+            sandboxes: None,
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -73,6 +78,8 @@ pub struct Inner {
     pub failures: Limiter,
     pub metrics: PrometheusHandle,
     pub event_streams: Arc<Semaphore>,
+    pub started: Instant,
+    sandboxes: Option<Part>,
 }
 
 impl App {
@@ -87,7 +94,10 @@ impl App {
             }
             _ => None,
         };
+        let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
         Self(Arc::new(Inner {
+            sandboxes,
+            started: Instant::now(),
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
             admission: Admission::new(&engine),
@@ -100,6 +110,16 @@ impl App {
             metrics,
             event_streams: Arc::new(Semaphore::new(limits::EVENT_STREAMS)),
         }))
+    }
+}
+
+impl Inner {
+    /// What handlers of sandboxes need, on a server that offers them.
+    pub fn sandboxes(&self) -> Result<&Part, Fault> {
+        self.sandboxes.as_ref().ok_or_else(|| {
+            let message = "this server offers no sandboxes";
+            SandboxFault::with_reason(SandboxFaultKind::Unavailable, message, "sandboxes_off")
+        })
     }
 }
 

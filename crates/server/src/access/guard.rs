@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::RequestExt;
 use axum::extract::{Extension, MatchedPath, Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use tenure_auth::WorkerCredential;
@@ -23,6 +23,7 @@ use crate::audit;
 use crate::contracts::Contract;
 use crate::contracts::callback::CallbackToken;
 use crate::error::{Credential, Fault, Forbidden, Setting, Unavailable};
+use crate::front::{ByHost, is_proxied};
 use crate::identity::Effort;
 use crate::request::RequestId;
 use crate::state::App;
@@ -51,6 +52,9 @@ pub async fn guard(
         }
     };
     let access = app.access.get();
+    if foreign_page(&access, contract, &request) {
+        return contract.refuse(Forbidden::Origin.into(), &id);
+    }
     let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
     let from = address::caller(peer, request.headers(), &access.trusted_proxies);
     let audited = audit::Pending::of(route.as_str(), &request, from, &id);
@@ -96,6 +100,10 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         Rule::Task => task_of_path::<CallbackToken>(app, request).await.map(|bearer| {
             request.extensions_mut().insert(bearer);
         }),
+        Rule::User(_) if is_open_preview(app, request) => {
+            request.extensions_mut().insert(Caller::of_preview());
+            return Ok(None);
+        }
         Rule::User(_) => app.identity.user(access, request.headers(), failures.effort()).await.map(|caller| {
             // Also who then lacks a scope, or asks for too much, is known to the audit.
             request.extensions_mut().insert(caller);
@@ -111,6 +119,29 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
     request.extensions_mut().insert(caller.clone());
     caller.require(scope)?;
     Ok(applied)
+}
+
+/// Whether the request came by the name of a port, and such names are open to everybody.
+fn is_open_preview(app: &App, request: &Request) -> bool {
+    let by_host = request.extensions().get::<ByHost>().is_some();
+    by_host && app.sandboxes().is_ok_and(|part| part.preview.is_open)
+}
+
+/// Without keys anybody on this machine is an admin, and so is a page that a browser there shows. Routes of sandboxes take
+/// bodies of any type, which browsers send to other origins without asking: what comes from a foreign page is refused.
+fn foreign_page(access: &Access, contract: Contract, request: &Request) -> bool {
+    if access.users.enabled || contract != Contract::Sandboxes || is_proxied(request.uri().path()) {
+        return false;
+    }
+    let upgrades = request.headers().contains_key(header::UPGRADE);
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !upgrades {
+        return false;
+    }
+    let Some(origin) = request.headers().get(header::ORIGIN) else { return false };
+    let allowed = |known: &String| known == "*" || known.as_bytes() == origin.as_bytes();
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let own = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    !access.cors_allowed_origins.iter().any(allowed) && (own.is_none() || own != host)
 }
 
 fn limited(app: &App, access: &Access, caller: &Caller, from: IpAddr) -> Result<Applied, Fault> {

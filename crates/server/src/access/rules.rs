@@ -25,6 +25,9 @@ pub enum Rule {
 use Rule::{Bootstrap, Open, Task, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
+/// A line for every method of its path.
+const ANY: &str = "*";
+
 const RULES: &[(&str, &str, Rule)] = &[
     ("GET", "/api/v1/live", Open),
     ("GET", "/api/v1/ready", Open),
@@ -86,6 +89,81 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("DELETE", "/api/v1/admin/tenants/{tenant}", User(Admin)),
     ("GET", "/api/v1/admin/outbox", User(Admin)),
     ("POST", "/api/v1/admin/outbox/retry", User(Admin)),
+    ("POST", "/api/v1/worker/{id}/heartbeat", Worker(Scope::Heartbeat)),
+    ("POST", "/api/v1/worker/{id}/leases/{resource}/renew", Worker(Scope::Lease)),
+    ("POST", "/api/v1/sandboxes", User(Api)),
+    ("GET", "/api/v1/sandboxes", User(Read)),
+    ("DELETE", "/api/v1/sandboxes", User(Api)),
+    ("POST", "/api/v1/sandboxes/admission", User(Read)),
+    ("GET", "/api/v1/sandboxes/{id}", User(Read)),
+    ("DELETE", "/api/v1/sandboxes/{id}", User(Api)),
+    ("POST", "/api/v1/sandboxes/{id}/extend", User(Api)),
+    ("POST", "/api/v1/sandboxes/{id}/exec", User(Api)),
+    ("GET", "/api/v1/sandboxes/{id}/exec/ws", User(Api)),
+    ("POST", "/api/v1/sandboxes/{id}/files", User(Api)),
+    ("PUT", "/api/v1/sandboxes/{id}/files", User(Api)),
+    ("GET", "/api/v1/sandboxes/{id}/files", User(Read)),
+    ("DELETE", "/api/v1/sandboxes/{id}/files", User(Api)),
+    ("GET", "/api/v1/sandboxes/{id}/files/list", User(Read)),
+    ("GET", "/api/v1/sandboxes/{id}/files/stat", User(Read)),
+    ("GET", "/api/v1/sandboxes/{id}/files/glob", User(Read)),
+    ("POST", "/api/v1/sandboxes/{id}/files/move", User(Api)),
+    ("POST", "/api/v1/sandboxes/{id}/files/chmod", User(Api)),
+    ("GET", "/api/v1/sandboxes/{id}/logs", User(Read)),
+    ("GET", "/api/v1/sandboxes/{id}/stats", User(Read)),
+    ("POST", "/api/v1/sandboxes/{id}/snapshots", User(Api)),
+    ("GET", "/api/v1/sandboxes/{id}/snapshots", User(Read)),
+    ("POST", "/api/v1/sandboxes/{id}/restore", User(Api)),
+    (ANY, "/api/v1/sandboxes/{id}/proxy/{port}", User(Api)),
+    (ANY, "/api/v1/sandboxes/{id}/proxy/{port}/{*path}", User(Api)),
+    ("GET", "/api/v1/snapshots", User(Read)),
+    ("GET", "/api/v1/snapshots/{id}", User(Read)),
+    ("DELETE", "/api/v1/snapshots/{id}", User(Api)),
+    ("POST", "/api/v1/templates", User(Api)),
+    ("GET", "/api/v1/templates", User(Read)),
+    ("GET", "/api/v1/templates/{name}", User(Read)),
+    ("PUT", "/api/v1/templates/{name}", User(Api)),
+    ("DELETE", "/api/v1/templates/{name}", User(Api)),
+    ("POST", "/api/v1/templates/{name}/spawn", User(Api)),
+    ("GET", "/api/v1/pool/status", User(Read)),
+    ("GET", "/api/v1/providers", User(Operator)),
+    ("POST", "/api/v1/providers/test", User(Operator)),
+    ("GET", "/api/v1/providers/{name}", User(Operator)),
+    ("GET", "/api/v1/providers/{name}/health", User(Operator)),
+    ("GET", "/api/v1/workers", User(Operator)),
+    ("GET", "/api/v1/workers/{id}", User(Operator)),
+    ("GET", "/api/v1/quotas", User(Read)),
+    ("GET", "/api/v1/quotas/summary", User(Read)),
+    ("GET", "/api/v1/quotas/{owner}", User(Read)),
+    ("PUT", "/api/v1/quotas/{owner}", User(Admin)),
+    ("DELETE", "/api/v1/quotas/{owner}", User(Admin)),
+    ("GET", "/api/v1/quotas/{owner}/usage", User(Read)),
+    ("GET", "/api/v1/diagnostics", User(Operator)),
+    ("GET", "/api/v1/metrics", User(Operator)),
+    ("GET", "/api/v1/system/stats", User(Operator)),
+    (ANY, "/api/v1/environments", User(Read)),
+    (ANY, "/api/v1/environments/{*path}", User(Read)),
+    ("GET", "/api/v1/admin/workers", User(Admin)),
+    ("GET", "/api/v1/admin/workers/{id}", User(Admin)),
+    ("DELETE", "/api/v1/admin/workers/{id}", User(Admin)),
+    ("POST", "/api/v1/admin/workers/{id}/drain", User(Admin)),
+    ("POST", "/api/v1/admin/workers/{id}/undrain", User(Admin)),
+    ("GET", "/api/v1/admin/providers", User(Admin)),
+    ("GET", "/api/v1/admin/quotas", User(Admin)),
+    ("GET", "/api/v1/admin/quotas/summary", User(Admin)),
+    ("GET", "/api/v1/admin/quotas/{owner}", User(Admin)),
+    ("PUT", "/api/v1/admin/quotas/{owner}", User(Admin)),
+    ("DELETE", "/api/v1/admin/quotas/{owner}", User(Admin)),
+    ("GET", "/api/v1/admin/quotas/{owner}/usage", User(Admin)),
+    ("GET", "/api/v1/admin/diagnostics", User(Admin)),
+    ("GET", "/api/v1/admin/metrics", User(Admin)),
+    ("GET", "/api/v1/admin/policies", User(Admin)),
+    ("POST", "/api/v1/admin/policies", User(Admin)),
+    ("DELETE", "/api/v1/admin/policies/{policy}", User(Admin)),
+    ("GET", "/api/v1/admin/tenants/{tenant}/policies", User(TenantAdmin)),
+    ("POST", "/api/v1/admin/tenants/{tenant}/policies", User(TenantAdmin)),
+    ("DELETE", "/api/v1/admin/tenants/{tenant}/policies/{policy}", User(TenantAdmin)),
+    ("GET", "/api/v1/admin/tenants/{tenant}/audit", User(TenantAdmin)),
 ];
 
 /// What is known about a route.
@@ -110,7 +188,10 @@ pub fn find(method: &Method, route: &str) -> Found {
     let Some(rules) = BY_ROUTE.get(route) else { return Found::Nothing };
     // What may be read may also be asked for its head.
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    rules.iter().find(|(known, _)| *known == method).map_or(Found::OtherMethod, |(_, rule)| Found::Rule(*rule))
+    rules
+        .iter()
+        .find(|(known, _)| *known == method || *known == ANY)
+        .map_or(Found::OtherMethod, |(_, rule)| Found::Rule(*rule))
 }
 
 #[cfg(test)]
@@ -143,7 +224,11 @@ mod tests {
         }
         let ruled: BTreeMap<_, _> = RULES
             .iter()
-            .map(|&(method, path, rule)| ((method.to_owned(), path.to_owned()), documented(rule)))
+            .map(|&(method, path, rule)| {
+                // The document names one method of a path that takes all, and knows no paths with slashes.
+                let method = if method == ANY { "GET" } else { method };
+                ((method.to_owned(), path.replace("{*", "{")), documented(rule))
+            })
             .collect();
         assert_eq!(served, ruled);
     }
@@ -154,5 +239,7 @@ mod tests {
         assert_eq!(find(&Method::HEAD, "/api/v1/tasks"), Found::Rule(User(Read)));
         assert_eq!(find(&Method::PATCH, "/api/v1/tasks"), Found::OtherMethod);
         assert_eq!(find(&Method::GET, "/api/v1/new"), Found::Nothing);
+        let proxied = find(&Method::PATCH, "/api/v1/sandboxes/{id}/proxy/{port}");
+        assert_eq!(proxied, Found::Rule(User(Api)));
     }
 }

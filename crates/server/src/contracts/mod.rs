@@ -5,7 +5,9 @@
 pub mod callback;
 pub mod category;
 pub mod pull;
+pub mod sandboxes;
 pub mod wording;
+pub mod worker_plane;
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -22,6 +24,10 @@ use crate::state::App;
 pub enum Contract {
     Pull,
     Callback,
+    /// Sandboxes, for users.
+    Sandboxes,
+    /// Workers that hold sandboxes.
+    WorkerPlane,
     User,
 }
 
@@ -38,12 +44,14 @@ pub struct Dialect {
 
 impl Contract {
     /// The user API is last: it owns what no other contract claims.
-    const ALL: [Self; 3] = [Self::Pull, Self::Callback, Self::User];
+    const ALL: [Self; 5] = [Self::Pull, Self::Callback, Self::Sandboxes, Self::WorkerPlane, Self::User];
 
     const fn dialect(self) -> &'static Dialect {
         match self {
             Self::Pull => &pull::DIALECT,
             Self::Callback => &callback::DIALECT,
+            Self::Sandboxes => &sandboxes::DIALECT,
+            Self::WorkerPlane => &worker_plane::DIALECT,
             Self::User => &api::DIALECT,
         }
     }
@@ -73,7 +81,7 @@ pub fn router() -> Router<App> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Contract::{Callback, Pull, User};
+    use Contract::{Callback, Pull, Sandboxes, User, WorkerPlane};
 
     #[test]
     fn a_path_belongs_to_one_contract() {
@@ -90,6 +98,20 @@ mod tests {
             ("/api/v1/tasks/x/completed/more", User),
             ("/api/v1/tasks/started", User),
             ("/api/v1/tasks", User),
+            ("/api/v1/sandboxes", Sandboxes),
+            ("/api/v1/sandboxes/sb-0a1b2c3d/exec", Sandboxes),
+            ("/api/v1/sandboxes/unknown/unknown", Sandboxes),
+            ("/api/v1/sandboxesque", User),
+            ("/api/v1/metrics", Sandboxes),
+            ("/api/v1/metrics/prometheus", User),
+            ("/api/v1/admin/workers/w-1/drain", Sandboxes),
+            ("/api/v1/admin/worker-tokens", User),
+            ("/api/v1/admin/tenants/acme", User),
+            ("/api/v1/admin/tenants/acme/policies", Sandboxes),
+            ("/api/v1/admin/tenants/acme/policies/pol-0a1b2c3d", Sandboxes),
+            ("/api/v1/worker/w-1/heartbeat", WorkerPlane),
+            ("/api/v1/worker/w-1/leases/sb-0a1b2c3d/renew", WorkerPlane),
+            ("/api/v1/worker/w-1/token", User),
             ("/", User),
             ("", User),
         ] {
@@ -99,7 +121,7 @@ mod tests {
 
     #[test]
     fn paths_of_other_contracts_are_left_to_them() {
-        // Of the dispatch contract and of the worker RPC contract, next to paths of contracts that are served.
+        // Of the dispatch contract, next to paths of contracts that are served.
         for path in [
             "/v1/task/heartbeat",
             "/v1/task/complete",
@@ -109,9 +131,6 @@ mod tests {
             "/internal/heartbeat",
             "/internal/task-complete",
             "/internal/events",
-            "/api/v1/sandboxes",
-            "/api/v1/sandboxes/sb-0a1b2c3d/exec",
-            "/api/v1/worker/w-1/heartbeat",
         ] {
             assert_eq!(Contract::of(path), User, "{path}");
         }

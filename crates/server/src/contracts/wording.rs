@@ -8,7 +8,7 @@ use serde::Serialize;
 use tenure_contract::suggest;
 use tenure_core::command::Rejection;
 
-use crate::error::{BadRequest, Credential, Fault, Forbidden, Setting, Thing, Unavailable};
+use crate::error::{BadRequest, Credential, Fault, Forbidden, SandboxFaultKind, Setting, Thing, Unavailable};
 use crate::request::RequestId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,10 @@ impl Wording {
                 tracing::error!(reason = ?rejection, "the contract has no word for this refusal");
                 Self::internal()
             }),
+            Fault::Sandbox(fault) => {
+                let (status, word) = sandbox(fault.kind);
+                Self::new(status, word, &fault.message)
+            }
             Fault::Internal => Self::internal(),
         }
     }
@@ -114,6 +118,23 @@ impl Wording {
     }
 }
 
+const fn sandbox(kind: SandboxFaultKind) -> (StatusCode, &'static str) {
+    match kind {
+        SandboxFaultKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+        SandboxFaultKind::Invalid => (StatusCode::BAD_REQUEST, "invalid_argument"),
+        SandboxFaultKind::Denied => (StatusCode::FORBIDDEN, "denied"),
+        SandboxFaultKind::Conflict => (StatusCode::CONFLICT, "conflict"),
+        SandboxFaultKind::Timeout => (StatusCode::REQUEST_TIMEOUT, "timeout"),
+        SandboxFaultKind::Limit => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
+        SandboxFaultKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+        SandboxFaultKind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "worker_unavailable"),
+        SandboxFaultKind::NoAnswer => (StatusCode::BAD_GATEWAY, "no_answer"),
+        SandboxFaultKind::Unsupported => (StatusCode::NOT_IMPLEMENTED, "unsupported"),
+        SandboxFaultKind::Range => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
+        SandboxFaultKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+    }
+}
+
 const fn not_found(thing: Thing) -> &'static str {
     match thing {
         Thing::Path => "not_found",
@@ -154,6 +175,7 @@ const fn forbidden_word(forbidden: &Forbidden) -> &'static str {
         Forbidden::NoRole => "no_role",
         Forbidden::Tenant => "tenant_forbidden",
         Forbidden::Owner => "owner_forbidden",
+        Forbidden::Origin => "origin_forbidden",
     }
 }
 

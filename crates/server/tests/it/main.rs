@@ -9,4 +9,5 @@ mod identity;
 mod pull;
 mod push;
 mod runs;
+mod sandboxes;
 mod user;

@@ -16,9 +16,11 @@ cases!(
 
 async fn probes_answer(server: Server) {
     let kind = if server.home.is_sqlite() { "sqlite" } else { "postgres" };
-    for path in ["/api/v1/live", "/api/v1/ready", "/api/v1/health"] {
-        let expected = json!({"status": "ok", "version": env!("CARGO_PKG_VERSION"), "store": kind});
-        assert_eq!(server.get(path).await.ok(), expected, "{path}");
+    for (path, status) in [("/api/v1/live", "alive"), ("/api/v1/ready", "ready"), ("/api/v1/health/", "ok")] {
+        let mut body = server.get(path).await.ok();
+        assert!(body["uptime"].take().as_str().unwrap().ends_with('s'), "{path}");
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(body, json!({"status": status, "version": version, "uptime": null, "store": kind}), "{path}");
     }
 }
 
@@ -60,6 +62,8 @@ async fn every_documented_route_answers(server: Server) {
             }
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace("{id}", &id).replace("{name}", "q").replace("{tenant}", "t");
+            let path = path.replace("{port}", "8080").replace("{path}", "x").replace("{resource}", "sb-00000000");
+            let path = path.replace("{owner}", "o").replace("{policy}", "p");
             assert!(!path.contains('{'), "{path}");
             let mut request = reqwest::Client::new().request(method.clone(), format!("{}{path}", server.url));
             request = request.header("X-Worker-Token", TOKEN);
@@ -71,7 +75,14 @@ async fn every_documented_route_answers(server: Server) {
             let status = response.status().as_u16();
             assert!(status != 405, "{method} {path}: {status}");
             if status == 404 || status >= 500 {
-                let word = response.json::<Value>().await.unwrap()["error"].as_str().unwrap().to_owned();
+                let body = response.json::<Value>().await.unwrap();
+                // This server offers no sandboxes; those that do have tests of their own.
+                let message = body["message"].as_str().unwrap_or_default();
+                if body["reason"] == "sandboxes_off" || message == "no such sandbox" || message == "no such snapshot" {
+                    seen += 1;
+                    continue;
+                }
+                let word = body["error"].as_str().unwrap_or_else(|| panic!("{method} {path}: {body}")).to_owned();
                 let of_the_route = [
                     "api_key_not_found",
                     "run_not_found",
@@ -100,7 +111,8 @@ fn served() -> BTreeSet<String> {
             } else {
                 let text = std::fs::read_to_string(path).unwrap();
                 let found = text.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
-                routes.extend(found.map(ToOwned::to_owned));
+                // The document knows no paths with slashes.
+                routes.extend(found.map(|route| route.replace("{*", "{")));
             }
         }
     }

@@ -1,0 +1,106 @@
+//! The user API of sandboxes. Clients of it exist, so its shapes are those of its own contract.
+//!
+//! The manager of the engine decides about sandboxes; calls that only pass through, as commands and files do, go from here
+//! to the worker of the sandbox.
+
+pub mod diagnostics;
+pub mod environments;
+pub mod errors;
+pub mod exec;
+pub mod files;
+pub mod fleet;
+pub mod lifecycle;
+pub mod logs;
+pub mod params;
+pub mod policies;
+pub mod proxy;
+pub mod quotas;
+pub mod render;
+pub mod snapshots;
+pub mod socket;
+pub mod stream;
+pub mod templates;
+pub mod tenant_audit;
+
+pub use params::Params;
+
+/// The handlers, for the document.
+pub mod paths {
+    pub use super::{
+        diagnostics, environments, exec, files, fleet, lifecycle, logs, policies, proxy, quotas, snapshots, socket,
+        templates, tenant_audit,
+    };
+}
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use serde::Serialize;
+
+use super::Dialect;
+use crate::error::Fault;
+use crate::request::RequestId;
+use crate::state::App;
+
+pub const DIALECT: Dialect = Dialect { name: None, owns, router, refuse: errors::refuse };
+
+/// The first parts of paths that belong to this contract.
+const ROOTS: [&str; 11] = [
+    "sandboxes",
+    "snapshots",
+    "templates",
+    "pool",
+    "providers",
+    "workers",
+    "quotas",
+    "diagnostics",
+    "system",
+    "environments",
+    "policies",
+];
+/// Of these, what stands below `/api/v1/admin/`.
+const ADMIN_ROOTS: [&str; 6] = ["workers", "providers", "quotas", "diagnostics", "metrics", "policies"];
+
+fn owns(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix("/api/v1/") else { return false };
+    let mut parts = rest.split('/');
+    match parts.next() {
+        Some("metrics") => parts.next().is_none(),
+        Some("admin") => match parts.next() {
+            Some("tenants") => parts.nth(1).is_some_and(|part| matches!(part, "policies" | "audit" | "members")),
+            Some(root) => ADMIN_ROOTS.contains(&root),
+            None => false,
+        },
+        Some(root) => ROOTS.contains(&root),
+        None => false,
+    }
+}
+
+fn router() -> Router<App> {
+    Router::new()
+        .merge(lifecycle::router())
+        .merge(exec::router())
+        .merge(files::router())
+        .merge(logs::router())
+        .merge(snapshots::router())
+        .merge(proxy::router())
+        .merge(templates::router())
+        .merge(fleet::router())
+        .merge(quotas::router())
+        .merge(policies::router())
+        .merge(tenant_audit::router())
+        .merge(diagnostics::router())
+        .merge(environments::router())
+}
+
+/// The answer of most handlers.
+fn respond<T: Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
+    respond_with(StatusCode::OK, answer, id)
+}
+
+fn respond_with<T: Serialize>(status: StatusCode, answer: Result<T, Fault>, id: &RequestId) -> Response {
+    match answer {
+        Ok(body) => (status, Json(body)).into_response(),
+        Err(fault) => errors::refuse(fault, id),
+    }
+}

@@ -1,0 +1,4 @@
+//! Sandboxes over HTTP, on real workers with the provider `process`.
+
+mod kit;
+mod slice;
