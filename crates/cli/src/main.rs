@@ -10,6 +10,7 @@ mod exit;
 mod logging;
 mod output;
 mod reload;
+mod sandboxes;
 mod signals;
 mod times;
 mod token;

@@ -31,6 +31,8 @@ pub struct Reloader {
     pub own_token: Option<Secret>,
     /// Where the server listens: what may be off depends on it.
     pub addresses: Vec<SocketAddr>,
+    /// Calls workers, with the credentials that workers are let in with.
+    pub rpc: Option<tenure_rpc::Client>,
     /// Workers inside of this process, with tokens that no file has.
     pub inside: Vec<(String, Secret)>,
 }
@@ -87,6 +89,12 @@ impl Reloader {
         }
         if let Some((shared, keys)) = task_keys {
             shared.replace(keys).await;
+        }
+        if let Some(rpc) = &self.rpc {
+            if rpc.reload_tls().context("worker.rpc_tls")? {
+                tracing::info!("new calls to workers use the new certificate");
+            }
+            rpc.replace_auth(Arc::new(access.workers.clone()));
         }
         self.access.set(access);
         self.push.set(push);

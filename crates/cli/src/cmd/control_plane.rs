@@ -10,11 +10,14 @@ use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
 use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::cmd::compat;
+use crate::cmd::worker::local::{self, LOCAL};
+use crate::cmd::worker::node::Ready;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
-use crate::{access, token, transports};
+use crate::{access, sandboxes, token, transports};
 use tenure_auth::Secret;
 use tenure_config::{Config, Flags, StoreUrl};
 
@@ -98,17 +101,19 @@ fn listen_address(text: &str) -> Result<(String, u16), String> {
 }
 
 /// A control plane that is ready to run.
-#[derive(Debug)]
 pub struct ControlPlane {
     pub listener: TcpListener,
     pub engine: Engine,
     pub server: ServerConfig,
     reloader: Reloader,
+    /// The worker `local`.
+    local: Option<Ready>,
 }
 
 impl ControlPlane {
     /// Checks who would be let in and with which certificates, opens the store, then the listener.
-    pub async fn prepare(config: Config) -> anyhow::Result<Self> {
+    pub async fn prepare(config: Config, wants_local: bool) -> anyhow::Result<Self> {
+        let wants_local = wants_local || config.worker.local;
         let addresses = resolve(&config.server.host, config.server.port).await?;
         let mut access = access::access(&config)?;
         check_exposure(&access, &addresses)?;
@@ -134,6 +139,9 @@ impl ControlPlane {
         let own_url = url_of(&listener, tls.is_some())?;
         let push = Live::new(access::push_targets(&config, dev_mode, Some(&own_url))?);
         let live = Live::default();
+        let port = listener.local_addr()?.port();
+        let sandboxes = sandboxes::config(&config, &access.workers, port, wants_local)?;
+        let rpc = Some(sandboxes.rpc.clone());
         let server = ServerConfig {
             access: live.clone(),
             tls: tls.clone(),
@@ -141,6 +149,7 @@ impl ControlPlane {
             outbound: Some(access::outbound(&config, dev_mode)?),
             transports: transports::of_queues(&config.transport),
             push: Some(push.clone()),
+            sandboxes: Some(sandboxes),
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
@@ -154,17 +163,65 @@ impl ControlPlane {
             task_keys,
             own_token,
             addresses,
+            rpc,
             inside: Vec::new(),
         };
         reloader.complete(&mut access);
         live.set(access);
-        Ok(Self { listener, engine, server, reloader })
+        let mut control_plane = Self { listener, engine, server, reloader, local: None };
+        if wants_local {
+            control_plane.prepare_local().await?;
+        } else {
+            control_plane.admitted();
+        }
+        Ok(control_plane)
+    }
+
+    /// The worker `local` holds sandboxes in this process, if a provider works here.
+    async fn prepare_local(&mut self) -> anyhow::Result<()> {
+        if self.server.tls.is_some() {
+            let hint = "set worker.local: false, and run `tenure worker --listen` beside it";
+            return Err(Stop::usage("worker.local needs a server without TLS, but server.tls is set")
+                .hint(hint)
+                .into());
+        }
+        let secret = Secret::random();
+        let ready = local::prepare(&self.reloader.config, self.own_address()?, &secret).await?;
+        if ready.is_none() {
+            tracing::warn!("this machine can hold no sandboxes: no provider works here");
+        }
+        self.admit_inside(LOCAL.to_owned(), secret);
+        self.local = ready;
+        Ok(())
+    }
+
+    /// Whether the worker `local` runs here.
+    pub fn has_local(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Where workers inside this process reach the server. An unspecified address cannot be connected to.
+    pub fn own_address(&self) -> anyhow::Result<String> {
+        let mut address = self.listener.local_addr()?;
+        if address.ip().is_unspecified() {
+            let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
+            address.set_ip(loopback);
+        }
+        Ok(format!("http://{address}"))
+    }
+
+    /// Lets calls to workers use the credentials that workers are let in with.
+    fn admitted(&self) {
+        if let Some(rpc) = &self.reloader.rpc {
+            rpc.replace_auth(Arc::new(self.server.access.get().workers.clone()));
+        }
     }
 
     /// Lets in a worker of this process, whatever the configuration will say.
     pub fn admit_inside(&mut self, worker: String, token: Secret) {
         self.reloader.inside.push((worker, token));
         self.server.access.update(|access| self.reloader.complete(access));
+        self.admitted();
     }
 
     /// Where it listens, as `http://ADDR:PORT`.
@@ -182,9 +239,36 @@ impl ControlPlane {
             }
         };
         let engine = self.engine.clone();
-        let served = tenure_server::run(self.listener, self.engine, self.server, shutdown).await;
+        let (local_stop, server_stop) = (CancellationToken::new(), CancellationToken::new());
+        // The worker says goodbye to a server that still listens.
+        let ending = async {
+            shutdown.await;
+            local_stop.cancel();
+        };
+        let local = async {
+            let ended = match self.local {
+                Some(local) => local.run(local_stop.clone()).await.map(drop),
+                None => {
+                    local_stop.cancelled().await;
+                    Ok(())
+                }
+            };
+            server_stop.cancel();
+            ended
+        };
+        let stopped = server_stop.clone().cancelled_owned();
+        let serving = async {
+            let served = tenure_server::run(self.listener, self.engine, self.server, stopped).await;
+            local_stop.cancel();
+            served
+        };
+        let (served, local) = tokio::select! {
+            both = async { tokio::join!(serving, local) } => both,
+            () = async { ending.await; std::future::pending::<()>().await } => unreachable!("it does not end"),
+        };
         reloading.abort();
         served.context("the server failed")?;
+        local.context("the worker `local` failed")?;
         match engine.left_behind() {
             Some(error) => Err(Stop::new(Exit::Failure, error.to_string()).into()),
             None => Ok(()),

@@ -24,7 +24,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     logging::start(config.logging)?;
     let stop = signals::stop_on_signal()?;
     let control_plane = tokio::select! {
-        ready = ControlPlane::prepare(config) => ready?,
+        ready = ControlPlane::prepare(config, false) => ready?,
         () = stop.cancelled() => return Ok(Exit::Ok),
     };
     output::line(format!("tenure listening on {}", control_plane.url()?))?;

@@ -37,11 +37,11 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let (mut worker, _sandboxes) = args.work.config(String::new(), &config).await?;
     let stop = signals::stop_on_signal()?;
     let mut control_plane = tokio::select! {
-        ready = ControlPlane::prepare(config) => ready?,
+        ready = ControlPlane::prepare(config, true) => ready?,
         () = stop.cancelled() => return Ok(Exit::Ok),
     };
     let url = control_plane.url()?;
-    worker.server = own_address(&control_plane)?;
+    worker.server = control_plane.own_address()?;
 
     // The worker inside has a name and a token that nobody else knows. The name is the same after a restart, so that
     // the new process voids at once what the old one held.
@@ -53,7 +53,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     control_plane.admit_inside(name, token);
 
     output::line(format!("tenure listening on {url}"))?;
-    output::line(welcome(&url, &worker.queues, &store))?;
+    output::line(welcome(&url, &worker.queues, &store, control_plane.has_local()))?;
 
     let (worker_stop, server_stop) = (stop.child_token(), CancellationToken::new());
     let server = async {
@@ -80,23 +80,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Where the worker inside reaches the server. An unspecified address cannot be connected to.
-fn own_address(control_plane: &ControlPlane) -> anyhow::Result<String> {
-    let mut address = control_plane.listener.local_addr()?;
-    if address.ip().is_unspecified() {
-        let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
-        address.set_ip(loopback);
-    }
-    Ok(format!("http://{address}"))
-}
-
-fn welcome(url: &str, queues: &[String], store: &StoreUrl) -> String {
+fn welcome(url: &str, queues: &[String], store: &StoreUrl, sandboxes: bool) -> String {
+    let sandboxes = if sandboxes { "ready" } else { "not available on this machine: no provider works here" };
     let queue = queues.first().map_or("default", String::as_str);
     let bold = |text: String| style(text).bold().to_string();
     let mut lines = vec![
         String::new(),
         format!("  store    {store}"),
         format!("  worker   takes tasks from {}", queues.join(", ")),
+        format!("  sandboxes {sandboxes}"),
         format!("  API      {url}/api/v1/openapi.json"),
         format!("  metrics  {url}/metrics"),
         String::new(),
@@ -123,7 +115,7 @@ mod tests {
     fn the_welcome_names_what_to_open_and_what_to_try() {
         console::set_colors_enabled(false);
         let store = StoreUrl::parse("postgres://u:hunter2@h/d").unwrap();
-        let text = welcome("http://127.0.0.1:1", &["etl".into(), "mail".into()], &store);
+        let text = welcome("http://127.0.0.1:1", &["etl".into(), "mail".into()], &store, true);
         for part in [
             "http://127.0.0.1:1/api/v1/openapi.json",
             "task submit etl echo",
@@ -133,6 +125,6 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert!(!text.contains("hunter2"));
-        assert!(!welcome(SERVER_DEFAULT, &[], &store).contains("TENURE_SERVER"));
+        assert!(!welcome(SERVER_DEFAULT, &[], &store, false).contains("TENURE_SERVER"));
     }
 }

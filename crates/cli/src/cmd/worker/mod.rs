@@ -1,7 +1,8 @@
 //! `tenure worker`
 
 mod fleet;
-mod node;
+pub mod local;
+pub mod node;
 mod reload;
 mod sandbox;
 mod token;

@@ -59,6 +59,18 @@ pub struct Common {
 }
 
 impl NodeArgs {
+    /// For a worker that only this machine can call.
+    pub fn on_loopback(data_dir: PathBuf) -> Self {
+        Self {
+            listen: Some("127.0.0.1:0".to_owned()),
+            advertise_url: None,
+            preview_domain: None,
+            data_dir: Some(data_dir),
+            heartbeat_interval: None,
+            once: false,
+        }
+    }
+
     /// Whether this worker holds sandboxes at all.
     pub fn is_wanted(&self, config: &Config) -> bool {
         // Workers of StacyVM have sandboxes and no queues.
@@ -134,6 +146,10 @@ impl Ready {
 
     pub fn worker_id(&self) -> &str {
         self.node.worker_id()
+    }
+
+    pub fn has_providers(&self) -> bool {
+        !self.node.providers().is_empty()
     }
 
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<Exit> {
