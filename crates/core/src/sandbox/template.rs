@@ -17,8 +17,8 @@ const MAX_NAME_BYTES: usize = 128;
 const MAX_SETUP: usize = 64;
 const MAX_HOSTS: usize = 256;
 const MAX_POOL: u64 = 1_000;
-/// Spec and template are stored as one row each, and a spec travels in one call.
-const MAX_SPEC_BYTES: usize = 1 << 20;
+/// Of a spec and of a template, as JSON.
+pub const MAX_SPEC_BYTES: usize = 64 << 10;
 
 /// What a request gets that does not say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,7 +152,8 @@ impl Template {
         }
         check_hosts(&self.allowed_hosts)?;
         check_env(&self.env)?;
-        self.secrets.iter().try_for_each(check_secret)
+        self.secrets.iter().try_for_each(check_secret)?;
+        check_size(self)
     }
 }
 
@@ -226,10 +227,13 @@ fn check_spec(spec: &Spec) -> Result<(), FieldError> {
     if spec.image.bytes().any(|byte| byte.is_ascii_control()) || spec.image.len() > 512 {
         return Err(field("image", "must be at most 512 bytes without control characters"));
     }
-    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-    let bytes = pairs(&spec.env) + pairs(&spec.metadata) + spec.setup.iter().map(String::len).sum::<usize>();
+    check_size(spec)
+}
+
+fn check_size(value: &impl Serialize) -> Result<(), FieldError> {
+    let bytes = serde_json::to_vec(value).map_or(usize::MAX, |json| json.len());
     if bytes > MAX_SPEC_BYTES {
-        return Err(field("env", "env, metadata and setup are larger than 1 MiB together"));
+        return Err(field("env", "env, metadata, setup and the rest are larger than 64 KiB together"));
     }
     Ok(())
 }
@@ -372,6 +376,14 @@ mod tests {
         assert!(!Request { image: Some("x".to_owned()), ..plain.clone() }.fits_warm());
         assert!(!Request { env: pairs(&[("A", "1")]), ..plain.clone() }.fits_warm());
         assert!(!Request { memory_mb: Some(1), ..plain }.fits_warm());
+    }
+
+    #[test]
+    fn what_is_too_large_to_store_is_refused() {
+        let env = pairs(&[("A", &"x".repeat(MAX_SPEC_BYTES))]);
+        let request = Request { env: env.clone(), ..Request::default() };
+        assert_eq!(resolve(&request, None, &Defaults::default()).unwrap_err().field, "env");
+        assert!(Template { env, ..Template::default() }.check().is_err());
     }
 
     #[test]

@@ -353,10 +353,10 @@ impl Sandboxes {
 
     // Waiting for the end of a spawn.
 
-    fn wait_for(&self, id: &SandboxId) -> oneshot::Receiver<Result<Sandbox, SandboxError>> {
-        let (sender, receiver) = oneshot::channel();
+    fn wait_for(&self, id: &SandboxId) -> Waiting {
+        let (sender, outcome) = oneshot::channel();
         lock(&self.inner.outcomes).entry(Arc::clone(id)).or_default().push(sender);
-        receiver
+        Waiting { sandboxes: self.clone(), id: Arc::clone(id), outcome }
     }
 
     /// Tells everyone who waits for a spawn here how it ended.
@@ -370,7 +370,7 @@ impl Sandboxes {
     async fn await_outcome(
         &self,
         row: Sandbox,
-        waiting: Option<oneshot::Receiver<Result<Sandbox, SandboxError>>>,
+        waiting: Option<Waiting>,
         caller: &Caller,
     ) -> Result<Created, SandboxError> {
         let began = Instant::now();
@@ -380,7 +380,7 @@ impl Sandboxes {
         };
         let outcome = loop {
             tokio::select! {
-                outcome = &mut waiting => break outcome.unwrap_or_else(|_| Err(SandboxError::stopping())),
+                outcome = &mut waiting.outcome => break outcome.unwrap_or_else(|_| Err(SandboxError::stopping())),
                 () = self.inner.shared.stopping.cancelled() => break Err(SandboxError::stopping()),
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     let now = self.rows().sandbox(&row.id, &tenure_core::command::Reach::All).await?;
@@ -407,6 +407,27 @@ impl Sandboxes {
             }
             drop(driving);
         });
+    }
+}
+
+/// Somebody who waits for the end of a spawn.
+struct Waiting {
+    sandboxes: Sandboxes,
+    id: SandboxId,
+    outcome: oneshot::Receiver<Result<Sandbox, SandboxError>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Another control plane may end the spawn: nobody here would clear up.
+        self.outcome.close();
+        let mut outcomes = lock(&self.sandboxes.inner.outcomes);
+        if let Some(waiting) = outcomes.get_mut(&self.id) {
+            waiting.retain(|sender| !sender.is_closed());
+            if waiting.is_empty() {
+                outcomes.remove(&self.id);
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::workers::{CallError, RpcLease, Target};
 use super::{SandboxError, Sandboxes};
 
 /// A lease with less than this is renewed before a call that needs one.
-const RENEW_BELOW_MS: DurationMs = 40_000;
+pub(super) const RENEW_BELOW_MS: DurationMs = 40_000;
 /// Beyond the end of a sandbox whose worker does not renew leases.
 const WITHOUT_RENEWAL_MS: DurationMs = 300_000;
 const RENEW_WITHIN: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure_core::sandbox::Sandbox;
+use tenure_core::sandbox::placement::NoPlace;
 use tenure_store::{NotPlaced, Placed, QueuedSpawn};
 
 use super::{ErrorClass, SandboxError, Sandboxes, event};
@@ -37,9 +38,13 @@ impl Sandboxes {
         metrics::gauge!("tenure_spawn_queue_depth").set(waiting.len() as f64);
         metrics::gauge!("tenure_spawn_queue_capacity").set(self.settings().max_spawn_queue as f64);
         let now = if waiting.is_empty() { return Ok(()) } else { self.now().await? };
+        let (rules, mut is_full) = (self.rules().await?, false);
         for queued in waiting.into_iter().take(ROWS) {
             if self.is_stopping() {
                 return Ok(());
+            }
+            if is_full && now < queued.deadline {
+                continue;
             }
             let Some(row) = self.any_row(&queued.sandbox).await? else { continue };
             if now >= queued.deadline {
@@ -47,12 +52,14 @@ impl Sandboxes {
                 continue;
             }
             let Some(driving) = self.begin_driving(&row.id) else { continue };
-            match self.place_again(&row).await? {
+            match self.place_again(&row, &rules).await? {
                 Ok(Placed::On(row, worker, lease)) => {
                     self.dequeued(&row, now.since(row.created_at)).await;
                     self.start_spawn(driving, *row, *worker, lease);
                 }
                 Ok(Placed::Queued(_) | Placed::Known(_)) | Err(NotPlaced::Gone) => {}
+                // There is room for none of those behind it either.
+                Err(NotPlaced::NoPlace(NoPlace::MaxSandboxes)) => is_full = true,
                 Err(why) => tracing::trace!(sandbox.id = &*row.id, ?why, "no room yet"),
             }
         }

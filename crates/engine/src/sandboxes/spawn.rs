@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_core::command::Reach;
-use tenure_core::sandbox::placement::Worker;
+use tenure_core::sandbox::placement::{Rules, Worker};
 use tenure_core::sandbox::{Change, Sandbox, SandboxId, State, reconcile, template};
 use tenure_core::time::Timestamp;
 use tenure_store::{NotPlaced, Placed, ResourceLease, worker_holder};
 
 use super::calls::runtime;
-use super::leases::{resource, token};
+use super::leases::{RENEW_BELOW_MS, resource, token};
 use super::workers::{CallClass, CallError, CallTerms, RpcLease, SpawnOrder, Target};
 use super::{Caller, ErrorClass, SandboxError, Sandboxes, event, lock};
 
@@ -94,7 +94,7 @@ impl Sandboxes {
             if refused.refused_by.len() >= MAX_WORKERS {
                 return self.fail(&refused, "spawn_refused", error).await;
             }
-            match self.place_again(&refused).await? {
+            match self.place_again(&refused, &self.rules().await?).await? {
                 Ok(Placed::On(next, next_worker, next_lease)) => {
                     (row, worker, lease) = (*next, *next_worker, token(&next_lease));
                     request_id = Arc::clone(&row.request_id);
@@ -107,10 +107,13 @@ impl Sandboxes {
         }
     }
 
-    pub(super) async fn place_again(&self, row: &Sandbox) -> Result<Result<Placed, NotPlaced>, SandboxError> {
+    pub(super) async fn place_again(
+        &self,
+        row: &Sandbox,
+        rules: &Rules,
+    ) -> Result<Result<Placed, NotPlaced>, SandboxError> {
         let caps = self.limits_of(&row.tenant, row.owner.as_deref()).await?.caps;
-        let rules = self.rules().await?;
-        Ok(self.rows().place_again(&row.id, self.lease_terms(), caps, &rules).await?)
+        Ok(self.rows().place_again(&row.id, self.lease_terms(), caps, rules).await?)
     }
 
     async fn spawn_on(
@@ -137,10 +140,12 @@ impl Sandboxes {
             spec: Arc::clone(&row.spec),
             env: self.env_of(&row.tenant, &row.spec)?,
         };
-        let within = Duration::from_millis(u64::try_from(self.settings().spawn_timeout_ms).unwrap_or(0));
+        let now = self.now().await?;
+        let left_ms = self.settings().spawn_timeout_ms.min(row.spawn_deadline.since(now));
+        let within = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         let (began, mut wait) = (Instant::now(), FIRST_WAIT);
         let (mut maybe_executed, mut stale, mut is_renewed) = (false, 0, false);
-        if lease.expires_at.since(self.now().await?) < 40_000 {
+        if lease.expires_at.since(now) < RENEW_BELOW_MS {
             lease = self.lease_for(row, worker).await?;
         }
         loop {
@@ -324,7 +329,7 @@ impl Sandboxes {
         if is_waiting {
             return Ok(row);
         }
-        match self.place_again(&row).await? {
+        match self.place_again(&row, &self.rules().await?).await? {
             Ok(Placed::On(row, worker, lease)) => self.drive(*row, *worker, lease).await,
             Ok(Placed::Queued(row) | Placed::Known(row)) => Ok(*row),
             Err(NotPlaced::NoPlace(why) | NotPlaced::QueueFull(why)) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::sandbox::State;
 use tenure_core::sandbox::template::Request;
+use tenure_engine::Duty;
 use tenure_engine::sandboxes::{ErrorClass, Overflow};
 use tenure_testkit::wait_until;
 
@@ -42,19 +43,33 @@ async fn concurrent_creates_on_two_control_planes_respect_the_cap() {
 async fn a_spawn_goes_on_where_its_control_plane_died() {
     let home = Home::postgres().await;
     let farm = Farm::new();
-    let (first, second) = (start(&home, &farm, settings()).await, start(&home, &farm, settings()).await);
+    let mut settings = settings();
+    settings.spawn_timeout_ms = 600_000;
+    // Who comes first has the duties.
+    let second = start(&home, &farm, settings.clone()).await;
+    let first = start(&home, &farm, settings).await;
     farm.beat("w1").await;
     for plane in [&first, &second] {
         wait_until("each to know of the other", SOON, async || plane.engine.others() == 1).await;
     }
+    assert!(second.engine.has(Duty::Sandboxes));
+    second.running().await;
     farm.fail("w1", Call::Spawn, [Fault::HangAfter]);
     let row = first.sandboxes.create(&Request::default(), &caller(), None, false).await.unwrap().row;
     first.wait_for_hanging(1).await;
-    second.engine.store().now().await.unwrap();
+    farm.seen.lock().unwrap().clear();
+    farm.attach(&second.engine, &second.sandboxes);
+    for (n, worker) in ["w2", "w3"].into_iter().enumerate() {
+        // A worker that comes is a reason to look. The sandbox that runs is asked about, so the other was looked at too.
+        farm.beat(worker).await;
+        wait_until("a reconciliation", SOON, async || farm.calls(Call::Status).len() > n).await;
+    }
+    assert!(farm.calls(Call::Spawn).is_empty(), "it is not repeated while its driver lives");
     first.stop().await;
     farm.attach(&second.engine, &second.sandboxes);
+    farm.beat("w4").await;
     second.wait_for_state(&row.id, State::Running).await;
-    assert_eq!((farm.made(), farm.runtimes().len()), (1, 1));
+    assert_eq!((farm.made(), farm.runtimes().len()), (2, 2));
     second.stop().await;
 }
 
