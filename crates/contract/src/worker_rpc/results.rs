@@ -30,6 +30,9 @@ pub struct StatusResult {
     pub worker_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Additive: a control plane that lost the answer to `worker.spawn` learns it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_id: Option<String>,
 }
 
 /// `worker.exec`.

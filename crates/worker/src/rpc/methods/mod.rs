@@ -62,7 +62,8 @@ impl Rpc {
                 let (state, error) = (state.to_owned(), error.map(ToOwned::to_owned));
                 let provider = requested(&target, &held);
                 let worker_id = self.worker_id().to_owned();
-                self.bounded(&id, StatusResult { sandbox_id: held.sandbox_id, state, provider, worker_id, error })
+                let (sandbox_id, runtime_id) = (held.sandbox_id, Some(held.runtime_id.to_string()));
+                self.bounded(&id, StatusResult { sandbox_id, state, provider, worker_id, error, runtime_id })
             }
             Action::Stats => {
                 let held = self.node.find(&target).await?;

@@ -22,7 +22,10 @@ async fn a_sandbox_is_spawned_used_and_destroyed() {
         params
     };
     let status = worker.ok("worker.status", s(json!({}))).await;
-    assert_eq!(status, json!({"sandbox_id": "sb-1", "state": "running", "provider": "mock", "worker_id": WORKER}));
+    assert_eq!(
+        status,
+        json!({"sandbox_id": "sb-1", "state": "running", "provider": "mock", "worker_id": WORKER, "runtime_id": runtime})
+    );
     let exec = worker.ok("worker.exec", s(json!({"command": "echo out; echo err >&2; exit 7"}))).await;
     assert_eq!((&exec["exit_code"], &exec["stdout"], &exec["stderr"]), (&json!(7), &json!("out\n"), &json!("err\n")));
     assert!(exec["duration_ms"].is_u64() && exec.get("stdout_b64").is_none() && exec.get("stdout_truncated").is_none());
