@@ -23,8 +23,8 @@ use crate::{Call, Client, Error, ExecEvent, Target};
 
 /// The largest message of a worker; its own limit is half of it.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// What waits to be written before a sender has to wait.
-const WRITE_BYTES: usize = 128 << 10;
+/// What may wait to be written: more than the largest message that a worker accepts, 4 MiB.
+const MAX_WRITE_BYTES: usize = 8 << 20;
 
 type Socket = WebSocketStream<Upgraded>;
 
@@ -86,7 +86,7 @@ impl Client {
         let config = WebSocketConfig::default()
             .max_message_size(Some(MAX_MESSAGE_BYTES))
             .max_frame_size(Some(MAX_MESSAGE_BYTES))
-            .max_write_buffer_size(2 * WRITE_BYTES)
+            .max_write_buffer_size(MAX_WRITE_BYTES)
             .write_buffer_size(0);
         let socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await;
         let (sink, stream) = socket.split();

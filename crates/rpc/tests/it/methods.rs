@@ -15,13 +15,16 @@ use super::kit::*;
 
 #[tokio::test]
 async fn a_sandbox_is_spawned_used_and_destroyed() {
-    let (_worker, client, target) = stage().await;
+    let (worker, client) = (Worker::start().await, client());
+    let target = worker.target();
+    let runtime = spawn(&client, &target, "sb-1").await;
     let (id, lease) = (new_request_id(), lease("sb-1", 2));
     let status = client.status(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
     assert_eq!(
         (status.state.as_str(), status.provider.as_str(), status.worker_id.as_str()),
         ("running", "mock", WORKER)
     );
+    assert_eq!(status.runtime_id, Some(runtime));
 
     let call = Call::new(&id).with_lease(&lease);
     let done = client.exec(&target, call, &command("echo out; echo err >&2; exit 7")).await.unwrap();
@@ -198,4 +201,58 @@ async fn a_command_ends_at_the_limit_of_the_control_plane() {
         let mut stream = client.exec_stream(&target, Call::new(&id), &params).await.unwrap();
         assert_eq!(drain(&mut stream).await.2.unwrap().unwrap_err().code(), Some(Code::Timeout));
     }
+}
+
+#[tokio::test]
+async fn many_calls_at_once_share_a_few_connections() {
+    let worker = Worker::start().await;
+    let client = client_with(|settings| {
+        settings.max_calls = 8;
+        settings.times.room = Duration::from_secs(60);
+    });
+    let target = worker.target();
+    spawn(&client, &target, "sb-1").await;
+    let calls = (0..200).map(|number| {
+        let (client, target) = (client.clone(), target.clone());
+        tokio::spawn(async move { (number, exec(&client, &target, &format!("echo {number}")).await) })
+    });
+    for done in futures_util::future::join_all(calls).await {
+        let (number, output) = done.unwrap();
+        assert_eq!(output, format!("{number}\n"), "each caller gets its own answer");
+    }
+}
+
+#[tokio::test]
+async fn a_canceled_call_gives_its_room_back() {
+    let worker = Worker::start().await;
+    let client = client_with(|settings| settings.max_calls = 1);
+    let target = worker.target();
+    spawn(&client, &target, "sb-1").await;
+    for _ in 0..5 {
+        let id = new_request_id();
+        let blocked = command("sleep 600");
+        let calling = client.exec(&target, Call::new(&id), &blocked);
+        assert!(tokio::time::timeout(Duration::from_millis(50), calling).await.is_err());
+    }
+    client.status(&target, Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn large_answers_share_a_limited_memory_and_small_ones_need_none() {
+    let worker = Worker::start().await;
+    let client = client_with(|settings| {
+        settings.memory_bytes = 2 << 20;
+        settings.times.room = Duration::from_millis(100);
+    });
+    let target = worker.target();
+    spawn(&client, &target, "sb-1").await;
+    let id = new_request_id();
+    let large = client.exec(&target, Call::new(&id), &command("head -c 3000000 /dev/zero | tr '\\0' x")).await;
+    assert!(
+        matches!(&large, Err(Error::Unreachable { sent: true, message }) if message.contains("memory")),
+        "{large:?}"
+    );
+    let medium = exec(&client, &target, "head -c 300000 /dev/zero | tr '\\0' x").await;
+    assert_eq!(medium.len(), 300_000, "the memory was returned");
+    assert_eq!(exec(&client, &target, "echo hi").await, "hi\n");
 }

@@ -155,6 +155,25 @@ async fn a_command_reads_stdin_over_a_socket() {
 }
 
 #[tokio::test]
+async fn large_input_reaches_a_command_that_reads_slowly() {
+    let (_worker, client, target) = stage().await;
+    let mut socket = open(&client, &target, "echo begun; sleep 0.3; wc -c", false).await;
+    until(&mut socket, "begun").await;
+    let (mut sender, mut receiver) = socket.split();
+    let sending = async {
+        for _ in 0..3 {
+            sender.send(&stdin(&"x".repeat(3 * MIB))).await.unwrap();
+        }
+        sender.send(&SocketInput::StdinClose).await.unwrap();
+    };
+    let reading = async {
+        let Some(Ok(ExecEvent::Output { bytes, .. })) = receiver.next().await else { panic!("no output") };
+        assert_eq!(String::from_utf8_lossy(&bytes).trim(), (9 * MIB).to_string());
+    };
+    tokio::join!(sending, reading);
+}
+
+#[tokio::test]
 async fn a_terminal_can_be_resized_and_a_signal_reaches_the_command() {
     let (_worker, client, target) = stage().await;
     let mut socket = open(&client, &target, "stty size; read x; stty size", true).await;
