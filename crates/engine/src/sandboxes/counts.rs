@@ -111,13 +111,31 @@ impl Sandboxes {
 
     /// Shows the numbers as metrics.
     pub(super) async fn keep_counted(self) {
+        let mut last = SandboxCounts::default();
         while pause(&self.inner.shared, COUNT_EVERY).await {
             match self.counts().await {
-                Ok(counts) => show(&counts),
+                Ok(counts) => {
+                    show(&with_zeros(&counts, &last));
+                    last = counts;
+                }
                 Err(error) => tracing::debug!("cannot count sandboxes: {error}"),
             }
         }
     }
+}
+
+/// What is gone since the last time shows as 0.
+fn with_zeros(counts: &SandboxCounts, last: &SandboxCounts) -> SandboxCounts {
+    fn fill<K: Ord + Clone>(now: &mut BTreeMap<K, u64>, last: &BTreeMap<K, u64>) {
+        for key in last.keys() {
+            now.entry(key.clone()).or_default();
+        }
+    }
+    let mut shown = counts.clone();
+    fill(&mut shown.by_provider, &last.by_provider);
+    fill(&mut shown.by_worker, &last.by_worker);
+    fill(&mut shown.workers, &last.workers);
+    shown
 }
 
 fn show(counts: &SandboxCounts) {

@@ -403,7 +403,10 @@ impl Sandboxes {
             tokio::select! {
                 // Whoever starts next goes on with it.
                 () = stopping.cancelled() => {}
-                outcome = sandboxes.drive(row.clone(), worker, lease) => sandboxes.ended(&row.id, &outcome),
+                outcome = sandboxes.drive(row.clone(), worker, lease) => {
+                    sandboxes.warmed(&row, outcome.is_ok()).await;
+                    sandboxes.ended(&row.id, &outcome);
+                }
             }
             drop(driving);
         });

@@ -5,13 +5,14 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use serde_json::json;
 use tenure_core::command::Reach;
+use tenure_core::sandbox::placement::Worker;
 use tenure_core::sandbox::{Change, Refused, Sandbox, State};
 use tenure_core::time::DurationMs;
 use tenure_store::SandboxFilter;
 
 use super::calls::runtime;
 use super::spawn::DESTROY_WITHIN;
-use super::workers::{CallClass, CallError};
+use super::workers::{CallClass, CallError, Target};
 use super::{Caller, ErrorClass, SandboxError, Sandboxes, event};
 
 const STALE_RETRIES: u32 = 3;
@@ -70,7 +71,16 @@ impl Sandboxes {
         }
         let (worker, target) = self.owner_of(row).await?;
         let (Some(worker), Some(target)) = (worker, target) else { return Ok(Teardown::Unreachable) };
-        let mut lease = match self.lease_for(row, &worker).await {
+        let torn = self.tear_down_on(row, &worker, &target).await;
+        if !row.state.counts() {
+            // It was acquired for this call only: with it the worker would keep the runtime.
+            self.release_unless_wanted(row, &worker).await;
+        }
+        torn
+    }
+
+    async fn tear_down_on(&self, row: &Sandbox, worker: &Worker, target: &Target) -> Result<Teardown, SandboxError> {
+        let mut lease = match self.lease_for(row, worker).await {
             Ok(lease) => lease,
             Err(error) if error.class == ErrorClass::Conflict => return Ok(Teardown::Failed(error)),
             Err(error) => return Err(error),
@@ -79,7 +89,7 @@ impl Sandboxes {
         loop {
             let terms = self.terms(Some(lease), DESTROY_WITHIN);
             let runtime = runtime(row);
-            let called = self.workers().destroy(&target, &terms, &runtime);
+            let called = self.workers().destroy(target, &terms, &runtime);
             let called = match tokio::time::timeout(DESTROY_WITHIN, called).await {
                 Ok(called) => called,
                 Err(_) => return Ok(Teardown::Unreachable),
@@ -96,9 +106,9 @@ impl Sandboxes {
                 _ => return Ok(Teardown::Failed(error.into())),
             }
             lease = if error.class() == Some(CallClass::LeaseExpired) {
-                self.acquire_again(row, &worker, self.now().await?).await?
+                self.acquire_again(row, worker, self.now().await?).await?
             } else {
-                self.lease_for(row, &worker).await?
+                self.lease_for(row, worker).await?
             };
         }
     }

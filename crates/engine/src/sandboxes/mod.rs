@@ -27,7 +27,7 @@ pub mod workers;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::WorkerId;
 use tenure_core::command::Reach;
@@ -112,6 +112,8 @@ struct Manager {
     /// Workers that were stale at the last look.
     stale: Mutex<HashSet<WorkerId>>,
     longest: Mutex<HashMap<String, f64>>,
+    /// Pools whose sandboxes fail: how often in a row, and until when they are left alone.
+    cold: Mutex<HashMap<Arc<str>, (u32, Instant)>>,
     tasks: TaskTracker,
 }
 
@@ -143,6 +145,7 @@ impl Engine {
             doubtful: Notify::new(),
             stale: Mutex::default(),
             longest: Mutex::default(),
+            cold: Mutex::default(),
             tasks: self.tracker().clone(),
         };
         let sandboxes = Sandboxes { inner: Arc::new(inner) };
@@ -153,7 +156,9 @@ impl Engine {
 
 impl Sandboxes {
     fn start(&self) {
-        let spawn = |task| drop(self.inner.tasks.spawn(task));
+        let stopping = &self.inner.shared.stopping;
+        // Whatever they wait for: who starts next goes on.
+        let spawn = |task| drop(self.inner.tasks.spawn(stopping.clone().run_until_cancelled_owned(task)));
         spawn(boxed(self.clone().keep_queue()));
         spawn(boxed(self.clone().keep_reconciled()));
         spawn(boxed(self.clone().keep_reaped()));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::sandbox::template::{Request, Template};
 use tenure_core::sandbox::{Change, Sandbox, State};
@@ -10,13 +10,15 @@ use tenure_store::{NotPlaced, Placed, RequestKey, SandboxFilter};
 
 use super::create::Prepared;
 use super::templates::pool_key;
-use super::{Caller, SandboxError, Sandboxes, event};
+use super::{Caller, SandboxError, Sandboxes, event, lock};
 use crate::background::pause;
 use crate::duty::Duty;
 
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How often a control plane without the duty looks whether it has it now.
 const NOT_MINE: Duration = Duration::from_secs(1);
+/// The longest time between two tries to fill a pool whose sandboxes fail.
+const LONGEST_COLD: Duration = Duration::from_secs(600);
 /// How many warm sandboxes are begun in one turn.
 const REFILL_AT_ONCE: u64 = 16;
 /// How many that nobody wants are removed in one turn.
@@ -100,7 +102,14 @@ impl Sandboxes {
         for (pool, (target, view)) in &targets {
             let count =
                 counts.iter().find(|(name, ..)| name == pool).map_or(0, |(_, ready, creating)| ready + creating);
-            for _ in count..*target {
+            let missing = target.saturating_sub(count);
+            let wanted = match lock(&self.inner.cold).get(pool) {
+                Some((_, until)) if Instant::now() < *until => 0,
+                // One shows whether it works again.
+                Some(_) => missing.min(1),
+                None => missing,
+            };
+            for _ in 0..wanted {
                 if begun == REFILL_AT_ONCE || self.is_stopping() {
                     break;
                 }
@@ -111,11 +120,31 @@ impl Sandboxes {
                 }
             }
         }
+        lock(&self.inner.cold).retain(|pool, _| targets.contains_key(pool));
         let unwanted = |(pool, ..): &&(Arc<str>, u64, u64)| targets.get(pool).is_none_or(|(target, _)| *target == 0);
         if counts.iter().any(|count| unwanted(&count)) {
             self.remove_unwanted(|pool| targets.get(pool).is_none_or(|(target, _)| *target == 0)).await?;
         }
         Ok(())
+    }
+
+    /// A pool whose sandboxes fail is filled less and less often, and what failed does not stay.
+    pub(super) async fn warmed(&self, row: &Sandbox, is_ok: bool) {
+        let Some(pool) = &row.pool else { return };
+        if is_ok {
+            lock(&self.inner.cold).remove(pool);
+            return;
+        }
+        {
+            let mut cold = lock(&self.inner.cold);
+            let failures = cold.get(pool).map_or(0, |(failures, _)| *failures) + 1;
+            let wait = (CHECK_EVERY * 2_u32.saturating_pow(failures.min(8))).min(LONGEST_COLD);
+            cold.insert(Arc::clone(pool), (failures, Instant::now() + wait));
+        }
+        tracing::warn!(pool.name = &**pool, sandbox.id = &*row.id, "a warm sandbox could not be created");
+        if let Err(error) = self.mark_destroyed(row, "pool").await {
+            tracing::debug!(sandbox.id = &*row.id, "a failed warm sandbox was not removed: {error}");
+        }
     }
 
     async fn warm(&self, pool: &Arc<str>, view: &super::TemplateView) -> Result<(), SandboxError> {

@@ -257,7 +257,7 @@ impl Sandboxes {
     }
 
     /// A row that has ended must not keep a lease.
-    async fn release_unless_wanted(&self, row: &Sandbox, worker: &Worker) {
+    pub(super) async fn release_unless_wanted(&self, row: &Sandbox, worker: &Worker) {
         let now = self.rows().sandbox(&row.id, &Reach::All).await.ok().flatten();
         let is_wanted = now.is_some_and(|row| row.state.counts() && row.worker.as_ref() == Some(&worker.id));
         if !is_wanted {

@@ -86,3 +86,18 @@ async fn warm_sandboxes_of_an_old_version_are_removed() {
     assert_eq!(plane.farm.calls(Call::Destroy).len(), 2);
     plane.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_whose_sandboxes_fail_is_left_alone_for_a_while() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &["w1"], settings()).await;
+    let failing = Template { setup: vec!["false".to_owned()], ..template(3) };
+    plane.sandboxes.create_template("default", "t", &failing).await.unwrap();
+    wait_until("all to fail", SOON, async || plane.farm.calls(Call::Destroy).len() == 3).await;
+    wait_until("none to stay", SOON, async || plane.rows().await.is_empty()).await;
+    // Another template is a reason to look at all pools.
+    plane.sandboxes.create_template("default", "u", &template(1)).await.unwrap();
+    wait_for_warm(&plane, 1).await;
+    assert_eq!(plane.farm.made(), 4, "three that failed, and one of the other pool");
+    plane.stop().await;
+}

@@ -156,6 +156,35 @@ async fn a_runtime_of_an_expired_row_is_an_orphan() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_row_has_no_lease_whatever_is_tried() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &["w1"], settings()).await;
+    let row = plane.running().await;
+    plane.farm.fail("w1", Call::Destroy, vec![Fault::Unreachable; 3]);
+    plane.sandboxes.destroy(&row.id, &caller()).await.unwrap();
+    assert!(!has_lease(&plane, &row.id).await);
+    plane.sandboxes.reconcile_one(&row.id).await.unwrap();
+    plane.sandboxes.destroy(&row.id, &caller()).await.unwrap();
+    assert_eq!(plane.farm.calls(Call::Destroy).len(), 3, "it was tried again");
+    assert_eq!(plane.row(&row.id).await.state, State::Expired);
+    assert!(!has_lease(&plane, &row.id).await, "with one, the worker would keep the runtime");
+    assert_eq!(plane.sandboxes.renew("w1", &row.id, 60_000).await.unwrap_err().reason, "lease_stale");
+    plane.stop().await;
+}
+
+/// A worker that does not answer does not hold up the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_control_plane_stops_while_a_worker_is_asked() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &["w1"], settings()).await;
+    plane.running().await;
+    plane.farm.fail("w1", Call::Status, vec![Fault::HangBefore; 10]);
+    plane.farm.beat("w2").await;
+    plane.wait_for_hanging(1).await;
+    tokio::time::timeout(SOON, plane.stop()).await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_are_looked_at_when_a_control_plane_starts() {
     let home = Home::sqlite();
     let first = plane(&home, &["w1"], settings()).await;
