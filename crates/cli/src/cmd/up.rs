@@ -81,14 +81,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn welcome(url: &str, queues: &[String], store: &StoreUrl, sandboxes: bool) -> String {
-    let sandboxes = if sandboxes { "ready" } else { "not available on this machine: no provider works here" };
+    let offer =
+        if sandboxes { "held by the worker `local`" } else { "none on this machine: `tenure sandbox check` says why" };
     let queue = queues.first().map_or("default", String::as_str);
     let bold = |text: String| style(text).bold().to_string();
     let mut lines = vec![
         String::new(),
         format!("  store    {store}"),
         format!("  worker   takes tasks from {}", queues.join(", ")),
-        format!("  sandboxes {sandboxes}"),
+        format!("  sandbox  {offer}"),
         format!("  API      {url}/api/v1/openapi.json"),
         format!("  metrics  {url}/metrics"),
         String::new(),
@@ -101,9 +102,11 @@ fn welcome(url: &str, queues: &[String], store: &StoreUrl, sandboxes: bool) -> S
         bold(format!("  tenure task submit {queue} echo --payload '{{\"hello\":\"world\"}}' --wait")),
         bold(format!("  tenure task submit {queue} sleep --payload '{{\"ms\":20000}}' --lease-ttl 3s --wait")),
         bold("  tenure task list".to_owned()),
-        String::new(),
-        "Press Ctrl-C to stop.".to_owned(),
     ]);
+    if sandboxes {
+        lines.push(bold("  tenure sandbox create --wait --shell".to_owned()));
+    }
+    lines.extend([String::new(), "Press Ctrl-C to stop.".to_owned()]);
     lines.join("\n")
 }
 
