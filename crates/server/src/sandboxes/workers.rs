@@ -146,7 +146,7 @@ impl Workers for RpcWorkers {
         let lease = token(terms);
         let (to, params) = (target(to), runtime(what));
         let result = within(terms, self.0.status(&to, carried(terms, &lease), &params)).await?;
-        Ok(RuntimeStatus { state: result.state, runtime_id: None, error: result.error })
+        Ok(RuntimeStatus { state: result.state, runtime_id: result.runtime_id.map(Into::into), error: result.error })
     }
 
     async fn exec(
