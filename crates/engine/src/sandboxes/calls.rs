@@ -75,8 +75,7 @@ impl Sandboxes {
             return Err(SandboxError::unavailable("remote_worker_rpc_unavailable", message));
         };
         let lease = self.rows().sandbox_lease(id).await?.filter(|lease| lease.lease.holder == target.worker);
-        // A worker that does not know of variables in a spawn gets them with every command.
-        let env = if target.can("inventory") { BTreeMap::new() } else { self.env_of(&row.tenant, &row.spec)? };
+        let env = self.env_for(&target, &row)?;
         Ok(Route { lease: lease.as_ref().map(token), request_id: self.request_id(), row, target, env })
     }
 

@@ -8,7 +8,7 @@ use tenure_core::sandbox::{Sandbox, Spec, template};
 use tenure_core::time::DurationMs;
 
 use super::calls::runtime;
-use super::workers::{NewFile, SetupCommand};
+use super::workers::{NewFile, SetupCommand, Target};
 use super::{ErrorClass, SandboxError, Sandboxes};
 
 /// Without `defaults.max_exec_timeout`.
@@ -42,6 +42,11 @@ impl Sandboxes {
         Ok(env)
     }
 
+    /// Variables that every command must be given: a worker of the contract alone does not know of those in a spawn.
+    pub(super) fn env_for(&self, target: &Target, row: &Sandbox) -> Result<BTreeMap<String, String>, SandboxError> {
+        if target.can("inventory") { Ok(BTreeMap::new()) } else { self.env_of(&row.tenant, &row.spec) }
+    }
+
     /// Writes the files of secrets, then runs the commands in order. Repeated from the beginning if the control plane died.
     pub(super) async fn set_up(&self, row: &Sandbox, worker: &Worker) -> Result<(), SandboxError> {
         let message = "the worker cannot be called";
@@ -53,12 +58,13 @@ impl Sandboxes {
             let terms = self.terms(None, FILE_WITHIN);
             self.workers().write_file(&target, &terms, &runtime(row), &file).await?;
         }
+        let env = self.env_for(&target, row)?;
         let began = std::time::Instant::now();
         let within = Duration::from_millis(u64::try_from(self.setup_time()).unwrap_or(0));
         for (index, command) in row.spec.setup.iter().enumerate() {
             let timeout = within.saturating_sub(began.elapsed());
             let terms = self.terms(None, timeout + CALL_MARGIN);
-            let command = SetupCommand { command: command.clone(), timeout };
+            let command = SetupCommand { command: command.clone(), timeout, env: env.clone() };
             let outcome = self.workers().exec(&target, &terms, &runtime(row), &command).await?;
             if outcome.exit_code != 0 {
                 let (number, code) = (index + 1, outcome.exit_code);

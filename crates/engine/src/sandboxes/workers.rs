@@ -93,10 +93,21 @@ pub struct RuntimeStatus {
 }
 
 /// A command of a template's setup. It runs in a shell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct SetupCommand {
     pub command: String,
     pub timeout: Duration,
+    /// Variables that the worker does not keep with the runtime. They may be secrets.
+    pub env: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for SetupCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SetupCommand")
+            .field("command", &self.command)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

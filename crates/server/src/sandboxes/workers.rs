@@ -164,6 +164,7 @@ impl Workers for RpcWorkers {
             runtime_id,
             command: command.command.clone(),
             timeout: duration::canonical(command.timeout),
+            env: command.env.clone(),
             ..wire::ExecParams::default()
         };
         let to = target(to);

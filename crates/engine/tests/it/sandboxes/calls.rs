@@ -130,7 +130,8 @@ async fn exec(plane: &Plane, id: &str) -> Result<i32, tenure_engine::sandboxes::
     let call = plane.sandboxes.call(id, &reach, |route| {
         let farm = Arc::clone(&farm);
         async move {
-            let command = SetupCommand { command: "true".to_owned(), timeout: Duration::from_secs(1) };
+            let command =
+                SetupCommand { command: "true".to_owned(), timeout: Duration::from_secs(1), env: route.env.clone() };
             farm.exec(&route.target, &route.terms(Duration::from_secs(1)), &route.runtime(), &command).await
         }
     });

@@ -64,6 +64,8 @@ pub struct Runtime {
     pub state: String,
     pub env: std::collections::BTreeMap<String, String>,
     pub commands: Vec<String>,
+    /// Variables of each command.
+    pub given: Vec<std::collections::BTreeMap<String, String>>,
     pub files: HashMap<String, Vec<u8>>,
     pub ttl_ms: DurationMs,
 }
@@ -341,7 +343,10 @@ impl Workers for Farm {
         command: &SetupCommand,
     ) -> Result<SetupOutcome, CallError> {
         let fault = self.enter(target, terms, Call::Exec).await?;
-        self.on(target, runtime, |runtime| runtime.commands.push(command.command.clone()))?;
+        self.on(target, runtime, |runtime| {
+            runtime.commands.push(command.command.clone());
+            runtime.given.push(command.env.clone());
+        })?;
         let exit_code = i32::from(command.command == "false");
         self.leave(fault, SetupOutcome { exit_code, stderr: "went wrong".to_owned(), ..SetupOutcome::default() }).await
     }

@@ -133,6 +133,26 @@ async fn every_field_of_a_template_acts() {
     plane.stop().await;
 }
 
+/// A worker of the contract alone knows of no variables in a spawn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn variables_reach_every_command_on_a_worker_of_the_contract_alone() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &[], settings()).await;
+    plane.farm.with("w1", |node| node.capabilities = vec!["remote_worker".to_owned(), "heartbeat".to_owned()]);
+    plane.farm.beat("w1").await;
+    let env = BTreeMap::from([("MODE".to_owned(), "test".to_owned())]);
+    let template = Template { setup: vec!["one".to_owned()], env: env.clone(), ..Template::default() };
+    plane.sandboxes.create_template("default", "t", &template).await.unwrap();
+    let row = plane.sandboxes.create(&named("t"), &caller(), None, true).await.unwrap().row;
+    assert_eq!(plane.farm.with("w1", |node| node.runtimes[&*row.id].given.clone()), [env.clone()]);
+    assert_eq!(plane.sandboxes.route(&row.id, &caller().reach).await.unwrap().env, env);
+    plane.farm.beat("w2").await;
+    plane.sandboxes.drain("w1", None).await.unwrap();
+    let row = plane.sandboxes.create(&named("t"), &caller(), None, true).await.unwrap().row;
+    assert!(plane.sandboxes.route(&row.id, &caller().reach).await.unwrap().env.is_empty(), "w2 keeps them");
+    plane.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setup_that_fails_leaves_an_error_and_no_runtime() {
     let home = Home::sqlite();
