@@ -287,7 +287,13 @@ impl Sandboxes {
     /// A row, refreshed by its worker if that answers.
     pub async fn get(&self, id: &str, caller: &Caller) -> Result<Sandbox, SandboxError> {
         let row = self.row(id, &caller.reach).await?;
-        let row = self.refresh(&row).await?.unwrap_or(row);
+        let row = match self.refresh(&row).await {
+            Ok(fresh) => fresh.unwrap_or(row),
+            Err(error) => {
+                tracing::debug!(sandbox.id = id, "a sandbox is shown as it is stored: {error}");
+                row
+            }
+        };
         if row.state == State::Destroyed {
             return Err(SandboxError::not_found("sandbox", id));
         }
@@ -327,7 +333,7 @@ impl Sandboxes {
 
     pub(super) async fn ask(&self, row: &Sandbox, target: &super::Target, within: Duration) -> Answer {
         let terms = self.terms(None, within);
-        match self.workers().status(target, &terms, &runtime(row)).await {
+        match Self::within(&terms, self.workers().status(target, &terms, &runtime(row))).await {
             Ok(status) => Answer::State(status.state),
             Err(error) => match error.class() {
                 Some(super::CallClass::NotFound | super::CallClass::Destroyed) => Answer::Absent,

@@ -89,11 +89,7 @@ impl Sandboxes {
         loop {
             let terms = self.terms(Some(lease), DESTROY_WITHIN);
             let runtime = runtime(row);
-            let called = self.workers().destroy(target, &terms, &runtime);
-            let called = match tokio::time::timeout(DESTROY_WITHIN, called).await {
-                Ok(called) => called,
-                Err(_) => return Ok(Teardown::Unreachable),
-            };
+            let called = Self::within(&terms, self.workers().destroy(target, &terms, &runtime)).await;
             let error = match called {
                 Ok(()) => return Ok(Teardown::Gone),
                 Err(CallError::Unreachable { .. }) => return Ok(Teardown::Unreachable),

@@ -35,7 +35,7 @@ impl Sandboxes {
         self.record(vec![system_event("worker.draining", json!({"worker": id, "reason": reason}))]).await;
         if let Some(target) = self.target(&worker) {
             let terms = self.terms(None, DRAIN_WITHIN);
-            if let Err(error) = self.workers().shutdown(&target, &terms).await {
+            if let Err(error) = Self::within(&terms, self.workers().shutdown(&target, &terms)).await {
                 tracing::info!(worker.id = id, "a drain will reach the worker with its next heartbeat: {error}");
             }
         }
@@ -47,7 +47,7 @@ impl Sandboxes {
         self.record(vec![system_event("worker.online", json!({"worker": id, "reason": "undrained"}))]).await;
         if let Some(target) = self.target(&worker).filter(|target| target.can("undrain")) {
             let terms = self.terms(None, DRAIN_WITHIN);
-            if let Err(error) = self.workers().undrain(&target, &terms).await {
+            if let Err(error) = Self::within(&terms, self.workers().undrain(&target, &terms)).await {
                 tracing::info!(worker.id = id, "an undrain will reach the worker with its next heartbeat: {error}");
             }
         }

@@ -86,6 +86,6 @@ impl Sandboxes {
         }
         let terms = self.terms(Some(lease), RENEW_WITHIN);
         let ttl_ms = self.settings().lease_ttl_ms;
-        self.workers().renew_lease(target, &terms, &row.id, ttl_ms).await.map(drop)
+        Self::within(&terms, self.workers().renew_lease(target, &terms, &row.id, ttl_ms)).await.map(drop)
     }
 }

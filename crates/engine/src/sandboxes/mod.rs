@@ -221,6 +221,20 @@ impl Sandboxes {
         CallTerms { request_id: self.request_id(), lease, within }
     }
 
+    /// Waits no longer for a worker than the terms of a call say.
+    async fn within<T>(
+        terms: &CallTerms,
+        call: impl Future<Output = Result<T, CallError>> + Send,
+    ) -> Result<T, CallError> {
+        match tokio::time::timeout(terms.within, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let message = format!("the worker did not answer within {} s", terms.within.as_secs());
+                Err(CallError::Unreachable { maybe_executed: true, message })
+            }
+        }
+    }
+
     /// Applies a change with its events. `None`: there is no such row.
     async fn change(
         &self,

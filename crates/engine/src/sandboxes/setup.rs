@@ -56,7 +56,7 @@ impl Sandboxes {
             let content = settings.secret_of(&row.tenant, &secret.name).unwrap_or_default().as_bytes().to_vec();
             let file = NewFile { path: secret.inject_at.clone(), mode: SECRET_MODE, content };
             let terms = self.terms(None, FILE_WITHIN);
-            self.workers().write_file(&target, &terms, &runtime(row), &file).await?;
+            Self::within(&terms, self.workers().write_file(&target, &terms, &runtime(row), &file)).await?;
         }
         let env = self.env_for(&target, row)?;
         let began = std::time::Instant::now();
@@ -65,7 +65,7 @@ impl Sandboxes {
             let timeout = within.saturating_sub(began.elapsed());
             let terms = self.terms(None, timeout + CALL_MARGIN);
             let command = SetupCommand { command: command.clone(), timeout, env: env.clone() };
-            let outcome = self.workers().exec(&target, &terms, &runtime(row), &command).await?;
+            let outcome = Self::within(&terms, self.workers().exec(&target, &terms, &runtime(row), &command)).await?;
             if outcome.exit_code != 0 {
                 let (number, code) = (index + 1, outcome.exit_code);
                 let shown = shorten(&outcome.stderr);

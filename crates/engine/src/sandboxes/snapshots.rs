@@ -149,7 +149,8 @@ impl Sandboxes {
         let snapshot = self.snapshot(id, reach).await?;
         let content = pieces(Arc::clone(&self.inner.rows), &snapshot);
         let terms = self.terms(None, SNAPSHOT_WITHIN);
-        let stored = self.workers().put_snapshot(target, &terms, id, snapshot.size_bytes, content).await?;
+        let stored =
+            Self::within(&terms, self.workers().put_snapshot(target, &terms, id, snapshot.size_bytes, content)).await?;
         if stored.sha256 != snapshot.sha256 {
             let message = format!("snapshot {id} did not arrive at worker '{}' as it was stored", target.worker);
             return Err(SandboxError::new(ErrorClass::Internal, "checksum_mismatch", message));

@@ -246,7 +246,7 @@ impl Sandboxes {
         // another worker by now, that token is all there is.
         let lease = self.lease_for(row, worker).await.unwrap_or_else(|_| spawned.clone());
         let terms = self.terms(Some(lease), DESTROY_WITHIN);
-        if let Err(error) = self.workers().destroy(&target, &terms, &runtime(row)).await {
+        if let Err(error) = Self::within(&terms, self.workers().destroy(&target, &terms, &runtime(row))).await {
             tracing::warn!(
                 sandbox.id = &*row.id,
                 worker.id = &*worker.id,
@@ -344,7 +344,7 @@ impl Sandboxes {
         let terms = self.terms(None, STATUS_WITHIN);
         let mut runtime = runtime(row);
         runtime.runtime_id = None;
-        let status = self.workers().status(target, &terms, &runtime).await.ok()?;
+        let status = Self::within(&terms, self.workers().status(target, &terms, &runtime)).await.ok()?;
         let held = worker.inventory.iter().find(|held| held.sandbox_id == row.id);
         let known = status.runtime_id.or_else(|| row.runtime_id.clone());
         let known = known.or_else(|| held.map(|held| Arc::clone(&held.runtime_id)));

@@ -229,6 +229,21 @@ async fn a_drain_is_stored_sent_and_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_is_shown_as_it_is_stored_while_its_worker_is_silent() {
+    let home = Home::sqlite();
+    let plane = plane(&home, &["w1"], settings()).await;
+    let row = plane.running().await;
+    plane.farm.fail("w1", Call::Status, [Fault::HangBefore]);
+    let got = tokio::time::timeout(crate::harness::SOON, plane.sandboxes.get(&row.id, &caller())).await;
+    assert_eq!(got.expect("an answer").unwrap().state, State::Running);
+    plane.farm.fail("w1", Call::Status, [Fault::Unreachable]);
+    assert_eq!(plane.sandboxes.get(&row.id, &caller()).await.unwrap().state, State::Running);
+    plane.farm.with("w1", |node| node.runtimes.clear());
+    assert_eq!(plane.sandboxes.get(&row.id, &caller()).await.unwrap_err().class, ErrorClass::NotFound);
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_that_cannot_be_used_is_not_called() {
     let home = Home::sqlite();
     let plane = plane(&home, &["w1"], settings()).await;

@@ -144,7 +144,7 @@ async fn variables_reach_every_command_on_a_worker_of_the_contract_alone() {
     let template = Template { setup: vec!["one".to_owned()], env: env.clone(), ..Template::default() };
     plane.sandboxes.create_template("default", "t", &template).await.unwrap();
     let row = plane.sandboxes.create(&named("t"), &caller(), None, true).await.unwrap().row;
-    assert_eq!(plane.farm.with("w1", |node| node.runtimes[&*row.id].given.clone()), [env.clone()]);
+    assert_eq!(plane.farm.with("w1", |node| node.runtimes[&*row.id].given.clone()), std::slice::from_ref(&env));
     assert_eq!(plane.sandboxes.route(&row.id, &caller().reach).await.unwrap().env, env);
     plane.farm.beat("w2").await;
     plane.sandboxes.drain("w1", None).await.unwrap();
