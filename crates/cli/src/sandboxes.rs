@@ -73,6 +73,11 @@ fn settings(config: &Config) -> SandboxSettings {
         freshness_ms: millis(config.scheduler.freshness),
         weights: (weights.memory, weights.vcpus, weights.count),
         spawn_timeout_ms: millis(config.worker.spawn_timeout),
+        secrets: config
+            .template_secrets
+            .iter()
+            .map(|(name, secret)| (name.clone(), secret.reveal().to_owned()))
+            .collect(),
         ..SandboxSettings::default()
     }
 }
