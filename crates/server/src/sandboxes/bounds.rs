@@ -32,8 +32,11 @@ struct Streams {
 /// Memory, returned when it is dropped.
 #[derive(Debug)]
 pub struct Room {
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
+
+/// Memory is taken in steps of this.
+const STEP_BYTES: usize = 1 << 20;
 
 /// An open stream, counted until it is dropped.
 #[derive(Debug)]
@@ -53,14 +56,28 @@ impl Bounds {
     /// Waits for memory for a body or an answer.
     pub async fn room(&self, bytes: usize) -> Result<Room, Fault> {
         if bytes <= FREE_BYTES {
-            return Ok(Room { _permit: None });
+            return Ok(Room { permit: None });
         }
         let wanted = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(self.units);
         let reserving = Arc::clone(&self.memory).acquire_many_owned(wanted);
         match tokio::time::timeout(self.wait, reserving).await {
-            Ok(Ok(permit)) => Ok(Room { _permit: Some(permit) }),
+            Ok(Ok(permit)) => Ok(Room { permit: Some(permit) }),
             _ => Err(Unavailable::Busy { retry_after: Duration::from_secs(5) }.into()),
         }
+    }
+
+    /// Waits for more memory, for something that has grown to `bytes`.
+    pub async fn enlarge(&self, room: &mut Room, bytes: usize) -> Result<(), Fault> {
+        let has = room.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) * UNIT_BYTES;
+        if bytes <= FREE_BYTES || bytes <= has {
+            return Ok(());
+        }
+        let more = self.room((bytes - has).max(STEP_BYTES)).await?;
+        match (&mut room.permit, more.permit) {
+            (Some(own), Some(more)) => own.merge(more),
+            (own, more) => *own = more,
+        }
+        Ok(())
     }
 
     /// Counts a stream of a tenant.
@@ -120,6 +137,10 @@ mod tests {
         assert!(bounds.room(FREE_BYTES).await.is_ok());
         assert!(matches!(bounds.room(FREE_BYTES + 1).await, Err(Fault::Unavailable(_))));
         drop(all);
+        let mut growing = bounds.room(0).await.unwrap();
+        bounds.enlarge(&mut growing, 600 << 10).await.unwrap();
+        assert!(bounds.room(600 << 10).await.is_err(), "what has grown is counted");
+        drop(growing);
         assert!(bounds.room(usize::MAX).await.is_ok(), "more than everything is everything");
     }
 }

@@ -13,16 +13,19 @@ use futures_util::stream;
 use tenure_contract::duration;
 use tenure_contract::sandboxes::{ExecAnswer, ExecRequest};
 use tenure_contract::worker_rpc as wire;
+use tenure_rpc::{ExecEvent, ExecStream, OutputStream};
 
 use super::errors::refuse;
+use super::stream::text;
 use super::{params, socket, stream as lines};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
-use crate::error::Fault;
+use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
+use crate::sandboxes::Part;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Room;
-use crate::sandboxes::calls::{Reached, call};
+use crate::sandboxes::calls::{Reached, call, fault};
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 
@@ -87,23 +90,34 @@ async fn buffered(app: &App, caller: &Caller, sandbox: &str, asked: &ExecRequest
     let part = app.sandboxes()?;
     check(asked)?;
     let watched = Exec::begin(app, caller, sandbox, asked).await?;
-    let params = |to: &Reached| command(to, asked, watched.timeout);
-    let ended = call(app, caller, sandbox, |to| {
-        let params = params(&to);
-        async move { part.rpc.exec(&to.target, to.call(), &params).await }
+    let timeout = watched.timeout;
+    let started = call(app, caller, sandbox, |to| {
+        let params = command(&to, asked, timeout);
+        async move {
+            // Only a stream ends with its reader: a worker finishes a plain call for a caller that comes back.
+            if to.target.capabilities.has("stream_terminal") {
+                return part.rpc.exec_stream(&to.target, to.call(), &params).await.map(Started::Stream);
+            }
+            part.rpc.exec(&to.target, to.call(), &params).await.map(|result| Started::Ended(Box::new(result)))
+        }
     });
-    let result = match ended.await {
-        Ok(result) => result,
+    let ended = async {
+        match started.await? {
+            Started::Ended(result) => {
+                let size = result.stdout.len() + result.stderr.len();
+                Ok((*result, part.bounds.room(2 * size).await?))
+            }
+            Started::Stream(stream) => gather(part, stream).await,
+        }
+    };
+    let (result, room) = match ended.await {
+        Ok(ended) => ended,
         Err(fault) => {
             watched.end(&Outcome::of_fault(&fault));
             return Err(fault);
         }
     };
     watched.end(&Outcome::Exited(Some(result.exit_code)));
-    // Escaped, a byte can take six.
-    let size = result.stdout.len() + result.stderr.len();
-    let encoded = result.stdout_b64.as_ref().map_or(0, String::len) + result.stderr_b64.as_ref().map_or(0, String::len);
-    let room = part.bounds.room(2 * (size + encoded)).await?;
     let answer = ExecAnswer {
         exit_code: result.exit_code,
         stdout: result.stdout,
@@ -117,6 +131,50 @@ async fn buffered(app: &App, caller: &Caller, sandbox: &str, asked: &ExecRequest
     };
     let bytes = serde_json::to_vec(&answer).map_err(|_| Fault::Internal)?;
     Ok((bytes.into(), room))
+}
+
+enum Started {
+    Stream(ExecStream),
+    Ended(Box<wire::ExecResult>),
+}
+
+/// Reads the output of a command to its end, and keeps the beginning of each stream.
+async fn gather(part: &Part, mut stream: ExecStream) -> Result<(wire::ExecResult, Room), Fault> {
+    let (mut kept, mut cut) = ([Vec::new(), Vec::new()], [false, false]);
+    let mut room = part.bounds.room(0).await?;
+    while let Some(event) = stream.next().await {
+        match event.map_err(fault)? {
+            ExecEvent::Output { stream, bytes } => {
+                let index = usize::from(stream == OutputStream::Stderr);
+                let free = wire::MAX_OUTPUT_BYTES - kept[index].len();
+                cut[index] |= bytes.len() > free;
+                kept[index].extend_from_slice(&bytes[..bytes.len().min(free)]);
+                // As bytes, as text, and in the answer.
+                let needed = 3 * (kept[0].len() + kept[1].len());
+                part.bounds.enlarge(&mut room, needed).await?;
+            }
+            ExecEvent::End { exit_code, duration_ms } => {
+                let exit_code = exit_code.ok_or_else(|| {
+                    SandboxFault::fault(SandboxFaultKind::Unavailable, "the worker did not tell the exit code")
+                })?;
+                let [(stdout, stdout_b64), (stderr, stderr_b64)] = kept.map(|kept| text(&kept));
+                let [stdout_truncated, stderr_truncated] = cut;
+                let result = wire::ExecResult {
+                    exit_code,
+                    stdout,
+                    stderr,
+                    stdout_b64,
+                    stderr_b64,
+                    stdout_truncated,
+                    stderr_truncated,
+                    duration_ms: duration_ms.unwrap_or_default(),
+                    ..wire::ExecResult::default()
+                };
+                return Ok((result, room));
+            }
+        }
+    }
+    Err(SandboxFault::fault(SandboxFaultKind::Unavailable, "the output of the command ended too early"))
 }
 
 pub fn check(asked: &ExecRequest) -> Result<(), Fault> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_auth::{Secret, WorkerAuth};
@@ -20,9 +19,9 @@ use tenure_worker::rpc::{self, Credentials, Rpc, RpcSettings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Answer, Home, SOON, Server, TOKEN, database};
+use crate::harness::{Home, SOON, Server, TOKEN, database};
 
-const CAPABILITIES: [&str; 11] = [
+const CAPABILITIES: [&str; 10] = [
     "lease_renewal",
     "inventory",
     "rpc_code",
@@ -31,7 +30,6 @@ const CAPABILITIES: [&str; 11] = [
     "stream_files",
     "undrain",
     "stats",
-    "snapshots",
     "interactive",
     "proxy",
 ];
@@ -101,11 +99,21 @@ pub async fn workers(server: &Server) -> Vec<Value> {
 
 /// A worker of this process, with a folder of its own.
 pub struct Worker {
-    pub id: String,
-    pub node: Arc<Node>,
-    stop: CancellationToken,
     running: tokio::task::JoinHandle<std::io::Result<()>>,
+    line: tokio::task::JoinHandle<()>,
     _folder: TempDir,
+}
+
+/// Passes connections on to `to`. Aborted, it cuts them all.
+async fn line(listener: TcpListener, to: std::net::SocketAddr) {
+    let mut open = tokio::task::JoinSet::new();
+    loop {
+        let (mut near, _) = listener.accept().await.unwrap();
+        open.spawn(async move {
+            let Ok(mut far) = tokio::net::TcpStream::connect(to).await else { return };
+            drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
+        });
+    }
 }
 
 impl Worker {
@@ -139,40 +147,29 @@ impl Worker {
         settings.drain_timeout = Duration::from_millis(200);
         let rpc = Rpc::new(Arc::clone(&node), Arc::new(Credentials::new(auth)), None, settings).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let rpc_url = format!("http://{}", listener.local_addr().unwrap());
+        let outside = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let rpc_url = format!("http://{}", outside.local_addr().unwrap());
+        let line = tokio::spawn(line(outside, listener.local_addr().unwrap()));
         let capacity = Capacity { max_sandboxes: 50, rpc_url: Some(rpc_url), ..Capacity::default() };
         let face = Face::new("host".to_owned(), CAPABILITIES.map(ToOwned::to_owned).to_vec(), capacity);
         let stop = CancellationToken::new();
-        let running = {
-            let (node, stop) = (Arc::clone(&node), stop.clone());
-            tokio::spawn(async move {
-                let serve = |stop: CancellationToken| rpc::run(listener, rpc, stop.cancelled_owned());
-                node.run(&face, serve, stop).await
-            })
-        };
-        Self { id: id.to_owned(), node, stop, running, _folder: folder }
+        let running = tokio::spawn(async move {
+            let serve = |stop: CancellationToken| rpc::run(listener, rpc, stop.cancelled_owned());
+            node.run(&face, serve, stop).await
+        });
+        Self { running, line, _folder: folder }
     }
 
-    /// Ends it as a power cut would: nothing is said to anybody.
-    pub fn kill(&self) {
+    /// Cuts its line, as a power cut would: nothing is said to anybody.
+    pub fn cut(&self) {
         self.running.abort();
-    }
-
-    /// Ends it in peace.
-    pub async fn stop(&mut self) {
-        self.stop.cancel();
-        let _ = (&mut self.running).await;
+        self.line.abort();
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.running.abort();
+        self.line.abort();
     }
-}
-
-/// Calls with headers.
-pub async fn call(server: &Server, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
-    let method = Method::from_bytes(method.as_bytes()).unwrap();
-    server.call(method, path, headers, body).await
 }

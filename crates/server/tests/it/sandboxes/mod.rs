@@ -1,4 +1,10 @@
 //! Sandboxes over HTTP, on real workers with the provider `process`.
 
+mod access;
+mod commands;
+mod files;
 mod kit;
+mod ports;
+mod settings;
 mod slice;
+mod worker_routes;
