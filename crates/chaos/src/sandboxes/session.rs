@@ -176,8 +176,21 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Ends a sandbox of somebody else, whatever is being done with it. It may not even be created yet.
+    async fn end_another(&mut self) {
+        let server = self.server();
+        let Answer::Listed { rows } = self.api.list(server, None).await else { return };
+        let rows: Vec<Row> = rows.into_iter().filter(Row::counts).collect();
+        if let Some(row) = self.rng.pick(&rows) {
+            self.destroy(&row.sandbox.clone()).await;
+        }
+    }
+
     /// Does something to a sandbox that a session has left alone.
     async fn meddle(&mut self) {
+        if self.rng.chance(20) {
+            return self.end_another().await;
+        }
         let Some(sandbox) = self.pool.pick(&mut self.rng) else { return };
         let server = self.server();
         let path = format!("/workspace/{}", self.name);

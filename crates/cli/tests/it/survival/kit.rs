@@ -17,22 +17,24 @@ pub struct Site {
     pub folder: TempDir,
     port: Port,
     store: Option<String>,
+    more: Vec<String>,
     http: reqwest::Client,
 }
 
 impl Site {
     pub async fn start(store: Option<&str>) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), store).await
+        Self::start_with(tempfile::tempdir().unwrap(), store, &[]).await
     }
 
     /// Another server on the same Postgres, which lets the same workers in.
     pub async fn beside(other: &Self) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(other.path("worker-token"), folder.path().join("worker-token")).unwrap();
-        Self::start_in(folder, other.store.as_deref()).await
+        Self::start_with(folder, other.store.as_deref(), &[]).await
     }
 
-    async fn start_in(folder: TempDir, store: Option<&str>) -> Self {
+    /// With more arguments, also when it is started again.
+    pub async fn start_with(folder: TempDir, store: Option<&str>, more: &[&str]) -> Self {
         let port = Port::reserve();
         let mut site = Self {
             server: None,
@@ -40,6 +42,7 @@ impl Site {
             folder,
             port,
             store: store.map(ToOwned::to_owned),
+            more: more.iter().map(|arg| (*arg).to_owned()).collect(),
             http: reqwest::Client::builder().timeout(Duration::from_secs(60)).build().unwrap(),
         };
         site.start_again().await;
@@ -52,7 +55,12 @@ impl Site {
         if let Some(store) = &self.store {
             args.extend(["--store", store]);
         }
+        args.extend(self.more.iter().map(String::as_str));
         self.server = Some(Tenure::serve_in(self.folder.path(), &args).await);
+    }
+
+    pub fn store(&self) -> Option<&str> {
+        self.store.as_deref()
     }
 
     /// Ends the server as a crash would.

@@ -4,6 +4,7 @@
 
 mod disk;
 mod failover;
+mod fleet;
 mod kit;
 mod postgres;
 mod replicas;
