@@ -244,7 +244,7 @@ impl System {
         command.args(["--control-plane", &format!("http://127.0.0.1:{}", port(Link::WorkerToServers(index)))]);
         command.args(["--advertise-url", &format!("http://127.0.0.1:{}", port(Link::ServersToWorker(index)))]);
         command.args(["--listen", &format!("127.0.0.1:{}", place.port.as_ref().map_or(0, Port::number))]);
-        command.arg("--data-dir").arg(self.worker_folder(index));
+        command.arg("--data").arg(&self.folder).arg("--data-dir").arg(self.worker_folder(index));
         fleet::configure_worker(&mut command, limits);
         place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
         self.is_back(index, place);
