@@ -122,9 +122,14 @@ impl Findings<'_> {
             let Some(answered) = op.answered else { continue };
             let ended = match (&op.call, &op.answer) {
                 (_, Answer::Destroyed { .. }) => true,
-                (Call::Show { .. } | Call::Exec { .. }, Answer::Refused { status: 404, .. }) => {
+                (Call::Show { .. }, Answer::Refused { status: 404, .. }) => {
                     self.lost(life, op, answered);
                     true
+                }
+                // While it is being destroyed its worker does not find it any more, and its row is still there.
+                (Call::Exec { .. }, Answer::Refused { status: 404, .. }) => {
+                    self.lost(life, op, answered);
+                    false
                 }
                 _ => false,
             };

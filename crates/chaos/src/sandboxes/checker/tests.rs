@@ -275,6 +275,8 @@ fn what_comes_back_is_found() {
     }
     // While it is being destroyed it may be seen.
     Teller::new().long_op(10, 30, destroy(), Answer::Destroyed { done: true }).op(15, exec(), ran()).is_good();
+    let during = Teller::new().long_op(10, 30, destroy(), Answer::Destroyed { done: true });
+    during.op(15, exec(), missing()).op(17, show(), seen("running")).is_good();
     destroyed(true).runtime(SANDBOX, RUNTIME, 0, 0, 12).breaks(Rule::CameBack);
     destroyed(false).runtime(SANDBOX, RUNTIME, 0, 0, 12).is_good();
     Teller::new().op(1_100, show(), missing()).op(1_200, show(), seen("running")).breaks(Rule::CameBack);
