@@ -76,6 +76,9 @@ impl Node {
         command.arg("--data").arg(self.folder.path()).arg("--data-dir").arg(self.folder.path().join("node"));
         command
             .env("TENURE_WORKER__CAPACITY__MAX_SANDBOXES", self.room.to_string())
+            // Whatever machine this is.
+            .env("TENURE_WORKER__CAPACITY__MEMORY_MB", "65536")
+            .env("TENURE_WORKER__CAPACITY__VCPUS", "64")
             .env("TENURE_PROVIDERS__NAMESPACE__ENABLED", "false")
             .env("TENURE_PROVIDERS__PROCESS__ENABLED", "true")
             .env("TENURE_PROVIDERS__DEFAULT", "process");

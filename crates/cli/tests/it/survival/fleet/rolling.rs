@@ -10,9 +10,9 @@ use super::kit::{Node, User, all_online, balance, plane, plane_beside, processes
 use crate::survival::kit::{PATIENCE, Site};
 
 /// Sandboxes that are there all the time.
-const KEPT: usize = 8;
+const KEPT: usize = 5;
 /// Users who create and destroy meanwhile.
-const USERS: usize = 3;
+const USERS: usize = 2;
 
 fn address(site: &Site) -> std::net::SocketAddr {
     site.url.strip_prefix("http://").unwrap().parse().unwrap()
