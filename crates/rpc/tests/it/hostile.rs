@@ -162,7 +162,7 @@ async fn answers_that_are_not_of_the_contract_are_no_success() {
     let right =
         r#"{"id":"ID","worker_id":"W","result":{"sandbox_id":"sb-1","state":"running","provider":"","worker_id":"W"}}"#;
     let (address, _) = answering(of(right)).await;
-    hasty().status(&target(address), Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
+    client().status(&target(address), Call::new(&new_request_id()), &sandbox("sb-1")).await.unwrap();
 }
 
 #[tokio::test]
@@ -188,7 +188,10 @@ async fn a_long_error_is_shortened_and_stays_on_one_line() {
     assert!(text.len() < 2000 && !text.contains(char::is_control), "{} bytes", text.len());
 }
 
-async fn stream_of(lines: impl Fn(&Heard) -> Vec<u8> + Send + Sync + 'static) -> Option<Result<Option<i32>, Error>> {
+async fn stream_of(
+    client: &Client,
+    lines: impl Fn(&Heard) -> Vec<u8> + Send + Sync + 'static,
+) -> Option<Result<Option<i32>, Error>> {
     let (address, _) = server({
         let lines = std::sync::Arc::new(lines);
         move |mut stream| {
@@ -206,7 +209,7 @@ async fn stream_of(lines: impl Fn(&Heard) -> Vec<u8> + Send + Sync + 'static) ->
     })
     .await;
     let id = new_request_id();
-    let mut stream = hasty().exec_stream(&target(address), Call::new(&id), &command("true")).await.unwrap();
+    let mut stream = client.exec_stream(&target(address), Call::new(&id), &command("true")).await.unwrap();
     drain(&mut stream).await.2
 }
 
@@ -215,9 +218,9 @@ async fn lines_that_are_not_of_the_contract_end_a_stream() {
     let line =
         |rest: &'static str| move |heard: &Heard| rest.replace('W', WORKER).replace("ID", &heard.id()).into_bytes();
     let done = "{\"id\":\"ID\",\"worker_id\":\"W\",\"done\":true,\"exit_code\":0}\n";
-    assert_eq!(stream_of(line(done)).await, Some(Ok(Some(0))));
+    assert_eq!(stream_of(&client(), line(done)).await, Some(Ok(Some(0))));
     let last = "{\"id\":\"ID\",\"worker_id\":\"W\",\"done\":true,\"exit_code\":2}";
-    assert_eq!(stream_of(line(last)).await, Some(Ok(Some(2))), "the end of the body ends the line");
+    assert_eq!(stream_of(&client(), line(last)).await, Some(Ok(Some(2))), "the end of the body ends the line");
     for text in [
         "",
         "nonsense\n",
@@ -230,7 +233,7 @@ async fn lines_that_are_not_of_the_contract_end_a_stream() {
         // Single bytes are no sign of life.
         "{\"id\":\"ID\"...",
     ] {
-        let end = stream_of(line(text)).await;
+        let end = stream_of(&hasty(), line(text)).await;
         assert!(matches!(&end, Some(Err(error)) if is_unknown(error)), "{text:?}: {end:?}");
     }
 }

@@ -230,7 +230,7 @@ async fn a_canceled_call_gives_its_room_back() {
     spawn(&client, &target, "sb-1").await;
     for _ in 0..5 {
         let id = new_request_id();
-        let blocked = command("sleep 600");
+        let blocked = command("sleep 5");
         let calling = client.exec(&target, Call::new(&id), &blocked);
         assert!(tokio::time::timeout(Duration::from_millis(50), calling).await.is_err());
     }
