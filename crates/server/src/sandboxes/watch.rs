@@ -10,6 +10,7 @@ use tenure_engine::sandboxes::{Caller as Asker, ExecGuard, Sandboxes};
 use super::calls::known;
 use super::duration_ms;
 use crate::access::caller::Caller;
+use crate::audit::plain;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::state::App;
 
@@ -41,6 +42,17 @@ fn asker(caller: &Caller) -> Asker {
         actor: std::sync::Arc::clone(&caller.actor),
         request_id: None,
     }
+}
+
+/// Tells watchers that a file was written or read. Nobody waits for it.
+pub fn tell_of_file(app: &App, caller: &Caller, sandbox: &str, kind: &'static str, path: &str) {
+    let (app, asker, sandbox, path) = (app.clone(), asker(caller), sandbox.to_owned(), plain(path));
+    tokio::spawn(async move {
+        let Ok(part) = app.sandboxes() else { return };
+        if let Ok(Some(row)) = part.manager.stored(&sandbox, &asker).await {
+            part.manager.tell(kind, &row, json!({"path": path})).await;
+        }
+    });
 }
 
 /// A command that runs. Dropped without an end, its client has left.

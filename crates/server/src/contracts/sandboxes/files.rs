@@ -24,6 +24,7 @@ use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
 use crate::sandboxes::calls::{Reached, call, fault, reach};
+use crate::sandboxes::watch::tell_of_file;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
@@ -88,7 +89,10 @@ pub async fn write(
     };
     let answer = answer.await;
     let operation = match &answer {
-        Ok(path) => operation.on(path),
+        Ok(path) => {
+            tell_of_file(&app, &caller, &sandbox, "file.written", path);
+            operation.on(path)
+        }
         Err(_) => operation,
     };
     respond(operation.end(answer.map(|_| Outcome::new("written"))).await, &id)
@@ -124,6 +128,9 @@ pub async fn upload(
     };
     let answer = answer.await;
     let path = Params::of(&uri).ok().and_then(|params| params.text("path").map(ToOwned::to_owned)).unwrap_or_default();
+    if answer.is_ok() {
+        tell_of_file(&app, &caller, &sandbox, "file.written", &path);
+    }
     respond(operation.on(&path).end(answer.map(|()| Outcome::new("written"))).await, &id)
 }
 
@@ -158,7 +165,10 @@ pub async fn read(
     };
     match operation.end(answer.await).await {
         Err(fault) => refuse(fault, &id),
-        Ok((content, open)) => send(content, open, &headers, &id),
+        Ok((content, open)) => {
+            tell_of_file(&app, &caller, &sandbox, "file.read", &path);
+            send(content, open, &headers, &id)
+        }
     }
 }
 

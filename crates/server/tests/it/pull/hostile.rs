@@ -46,7 +46,7 @@ async fn idle_and_slow_connections_block_nobody(server: Server) {
     // One that goes byte by byte gets its answer as long as it keeps going.
     let mut slow = RawClient::connect(&server.url).await;
     slow.send_slowly("GET /api/v1/live HTTP/1.1\r\nHost: t\r\n\r\n", Duration::from_millis(1)).await.unwrap();
-    assert!(slow.read_until("\"ok\"", SOON).await.starts_with("HTTP/1.1 200 "));
+    assert!(slow.read_until("\"alive\"", SOON).await.starts_with("HTTP/1.1 200 "));
     drop(clients);
 }
 
@@ -274,6 +274,6 @@ async fn connections_beyond_the_cap_wait_for_their_turn(server: Server) {
     assert_eq!(waiting.read_for(Duration::from_millis(300)).await.text, "");
     // One place becomes free, and it is served.
     idle.pop();
-    assert!(waiting.read_until("\"ok\"", SOON).await.starts_with("HTTP/1.1 200 "));
+    assert!(waiting.read_until("\"alive\"", SOON).await.starts_with("HTTP/1.1 200 "));
     drop(idle);
 }

@@ -7,4 +7,5 @@ mod kit;
 mod ports;
 mod settings;
 mod slice;
+mod watching;
 mod worker_routes;
