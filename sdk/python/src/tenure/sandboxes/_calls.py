@@ -43,6 +43,8 @@ LOOK_LAST = 1.0
 #: A line has at most 512 KiB of the worker's, which JSON may blow up.
 LINE_BYTES_MAX = 8 << 20
 CHUNK_BYTES = 64 << 10
+#: The server sends a line of a stream at least every 15 s; a longer silence means that the connection is dead.
+IDLE_MAX = 60.0
 
 #: Seconds, a timedelta, or text such as `1h30m`.
 Duration = float | timedelta | str
@@ -273,14 +275,15 @@ def raw_request(
     content: Any = None,
     headers: Mapping[str, str] | None = None,
 ) -> httpx.Request:
-    """A request whose answer is read piece by piece. Each piece has the time of a call; a command may be silent."""
+    """A request whose answer is read piece by piece. Each piece has the time of a call."""
     url = join(server, ("api", "v1", "sandboxes", *path), query)
     return client.build_request(method, url, content=content, headers=dict(headers or {}))
 
 
 def patient(request: httpx.Request) -> httpx.Request:
-    """A command may be silent for any time."""
-    request.extensions["timeout"] = {**request.extensions["timeout"], "read": None}
+    """A command may be silent for any time; the server is not."""
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {**limits, "read": max(IDLE_MAX, limits["read"] or 0.0)}
     return request
 
 
