@@ -13,7 +13,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tenure_client::sandboxes::FileStream;
 use tenure_client::{Client, ClientError, Sandbox};
-use tenure_contract::sandboxes::ExecRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::io::{InspectReader, StreamReader};
 
@@ -26,8 +25,7 @@ use crate::output::{self, clean};
 
 /// Where a path without a beginning begins.
 const WORKSPACE: &str = "/workspace";
-/// Folders that one `mkdir` gets.
-const FOLDERS_AT_ONCE: usize = 100;
+const FOLDER_MARK: &str = ".tenure-cp";
 
 const DETAILS: &str = "\
 A path in a sandbox is written SANDBOX:PATH; one that does not begin with / is below /workspace. At least one side is a sandbox. As \
@@ -200,22 +198,17 @@ impl Copier {
         tree.with_context(|| format!("{} cannot be copied", shown(source)))
     }
 
-    /// Folders appear with the files in them; what is left are empty ones.
+    /// Folders appear with the files in them; what is left are empty ones. In a sandbox such a one is made by a file that
+    /// does not stay: a sandbox need not have a `mkdir`.
     async fn make_folders(&self, copies: &[Copy]) -> anyhow::Result<()> {
-        let mut remote: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for copy in copies.iter().filter(|copy| copy.entry.is_dir) {
             match &copy.to {
                 Place::Local(path) => std::fs::create_dir_all(path).with_context(|| path.display().to_string())?,
-                Place::Remote { id, path } => remote.entry(id).or_default().push(path.clone()),
-            }
-        }
-        for (id, folders) in remote {
-            for some in folders.chunks(FOLDERS_AT_ONCE) {
-                let args = ["-p", "--"].map(str::to_owned).into_iter().chain(some.iter().cloned()).collect();
-                let mode = Some("argv".to_owned());
-                let request = ExecRequest { command: "mkdir".to_owned(), args, mode, ..ExecRequest::default() };
-                let answer = self.sandbox(id)?.exec(&request).await?;
-                anyhow::ensure!(answer.exit_code == 0, "folders were not made in {id}: {}", answer.stderr.trim());
+                Place::Remote { id, path } => {
+                    let (sandbox, file) = (self.sandbox(id)?, format!("{path}/{FOLDER_MARK}"));
+                    sandbox.write_file(&file, "", None).await?;
+                    sandbox.delete_file(&file, false).await?;
+                }
             }
         }
         Ok(())

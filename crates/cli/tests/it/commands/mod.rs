@@ -15,6 +15,7 @@ mod push;
 mod runs;
 mod sandbox;
 mod sandboxed_tasks;
+mod sandboxes;
 mod serve;
 mod tasks;
 mod worker;
