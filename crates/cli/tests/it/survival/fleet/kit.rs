@@ -26,8 +26,8 @@ pub async fn plane(store: Option<&str>, max_sandboxes: u64, per_owner: u64) -> S
         "auth": {"worker_token": TOKEN},
         "defaults": {"max_sandboxes": max_sandboxes, "max_sandboxes_per_owner": per_owner},
         "providers": {"default": "process", "namespace": {"enabled": false}, "process": {"enabled": true}},
-        "scheduler": {"freshness": "5s"},
-        "worker": {"spawn_timeout": "30s"},
+        "scheduler": {"freshness": "30s"},
+        "worker": {"spawn_timeout": "50s"},
     });
     std::fs::write(&config, text.to_string()).unwrap();
     Site::start_with(folder, store, &["--config", config.to_str().unwrap()]).await
