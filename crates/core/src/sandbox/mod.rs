@@ -75,7 +75,7 @@ pub struct Sandbox {
     pub runtime_id: Option<Arc<str>>,
     /// The id of the spawn, repeated with every try on the same worker.
     pub request_id: Arc<str>,
-    /// The template whose warm sandbox this is, claimed or not.
+    /// The template whose warm sandbox this is, until somebody claims it.
     pub pool: Option<Arc<str>>,
     pub created_at: Timestamp,
     /// When the state last changed.
@@ -131,5 +131,54 @@ pub fn standing(row: Option<&Sandbox>, worker: &str, runtime_id: &str) -> Standi
         (State::Creating, None) => Standing::Completes,
         (_, Some(known)) if known == runtime_id => Standing::Known,
         _ => Standing::Orphan,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: State, runtime_id: Option<&str>) -> Sandbox {
+        let at = Timestamp::from_millis(1);
+        Sandbox {
+            id: "sb-00000001".into(),
+            tenant: "acme".into(),
+            owner: Some("ann".into()),
+            state,
+            reason: None,
+            spec: Arc::default(),
+            worker: Some("worker-a".into()),
+            runtime_id: runtime_id.map(Into::into),
+            request_id: "req-1".into(),
+            pool: None,
+            created_at: at,
+            changed_at: at,
+            expires_at: at,
+            spawn_deadline: at,
+            refused_by: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_runtime_is_wanted_by_the_row_that_names_it() {
+        let of = |row: Option<&Sandbox>| standing(row, "worker-a", "rt-1");
+        assert_eq!(of(None), Standing::Orphan);
+        for state in State::ALL {
+            let ended = matches!(state, State::Destroyed | State::Expired);
+            let (known, other) = (row(state, Some("rt-1")), row(state, Some("rt-2")));
+            assert_eq!(of(Some(&known)), if ended { Standing::Orphan } else { Standing::Known }, "{state:?}");
+            assert_eq!(of(Some(&other)), Standing::Orphan, "another runtime of {state:?}");
+            assert_eq!(standing(Some(&known), "worker-b", "rt-1"), Standing::Orphan, "another worker of {state:?}");
+            let unknown = row(state, None);
+            let expected = if state == State::Creating { Standing::Completes } else { Standing::Orphan };
+            assert_eq!(of(Some(&unknown)), expected, "no runtime of {state:?}");
+            assert_eq!(of(Some(&Sandbox { worker: None, ..unknown })), Standing::Orphan);
+        }
+    }
+
+    #[test]
+    fn a_spec_without_a_field_is_read_with_its_default() {
+        let spec: Spec = serde_json::from_str(r#"{"image":"alpine","unknown":1}"#).unwrap();
+        assert_eq!(spec, Spec { image: "alpine".into(), ..Spec::default() });
     }
 }

@@ -327,3 +327,238 @@ fn share(worker: &Worker, used: Usage, spec: &Spec, rules: &Rules) -> f64 {
     let weights = rules.memory + rules.vcpus + rules.count;
     if weights > 0.0 { sum / weights } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(10_000_000);
+    const NO_CAPS: Caps = Caps { total: 0, per_owner: 0, per_tenant: 0 };
+
+    fn worker(id: &str) -> Worker {
+        Worker {
+            id: id.into(),
+            hostname: "h".into(),
+            status: "online".into(),
+            providers: vec!["namespace".into(), "process".into()],
+            capabilities: vec!["snapshots".into(), "zone=a".into()],
+            capacity: Capacity { rpc_url: Some("http://w".into()), ..Capacity::default() },
+            boot_id: "b".into(),
+            seq: 1,
+            inventory: Vec::new(),
+            desired_status: None,
+            drain_reason: None,
+            last_heartbeat: NOW,
+            created_at: NOW,
+            updated_at: NOW,
+            is_barred: false,
+        }
+    }
+
+    fn sized(id: &str, max_sandboxes: u64, memory_mb: u64, vcpus: u64) -> Worker {
+        let capacity = Capacity { max_sandboxes, memory_mb, vcpus, ..worker(id).capacity };
+        Worker { capacity, ..worker(id) }
+    }
+
+    fn spec() -> Spec {
+        Spec { provider: "process".into(), memory_mb: 512, vcpus: 1, ..Spec::default() }
+    }
+
+    fn fleet(workers: Vec<Worker>) -> Fleet {
+        Fleet { workers, ..Fleet::default() }
+    }
+
+    fn go(fleet: &Fleet, spec: &Spec, caps: Caps, rules: &Rules) -> Result<String, NoPlace> {
+        place(fleet, spec, caps, rules, &[], NOW).map(|id| id.to_string())
+    }
+
+    fn why(worker: Worker, spec: &Spec, rules: &Rules) -> Option<&'static str> {
+        match go(&fleet(vec![worker]), spec, NO_CAPS, rules) {
+            Ok(_) => None,
+            Err(NoPlace::WorkerUnavailable { why }) => Some(why),
+            Err(other) => Some(other.reason()),
+        }
+    }
+
+    #[test]
+    fn each_lack_has_its_word() {
+        let rules = Rules::default();
+        let with = |change: fn(&mut Worker)| {
+            let mut worker = worker("a");
+            change(&mut worker);
+            why(worker, &spec(), &rules)
+        };
+        assert_eq!(with(|_| {}), None);
+        assert_eq!(
+            go(&fleet(Vec::new()), &spec(), NO_CAPS, &rules),
+            Err(NoPlace::WorkerUnavailable { why: "no_workers" })
+        );
+        assert_eq!(with(|w| w.is_barred = true), Some("offline"));
+        assert_eq!(with(|w| w.status = "offline".into()), Some("offline"));
+        assert_eq!(with(|w| w.last_heartbeat = NOW.plus(-120_000)), None, "two minutes old");
+        assert_eq!(with(|w| w.last_heartbeat = NOW.plus(-120_001)), Some("stale"));
+        assert_eq!(with(|w| w.status = "draining".into()), Some("draining"));
+        assert_eq!(with(|w| w.desired_status = Some("draining".into())), Some("draining"));
+        assert_eq!(with(|w| w.desired_status = Some("online".into())), None);
+        assert_eq!(with(|w| w.providers = vec!["docker".into()]), Some("provider"));
+        assert_eq!(with(|w| w.providers = vec!["mock".into()]), None, "another name of process");
+        assert_eq!(with(|w| w.providers.clear()), None, "any");
+        assert_eq!(with(|w| w.capacity.max_sandboxes = 1), None);
+        assert_eq!(with(|w| w.capacity.memory_mb = 511), Some("capacity"));
+        assert_eq!(with(|w| (w.capacity.memory_mb, w.capacity.vcpus) = (512, 1)), None);
+        assert_eq!(with(|w| w.capacity.rpc_url = None), Some("remote_worker_rpc_unavailable"));
+        let refused = place(&fleet(vec![worker("a")]), &spec(), NO_CAPS, &rules, &["a".into()], NOW);
+        assert_eq!(refused, Err(NoPlace::WorkerUnavailable { why: "refused" }));
+        let needs = |requires: &[&str], labels: &[&str]| {
+            let owned = |list: &[&str]| list.iter().map(ToString::to_string).collect();
+            why(worker("a"), &Spec { requires: owned(requires), labels: owned(labels), ..spec() }, &rules)
+        };
+        assert_eq!(needs(&["snapshots"], &["zone=a"]), None);
+        assert_eq!(needs(&["proxy"], &[]), Some("capability"));
+        assert_eq!(needs(&[], &["zone=b"]), Some("capability"));
+        assert_eq!(why(worker("a"), &Spec { provider: String::new(), ..spec() }, &rules), None, "any provider");
+        let callable =
+            |ids: &[&str]| Rules { callable: Some(ids.iter().map(|id| (*id).into()).collect()), ..Rules::default() };
+        assert_eq!(why(worker("a"), &spec(), &callable(&["a"])), None);
+        assert_eq!(why(worker("a"), &spec(), &callable(&["b"])), Some("remote_worker_rpc_unavailable"));
+    }
+
+    #[test]
+    fn the_nearest_miss_is_told() {
+        let stale = Worker { last_heartbeat: Timestamp::MIN, ..worker("a") };
+        let full = sized("b", 0, 100, 0);
+        let no_url = Worker { capacity: Capacity::default(), ..worker("c") };
+        let rules = Rules::default();
+        let told = |workers: Vec<Worker>| go(&fleet(workers), &spec(), NO_CAPS, &rules).unwrap_err();
+        assert_eq!(told(vec![stale.clone(), full.clone()]), NoPlace::WorkerUnavailable { why: "capacity" });
+        assert_eq!(told(vec![full.clone(), stale]), NoPlace::WorkerUnavailable { why: "capacity" });
+        assert_eq!(told(vec![no_url, full]), NoPlace::RpcUnavailable);
+    }
+
+    #[test]
+    fn only_what_may_pass_is_waited_for() {
+        let waits = [NoPlace::MaxSandboxes, NoPlace::MaxSandboxesPerOwner, NoPlace::MaxSandboxesPerTenant];
+        assert!(waits.iter().all(NoPlace::is_queueable));
+        assert!(NoPlace::WorkerUnavailable { why: "capacity" }.is_queueable());
+        for why in ["no_workers", "refused", "offline", "stale", "draining", "provider", "capability"] {
+            assert!(!NoPlace::WorkerUnavailable { why }.is_queueable(), "{why}");
+        }
+        assert!(!NoPlace::RpcUnavailable.is_queueable());
+    }
+
+    #[test]
+    fn the_emptiest_by_weight_is_chosen() {
+        let usage = |entries: &[(&str, u64, u64, u64)]| {
+            let usage = |(id, sandboxes, memory_mb, vcpus): &(&str, u64, u64, u64)| {
+                (WorkerId::from(*id), Usage { sandboxes: *sandboxes, memory_mb: *memory_mb, vcpus: *vcpus })
+            };
+            entries.iter().map(usage).collect()
+        };
+        let workers = vec![sized("a", 10, 10_240, 10), sized("b", 10, 10_240, 10)];
+        let both = |entries| Fleet { workers: workers.clone(), usage: usage(entries), ..Fleet::default() };
+        let rules = Rules::default();
+        assert_eq!(go(&both(&[("a", 1, 512, 1)]), &spec(), NO_CAPS, &rules).unwrap(), "b");
+        // Memory weighs more than processors, and those more than the number.
+        let by_memory = both(&[("a", 0, 2_048, 0), ("b", 0, 0, 2)]);
+        assert_eq!(go(&by_memory, &spec(), NO_CAPS, &rules).unwrap(), "b");
+        let by_vcpus = both(&[("a", 0, 0, 2), ("b", 2, 0, 0)]);
+        assert_eq!(go(&by_vcpus, &spec(), NO_CAPS, &rules).unwrap(), "b");
+        let only_count = Rules { memory: 0.0, vcpus: 0.0, ..Rules::default() };
+        assert_eq!(go(&by_vcpus, &spec(), NO_CAPS, &only_count).unwrap(), "a");
+        // A dimension without a cap weighs nothing: such a worker is the emptiest.
+        let open = Fleet { workers: vec![sized("a", 10, 0, 0), worker("z")], ..Fleet::default() };
+        assert_eq!(go(&open, &spec(), NO_CAPS, &rules).unwrap(), "z");
+    }
+
+    #[test]
+    fn ties_go_by_count_and_then_by_id() {
+        let usage = |counts: &[(&str, u64)]| -> HashMap<WorkerId, Usage> {
+            counts
+                .iter()
+                .map(|(id, sandboxes)| ((*id).into(), Usage { sandboxes: *sandboxes, ..Usage::default() }))
+                .collect()
+        };
+        let workers = vec![worker("c"), worker("b"), worker("a")];
+        let rules = Rules::default();
+        let tie = Fleet { workers: workers.clone(), usage: usage(&[("a", 2), ("b", 1), ("c", 1)]), ..Fleet::default() };
+        assert_eq!(go(&tie, &spec(), NO_CAPS, &rules).unwrap(), "b");
+        assert_eq!(go(&fleet(workers), &spec(), NO_CAPS, &rules).unwrap(), "a");
+        let weightless = Rules { memory: 0.0, vcpus: 0.0, count: 0.0, ..Rules::default() };
+        assert_eq!(go(&fleet(vec![sized("b", 9, 9_999, 9), worker("a")]), &spec(), NO_CAPS, &weightless).unwrap(), "a");
+    }
+
+    #[test]
+    fn runtimes_without_rows_take_room() {
+        let mut fleet = fleet(vec![sized("a", 3, 0, 0)]);
+        let id: WorkerId = "a".into();
+        fleet.usage.insert(Arc::clone(&id), Usage { sandboxes: 1, memory_mb: 512, vcpus: 1 });
+        let inventory: Vec<SandboxId> = vec!["sb-1".into(), "sb-gone".into(), "sb-old".into()];
+        fleet.note_strays(&id, &inventory, &HashSet::from(["sb-1".into()]));
+        assert_eq!(fleet.used_on(&fleet.workers[0]), Usage { sandboxes: 3, memory_mb: 512, vcpus: 1 });
+        assert_eq!(
+            go(&fleet, &spec(), NO_CAPS, &Rules::default()),
+            Err(NoPlace::WorkerUnavailable { why: "capacity" })
+        );
+        fleet.note_strays(&id, &inventory[..2], &HashSet::from(["sb-1".into()]));
+        assert_eq!(go(&fleet, &spec(), NO_CAPS, &Rules::default()).unwrap(), "a");
+        assert_eq!(eligible_workers(&fleet, &spec(), &Rules::default(), NOW), ["a".into()]);
+    }
+
+    #[test]
+    fn caps_are_looked_at_after_workers() {
+        let counts = Counts { total: 5, owner: 2, tenant: 3 };
+        let fleet = Fleet { counts, ..fleet(vec![worker("a")]) };
+        let rules = Rules::default();
+        let under = |caps: Caps| go(&fleet, &spec(), caps, &rules);
+        assert_eq!(under(Caps { total: 6, per_owner: 3, per_tenant: 4 }).unwrap(), "a");
+        assert_eq!(under(Caps { total: 5, per_owner: 2, per_tenant: 3 }), Err(NoPlace::MaxSandboxes));
+        assert_eq!(under(Caps { total: 0, per_owner: 2, per_tenant: 3 }), Err(NoPlace::MaxSandboxesPerOwner));
+        assert_eq!(under(Caps { total: 0, per_owner: 0, per_tenant: 3 }), Err(NoPlace::MaxSandboxesPerTenant));
+        let nobody = Fleet { counts, ..Fleet::default() };
+        let refused = go(&nobody, &spec(), Caps { total: 1, ..NO_CAPS }, &rules);
+        assert_eq!(refused, Err(NoPlace::WorkerUnavailable { why: "no_workers" }));
+    }
+
+    #[test]
+    fn a_warm_sandbox_is_served_by_a_worker_that_is_there() {
+        let rules = Rules::default();
+        assert!(worker("a").can_serve(&rules, NOW));
+        assert!(sized("a", 1, 1, 1).can_serve(&rules, NOW), "it has its room already");
+        assert!(!worker("a").can_serve(&rules, NOW.plus(120_001)));
+        assert!(!Worker { is_barred: true, ..worker("a") }.can_serve(&rules, NOW));
+        assert!(!Worker { desired_status: Some("draining".into()), ..worker("a") }.can_serve(&rules, NOW));
+        assert!(!worker("a").can_serve(&Rules { callable: Some(Vec::new()), ..rules }, NOW));
+        assert!(Worker { capabilities: vec!["lease_renewal".into()], ..worker("a") }.renews_leases());
+        assert!(!worker("a").renews_leases());
+    }
+
+    proptest! {
+        /// However many are placed one after the other: no worker has more than its capacity, and a place is refused only
+        /// if no worker has room.
+        #[test]
+        fn no_worker_is_overfilled(
+            sizes in prop::collection::vec((0..4_u64, 0..4_000_u64, 0..6_u64), 1..5),
+            specs in prop::collection::vec((0..1_500_u64, 0..3_u32), 0..30),
+        ) {
+            let worker = |(n, size): (usize, &(u64, u64, u64))| sized(&format!("w{n}"), size.0, size.1, size.2);
+            let mut fleet = fleet(sizes.iter().enumerate().map(worker).collect());
+            for (memory_mb, vcpus) in specs {
+                let spec = Spec { memory_mb, vcpus, ..spec() };
+                match place(&fleet, &spec, NO_CAPS, &Rules::default(), &[], NOW) {
+                    Ok(id) => fleet.reserve(&id, &spec),
+                    Err(_) => prop_assert!(eligible_workers(&fleet, &spec, &Rules::default(), NOW).is_empty()),
+                }
+                for worker in &fleet.workers {
+                    let (used, capacity) = (fleet.used_on(worker), &worker.capacity);
+                    let fits = |cap: u64, used: u64| cap == 0 || used <= cap;
+                    prop_assert!(fits(capacity.max_sandboxes, used.sandboxes));
+                    prop_assert!(fits(capacity.memory_mb, used.memory_mb) && fits(capacity.vcpus, used.vcpus));
+                }
+            }
+            let placed: u64 = fleet.usage.values().map(|usage| usage.sandboxes).sum();
+            prop_assert_eq!(placed, fleet.counts.total);
+        }
+    }
+}
