@@ -23,5 +23,5 @@ mod plans;
 mod retention;
 mod retrying;
 mod runs;
-mod sandboxes;
+pub mod sandboxes;
 mod tenancy;

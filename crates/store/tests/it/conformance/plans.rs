@@ -64,7 +64,7 @@ const FILL: &str = "
     SELECT n, gen_random_uuid(), 1, 5, 1, now() FROM generate_series(1, 20000) n";
 
 /// The statement that a file has under this name.
-fn statement(file: &'static str, name: &str) -> &'static str {
+pub fn statement(file: &'static str, name: &str) -> &'static str {
     file.split("-- name: ").find_map(|text| text.strip_prefix(name)?.strip_prefix('\n')).unwrap()
 }
 

@@ -1,6 +1,7 @@
 //! Every step of every command fails once: with an error, with a panic, and with the answer lost behind the commit.
 //! Nothing is lost, nothing happens twice, and the command sent again gets the right answer.
 
+mod sandboxes;
 mod scenario;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ mod events;
 mod leases;
 mod lists;
 mod placing;
+mod plans;
 mod queue;
 mod settings;
 mod snapshots;
