@@ -21,6 +21,7 @@ pub fn config(config: &Config, auth: &WorkerAuth, port: u16, is_local: bool) -> 
         },
         hashed_commands: config.audit_commands == AuditCommands::Hash,
         is_local,
+        legacy_metrics: config.legacy_metrics,
         ..SandboxConfig::new(client(config, auth)?)
     })
 }

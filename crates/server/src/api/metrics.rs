@@ -7,10 +7,13 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use tenure_contract::sandboxes::ProviderHealth;
 use tenure_core::limits;
 use tenure_engine::store::QueueStats;
 
 use crate::access::guard::User;
+use crate::contracts::sandboxes::paths::fleet::provider_records;
+use crate::sandboxes::machine;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
@@ -42,10 +45,89 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     text.push_str("# HELP tenure_lane_waiting Requests waiting for the store.\n# TYPE tenure_lane_waiting gauge\n");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"work\"}} {work}");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
+    if let Ok(part) = app.sandboxes() {
+        of_process(&mut text, &app).await;
+        if let Ok(providers) = provider_records(&app).await {
+            of_providers(&mut text, &providers);
+        }
+        if part.legacy_metrics {
+            let former = former_names(&text);
+            text.push_str(&former);
+        }
+    }
     let mut response = text.into_response();
     let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, format);
     response
+}
+
+fn gauge(text: &mut String, name: &str, help: &str, value: u64) {
+    let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+}
+
+async fn of_process(text: &mut String, app: &App) {
+    let (in_use, asked_for) = machine::own_memory().await;
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    gauge(text, "tenure_uptime_seconds", "Seconds since the start.", app.started.elapsed().as_secs());
+    gauge(text, "tenure_runtime_memory_alloc_bytes", "Memory in use.", in_use);
+    gauge(text, "tenure_runtime_memory_sys_bytes", "Memory that was asked for.", asked_for);
+    gauge(text, "tenure_runtime_tasks", "Tasks of the runtime.", tasks as u64);
+}
+
+fn of_providers(text: &mut String, providers: &[ProviderHealth]) {
+    text.push_str("# HELP tenure_provider_healthy Whether an online worker has the provider.\n# TYPE tenure_provider_healthy gauge\n");
+    for provider in providers {
+        let healthy = u8::from(provider.healthy);
+        let _ = writeln!(text, "tenure_provider_healthy{{provider=\"{}\"}} {healthy}", label(&provider.name));
+    }
+    text.push_str("# HELP tenure_provider_runtime_sandboxes Sandboxes of a provider.\n# TYPE tenure_provider_runtime_sandboxes gauge\n");
+    for provider in providers {
+        let count = provider.runtime_count.unwrap_or_default();
+        let _ = writeln!(text, "tenure_provider_runtime_sandboxes{{provider=\"{}\"}} {count}", label(&provider.name));
+    }
+}
+
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ")
+}
+
+/// Beginnings of the figures that have another name elsewhere.
+const FORMER: [&str; 17] = [
+    "uptime_seconds",
+    "sandboxes_",
+    "provider_",
+    "workers_total",
+    "leases_total",
+    "events_total",
+    "event_subscribers",
+    "event_history_size",
+    "spawn_queue_",
+    "owner_quota",
+    "rate_limit_",
+    "operation_success_total",
+    "operation_failure_total",
+    "operation_latency_milliseconds",
+    "runtime_memory_",
+    "runtime_goroutines",
+    "runtime_tasks",
+];
+
+/// The same figures under the names that `metrics.legacy_names` asks for.
+fn former_names(text: &str) -> String {
+    let of_line = |line: &str| {
+        let (head, name) = match line.strip_prefix("# ") {
+            Some(rest) => {
+                let (kind, rest) = rest.split_once(' ')?;
+                (format!("# {kind} "), rest)
+            }
+            None => (String::new(), line),
+        };
+        let name = name.strip_prefix("tenure_")?;
+        let known = FORMER.iter().any(|beginning| name.starts_with(beginning));
+        let name = name.replacen("runtime_tasks", "runtime_goroutines", 1);
+        known.then(|| format!("{head}stacyvm_{name}\n"))
+    };
+    text.lines().filter_map(of_line).collect()
 }
 
 fn queue_depths(text: &mut String, queues: &[QueueStats]) {
@@ -62,5 +144,20 @@ fn queue_depths(text: &mut String, queues: &[QueueStats]) {
             let name = stats.queue.name.replace('\\', "\\\\").replace('"', "\\\"");
             let _ = writeln!(text, "tenure_queue_tasks{{queue=\"{name}\",state=\"{state}\"}} {count}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn former_names_are_those_of_sandboxes_only() {
+        let text = "# HELP tenure_sandboxes_total S.\n# TYPE tenure_sandboxes_total gauge\ntenure_sandboxes_total{state=\"running\"} 1\ntenure_queue_tasks 2\ntenure_runtime_tasks 3\n";
+        assert_eq!(
+            former_names(text),
+            "# HELP stacyvm_sandboxes_total S.\n# TYPE stacyvm_sandboxes_total gauge\nstacyvm_sandboxes_total{state=\"running\"} 1\nstacyvm_runtime_goroutines 3\n"
+        );
+        assert_eq!(label("a\"b\\c"), "a\\\"b\\\\c");
     }
 }

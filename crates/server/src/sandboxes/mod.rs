@@ -32,6 +32,8 @@ pub struct SandboxConfig {
     pub hashed_commands: bool,
     /// `worker.local`: without a healthy provider the server is not ready.
     pub is_local: bool,
+    /// Whether metrics have their former names too.
+    pub legacy_metrics: bool,
     /// Streams of one tenant at a time.
     pub streams_of_tenant: usize,
 }
@@ -44,6 +46,7 @@ impl SandboxConfig {
             preview: Preview::default(),
             hashed_commands: false,
             is_local: false,
+            legacy_metrics: false,
             streams_of_tenant: limits::SANDBOX_STREAMS_OF_TENANT,
         }
     }
@@ -79,6 +82,7 @@ pub struct Part {
     pub bounds: Bounds,
     pub preview: Preview,
     pub is_local: bool,
+    pub legacy_metrics: bool,
     hashed_commands: bool,
 }
 
@@ -92,6 +96,7 @@ impl Part {
             bounds,
             preview: config.preview.clone(),
             is_local: config.is_local,
+            legacy_metrics: config.legacy_metrics,
             hashed_commands: config.hashed_commands,
         }
     }

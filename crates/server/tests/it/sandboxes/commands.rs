@@ -271,3 +271,28 @@ async fn large_output_reaches_a_slow_reader_whole(plane: Plane) {
     let total: usize = lines.iter().map(|line| line["data"].as_str().unwrap().len()).sum();
     assert_eq!((total, &lines.last().unwrap()["exit_code"]), (bytes, &json!(0)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_only_so_many_streams() {
+    let plane = Plane::with(crate::harness::Home::Sqlite(tempfile::tempdir().unwrap()), |config| {
+        config.sandboxes.as_mut().unwrap().streams_of_tenant = 1;
+    })
+    .await;
+    let sandbox = plane.sandbox().await;
+    let mut first = open(&plane, &sandbox, "echo started; sleep 600").await;
+    first.chunk().await.unwrap().unwrap();
+    let path = format!("/api/v1/sandboxes/{sandbox}/exec");
+    let refused = plane.server.post(&path, json!({"command": "ls", "stream": true})).await.refused(429);
+    assert_eq!((&refused["code"], &refused["reason"]), (&json!("RESOURCE_LIMIT"), &json!("max_streams")));
+    // Another tenant has its own, and this one again when the stream is closed.
+    let headers = [("X-Tenant-ID", "theirs")];
+    let theirs = plane.server.call(reqwest::Method::POST, "/api/v1/sandboxes", &headers, Some(&json!({}))).await.ok();
+    let other = format!("/api/v1/sandboxes/{}/files?path=/workspace/none", super::kit::id(&theirs));
+    assert_eq!(plane.server.call(reqwest::Method::GET, &other, &headers, None).await.status, 404);
+    drop(first);
+    let free = async || {
+        let body = json!({"command": "ls", "stream": true});
+        plane.server.post(&path, body).await.status.is_success().then_some(())
+    };
+    wait_until("the place is free again", SOON, free).await;
+}

@@ -278,6 +278,9 @@ async fn operators_see_providers_figures_and_diagnostics(plane: Plane) {
     assert!(!state.to_string().contains(crate::harness::TOKEN));
     let stats = server.get("/api/v1/system/stats").await.ok();
     assert_eq!(stats.as_object().unwrap().len(), 6);
+    let text = server.get("/api/v1/metrics/prometheus").await.ok().as_str().unwrap().to_owned();
+    assert!(text.contains("tenure_provider_healthy{provider=\"process\"} 1\n"), "{text}");
+    assert!(text.contains("tenure_uptime_seconds ") && !text.contains("stacyvm_"), "{text}");
     let ready = server.get("/api/v1/ready").await.ok();
     assert_eq!((&ready["ready_providers"], &ready["total_providers"]), (&json!(1), &json!(1)));
 }
