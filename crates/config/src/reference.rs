@@ -83,6 +83,11 @@ The profile lets an installation of StacyVM run with its own files, variables an
 | `providers.docker.network_mode` | `bridge` |
 | `metrics.legacy_names` | `true` |
 
+A program that was started as `stacyvm` has the commands `serve`, `worker`, `config`, `spawn`, `exec`, `kill`, `list` and
+`version`, with `--server` and `--api-key` (or `STACYVM_API_KEY`). Its `worker` holds sandboxes and takes no tasks from queues
+unless `worker.operators` has commands. In the profile a worker can get its tokens with a key of an admin:
+`--bootstrap-admin-key-file FILE`, `--bootstrap-admin-key KEY` or `STACYVM_WORKER_BOOTSTRAP_ADMIN_KEY`.
+
 Nothing else changes. `tenure config lint` reports that the profile is on, and why.
 ";
 
