@@ -175,3 +175,53 @@ async fn a_command_that_ends_well_after_a_cancel_has_succeeded() {
     .await;
     assert_eq!((&ended["state"], &ended["result"]), (&json!("Succeeded"), &json!(7)), "{ended}");
 }
+
+/// `up` with this provider, and where it listens.
+async fn up_with(home: &Home, provider: Option<&str>) -> (Child, String) {
+    let mut command = home.command(&["up", "--listen", "127.0.0.1:0", "--queue", "q"]);
+    command.env("TENURE_PROVIDERS__NAMESPACE__ENABLED", "false");
+    if let Some(provider) = provider {
+        command.env("TENURE_PROVIDERS__DEFAULT", provider);
+        command.env(format!("TENURE_PROVIDERS__{}__ENABLED", provider.to_uppercase()), "true");
+    }
+    let mut up = Child::spawn(command);
+    let line = up.wait_for_stdout("tenure listening on ", SOON).await;
+    up.wait_for_stdout("Press Ctrl-C to stop", SOON).await;
+    (up, line.trim_start_matches("tenure listening on ").to_owned())
+}
+
+#[tokio::test]
+async fn up_holds_sandboxes_itself() {
+    let home = Home::new();
+    let (mut up, url) = up_with(&home, Some("process")).await;
+    let http = reqwest::Client::new();
+    let ready = async || {
+        let answer = http.get(format!("{url}/api/v1/ready")).send().await.ok()?;
+        answer.status().is_success().then_some(())
+    };
+    wait_until("its worker has sent a heartbeat", SOON, ready).await;
+    let post = async |path: &str, body: serde_json::Value| {
+        let answer = http.post(format!("{url}{path}")).json(&body).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<serde_json::Value>().await.unwrap())
+    };
+    let (status, sandbox) = post("/api/v1/sandboxes", json!({})).await;
+    assert_eq!((status, &sandbox["worker_id"]), (201, &json!("local")), "{sandbox}");
+    let path = format!("/api/v1/sandboxes/{}/exec", sandbox["id"].as_str().unwrap());
+    let (status, ended) = post(&path, json!({"command": "echo hello"})).await;
+    assert_eq!((status, &ended["stdout"]), (200, &json!("hello\n")), "{ended}");
+    let deleted = http.delete(format!("{url}/api/v1/sandboxes/{}", sandbox["id"].as_str().unwrap())).send().await;
+    assert_eq!(deleted.unwrap().status(), 200);
+    up.signal(Signal::SIGINT);
+    assert_eq!(up.wait(SOON).await.code(), Some(0), "{:?}", up.output());
+}
+
+#[tokio::test]
+async fn up_without_a_provider_says_so_and_goes_on() {
+    let home = Home::new();
+    let (mut up, url) = up_with(&home, None).await;
+    assert!(up.output().stdout.contains("none on this machine"), "{:?}", up.output());
+    let done = home.run(&["task", "submit", "q", "echo", "--payload", "7", "--wait", "--server", &url]).await;
+    assert_eq!(code(&done), 0, "{done:?}");
+    up.signal(Signal::SIGINT);
+    assert_eq!(up.wait(SOON).await.code(), Some(0), "{:?}", up.output());
+}
