@@ -11,7 +11,7 @@ use tenure_contract::duration;
 use tenure_contract::sandboxes::ProviderHealth;
 use tenure_contract::user::{Health, ProviderState};
 
-use crate::contracts::sandboxes::paths::fleet::provider_records;
+use crate::contracts::sandboxes::paths::fleet::provider_states;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
@@ -39,7 +39,7 @@ pub async fn ready(State(app): State<App>) -> Response {
     }
     let mut body = report(&app, "ready", None);
     let Ok(part) = app.sandboxes() else { return Json(body).into_response() };
-    let Ok(records) = provider_records(&app).await else {
+    let Ok(records) = provider_states(&app).await else {
         return failed(&app, "not_ready", "the providers of sandboxes cannot be read".to_owned());
     };
     let working = records.iter().filter(|record| record.healthy).count();

@@ -58,12 +58,10 @@ pub async fn workers(State(app): State<App>, Extension(id): Extension<RequestId>
 }
 
 pub async fn all_workers(app: &App) -> Result<Vec<WorkerInfo>, Fault> {
-    let found = app.sandboxes()?.manager.sandbox_workers().await?;
-    let mut shown_workers = Vec::with_capacity(found.len());
-    for worker in &found {
-        shown_workers.push(shown(app, worker).await?);
-    }
-    Ok(shown_workers)
+    let manager = &app.sandboxes()?.manager;
+    let (found, now, freshness_ms) =
+        (manager.sandbox_workers().await?, app.engine.now().await?, manager.settings().freshness_ms);
+    Ok(found.iter().map(|worker| render::worker(worker, worker.is_stale(freshness_ms, now), None)).collect())
 }
 
 /// List workers that hold sandboxes, for admins
@@ -138,22 +136,30 @@ pub async fn remove(State(app): State<App>, Extension(id): Extension<RequestId>,
 
 /// The providers that workers have told of, and how they are.
 pub async fn provider_records(app: &App) -> Result<Vec<ProviderHealth>, Fault> {
+    let counts = app.sandboxes()?.manager.counts().await?;
+    records(app, Some(&counts.by_provider)).await
+}
+
+/// The same without how many sandboxes they have, which takes longer to find out.
+pub async fn provider_states(app: &App) -> Result<Vec<ProviderHealth>, Fault> {
+    records(app, None).await
+}
+
+async fn records(app: &App, counts: Option<&BTreeMap<String, u64>>) -> Result<Vec<ProviderHealth>, Fault> {
     let part = app.sandboxes()?;
     let workers = part.manager.sandbox_workers().await?;
-    let counts = part.manager.counts().await?;
-    let mut fresh = Vec::new();
-    for worker in &workers {
-        if worker.status == "online" && !worker.is_barred && !part.manager.is_stale(worker).await? {
-            fresh.push(worker);
-        }
-    }
-    let default = part.manager.settings().defaults.provider.clone();
+    let now = app.engine.now().await?;
+    let settings = part.manager.settings();
+    let is_fresh = |worker: &&Worker| {
+        worker.status == "online" && !worker.is_barred && !worker.is_stale(settings.freshness_ms, now)
+    };
+    let fresh: Vec<&Worker> = workers.iter().filter(is_fresh).collect();
+    let default = settings.defaults.provider.clone();
     let mut names: BTreeSet<&str> =
         workers.iter().flat_map(|worker| worker.providers.iter().map(String::as_str)).collect();
     if !default.is_empty() {
         names.insert(&default);
     }
-    let now = app.engine.now().await?;
     let records = names.into_iter().map(|name| {
         let has = |worker: &&&Worker| worker.providers.iter().any(|own| same_provider(own, name));
         let on: Vec<_> = fresh.iter().filter(has).collect();
@@ -169,7 +175,7 @@ pub async fn provider_records(app: &App) -> Result<Vec<ProviderHealth>, Fault> {
             ),
             error: on.is_empty().then(|| "no online worker has this provider".to_owned()),
             capabilities: capabilities.into_iter().collect(),
-            runtime_count: Some(counts.by_provider.iter().map(count).sum()),
+            runtime_count: counts.map(|counts| counts.iter().map(count).sum()),
         }
     });
     Ok(records.collect())

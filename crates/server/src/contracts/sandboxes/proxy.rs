@@ -127,7 +127,9 @@ async fn forward(
         return Err(SandboxFault::with_reason(SandboxFaultKind::Denied, message, "preview_ports"));
     }
     let to = reach(app, caller, sandbox).await?;
-    let open = part.bounds.place(&caller.home())?;
+    // Names of ports may be open to everybody: they do not use up what the tenant has.
+    let counted = if by_host { "preview".into() } else { caller.home() };
+    let open = part.bounds.place(&counted)?;
     let upgrading = wants_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
     *request.uri_mut() = inner(request.uri())?;
     strip(request.headers_mut(), &CREDENTIALS);
