@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use tenure_testkit::Output;
+use tenure_testkit::{Child, Output, wait_until};
 
-use crate::commands::kit::{Home, code, finish};
+use crate::commands::kit::{Home, SOON, code, finish};
 
 /// A command of the link that `tenure compat link` made in the home.
 fn stacyvm(home: &Home, args: &[&str]) -> Command {
@@ -117,4 +117,72 @@ async fn under_the_other_name_it_has_the_other_verbs() {
     assert_eq!(code(&home.run(&["spawn"]).await), 2);
     let nobody = finish(stacyvm(&home, &["list", "--server", "http://127.0.0.1:1"])).await;
     assert_eq!(code(&nobody), 5, "{nobody:?}");
+}
+
+/// A server under the other name, with everything that it has by default there.
+async fn serve(home: &Home, more: &str) -> (Child, String) {
+    let text = format!(
+        "server: {{host: 127.0.0.1, port: 0}}\nproviders: {{default: mock, mock: {{enabled: true}}, namespace: {{enabled: false}}}}\n{more}"
+    );
+    std::fs::write(home.path().join("stacyvm.yaml"), text).unwrap();
+    let mut server = Child::spawn(stacyvm(home, &["serve", "--data", "data"]));
+    let line = server.wait_for_stdout("tenure listening on http://127.0.0.1:", SOON).await;
+    let url = line.rsplit_once(' ').unwrap().1.trim().to_owned();
+    (server, url)
+}
+
+#[tokio::test]
+async fn the_verbs_work_on_a_server_that_has_a_worker_inside() {
+    let home = linked().await;
+    let (mut server, url) = serve(&home, "auth: {api_key: key-of-the-tests}\n").await;
+    let run = async |args: &[&str]| {
+        let mut command = stacyvm(&home, &[&["--server", &url], args].concat());
+        command.env("STACYVM_API_KEY", "key-of-the-tests");
+        finish(command).await
+    };
+    let ok = async |args: &[&str]| {
+        let output = run(args).await;
+        assert_eq!(code(&output), 0, "{args:?}: {output:?}");
+        output.stdout
+    };
+    assert_eq!(ok(&["list"]).await, "No active sandboxes\n");
+    // The worker inside says hello a moment after the server listens.
+    let mut spawned = String::new();
+    wait_until("a sandbox is spawned", SOON, async || {
+        let output = run(&["spawn", "--provider", "mock", "--ttl", "10m", "--memory", "64"]).await;
+        spawned.clone_from(&output.stdout);
+        code(&output) == 0
+    })
+    .await;
+    let rest = spawned.strip_prefix("Sandbox sb-").unwrap_or_else(|| panic!("{spawned}"));
+    let (digits, rest) = rest.split_once(' ').unwrap();
+    assert_eq!(rest, "spawned (provider: mock, image: alpine:latest)\n");
+    let id = format!("sb-{digits}");
+    assert_eq!(ok(&["exec", &id, "--", "echo", "hello", "there"]).await, "hello there\n");
+    assert_eq!(ok(&["exec", &id, "printf '\\377'; echo oops >&2"]).await.len(), "\u{fffd}".len());
+    let failed = run(&["exec", &id, "--", "echo out; echo err >&2; exit 7"]).await;
+    assert_eq!((code(&failed), failed.stdout.as_str()), (1, "out\n"));
+    assert!(failed.stderr.contains("err\n") && failed.stderr.contains("exit code: 7"), "{}", failed.stderr);
+    for verb in ["list", "ls"] {
+        let listed = ok(&[verb]).await;
+        let mut lines = listed.lines();
+        let words = |line: Option<&str>| {
+            line.unwrap_or_default().split_whitespace().take(4).map(ToOwned::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(words(lines.next()), ["ID", "STATE", "PROVIDER", "IMAGE"]);
+        assert_eq!(words(lines.next()), [id.as_str(), "running", "mock", "alpine:latest"]);
+        assert_eq!(lines.next(), None);
+    }
+    assert_eq!(ok(&["kill", &id]).await, format!("Sandbox {id} destroyed\n"));
+    assert_eq!(ok(&["list"]).await, "No active sandboxes\n");
+    assert_eq!(code(&run(&["exec", &id, "--", "true"]).await), 3);
+    // The key is required, and belongs to an operator: it reads the metrics, which have both names.
+    assert_eq!(code(&finish(stacyvm(&home, &["list", "--server", &url])).await), 4);
+    let metrics = reqwest::Client::new().get(format!("{url}/metrics")).header("X-API-Key", "key-of-the-tests");
+    let metrics = metrics.send().await.unwrap().error_for_status().unwrap().text().await.unwrap();
+    for name in ["tenure_uptime_seconds", "stacyvm_uptime_seconds"] {
+        assert!(metrics.lines().any(|line| line.starts_with(name)), "{name}: {metrics}");
+    }
+    assert!(server.output().stderr.contains("the profile stacyvm is on"));
+    assert_eq!(server.terminate().await.code(), Some(0));
 }
