@@ -13,7 +13,8 @@ pub use queue::{
 };
 pub use task::{
     Attempt, BatchItem, BatchSubmission, BatchSubmitted, CallbackAttempt, CancelRequest, Canceled, LateReport,
-    Resources, Retried, RetryPolicy, Submitted, Task, TaskSubmission, Why, WhyReason,
+    Resources, Retried, RetryPolicy, SandboxCommand, SandboxRuntime, Submitted, Task, TaskRuntime, TaskSubmission, Why,
+    WhyReason,
 };
 
 /// A page of a list.

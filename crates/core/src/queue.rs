@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::claim::Claimer;
 use crate::limits;
+use crate::task::Spec;
 use crate::time::{DurationMs, Timestamp};
 
 /// The store's short name of a queue.
@@ -71,7 +72,28 @@ impl Push {
     }
 }
 
+/// The scheme of a push URL whose queue runs its tasks in sandboxes: `sandbox:`, or `sandbox:` and a template.
+const SANDBOX_SCHEME: &str = "sandbox:";
+
+impl Push {
+    /// The template that tasks get which name none, if the queue runs its tasks in sandboxes. May be empty.
+    pub fn sandbox_template(&self) -> Option<&str> {
+        self.url.strip_prefix(SANDBOX_SCHEME)
+    }
+}
+
 impl QueueSettings {
+    /// Whether the control plane runs its tasks in sandboxes.
+    pub fn runs_sandboxes(&self) -> bool {
+        self.push.as_ref().is_some_and(|push| push.sandbox_template().is_some())
+    }
+
+    /// Whether tasks of this kind may be granted. A task that asks for a sandbox must never reach a worker that would run
+    /// it without one, and a task that names no command has nothing to run in one.
+    pub fn runs(&self, spec: &Spec) -> bool {
+        spec.sandbox == self.runs_sandboxes()
+    }
+
     /// How many attempts may be open at once: the smaller of the limits of the queue and of its worker.
     pub fn slots(&self) -> Option<u32> {
         match (self.max_running, self.push.as_ref().map(|push| push.concurrency)) {

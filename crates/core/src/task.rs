@@ -17,7 +17,7 @@ use crate::queue::{Push, QueueId, QueueSettings};
 use crate::run::Member;
 use crate::time::{DurationMs, Timestamp};
 
-pub use body::{Body, EnvelopeSpec, Idempotency, Spec};
+pub use body::{Body, EnvelopeSpec, Idempotency, SandboxCommand, SandboxRun, Spec};
 
 /// What a task carries from place to place once it is more than freshly submitted.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -65,6 +65,9 @@ pub struct PushProgress {
     pub told_started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_heartbeat_at: Option<Timestamp>,
+    /// Why there was no room for it at the last try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_room: Option<Arc<str>>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -92,6 +95,7 @@ impl PushProgress {
         Self {
             ready_at,
             deliveries: 1,
+            no_room: None,
             next_at: Some(now.plus(push.ack_timeout_ms + limits::PUSH_SLACK_MS)),
             accepted_at: None,
             started_at: None,

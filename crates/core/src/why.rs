@@ -1,5 +1,7 @@
 //! Why a task is not running, or what it is doing instead.
 
+use std::sync::Arc;
+
 use crate::attempt::Reason;
 use crate::queue::{Limit, Queue};
 use crate::run::Upstream;
@@ -46,6 +48,10 @@ pub enum Why {
         next_at: Timestamp,
         since: Timestamp,
     },
+    /// The task asks for a sandbox and the queue runs none, or the other way round. It fails when it would be granted.
+    WrongRuntime {
+        wants_sandbox: bool,
+    },
     NoWorker {
         last_seen_at: Option<Timestamp>,
         since: Timestamp,
@@ -55,6 +61,11 @@ pub enum Why {
     NoFreeWorker {
         since: Timestamp,
         strict: bool,
+    },
+    /// Granted, and no room where it would run. It waits without spending an attempt.
+    NoRoom {
+        reason: Arc<str>,
+        since: Timestamp,
     },
     Running {
         since: Timestamp,
@@ -75,7 +86,9 @@ impl Why {
             Self::QueuePaused => "queue_paused",
             Self::QueueLimit { .. } => "queue_limit",
             Self::RateLimit { .. } => "rate_limit",
+            Self::WrongRuntime { .. } => "wrong_runtime",
             Self::NoWorker { .. } | Self::NoFreeWorker { .. } => "no_worker",
+            Self::NoRoom { .. } => "no_room",
             Self::Running { .. } => "running",
             Self::Ended { .. } => "ended",
         }
@@ -88,6 +101,10 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
     let queue = around.queue;
     match place {
         Place::Running(running) => {
+            let waiting = running.carry.delivery.as_ref().filter(|delivery| delivery.started_at.is_none());
+            if let Some(reason) = waiting.and_then(|delivery| delivery.no_room.clone()) {
+                return vec![Why::NoRoom { reason, since: running.granted_at }];
+            }
             return vec![Why::Running { since: running.granted_at, cancel_requested: running.cancel.is_some() }];
         }
         Place::Finished(finished) => return vec![Why::Ended { at: finished.finished_at, end: finished.end }],
@@ -113,6 +130,14 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
         Place::Ready(waiting) => waiting.at,
         _ => around.now,
     };
+    let spec = match place {
+        Place::Ready(waiting) | Place::Scheduled(waiting) => Some(&waiting.carry.spec),
+        Place::Blocked(blocked) => Some(&blocked.carry.spec),
+        _ => None,
+    };
+    if let Some(spec) = spec.filter(|spec| !queue.settings.runs(spec)) {
+        why.push(Why::WrongRuntime { wants_sandbox: spec.sandbox });
+    }
     if queue.paused {
         why.push(Why::QueuePaused);
     }
@@ -143,9 +168,11 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::testing::{at, blocked, ready, running, scheduled_retry};
+    use crate::command::testing::{
+        at, blocked, dispatched, in_sandbox, ready, running, sandbox_settings, scheduled_retry,
+    };
     use crate::queue::{QueueId, QueueSettings, Rate};
-    use crate::task::Blocked;
+    use crate::task::{Blocked, Carry, Waiting};
 
     fn codes(place: &Place, queue: &Queue, running: u32, seen: Option<i64>) -> Vec<&'static str> {
         let around = Around { now: at(100_000), queue, running, worker_seen_at: seen.map(at), waiting_for: &[] };
@@ -174,6 +201,14 @@ mod tests {
         assert_eq!(codes(&Place::Scheduled(ready()), &free, 0, None), ["waiting_until"]);
         assert_eq!(codes(&Place::Scheduled(scheduled_retry()), &paused, 0, None), ["retry_backoff", "queue_paused"]);
         assert_eq!(codes(&Place::Running(running()), &free, 1, None), ["running"]);
+        let boxed = queue(sandbox_settings(), false);
+        assert_eq!(codes(&Place::Ready(ready()), &boxed, 0, None), ["wrong_runtime", "no_worker"]);
+        let asks = Waiting { carry: Carry::fresh(in_sandbox()), ..ready() };
+        assert_eq!(codes(&Place::Ready(asks.clone()), &boxed, 0, None), ["no_worker"]);
+        assert_eq!(codes(&Place::Ready(asks), &free, 0, Some(99_000)), ["wrong_runtime"]);
+        let mut waits = dispatched(in_sandbox());
+        waits.carry.delivery.as_mut().unwrap().no_room = Some("full".into());
+        assert_eq!(codes(&Place::Running(waits), &boxed, 1, None), ["no_room"]);
         let blocked = |at| Blocked { waiting_on: 2, at, ..blocked() };
         assert_eq!(codes(&Place::Blocked(blocked(at(0))), &free, 0, None), ["blocked_on_dependencies"]);
         let later = Place::Blocked(blocked(at(200_000)));

@@ -107,6 +107,9 @@ pub enum BadRequest {
     /// [`Rejection::TokenTtl`] of a task that was submitted alone.
     #[error("{}", token_ttl_message(*needed_ms, *allowed_ms))]
     TokenTtl { needed_ms: i64, allowed_ms: i64 },
+    /// [`Rejection::Runtime`] of a task that was submitted alone.
+    #[error("{}", runtime_message(*wants_sandbox))]
+    Runtime { wants_sandbox: bool },
 }
 
 /// What a path or a request can name in vain.
@@ -212,6 +215,7 @@ impl Fault {
             Self::Refused(Rejection::TokenTtl { needed_ms, allowed_ms, .. }) => {
                 BadRequest::TokenTtl { needed_ms, allowed_ms }.into()
             }
+            Self::Refused(Rejection::Runtime { wants_sandbox, .. }) => BadRequest::Runtime { wants_sandbox }.into(),
             other => other,
         }
     }
@@ -231,6 +235,8 @@ impl Fault {
                 | BadRequest::PayloadTooLarge { field },
             ) => Some(field.clone()),
             Self::Request(BadRequest::TokenTtl { .. }) => Some("token_ttl_seconds".to_owned()),
+            Self::Request(BadRequest::Runtime { .. }) => Some("runtime".to_owned()),
+            Self::Refused(Rejection::Runtime { index, .. }) => Some(format!("tasks[{index}].runtime")),
             Self::Refused(Rejection::TokenTtl { index, .. }) => Some(format!("tasks[{index}].token_ttl_seconds")),
             _ => None,
         }
@@ -253,6 +259,14 @@ impl Fault {
     }
 }
 
+pub fn runtime_message(wants_sandbox: bool) -> &'static str {
+    if wants_sandbox {
+        "the task asks for a sandbox and its queue does not run sandboxes: use a queue whose push.url is sandbox:"
+    } else {
+        "the queue runs its tasks in sandboxes: the task needs runtime.sandbox with a command"
+    }
+}
+
 pub fn token_ttl_message(needed_ms: i64, allowed_ms: i64) -> String {
     format!(
         "the task tokens must be valid for {} s (time-out, dispatch and cancel grace), the maximum is {} s",
@@ -270,9 +284,11 @@ impl BadRequest {
             Self::Invalid { field, message }
             | Self::UnknownField { field, message }
             | Self::BadArgument { field, message } => [Some(field), Some(message)],
-            Self::UnsupportedMediaType | Self::BodyTooLarge { .. } | Self::BodyTimeout | Self::TokenTtl { .. } => {
-                [None, None]
-            }
+            Self::UnsupportedMediaType
+            | Self::BodyTooLarge { .. }
+            | Self::BodyTimeout
+            | Self::TokenTtl { .. }
+            | Self::Runtime { .. } => [None, None],
         };
         for text in texts.into_iter().flatten().filter(|text| text.len() > QUOTE_BYTES) {
             *text = format!("{}…", limits::cut(text, QUOTE_BYTES));

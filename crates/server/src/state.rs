@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tenure_engine::Engine;
-use tenure_engine::delivery::Deliveries;
+use tenure_engine::delivery::{Courier, Deliveries};
 use tenure_outbound::Outbound;
 use tenure_tls::LiveServer;
 use tokio::sync::Semaphore;
@@ -83,18 +83,19 @@ pub struct Inner {
 }
 
 impl App {
-    /// Begins to push, if the configuration has what that takes.
+    /// Begins to push, and to run tasks in sandboxes, if the configuration has what that takes.
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
-        let delivery = match (&config.push, &config.task_keys) {
-            (Some(targets), Some(keys)) => {
-                // Other control planes must know the key before a worker shows them a token of it.
-                keys.refresh().await;
-                let courier = HttpCourier::new(targets.clone(), Arc::clone(keys));
-                Some(engine.deliver(vec![Arc::new(courier)]))
-            }
-            _ => None,
-        };
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
+        let mut couriers: Vec<Arc<dyn Courier>> = Vec::new();
+        couriers.extend(sandboxes.as_ref().map(|part| part.manager.courier(&engine)));
+        let mut pushes = false;
+        if let (Some(targets), Some(keys)) = (&config.push, &config.task_keys) {
+            // Other control planes must know the key before a worker shows them a token of it.
+            keys.refresh().await;
+            couriers.push(Arc::new(HttpCourier::new(targets.clone(), Arc::clone(keys))));
+            pushes = true;
+        }
+        let delivery = (!couriers.is_empty()).then(|| engine.deliver(couriers));
         Self(Arc::new(Inner {
             sandboxes,
             started: Instant::now(),
@@ -102,7 +103,7 @@ impl App {
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),
             admission: Admission::new(&engine),
             transports: config.transports.clone(),
-            push: config.push.clone().filter(|_| delivery.is_some()),
+            push: config.push.clone().filter(|_| pushes),
             delivery,
             limiter: Limiter::new(limits::RATE_BUCKETS),
             failures: Limiter::new(limits::RATE_BUCKETS),

@@ -1,5 +1,7 @@
 //! Checks what callers send and turns it into commands. Every refusal names its field.
 
+pub mod runtime;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
-use tenure_core::task::{EnvelopeSpec, Idempotency, Spec};
+use tenure_core::task::{EnvelopeSpec, Idempotency, SandboxRun, Spec};
 use tenure_core::{IdPrefix, RunId, TaskId, Timestamp, fingerprint};
 
 use crate::access::caller::Caller;
@@ -97,7 +99,8 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
         None => None,
         Some(key) => Some(words(key, at.field("idempotency_key"), limits::IDEMPOTENCY_KEY_BYTES)?),
     };
-    let envelope = envelope(&task, at)?;
+    let sandbox = task.runtime.as_ref().map(|runtime| runtime::sandbox(runtime, at)).transpose()?;
+    let envelope = envelope(&task, sandbox, at)?;
     let (lease_ttl_ms, heartbeat_ms) = liveness(&task, at)?;
     let payload = task.payload.map_or_else(|| Arc::from("{}"), |payload| payload.text());
     if payload.len() > limits::PAYLOAD_BYTES {
@@ -130,6 +133,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
                 .transpose()?,
             deadline: task.deadline.as_deref().map(|text| time(text, at.field("deadline"))).transpose()?,
             retry: task.retry.map(|policy| retry(&policy, at)).transpose()?,
+            sandbox: task.runtime.is_some(),
         },
         tags: tags(task.tags.unwrap_or_default(), at)?,
         idempotency: None,
@@ -144,7 +148,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
 }
 
 /// What only callback workers are told.
-fn envelope(task: &TaskSubmission, at: At) -> Result<Option<Arc<EnvelopeSpec>>, Fault> {
+fn envelope(task: &TaskSubmission, sandbox: Option<SandboxRun>, at: At) -> Result<Option<Arc<EnvelopeSpec>>, Fault> {
     let amount = |value: Option<i64>, name: &str| {
         let value = value.map(|n| within(n, 1, (1 << 53) - 1, at.field(name))).transpose()?;
         Ok::<_, Fault>(value.map(i64::unsigned_abs))
@@ -159,6 +163,7 @@ fn envelope(task: &TaskSubmission, at: At) -> Result<Option<Arc<EnvelopeSpec>>, 
         memory_bytes: amount(resources.and_then(|r| r.memory_bytes), "resources.memory_bytes")?,
         cpu_millicores: amount(resources.and_then(|r| r.cpu_millicores), "resources.cpu_millicores")?,
         token_ttl_ms: ttl.transpose()?,
+        sandbox,
     };
     let envelope = without_defaults(envelope, &task.operator);
     Ok((envelope != EnvelopeSpec::default()).then(|| Arc::new(envelope)))
@@ -273,6 +278,7 @@ fn without_defaults(envelope: EnvelopeSpec, operator: &str) -> EnvelopeSpec {
         memory_bytes: envelope.memory_bytes.filter(|bytes| *bytes != usual.memory_bytes),
         cpu_millicores: envelope.cpu_millicores.filter(|cpu| *cpu != usual.cpu_millicores),
         token_ttl_ms: envelope.token_ttl_ms,
+        sandbox: envelope.sandbox,
     }
 }
 

@@ -67,7 +67,8 @@ const SET_DETAILS: &str = "\
 Only what is named changes; `none` removes a limit. A queue that does not exist is an error unless --create is given.
 
 A queue with --push-url pushes its tasks to a worker of the callback contract, and no worker can claim them. The other \
---push flags go with it: the whole block is replaced. --no-push makes it a queue that workers claim from.";
+--push flags go with it: the whole block is replaced. With --push-url sandbox: the control plane runs the tasks in \
+sandboxes; sandbox:TEMPLATE names the template of tasks that name none. --no-push makes it a queue that workers claim from.";
 
 #[derive(Debug, clap::Args)]
 struct CreateArgs {
@@ -178,7 +179,7 @@ fn text(text: &str) -> Result<String, String> {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Push")]
 struct PushArgs {
-    /// Push tasks to this address: https://HOST/dispatch
+    /// Push tasks to this address: https://HOST/dispatch, or run them in sandboxes: sandbox: or sandbox:TEMPLATE
     #[arg(long, value_name = "URL")]
     push_url: Option<String>,
     /// Name in push.secrets of the secret to send

@@ -92,6 +92,61 @@ pub struct TaskSubmission {
     #[cfg_attr(feature = "openapi", schema(minimum = 1_000, maximum = 3_600_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_timeout_ms: Option<i64>,
+    /// Where its attempts run, for a queue whose push URL is `sandbox:`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<TaskRuntime>,
+}
+
+/// Where the attempts of a task run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TaskRuntime {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxRuntime>,
+}
+
+/// The sandbox that every attempt gets and what runs in it. What is left out is that of the template, or the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({"image": "python:3.13", "memory_mb": 512, "command": ["python3", "-c", "print(1)"]})))]
+#[serde(deny_unknown_fields)]
+pub struct SandboxRuntime {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// In place of the template that the queue names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_size_mb: Option<u64>,
+    pub command: SandboxCommand,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// How long the command may run, such as `90s`, if not as long as the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+}
+
+/// What runs in the sandbox of a task: a line for the shell, or a program and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum SandboxCommand {
+    Line(String),
+    Words(Vec<String>),
+}
+
+impl Default for SandboxCommand {
+    fn default() -> Self {
+        Self::Words(Vec::new())
+    }
 }
 
 /// What an attempt may use.
@@ -221,6 +276,9 @@ pub struct Task {
     /// Its name in that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_key: Option<String>,
+    /// Where its attempts run, if not at a worker that claims them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<TaskRuntime>,
 }
 
 /// One attempt in the history of a task.

@@ -72,6 +72,13 @@ impl World {
             };
             let Place::Ready(waiting) = &task.place else { continue };
             let ctx = Context::new(self.now, self.grace, &mut self.numbers);
+            if !cell.queue.settings.runs(&waiting.carry.spec) {
+                let change = claim::refuse_runtime(task.id, waiting, &cell.queue.settings, &ctx);
+                self.apply(row, change);
+                // There may be others after it, which nobody is told of.
+                claimed.retry_at = Some(self.now);
+                continue;
+            }
             let index = claimed.grants.len();
             let (change, grant) = claim::grant(task.id, waiting, &command.claimer, index, &cell.queue, &ctx);
             let fair = waiting.fair.clone();

@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Answer, Change, Context, Decision, Task, expire};
+use super::{Answer, Change, Context, Decision, Task, ending, expire};
+use crate::attempt::{Category, Failure};
 use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
-use crate::queue::{Queue, QueueId, Transport};
-use crate::task::{Body, Carry, End, Place, PushProgress, Running, Waiting};
+use crate::queue::{Queue, QueueId, QueueSettings, Transport};
+use crate::task::{Body, Carry, End, FailReason, Finished, Place, PushProgress, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
+
+/// The code of the failure of a task that its queue does not run.
+const WRONG_RUNTIME: &str = "WRONG_RUNTIME";
 
 /// Who asks, and the randomness for what it may be granted.
 #[derive(Debug, Clone, PartialEq)]
@@ -237,6 +241,21 @@ pub fn grant(
     (Change::to(Place::Running(running)).with_fact(task, kind, None), grant)
 }
 
+/// Ends a ready task that its queue does not run: the queue was set for sandboxes, or no longer, after the task was
+/// accepted. It becomes a dead letter, from where it can be retried when the queue is as it was.
+pub fn refuse_runtime(task: TaskId, waiting: &Waiting, queue: &QueueSettings, ctx: &Context<'_>) -> Change {
+    let message = if waiting.carry.spec.sandbox {
+        "the task asks for a sandbox and its queue does not run sandboxes any more: set push.url of the queue to \
+         sandbox: and retry the task"
+    } else {
+        "the queue runs its tasks in sandboxes and the task has no runtime.sandbox: set another push.url and retry the \
+         task, or submit it again with a runtime"
+    };
+    let failure = Failure::new(WRONG_RUNTIME, message, None, Some(false)).of_category(Some(Category::Configuration));
+    let ended = waiting.ended(End::Failed, ctx.now).failed(FailReason::NonRetryable, queue);
+    ending::finish_waiting(task, waiting, Finished { failure: Some(failure), ..ended }, None)
+}
+
 /// Decides about the task that a [`ClaimTask`] names.
 pub fn decide_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, &queue.settings, ctx);
@@ -250,6 +269,11 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
         Decision::unchanged(Answer::NotGranted(NotGranted { reason, ack, live }))
     };
     match &task.place {
+        Place::Ready(waiting) if !queue.settings.runs(&waiting.carry.spec) => {
+            let change = refuse_runtime(task.id, waiting, &queue.settings, ctx);
+            let answer = NotGranted { reason: NotGrantedReason::Ended(End::Failed), ack: true, live: None };
+            Decision::accept(change, Answer::NotGranted(answer))
+        }
         Place::Ready(waiting) if queue.serves(&command.claimer) && queue.room(running, ctx.now).grants > 0 => {
             let (change, granted) = grant(task.id, waiting, &command.claimer, 0, queue, ctx);
             let claimed = Claimed { grants: vec![granted], ..Claimed::default() };
@@ -274,8 +298,8 @@ mod tests {
     use crate::attempt::Progress;
     use crate::command::cancel::{self, Cancel, Mode};
     use crate::command::testing::{
-        at, attempt_id, claimer, id, no_backoff, one_attempt, place, queue, ready, running, running_with,
-        scheduled_retry, settings, swept, task, to_running, token, whole_task, with_ctx,
+        at, attempt_id, claimer, id, in_sandbox, no_backoff, one_attempt, place, queue, ready, running, running_with,
+        sandbox_settings, scheduled_retry, settings, swept, task, to_finished, to_running, token, whole_task, with_ctx,
     };
     use crate::queue::QueueSettings;
     use crate::task::{Spec, State};
@@ -300,6 +324,30 @@ mod tests {
             Ok(Answer::NotGranted(NotGranted { reason, ack, .. })) => (reason, ack),
             ref other => panic!("not refused: {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_task_that_its_queue_does_not_run_fails_and_reaches_nobody() {
+        let boxed = || Place::Ready(Waiting { carry: Carry::fresh(in_sandbox()), ..ready() });
+        let delivery = Claimer::delivery(claimer(1).seed);
+        let push = crate::command::testing::push_settings();
+        for (place, settings, claimer, word) in [
+            (boxed(), settings(), claimer(1), "does not run sandboxes"),
+            (boxed(), push, delivery.clone(), "does not run sandboxes"),
+            (Place::Ready(ready()), sandbox_settings(), delivery.clone(), "no runtime.sandbox"),
+            (boxed(), settings(), delivery.clone(), "does not run sandboxes"),
+        ] {
+            let decision = claim_at(place, claimer, None, &Queue { settings, ..queue() }, 1_000);
+            assert_eq!(not_granted(&decision), (NotGrantedReason::Ended(End::Failed), true));
+            let finished = to_finished(&decision);
+            let failure = finished.failure.as_ref().unwrap();
+            assert_eq!((&*failure.code, finished.attempt), (WRONG_RUNTIME, 0), "no attempt is spent");
+            assert!(failure.message.contains(word), "{failure:?}");
+            assert_eq!(finished.dead_lettered_at, Some(at(1_000)), "it can be retried when the queue is as it was");
+        }
+        let queue = Queue { settings: sandbox_settings(), ..queue() };
+        let granted = claim_at(boxed(), delivery, None, &queue, 1_000);
+        assert_eq!(to_running(&granted).attempt, 1);
     }
 
     fn grants(decision: &Decision) -> &[Grant] {

@@ -232,6 +232,12 @@ pub enum Rejection {
         needed_ms: DurationMs,
         allowed_ms: DurationMs,
     },
+    /// The task asks for a sandbox and its queue does not run any, or the queue runs sandboxes and the task asks for none.
+    /// `index` is the entry's place in the submission.
+    Runtime {
+        index: usize,
+        wants_sandbox: bool,
+    },
     /// The task has ended; there is nothing to cancel.
     AlreadyTerminal {
         state: State,

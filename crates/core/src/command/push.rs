@@ -3,6 +3,8 @@
 //! The row of the attempt says when it must be pushed next. A control plane takes the push first, which moves that time
 //! on. So only one of many control planes pushes, and a crash of that one only delays the next try.
 
+use std::sync::Arc;
+
 use super::claim::{Claimed, Grant};
 use super::{Answer, Change, Context, Decision, Task, ending, expire};
 use crate::attempt::{AttemptState, Failure, Reason};
@@ -34,6 +36,9 @@ pub enum PushOutcome {
     Accepted,
     /// Push again, after this long if the worker said so, otherwise after a back-off.
     Again { after_ms: Option<DurationMs> },
+    /// There is no room for the task now: push again after this long. The time to deliver the attempt begins anew, so that
+    /// waiting for room does not end it.
+    NoRoom { why: Arc<str>, after_ms: DurationMs },
     /// The worker will never accept it.
     Rejected { message: String },
 }
@@ -51,6 +56,8 @@ pub fn take(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decisi
     let nothing = Decision::unchanged(Answer::Claimed(Claimed::default()));
     let due = |delivery: &PushProgress| delivery.next_at.is_some_and(|at| at <= ctx.now);
     let decision = match (&settled.place, &queue.push) {
+        // The queue was changed after the grant. Nobody may have the attempt; its task is judged at the next grant.
+        (Place::Running(running), _) if !queue.runs(&running.carry.spec) => nothing,
         (Place::Running(running), Some(push)) if running.carry.delivery.as_deref().is_some_and(due) => {
             let wait = push.ack_timeout_ms + limits::PUSH_SLACK_MS;
             let running = with(running, |delivery| {
@@ -84,12 +91,23 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
     let change = match &command.outcome {
         PushOutcome::Accepted => Change::to(Place::Running(with(running, |delivery| {
             delivery.accepted_at.get_or_insert(ctx.now);
+            delivery.no_room = None;
             delivery.next_at = Some(ctx.now.plus(start_ms));
         }))),
         PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |delivery| {
             let wait = after_ms.unwrap_or_else(|| delivery.backoff_ms());
             delivery.next_at = Some(ctx.now.plus(wait));
         }))),
+        PushOutcome::NoRoom { why, after_ms } => {
+            let mut waiting = with(running, |delivery| {
+                delivery.next_at = Some(ctx.now.plus(*after_ms));
+                delivery.no_room = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
+            });
+            let dispatch_ms =
+                queue.push.as_ref().map_or(limits::PUSH_DISPATCH_MS_DEFAULT, |push| push.dispatch_timeout_ms);
+            waiting.lease.expires_at = ctx.now.plus(dispatch_ms.saturating_add(*after_ms)).min(waiting.not_after());
+            Change::to(Place::Running(waiting))
+        }
         PushOutcome::Rejected { message } => {
             let failure = Failure::new(Reason::DispatchRejected.as_str(), message, None, Some(false));
             let closed = ending::close(running, AttemptState::Failed, Reason::DispatchRejected, Some(failure), ctx.now);
@@ -111,8 +129,8 @@ fn with(running: &Running, change: impl FnOnce(&mut PushProgress)) -> Running {
 mod tests {
     use super::*;
     use crate::command::testing::{
-        at, attempt_id, dispatched, id, one_attempt, place, push_settings, ready, task, to_finished, to_running,
-        to_waiting, with_ctx,
+        at, attempt_id, dispatched, id, in_sandbox, one_attempt, place, push_settings, ready, task, to_finished,
+        to_running, to_waiting, with_ctx,
     };
     use crate::task::{Spec, State};
     use crate::time::Timestamp;
@@ -196,6 +214,35 @@ mod tests {
         }
         let told = tell(&task(Place::Running(held)), 1, PushOutcome::Again { after_ms: Some(7_000) }, 500);
         assert_eq!(next(&told), Some(at(7_500)));
+    }
+
+    fn no_room() -> PushOutcome {
+        PushOutcome::NoRoom { why: "full".into(), after_ms: 2_000 }
+    }
+
+    #[test]
+    fn waiting_for_room_spends_neither_the_attempt_nor_its_time() {
+        let mut held = task(Place::Running(dispatched(Spec::default())));
+        for now in [200, 250_000, 500_000, 750_000] {
+            let decision = tell(&held, 1, no_room(), now);
+            assert_eq!(next(&decision), Some(at(now + 2_000)));
+            let running = to_running(&decision);
+            assert_eq!(running.carry.delivery.as_ref().unwrap().no_room.as_deref(), Some("full"));
+            assert_eq!((running.attempt, running.lease.expires_at), (1, at(now + 302_000)));
+            held = task(place(&decision).clone());
+        }
+        let spec = Spec { deadline: Some(at(100_000)), ..Spec::default() };
+        let bounded = tell(&task(Place::Running(dispatched(spec))), 1, no_room(), 500);
+        assert_eq!(to_running(&bounded).lease.expires_at, at(100_000), "the deadline stands");
+    }
+
+    #[test]
+    fn an_attempt_whose_queue_changed_after_the_grant_is_sent_to_nobody() {
+        let held = task(Place::Running(dispatched(in_sandbox())));
+        assert!(taken(&take_at(&held, 15_000)).is_empty());
+        let sandboxes = crate::command::testing::sandbox_settings();
+        let decision = with_ctx(15_000, |ctx| take(&held, &sandboxes, ctx));
+        assert_eq!(taken(&decision).len(), 1);
     }
 
     #[test]

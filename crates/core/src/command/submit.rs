@@ -106,11 +106,14 @@ pub fn check<'a>(command: &Submit, now: Timestamp, find: impl Fn(&NewTask) -> Kn
         if let Some(refusal) = known.queue.and_then(|queue| token_ttl(task, index, queue, now)) {
             return Err(refusal);
         }
+        let mismatch = known.queue.and_then(|queue| runtime(task, index, queue));
         let existing = match task.key_scope().zip(task.idempotency.as_ref()) {
-            None => None,
+            None => mismatch.map_or(Ok(None), Err)?,
             Some((scope, idempotency)) => match known.key.as_ref().or_else(|| checked.keys.get(&scope)) {
+                // What was accepted stays accepted, whatever became of the queue.
                 Some(holder) => Some(same_task(task, index, idempotency, holder)?),
                 None => {
+                    mismatch.map_or(Ok(()), Err)?;
                     let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
                     checked.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: task.start.state(now) });
                     None
@@ -139,11 +142,21 @@ fn same_task(
     Ok(Submitted { id: holder.id, state: holder.state, created: false })
 }
 
+/// Refuses a task that its queue would not run.
+pub fn runtime(task: &NewTask, index: usize, queue: &Queue) -> Option<Rejection> {
+    let wants_sandbox = task.spec.sandbox;
+    (!queue.settings.runs(&task.spec)).then_some(Rejection::Runtime { index, wants_sandbox })
+}
+
 /// Refuses a task whose tokens could expire before its attempt ends: in a queue that pushes, or with a token lifetime of
 /// its own.
 pub fn token_ttl(task: &NewTask, index: usize, queue: &Queue, now: Timestamp) -> Option<Rejection> {
     let own = task.envelope.as_ref().and_then(|envelope| envelope.token_ttl_ms);
     let usual;
+    // The control plane runs the tasks of such a queue itself, without a token.
+    if queue.settings.runs_sandboxes() {
+        return None;
+    }
     let push = match (&queue.settings.push, own) {
         (Some(push), _) => &**push,
         (None, None) => return None,
@@ -189,7 +202,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
 mod tests {
     use super::*;
     use crate::command::Wake;
-    use crate::command::testing::{at, id, queue, with_ctx};
+    use crate::command::testing::{at, id, in_sandbox, push_settings, queue, sandbox_settings, with_ctx};
     use crate::id::Fence;
     use crate::queue::{FairnessKey, QueueSettings};
     use crate::task::Place;
@@ -236,6 +249,43 @@ mod tests {
             };
             assert_eq!(change.outbox, wakes, "only what is ready wakes somebody");
         }
+    }
+
+    #[test]
+    fn a_queue_refuses_what_it_does_not_run_unless_it_was_accepted_before() {
+        let plain = new_task(Start::Now);
+        let boxed = NewTask { spec: in_sandbox(), ..plain.clone() };
+        for (settings, task, accepts) in [
+            (QueueSettings::default(), &plain, true),
+            (push_settings(), &plain, true),
+            (sandbox_settings(), &boxed, true),
+            (QueueSettings::default(), &boxed, false),
+            (push_settings(), &boxed, false),
+            (sandbox_settings(), &plain, false),
+        ] {
+            let queue = Queue { settings, ..queue() };
+            let idempotency = Some(Idempotency { key: "k".into(), fingerprint: [1; 32] });
+            let keyed = NewTask { idempotency, ..task.clone() };
+            for task in [task.clone(), keyed.clone()] {
+                let command = Submit { tasks: vec![task.clone()], maker: None };
+                let checked = check(&command, at(0), |_| Known { queue: Some(&queue), ..Known::default() });
+                let refusal = Rejection::Runtime { index: 0, wants_sandbox: task.spec.sandbox };
+                assert_eq!(checked.map(drop), if accepts { Ok(()) } else { Err(refusal) }, "{:?}", queue.settings);
+            }
+            let command = Submit { tasks: vec![keyed], maker: None };
+            let key = KeyOwner { id: id(), owner: None, fingerprint: [1; 32], state: State::Ready };
+            let known = |_: &NewTask| Known { queue: Some(&queue), key: Some(key.clone()), ..Known::default() };
+            assert!(check(&command, at(0), known).is_ok(), "the same submission again");
+        }
+    }
+
+    #[test]
+    fn tokens_do_not_matter_where_the_control_plane_runs_the_task() {
+        let spec = Spec { timeout_ms: Some(30 * 24 * 3_600_000), ..in_sandbox() };
+        let task = NewTask { spec, ..new_task(Start::Now) };
+        let queue = |settings| Queue { settings, ..queue() };
+        assert_eq!(token_ttl(&task, 0, &queue(sandbox_settings()), at(0)), None);
+        assert!(token_ttl(&task, 0, &queue(push_settings()), at(0)).is_some());
     }
 
     #[test]

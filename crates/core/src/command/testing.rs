@@ -113,6 +113,16 @@ pub fn push_settings() -> QueueSettings {
     QueueSettings { push: Some(Arc::new(Push::to("https://worker.example/dispatch".into()))), ..settings() }
 }
 
+/// Of a queue that runs its tasks in sandboxes.
+pub fn sandbox_settings() -> QueueSettings {
+    QueueSettings { push: Some(Arc::new(Push::to("sandbox:".into()))), ..settings() }
+}
+
+/// Of a task that asks for a sandbox.
+pub fn in_sandbox() -> Spec {
+    Spec { sandbox: true, ..Spec::default() }
+}
+
 /// Granted at 0 by a dispatcher of seed 1, and on its way.
 pub fn dispatched(spec: Spec) -> Running {
     let mut numbers = Numbers::new(100, 200);

@@ -83,6 +83,46 @@ pub struct EnvelopeSpec {
     pub cpu_millicores: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ttl_ms: Option<DurationMs>,
+    /// The sandbox that every attempt gets, and the command that runs in it. Set if and only if [`Spec::sandbox`] is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxRun>,
+}
+
+/// The sandbox of a task and what runs in it. `None` and empty leave it to the template and to the defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SandboxRun {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+    pub command: SandboxCommand,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// How long the command may run, if not as long as the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<DurationMs>,
+}
+
+/// What runs in the sandbox of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SandboxCommand {
+    /// A line for the shell.
+    Line(String),
+    /// A program and its arguments.
+    Words(Vec<String>),
+}
+
+impl Default for SandboxCommand {
+    fn default() -> Self {
+        Self::Words(Vec::new())
+    }
 }
 
 /// How a task wants to be run; absent means the queue's setting or the default. Each place carries a copy, so that a
@@ -103,6 +143,9 @@ pub struct Spec {
     pub deadline: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
+    /// Every attempt runs in a sandbox of its own: only a queue that runs sandboxes may grant it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox: bool,
 }
 
 impl Spec {

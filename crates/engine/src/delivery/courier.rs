@@ -81,6 +81,8 @@ pub enum Outcome {
     Duplicate,
     /// The target works and wants the task later: after this long, if it said so.
     PutOff { after_ms: Option<DurationMs> },
+    /// There is no room for the task now. It waits for as long as it takes, without spending the attempt.
+    NoRoom { why: Arc<str>, after_ms: DurationMs },
     /// The target answered with an error that may pass.
     Failed,
     /// The target will never accept the task.
@@ -104,7 +106,9 @@ pub enum Health {
 impl Outcome {
     pub const fn health(&self) -> Health {
         match self {
-            Self::Accepted | Self::Duplicate | Self::PutOff { .. } | Self::Rejected { .. } => Health::Alive,
+            Self::Accepted | Self::Duplicate | Self::PutOff { .. } | Self::NoRoom { .. } | Self::Rejected { .. } => {
+                Health::Alive
+            }
             Self::Failed | Self::Unreachable | Self::Silent | Self::Withheld => Health::Down,
         }
     }
@@ -115,6 +119,7 @@ impl Outcome {
             Self::Accepted => "accepted",
             Self::Duplicate => "duplicate",
             Self::PutOff { after_ms: Some(_) } => "put_off",
+            Self::NoRoom { .. } => "no_room",
             Self::PutOff { after_ms: None } | Self::Failed => "failed",
             Self::Rejected { .. } => "rejected",
             Self::Unreachable => "unreachable",
@@ -128,6 +133,7 @@ impl Outcome {
         match self {
             Self::Accepted | Self::Duplicate => PushOutcome::Accepted,
             Self::PutOff { after_ms } => PushOutcome::Again { after_ms: *after_ms },
+            Self::NoRoom { why, after_ms } => PushOutcome::NoRoom { why: Arc::clone(why), after_ms: *after_ms },
             Self::Rejected { message } => PushOutcome::Rejected { message: message.clone() },
             Self::Failed | Self::Unreachable | Self::Silent | Self::Withheld => PushOutcome::Again { after_ms: None },
         }

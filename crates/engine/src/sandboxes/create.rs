@@ -359,7 +359,7 @@ impl Sandboxes {
 
     // Waiting for the end of a spawn.
 
-    fn wait_for(&self, id: &SandboxId) -> Waiting {
+    pub(super) fn wait_for(&self, id: &SandboxId) -> Waiting {
         let (sender, outcome) = oneshot::channel();
         lock(&self.inner.outcomes).entry(Arc::clone(id)).or_default().push(sender);
         Waiting { sandboxes: self.clone(), id: Arc::clone(id), outcome }
@@ -373,7 +373,7 @@ impl Sandboxes {
         }
     }
 
-    async fn await_outcome(
+    pub(super) async fn await_outcome(
         &self,
         row: Sandbox,
         waiting: Option<Waiting>,
@@ -420,7 +420,7 @@ impl Sandboxes {
 }
 
 /// Somebody who waits for the end of a spawn.
-struct Waiting {
+pub(super) struct Waiting {
     sandboxes: Sandboxes,
     id: SandboxId,
     outcome: oneshot::Receiver<Result<Sandbox, SandboxError>>,

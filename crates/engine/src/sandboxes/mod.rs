@@ -21,6 +21,7 @@ mod settings;
 mod setup;
 mod snapshots;
 mod spawn;
+mod tasks;
 mod templates;
 pub mod workers;
 
@@ -50,6 +51,7 @@ pub use error::{ErrorClass, SandboxError};
 pub use events::{EventFilter, SandboxEvents, SandboxNotice};
 pub use limits::{OwnerUsage, TENANT_WIDE};
 pub use settings::{Overflow, SandboxSettings};
+pub use tasks::SandboxCourier;
 pub use templates::TemplateView;
 pub use tenure_core::sandbox::template::{Defaults, Request, Template};
 pub use workers::{CallClass, CallError, CallTerms, RpcLease, RuntimeRef, Target, Workers};

@@ -9,7 +9,7 @@ use tenure_core::task::State;
 
 use super::{render, words};
 use crate::contracts::wording::Wording;
-use crate::error::{Fault, token_ttl_message};
+use crate::error::{Fault, runtime_message, token_ttl_message};
 use crate::request::RequestId;
 
 pub fn refuse(fault: Fault, id: &RequestId) -> Response {
@@ -68,6 +68,9 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
             "token_ttl_too_short",
             token_ttl_message(*needed_ms, *allowed_ms),
         ),
+        Rejection::Runtime { wants_sandbox, .. } => {
+            Wording::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_runtime", runtime_message(*wants_sandbox))
+        }
         Rejection::IdempotencyConflict { index, existing } => {
             let owner = match existing {
                 None => "a task of another owner: use another key".to_owned(),

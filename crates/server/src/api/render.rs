@@ -16,6 +16,8 @@ use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, Ru
 
 use super::words;
 use crate::contracts::category;
+use crate::error::runtime_message;
+use crate::validate::runtime;
 
 /// At least 1: a worker that was told 0 would never rest.
 pub fn whole_seconds(ms: i64) -> u64 {
@@ -71,6 +73,7 @@ pub fn task(view: &TaskView) -> user::Task {
         deadline: body.spec.deadline.map(time),
         run_id: body.run.as_ref().map(|run| run.run.to_string()),
         task_key: body.run.as_ref().map(|run| run.key.to_string()),
+        runtime: body.envelope.as_ref().and_then(|envelope| envelope.sandbox.as_ref()).map(runtime::shown),
     };
     match place {
         Place::Blocked(blocked) => task.run_at = time(blocked.at),
@@ -224,6 +227,8 @@ pub fn why(why: &Why) -> WhyReason {
                 Some(detail),
             )
         }
+        Why::WrongRuntime { wants_sandbox } => (runtime_message(*wants_sandbox).to_owned(), None, None),
+        Why::NoRoom { reason, since } => (format!("waits for a sandbox: {reason}"), Some(*since), None),
         Why::NoWorker { last_seen_at, since } => {
             let detail = last_seen_at.map(|at| serde_json::json!({"last_seen_at": time(at)}));
             let message = match last_seen_at {

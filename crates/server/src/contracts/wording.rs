@@ -73,6 +73,7 @@ impl Wording {
             BadRequest::UnknownField { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "unknown_field"),
             BadRequest::BadArgument { .. } => (StatusCode::BAD_REQUEST, "invalid_argument"),
             BadRequest::TokenTtl { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "token_ttl_too_short"),
+            BadRequest::Runtime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "wrong_runtime"),
         };
         Self::new(status, word, wrong)
     }

@@ -39,6 +39,10 @@ impl HttpCourier {
     }
 
     async fn post(&self, parcel: Parcel) -> Handover {
+        if parcel.body.spec.sandbox {
+            // The queue was changed between the grant and this delivery. A worker would run the task without a sandbox.
+            return Outcome::Withheld.into();
+        }
         let targets = self.targets.get();
         let (queue, push) = (Arc::clone(&parcel.queue), Arc::clone(&parcel.push));
         let letter = targets.route(&push).and_then(|route| Ok((self.letter(&route, &parcel)?, route)));
@@ -72,7 +76,7 @@ impl HttpCourier {
 
 impl Courier for HttpCourier {
     fn serves(&self, settings: &QueueSettings) -> bool {
-        settings.push.is_some()
+        settings.push.is_some() && !settings.runs_sandboxes()
     }
 
     fn check(&self, push: &Push) -> Result<(), String> {

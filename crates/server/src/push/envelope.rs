@@ -182,6 +182,7 @@ pub mod tests {
             memory_bytes: Some(1 << 30),
             cpu_millicores: None,
             token_ttl_ms: None,
+            ..EnvelopeSpec::default()
         };
         let (found, _, token) = made(&body(spec, Some(asked)));
         let expected = json!({

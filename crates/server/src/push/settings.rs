@@ -7,6 +7,7 @@ use tenure_contract::user::{PushSettings, QueuePush};
 use tenure_core::command::Reach;
 use tenure_core::limits;
 use tenure_core::queue::Push;
+use tenure_core::sandbox::template::check_name;
 use tenure_outbound::OutboundError;
 
 use super::targets::PushTargets;
@@ -20,6 +21,9 @@ const DEFAULT_TENANT: &str = "default";
 
 /// Checks a block against the limits and against what the configuration has.
 pub async fn block(wire: &PushSettings, targets: Option<&PushTargets>, reach: &Reach) -> Result<Push, Fault> {
+    if wire.url.starts_with("sandbox:") {
+        return in_sandboxes(wire);
+    }
     let Some(targets) = targets else {
         return Err(Fault::invalid("push", "this control plane does not push tasks"));
     };
@@ -35,6 +39,21 @@ pub async fn block(wire: &PushSettings, targets: Option<&PushTargets>, reach: &R
         named(name, targets.mtls.contains_key(&**name), reach, "push.mtls_ref", "push.mtls")?;
     }
     guard(&push.url, targets).await?;
+    Ok(push)
+}
+
+/// Of a queue whose tasks this control plane runs in sandboxes.
+fn in_sandboxes(wire: &PushSettings) -> Result<Push, Fault> {
+    for (reference, field) in [(&wire.secret_ref, "push.secret_ref"), (&wire.mtls_ref, "push.mtls_ref")] {
+        if reference.is_some() {
+            return Err(Fault::invalid(field, "has no meaning for a queue that runs its tasks in sandboxes"));
+        }
+    }
+    let push = plain(wire)?;
+    let template = push.sandbox_template().unwrap_or_default();
+    if !template.is_empty() && check_name(template).is_err() {
+        return Err(Fault::invalid("push.url", "must be sandbox: or sandbox: and the name of a template"));
+    }
     Ok(push)
 }
 
@@ -161,6 +180,20 @@ mod tests {
         let found = block(&to("https://1.1.1.1/d"), Some(&targets(Some("https://t"))), &Reach::All).await.unwrap();
         let expected = r#"{"url":"https://1.1.1.1/d","concurrency":32,"ack_timeout_ms":10000,"start_timeout_ms":60000,"dispatch_timeout_ms":300000}"#;
         assert_eq!(serde_json::to_string(&shown(&found)).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_queue_of_sandboxes_needs_neither_targets_nor_an_address() {
+        for url in ["sandbox:", "sandbox:python", "sandbox:a.b-c_1"] {
+            let found = block(&to(url), None, &Reach::All).await.unwrap();
+            assert_eq!((shown(&found).url, found.concurrency), (url.to_owned(), 32));
+        }
+        let named = PushSettings { secret_ref: Some("etl".to_owned()), ..to("sandbox:") };
+        for (wire, field) in
+            [(to("sandbox:a/b"), "push.url"), (to("sandbox://x"), "push.url"), (named, "push.secret_ref")]
+        {
+            assert_eq!(fault(&wire, &Reach::All).await.0, field);
+        }
     }
 
     #[tokio::test]

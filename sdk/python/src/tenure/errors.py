@@ -219,6 +219,12 @@ class TokenTtlTooShort(RequestError):
     word = "token_ttl_too_short"
 
 
+class WrongRuntime(RequestError):
+    """The task asks for a sandbox and its queue does not run any, or the queue does and the task asks for none."""
+
+    word = "wrong_runtime"
+
+
 class PayloadTooLarge(RequestError):
     word = "payload_too_large"
 

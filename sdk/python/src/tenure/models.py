@@ -173,6 +173,31 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class SandboxRuntime:
+    """The sandbox that every attempt of a task gets, and what runs in it: a line for the shell, or words.
+
+    What is None is that of the template, or the default of the server.
+    """
+
+    command: str | Sequence[str]
+    image: str | None = None
+    template: str | None = None
+    memory_mb: int | None = None
+    vcpus: int | None = None
+    disk_size_mb: int | None = None
+    env: Mapping[str, str] | None = None
+    #: How long the command may run, such as `90s`.
+    timeout: str | None = None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where the attempts of a task run, for a queue whose push URL is `sandbox:`."""
+
+    sandbox: SandboxRuntime
+
+
+@dataclass(frozen=True)
 class NewTask:
     """A task to submit. `queue` and `operator` are required; what is None is left to the server.
 
@@ -210,6 +235,8 @@ class NewTask:
     token_ttl_seconds: int | None = None
     heartbeat_interval_ms: int | None = None
     heartbeat_timeout_ms: int | None = None
+    #: Of tasks that run in sandboxes.
+    runtime: Runtime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

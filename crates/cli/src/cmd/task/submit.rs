@@ -2,7 +2,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use tenure_client::{Client, Json};
-use tenure_contract::user::{BatchItem, BatchSubmission, Submitted, TaskSubmission};
+use tenure_contract::user::{
+    BatchItem, BatchSubmission, SandboxCommand, SandboxRuntime, Submitted, TaskRuntime, TaskSubmission,
+};
 
 use super::super::connect::text_or_file;
 use super::watch;
@@ -45,6 +47,21 @@ pub struct Args {
     /// Tag; repeatable
     #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = tag)]
     tags: Vec<(String, String)>,
+    /// Run it in a sandbox, in a queue whose push URL is sandbox: the `runtime` of the API as JSON, or @FILE
+    #[arg(long, value_name = "JSON", conflicts_with = "sandbox_command")]
+    runtime: Option<String>,
+    /// Command line to run in a sandbox, in a queue whose push URL is sandbox:
+    #[arg(long, value_name = "LINE")]
+    sandbox_command: Option<String>,
+    /// Image of the sandbox
+    #[arg(long, value_name = "NAME", requires = "sandbox_command")]
+    sandbox_image: Option<String>,
+    /// Template of the sandbox
+    #[arg(long, value_name = "NAME", requires = "sandbox_command")]
+    sandbox_template: Option<String>,
+    /// Memory of the sandbox in MiB
+    #[arg(long, value_name = "MIB", requires = "sandbox_command")]
+    sandbox_memory: Option<u64>,
     /// Tenant; needs a key that may act for it
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
@@ -95,7 +112,21 @@ fn sentence(submitted: &Submitted) -> String {
 fn submission(args: Args) -> anyhow::Result<TaskSubmission> {
     let payload = args.payload.as_deref().map(payload).transpose()?;
     let tags: BTreeMap<_, _> = args.tags.into_iter().collect();
+    let runtime = match (args.runtime.as_deref(), args.sandbox_command) {
+        (Some(text), _) => Some(runtime(text)?),
+        (None, Some(line)) => Some(TaskRuntime {
+            sandbox: Some(SandboxRuntime {
+                image: args.sandbox_image,
+                template: args.sandbox_template,
+                memory_mb: args.sandbox_memory,
+                command: SandboxCommand::Line(line),
+                ..SandboxRuntime::default()
+            }),
+        }),
+        (None, None) => None,
+    };
     Ok(TaskSubmission {
+        runtime,
         queue: args.queue.unwrap_or_default(),
         operator: args.operator.unwrap_or_default(),
         payload,
@@ -110,6 +141,15 @@ fn submission(args: Args) -> anyhow::Result<TaskSubmission> {
         tenant: args.tenant,
         workspace: args.workspace,
         ..TaskSubmission::default()
+    })
+}
+
+fn runtime(argument: &str) -> anyhow::Result<TaskRuntime> {
+    let text = text_or_file(argument)?;
+    serde_json::from_str(&text).map_err(|error| {
+        Stop::usage(format!("--runtime is not a runtime: {error}"))
+            .hint("such as --runtime '{\"sandbox\":{\"image\":\"alpine\",\"command\":\"echo 1\"}}'")
+            .into()
     })
 }
 
@@ -172,6 +212,14 @@ mod tests {
         let message = payload("{day:1}").unwrap_err().to_string();
         assert!(message.starts_with("--payload is not JSON: "), "{message}");
         assert!(payload("@/nowhere").unwrap_err().to_string().contains("could not be read"));
+    }
+
+    #[test]
+    fn a_runtime_is_that_of_the_api() {
+        let found = runtime(r#"{"sandbox":{"command":["a","b"]}}"#).unwrap();
+        assert_eq!(found.sandbox.unwrap().command, SandboxCommand::Words(vec!["a".into(), "b".into()]));
+        let message = runtime(r#"{"sandbox":{"command":"a","memory":1}}"#).unwrap_err().to_string();
+        assert!(message.starts_with("--runtime is not a runtime: unknown field `memory`"), "{message}");
     }
 
     #[test]

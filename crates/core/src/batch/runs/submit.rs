@@ -55,6 +55,10 @@ impl World {
             if let Some(refusal) = ttl.and_then(|cell| submit::token_ttl(task, index, &cell.queue, self.now)) {
                 return Err(refusal);
             }
+            // A rerun into a queue that has changed fails when it would be granted, with the reason.
+            if let Some(refusal) = ttl.and_then(|cell| submit::runtime(task, index, &cell.queue)) {
+                return Err(refusal);
+            }
             let Some(scope) = task.key_scope() else { continue };
             if let Some(known) = self.keys.get(&scope) {
                 let hidden = task.owner.is_some() && task.owner != known.owner;

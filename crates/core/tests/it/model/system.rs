@@ -210,6 +210,7 @@ impl Config {
             cancel_grace_ms: Some(TICK_MS),
             deadline: None,
             retry: Some(retry),
+            sandbox: false,
         }
     }
 }

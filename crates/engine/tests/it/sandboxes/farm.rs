@@ -48,6 +48,8 @@ pub enum Fault {
     HangBefore,
     /// Stands still after it was run, until released.
     HangAfter,
+    /// Stands still after it was run, until released; then the answer is lost.
+    HangAndLose,
 }
 
 #[derive(Debug, Clone)]
@@ -94,6 +96,8 @@ pub struct Farm {
     /// How many calls stand still.
     pub hanging: AtomicU64,
     count: AtomicU64,
+    /// What commands answer.
+    pub says: Mutex<Option<SetupOutcome>>,
     /// Corrupts archives on their way to the control plane.
     pub corrupts: std::sync::atomic::AtomicBool,
     /// A worker for which there is no credential.
@@ -248,6 +252,10 @@ impl Farm {
                 self.hang().await;
                 Ok(result)
             }
+            Some(Fault::HangAndLose) => {
+                self.hang().await;
+                Err(CallError::Unreachable { maybe_executed: true, message: "the connection broke".to_owned() })
+            }
             _ => Ok(result),
         }
     }
@@ -347,6 +355,10 @@ impl Workers for Farm {
             runtime.commands.push(command.command.clone());
             runtime.given.push(command.env.clone());
         })?;
+        let says = self.says.lock().unwrap().clone();
+        if let Some(says) = says {
+            return self.leave(fault, says).await;
+        }
         let exit_code = i32::from(command.command == "false");
         self.leave(fault, SetupOutcome { exit_code, stderr: "went wrong".to_owned(), ..SetupOutcome::default() }).await
     }

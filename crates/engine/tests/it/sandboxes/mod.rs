@@ -10,6 +10,7 @@ mod reconcile;
 mod replicas;
 mod snapshots;
 mod spawn;
+mod tasks;
 
 use std::sync::Arc;
 

@@ -7,5 +7,6 @@ mod kit;
 mod ports;
 mod settings;
 mod slice;
+mod tasks;
 mod watching;
 mod worker_routes;

@@ -9,7 +9,7 @@ use tenure_core::command::heartbeat::Heartbeat;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Answer, Command, ConflictKind, Reach, Rejection};
 use tenure_core::queue::QueueSettings;
-use tenure_core::task::{End, EnvelopeSpec, Place, Spec, State};
+use tenure_core::task::{End, EnvelopeSpec, Place, SandboxCommand, SandboxRun, Spec, State};
 use tenure_core::{Fence, TaskId};
 use tenure_store::{AttemptView, Batch, Lane};
 
@@ -66,6 +66,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         cancel_grace_ms: Some(2_000),
         deadline: Some(after_start(600_000)),
         retry: Some(make::backoff(250)),
+        sandbox: false,
     };
     let submitted = NewTask {
         operator: "größe-✓".into(),
@@ -83,6 +84,11 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
             memory_bytes: Some(1 << 40),
             cpu_millicores: None,
             token_ttl_ms: Some(7_000_000),
+            sandbox: Some(SandboxRun {
+                command: SandboxCommand::Words(vec!["a".to_owned(), "it's".to_owned()]),
+                env: [("A".to_owned(), "b".to_owned())].into(),
+                ..SandboxRun::default()
+            }),
         })),
         ..t.task("etl").await
     };

@@ -163,6 +163,7 @@ fn spec() -> impl Strategy<Value = Spec> {
             cancel_grace_ms,
             deadline: None,
             retry: backoff.map(make::backoff),
+            sandbox: false,
         })
 }
 
