@@ -146,7 +146,11 @@ async fn a_worker_is_drained_removed_and_comes_back(plane: Plane) {
     // What it holds goes on.
     assert_eq!(plane.exec(&sandbox, "echo still").await["stdout"], "still\n");
     server.post(&at("/undrain"), json!({})).await.ok();
-    plane.create(json!({})).await;
+    // A heartbeat from before may still say that it drains.
+    let online = async || (server.get("/api/v1/workers/worker-a").await.ok()["status"] == "online").then_some(());
+    tenure_testkit::wait_until("its next heartbeat says that it is online", crate::harness::SOON, online).await;
+    let room = async || server.post("/api/v1/sandboxes", json!({})).await.status.is_success().then_some(());
+    tenure_testkit::wait_until("it takes sandboxes again", crate::harness::SOON, room).await;
     assert_eq!(server.delete(&at("")).await.ok(), json!({"status": "deleted"}));
     let back = async || {
         let known = super::kit::workers(server).await;
