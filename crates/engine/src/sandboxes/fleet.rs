@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_core::sandbox::placement::Worker;
+use tenure_core::sandbox::placement::{Usage, Worker};
 
 use super::{SandboxError, Sandboxes, system_event};
 
@@ -21,6 +21,12 @@ impl Sandboxes {
     pub async fn sandbox_worker(&self, id: &str) -> Result<Worker, SandboxError> {
         let worker = self.rows().sandbox_worker(id).await?;
         worker.ok_or_else(|| SandboxError::not_found("worker", id))
+    }
+
+    /// What is in use on each of these workers.
+    pub async fn usage_of(&self, workers: &[Worker]) -> Result<Vec<Usage>, SandboxError> {
+        let (fleet, _) = self.rows().fleet("", None).await?;
+        Ok(workers.iter().map(|worker| fleet.used_on(worker)).collect())
     }
 
     /// Whether the last heartbeat of a worker is too old.

@@ -13,7 +13,7 @@ use tenure_contract::sandboxes::{
     DrainRequest, Outcome, PoolStatus, ProviderHealth, ProviderInfo, SandboxError, WarmPool, WorkerInfo,
 };
 use tenure_core::limits;
-use tenure_core::sandbox::placement::{Worker, same_provider};
+use tenure_core::sandbox::placement::{Usage, Worker, same_provider};
 
 use super::{params, render, respond};
 use crate::access::guard::User;
@@ -46,8 +46,9 @@ fn named(id: &str) -> Result<&str, Fault> {
 }
 
 async fn shown(app: &App, worker: &Worker) -> Result<WorkerInfo, Fault> {
-    let part = app.sandboxes()?;
-    Ok(render::worker(worker, part.manager.is_stale(worker).await?, None))
+    let manager = &app.sandboxes()?.manager;
+    let usage = manager.usage_of(std::slice::from_ref(worker)).await?;
+    Ok(render::worker(worker, manager.is_stale(worker).await?, usage.first().copied()))
 }
 
 /// List workers that hold sandboxes
@@ -61,7 +62,9 @@ pub async fn all_workers(app: &App) -> Result<Vec<WorkerInfo>, Fault> {
     let manager = &app.sandboxes()?.manager;
     let (found, now, freshness_ms) =
         (manager.sandbox_workers().await?, app.engine.now().await?, manager.settings().freshness_ms);
-    Ok(found.iter().map(|worker| render::worker(worker, worker.is_stale(freshness_ms, now), None)).collect())
+    let usage = manager.usage_of(&found).await?;
+    let shown = |(worker, used): (&Worker, Usage)| render::worker(worker, worker.is_stale(freshness_ms, now), Some(used));
+    Ok(found.iter().zip(usage).map(shown).collect())
 }
 
 /// List workers that hold sandboxes, for admins

@@ -34,6 +34,8 @@ async fn a_sandbox_runs_commands_holds_files_and_is_destroyed(plane: Plane) {
     assert_eq!(server.get(&path).await.ok()["id"], sandbox["id"]);
     let list: Value = server.get("/api/v1/sandboxes/").await.ok();
     assert_eq!(list.as_array().unwrap().len(), 1);
+    let used = &server.get("/api/v1/workers").await.ok()[0]["usage"];
+    assert_eq!((&used["sandboxes"], &used["memory_mb"]), (&json!(1), &sandbox["memory_mb"]));
 
     let ended = plane.exec(&name, "echo hello; echo oh >&2; exit 7").await;
     assert_eq!(
