@@ -138,7 +138,8 @@ async fn unknown_path(Extension(contract): Extension<Contract>, Extension(id): E
     contract.refuse(Fault::NotFound(Thing::Path), &id)
 }
 
-async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
+/// Also for methods that no route takes, such as TRACE, which would send headers back.
+pub async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
     contract.refuse(Fault::MethodNotAllowed, &id)
 }
 

@@ -10,11 +10,14 @@ use tenure_contract::sandboxes::SandboxError;
 
 use super::errors::refuse;
 use crate::error::{SandboxFault, SandboxFaultKind};
+use crate::http::wrong_method;
 use crate::request::RequestId;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
-    Router::new().route("/api/v1/environments", any(list)).route("/api/v1/environments/{*path}", any(below))
+    Router::new()
+        .route("/api/v1/environments", any(list).trace(wrong_method).connect(wrong_method))
+        .route("/api/v1/environments/{*path}", any(below).trace(wrong_method).connect(wrong_method))
 }
 
 /// List environments: always empty

@@ -63,7 +63,8 @@ pub async fn all_workers(app: &App) -> Result<Vec<WorkerInfo>, Fault> {
     let (found, now, freshness_ms) =
         (manager.sandbox_workers().await?, app.engine.now().await?, manager.settings().freshness_ms);
     let usage = manager.usage_of(&found).await?;
-    let shown = |(worker, used): (&Worker, Usage)| render::worker(worker, worker.is_stale(freshness_ms, now), Some(used));
+    let shown =
+        |(worker, used): (&Worker, Usage)| render::worker(worker, worker.is_stale(freshness_ms, now), Some(used));
     Ok(found.iter().zip(usage).map(shown).collect())
 }
 

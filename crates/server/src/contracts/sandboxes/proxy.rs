@@ -23,7 +23,7 @@ use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::front::ByHost;
-use crate::http::Verbatim;
+use crate::http::{Verbatim, wrong_method};
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
@@ -59,8 +59,8 @@ const COPY_BYTES: usize = 16 << 10;
 
 pub fn router() -> Router<App> {
     Router::new()
-        .route("/api/v1/sandboxes/{id}/proxy/{port}", any(root))
-        .route("/api/v1/sandboxes/{id}/proxy/{port}/{*path}", any(below))
+        .route("/api/v1/sandboxes/{id}/proxy/{port}", any(root).trace(wrong_method).connect(wrong_method))
+        .route("/api/v1/sandboxes/{id}/proxy/{port}/{*path}", any(below).trace(wrong_method).connect(wrong_method))
 }
 
 /// Call a port of a sandbox

@@ -104,6 +104,8 @@ async fn a_port_is_reached_by_its_name(plane: Plane) {
 
 async fn ports_that_are_closed_or_not_allowed_are_refused(plane: Plane) {
     let sandbox = plane.sandbox().await;
+    let traced = plane.server.call(Method::TRACE, &format!("/api/v1/sandboxes/{sandbox}/proxy/8080/"), &[], None).await;
+    assert_eq!(traced.status, 405);
     let closed = {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()
