@@ -210,7 +210,11 @@ impl Gate {
         let sent = self.http.request(head.method, url).headers(head.headers).body(body).send().await;
         let answer = match sent {
             Ok(answer) => {
-                let (status, headers) = (answer.status(), answer.headers().clone());
+                let (status, mut headers) = (answer.status(), answer.headers().clone());
+                // They are about the connection to the worker.
+                for name in ["transfer-encoding", "connection"] {
+                    headers.remove(name);
+                }
                 answer.bytes().await.map(|body| (status, headers, Body::from(body)).into_response()).ok()
             }
             Err(_) => None,
