@@ -39,6 +39,14 @@ enum Attempt {
     Unknown(SandboxError),
 }
 
+/// What is known of calls of a spawn that somebody sent before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Earlier {
+    None,
+    /// The worker may have executed them, or may execute them yet.
+    Unknown,
+}
+
 /// A spawn that this control plane drives, until it is dropped.
 pub(super) struct Driving {
     sandboxes: Sandboxes,
@@ -66,7 +74,7 @@ impl Sandboxes {
         lease: ResourceLease,
     ) -> Result<Sandbox, SandboxError> {
         let request_id = Arc::clone(&row.request_id);
-        self.drive_as(row, worker, token(&lease), request_id).await
+        self.drive_as(row, worker, token(&lease), request_id, Earlier::None).await
     }
 
     async fn drive_as(
@@ -75,14 +83,19 @@ impl Sandboxes {
         mut worker: Worker,
         mut lease: RpcLease,
         mut request_id: Arc<str>,
+        mut earlier: Earlier,
     ) -> Result<Sandbox, SandboxError> {
         // Spawns beyond this wait here, where they hold their place and nothing else.
         let _permit = self.inner.spawns.acquire().await.map_err(|_| SandboxError::stopping())?;
         loop {
-            let attempt = self.spawn_on(&row, &worker, lease, &request_id).await?;
+            let attempt = self.spawn_on(&row, &worker, lease, &request_id, earlier).await?;
             let error = match attempt {
                 Attempt::Spawned(runtime_id, lease) => return self.finish(row, &worker, runtime_id, lease).await,
                 Attempt::Unknown(error) => return self.fail(&row, "spawn_timeout", error).await,
+                // What was sent before may still arrive there, so no other worker may get the sandbox.
+                Attempt::Refused(error) if earlier == Earlier::Unknown => {
+                    return self.fail(&row, "spawn_refused", error).await;
+                }
                 Attempt::Refused(error) => error,
             };
             tracing::info!(sandbox.id = &*row.id, worker.id = &*worker.id, "a worker refused a spawn: {error}");
@@ -98,6 +111,7 @@ impl Sandboxes {
                 Ok(Placed::On(next, next_worker, next_lease)) => {
                     (row, worker, lease) = (*next, *next_worker, token(&next_lease));
                     request_id = Arc::clone(&row.request_id);
+                    earlier = Earlier::None;
                 }
                 Ok(Placed::Queued(row) | Placed::Known(row)) => return Ok(*row),
                 Err(NotPlaced::Gone) => return self.overtaken(&row.id).await,
@@ -122,6 +136,7 @@ impl Sandboxes {
         worker: &Worker,
         mut lease: RpcLease,
         request_id: &Arc<str>,
+        earlier: Earlier,
     ) -> Result<Attempt, SandboxError> {
         let refused = |error: SandboxError| Ok(Attempt::Refused(error));
         let Some(target) = self.target(worker) else {
@@ -144,7 +159,7 @@ impl Sandboxes {
         let left_ms = self.settings().spawn_timeout_ms.min(row.spawn_deadline.since(now));
         let within = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         let (began, mut wait) = (Instant::now(), FIRST_WAIT);
-        let (mut maybe_executed, mut stale, mut is_renewed) = (false, 0, false);
+        let (mut maybe_executed, mut stale, mut is_renewed) = (earlier == Earlier::Unknown, 0, false);
         if lease.expires_at.since(now) < RENEW_BELOW_MS {
             lease = self.lease_for(row, worker).await?;
         }
@@ -320,7 +335,7 @@ impl Sandboxes {
         // The call may be another than the first to the byte, so it has an id of its own; the worker keeps to one runtime
         // for each sandbox.
         let request_id = format!("{}-{}", row.request_id, lease.generation).into();
-        self.drive_as(row, worker, lease, request_id).await
+        self.drive_as(row, worker, lease, request_id, Earlier::Unknown).await
     }
 
     /// A worker has refused it, and nobody gave it another.

@@ -48,6 +48,32 @@ async fn after_the_worker_has_the_runtime() {
     second.stop().await;
 }
 
+/// Whoever resumes the spawn cannot know what the first one achieved, so no other worker may get the sandbox.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_worker_has_the_runtime_and_vanishes_for_a_while() {
+    let home = Home::sqlite();
+    let first = plane(&home, &["w1", "w2"], settings()).await;
+    first.farm.fail("w1", Call::Spawn, [Fault::HangAfter, Fault::Unreachable, Fault::Unreachable]);
+    first.farm.fail("w1", Call::Status, [Fault::Unreachable]);
+    let row = first.sandboxes.create(&Request::default(), &caller(), None, false).await.unwrap().row;
+    let second = crash(&home, first, settings()).await;
+    is_whole(&second, &row.id, 1).await;
+    assert_eq!(second.row(&row.id).await.worker.as_deref(), Some("w1"));
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_to_whoever_resumes_a_spawn_gives_it_to_no_other_worker() {
+    let home = Home::sqlite();
+    let first = plane(&home, &["w1", "w2"], settings()).await;
+    first.farm.fail("w1", Call::Spawn, [Fault::HangBefore, Fault::Refuse(CallClass::Draining)]);
+    let row = first.sandboxes.create(&Request::default(), &caller(), None, false).await.unwrap().row;
+    let second = crash(&home, first, settings()).await;
+    second.wait_for_state(&row.id, State::Error).await;
+    assert!(second.farm.calls(Call::Spawn).iter().all(|seen| seen.worker == "w1"), "what was sent may arrive yet");
+    second.stop().await;
+}
+
 /// The word of the worker is enough, while whoever resumes the spawn still waits for an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_completes_the_spawn() {
