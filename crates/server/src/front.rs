@@ -30,21 +30,20 @@ impl Front {
             .map(axum::http::uri::Authority::as_str)
             .or_else(|| headers.get(header::HOST).and_then(|host| host.to_str().ok()));
         let named = self.preview_domain.as_deref().zip(host).and_then(|(domain, host)| port_of(host, domain));
-        if let Some((port, sandbox)) = named {
+        if let Some((port, sandbox)) = &named {
             let rest = uri.path_and_query().map_or("/", PathAndQuery::as_str);
             replace(uri, &format!("/api/v1/sandboxes/{sandbox}/proxy/{port}{rest}"));
-            return Some(ByHost);
         }
         let path = uri.path();
         if path.starts_with("/api/v1/")
-            && !is_proxied(path)
+            && (!is_proxied(path) || is_root_of_port(path))
             && let Some(bare) = path.strip_suffix('/')
         {
             let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
             let bare = format!("{bare}{query}");
             replace(uri, &bare);
         }
-        None
+        named.map(|_| ByHost)
     }
 }
 
@@ -52,6 +51,11 @@ impl Front {
 pub fn is_proxied(path: &str) -> bool {
     let mut parts = path.strip_prefix("/api/v1/sandboxes/").into_iter().flat_map(|rest| rest.splitn(3, '/'));
     parts.nth(1) == Some("proxy")
+}
+
+/// Whether a path ends behind the port: the port sees `/` with and without the slash.
+fn is_root_of_port(path: &str) -> bool {
+    path.strip_prefix("/api/v1/sandboxes/").is_some_and(|rest| rest.splitn(4, '/').nth(3) == Some(""))
 }
 
 /// The port and the sandbox that `<port>-<sandbox_id>.<domain>` names.
@@ -102,7 +106,8 @@ mod tests {
             ("localhost:7423", "8080-sb-0a1b2c3d.localhost:7423"),
         ] {
             assert_eq!(received(Some(domain), host, "/a/b%2F../c/?x=1"), inside("/a/b%2F../c/?x=1"), "{host}");
-            assert_eq!(received(Some(domain), host, "/"), inside("/"), "{host}");
+            assert_eq!(received(Some(domain), host, "/"), inside(""), "{host}");
+            assert_eq!(received(Some(domain), host, "/?x=1"), inside("?x=1"), "{host}");
         }
     }
 
@@ -131,6 +136,7 @@ mod tests {
         assert_eq!(bare("/api/v1/sandboxes/sb-0a1b2c3d/?a=b/"), "/api/v1/sandboxes/sb-0a1b2c3d?a=b/");
         assert_eq!(bare("/api/v1/sandboxes//"), "/api/v1/sandboxes/");
         assert_eq!(bare("/api/v1/sandboxes/sb-0a1b2c3d/proxy/80/a/"), "/api/v1/sandboxes/sb-0a1b2c3d/proxy/80/a/");
+        assert_eq!(bare("/api/v1/sandboxes/sb-0a1b2c3d/proxy/80/"), "/api/v1/sandboxes/sb-0a1b2c3d/proxy/80");
         assert_eq!(bare("/metrics/"), "/metrics/");
         assert_eq!(bare("/"), "/");
     }

@@ -97,6 +97,10 @@ async fn a_port_is_reached_by_its_name(plane: Plane) {
     assert_eq!((answer.header("set-cookie"), answer.header("content-security-policy")), ("evil=1", "default-src *"));
     assert_eq!(answer.header("x-frame-options"), "");
     assert_eq!(answer.ok()["uri"], "/api/v1/sandboxes");
+    for (path, host) in [("/", name.as_str()), (&format!("/api/v1/sandboxes/{sandbox}/proxy/{port}/"), "localhost")] {
+        let root = plane.server.call(Method::GET, path, &[("Host", host)], None).await.ok();
+        assert_eq!(root["uri"], "/", "{path}");
+    }
     let other = format!("{port}-sb-00000000.localhost");
     assert_eq!(plane.server.call(Method::GET, "/", &[("Host", &other)], None).await.status, 404);
     assert_eq!(plane.server.call(Method::GET, "/api/v1/live", &[("Host", "localhost")], None).await.status, 200);
