@@ -1,8 +1,8 @@
 //! Sandboxes of the control plane under faults.
 //!
 //! Real control planes, a store and workers of the provider `process`, with a fault proxy on every connection. Sessions
-//! ([`session`]) create sandboxes with and without idempotency keys, use them and destroy or forget them. Beside them the disks
-//! of the workers are looked at ([`fleet`]), so that what is checked does not depend on what the system says about itself.
+//! (`session`) create sandboxes with and without idempotency keys, use them and destroy or forget them. Beside them the disks
+//! of the workers are looked at (`fleet`), so that what is checked does not depend on what the system says about itself.
 
 mod api;
 pub mod checker;

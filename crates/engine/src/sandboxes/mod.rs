@@ -257,7 +257,7 @@ impl Sandboxes {
                 }
             }
         } else if let Some(Err(refused)) = &changed {
-            tracing::debug!(sandbox.id = id, ?change, "change refused: {refused}");
+            tracing::debug!(sandbox.id = id, reason = %refused, "refused {change:?}");
         }
         Ok(changed)
     }

@@ -342,7 +342,7 @@ impl Attempt {
             match self.engine.completed(self.sender.clone(), completion.clone(), bytes).await {
                 Ok(Ok(_)) => return,
                 Ok(Err(refused)) => {
-                    return tracing::debug!(task.id = %self.sender.task, attempt.number = self.sender.attempt, ?refused,
+                    return tracing::debug!(task.id = %self.sender.task, attempt.number = self.sender.attempt, reason = ?refused,
                         "the report of a task in a sandbox does not count");
                 }
                 Err(error) if began.elapsed() > REPORT_WITHIN || self.engine.shared.stopping.is_cancelled() => {
