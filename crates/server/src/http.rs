@@ -7,8 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, MatchedPath, Request};
+use axum::handler::Handler;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Router, middleware};
 use futures_util::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -138,8 +140,14 @@ async fn unknown_path(Extension(contract): Extension<Contract>, Extension(id): E
     contract.refuse(Fault::NotFound(Thing::Path), &id)
 }
 
-/// Also for methods that no route takes, such as TRACE, which would send headers back.
-pub async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
+/// A route for every method but those that nothing behind it should see, such as TRACE, which sends headers back.
+pub fn any_method<H: Handler<T, App>, T: 'static>(handler: H) -> MethodRouter<App> {
+    let methods =
+        [MethodFilter::POST, MethodFilter::PUT, MethodFilter::PATCH, MethodFilter::DELETE, MethodFilter::OPTIONS];
+    on(methods.into_iter().fold(MethodFilter::GET, MethodFilter::or), handler)
+}
+
+async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): Extension<RequestId>) -> Response {
     contract.refuse(Fault::MethodNotAllowed, &id)
 }
 

@@ -4,20 +4,19 @@
 use axum::extract::{Extension, Request};
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use axum::{Json, Router};
 use tenure_contract::sandboxes::SandboxError;
 
 use super::errors::refuse;
 use crate::error::{SandboxFault, SandboxFaultKind};
-use crate::http::wrong_method;
+use crate::http::any_method;
 use crate::request::RequestId;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
     Router::new()
-        .route("/api/v1/environments", any(list).trace(wrong_method).connect(wrong_method))
-        .route("/api/v1/environments/{*path}", any(below).trace(wrong_method).connect(wrong_method))
+        .route("/api/v1/environments", any_method(list))
+        .route("/api/v1/environments/{*path}", any_method(below))
 }
 
 /// List environments: always empty

@@ -12,7 +12,6 @@ use axum::http::header::{self, HeaderName};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::Response;
-use axum::routing::any;
 use hyper_util::rt::TokioIo;
 use tenure_contract::sandboxes::SandboxError;
 use tenure_rpc::{Forwarded, Port};
@@ -23,7 +22,7 @@ use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::front::ByHost;
-use crate::http::{Verbatim, wrong_method};
+use crate::http::{Verbatim, any_method};
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
@@ -59,8 +58,8 @@ const COPY_BYTES: usize = 16 << 10;
 
 pub fn router() -> Router<App> {
     Router::new()
-        .route("/api/v1/sandboxes/{id}/proxy/{port}", any(root).trace(wrong_method).connect(wrong_method))
-        .route("/api/v1/sandboxes/{id}/proxy/{port}/{*path}", any(below).trace(wrong_method).connect(wrong_method))
+        .route("/api/v1/sandboxes/{id}/proxy/{port}", any_method(root))
+        .route("/api/v1/sandboxes/{id}/proxy/{port}/{*path}", any_method(below))
 }
 
 /// Call a port of a sandbox
