@@ -191,7 +191,7 @@ impl System {
         Ok(())
     }
 
-    /// The binary, without settings of whoever started this run.
+    /// The binary, without the environment variables that configure Tenure.
     fn tenure(&self) -> Command {
         let mut command = Command::new(&self.shape.binary);
         for (name, _) in std::env::vars_os() {

@@ -8,7 +8,7 @@ use super::file::{Foreign, Parsed};
 use super::keys;
 use super::settings::{Given, Settings, Value};
 
-/// The name of the profile, and of the program that it stands for.
+/// The name of the profile and of the program that it imitates.
 pub const STACYVM: &str = "stacyvm";
 
 /// The profile `stacyvm`, when it is on.

@@ -105,7 +105,7 @@ pub const PUSH_BACKOFF_MS: DurationMs = 1_000;
 pub const PUSH_BACKOFF_MS_MAX: DurationMs = 30_000;
 /// Default lease of a callback worker.
 pub const CALLBACK_LEASE_MS_DEFAULT: DurationMs = 90_000;
-/// Why there is no room for a pushed task.
+/// Why a pushed task has no room, in bytes.
 pub const NO_ROOM_BYTES: usize = 512;
 /// The command and the variables of a task in a sandbox, together.
 pub const SANDBOX_COMMAND_BYTES: usize = 64 << 10;

@@ -114,7 +114,7 @@ impl Sandboxes {
         Ok(pruned.pruned)
     }
 
-    /// Destroys a sandbox; once more is no error. Returns `destroyed`, or `destroying` if its worker cannot be reached now.
+    /// Destroys a sandbox. Calling it again is not an error. Returns `destroyed`, or `destroying` if its worker cannot be reached now.
     pub async fn destroy(&self, sandbox_id: &str) -> Result<String, ClientError> {
         let url = self.client.url(&["sandboxes", sandbox_id]);
         let outcome: types::Outcome =

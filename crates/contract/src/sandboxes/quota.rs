@@ -1,4 +1,4 @@
-//! Quotas of owners. Durations are strings; `""` and `0s` mean that there is no limit.
+//! Quotas of owners. Durations are strings; `""` and `0s` mean no limit.
 
 use serde::{Deserialize, Serialize};
 

@@ -36,8 +36,8 @@ pub enum PushOutcome {
     Accepted,
     /// Push again, after this long if the worker said so, otherwise after a back-off.
     Again { after_ms: Option<DurationMs> },
-    /// There is no room for the task now: push again after this long. The time to deliver the attempt begins anew, so that
-    /// waiting for room does not end it.
+    /// There is no room for the task now: push again after this long. The delivery deadline of the attempt starts over, so
+    /// that waiting for room does not end the attempt.
     NoRoom { why: Arc<str>, after_ms: DurationMs },
     /// The worker will never accept it.
     Rejected { message: String },

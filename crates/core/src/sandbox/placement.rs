@@ -86,7 +86,7 @@ pub struct Counts {
     pub tenant: u64,
 }
 
-/// Why there is no place.
+/// Why a sandbox cannot be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPlace {
     /// No worker is eligible; the word says what the nearest one lacks.

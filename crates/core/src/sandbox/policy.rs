@@ -115,7 +115,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);
-    // Where to go back to: behind the last star, and what it has taken.
+    // Where to resume after a mismatch: past the last star, and how much it has matched.
     let mut back: Option<(usize, usize)> = None;
     while t < text.len() {
         let (step, fits) = match pattern.get(p) {

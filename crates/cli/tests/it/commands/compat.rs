@@ -113,7 +113,7 @@ async fn under_the_other_name_it_has_the_other_verbs() {
     let version = finish(stacyvm(&home, &["version"])).await;
     let expected = format!("stacyvm {} (linux/", env!("CARGO_PKG_VERSION"));
     assert!(version.stdout.starts_with(&expected), "{}", version.stdout);
-    // The verbs are no commands of the program under its own name.
+    // Started as `tenure`, the program does not have these verbs.
     assert_eq!(code(&home.run(&["spawn"]).await), 2);
     let nobody = finish(stacyvm(&home, &["list", "--server", "http://127.0.0.1:1"])).await;
     assert_eq!(code(&nobody), 5, "{nobody:?}");

@@ -131,7 +131,11 @@ async fn a_command_has_its_output_its_input_and_its_exit_code() {
     assert_eq!((code(&output), &answer["exit_code"], &answer["stdout"]), (3, &3.into(), &"out\n".into()));
     let output = fleet.run(&["sandbox", "exec", id, "--timeout", "300ms", "--", "sleep", "60"]).await;
     assert_eq!(code(&output), 124, "{output:?}");
-    assert_eq!(code(&fleet.run(&["sandbox", "exec", id]).await), 125, "wrong flags are no exit code of a command");
+    assert_eq!(
+        code(&fleet.run(&["sandbox", "exec", id]).await),
+        125,
+        "a usage error must not look like the exit code of a command"
+    );
 
     let input = fleet.path("input");
     std::fs::write(&input, vec![b'x'; 300_000]).unwrap();
