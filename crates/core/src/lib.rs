@@ -7,6 +7,7 @@
 pub mod attempt;
 pub mod batch;
 pub mod command;
+pub mod dag;
 pub mod effect;
 pub mod event;
 pub mod fingerprint;

@@ -1,0 +1,13 @@
+//! DAGs: jobs that are connected by the data they produce.
+//!
+//! `tenure-dag` reads these types from YAML; everything that decides about them is here.
+
+pub mod definition;
+pub mod filter;
+pub mod range;
+pub mod schema;
+
+pub use definition::{DagDefinition, JobDefinition, definition_digest};
+pub use filter::{Comparison, Filter, Literal};
+pub use range::{Cursor, PartitionKey, Ranges, Span};
+pub use schema::{Column, ColumnType, Schema};
