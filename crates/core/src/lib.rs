@@ -21,6 +21,7 @@ pub mod retention;
 pub mod retry;
 pub mod run;
 pub mod sandbox;
+pub mod schedule;
 pub mod task;
 pub mod tenant;
 pub mod time;

@@ -140,6 +140,16 @@ pub const FINISHED_MS_MIN: DurationMs = 10 * 60_000;
 /// An idempotency key is kept at least this long: 24 h.
 pub const IDEMPOTENCY_MS_MIN: DurationMs = 24 * 3_600_000;
 
+/// The text of a cron expression or a rate.
+pub const SCHEDULE_TEXT_BYTES: usize = 256;
+pub const SCHEDULE_INTERVAL_MS_MIN: DurationMs = 1_000;
+/// 366 days.
+pub const SCHEDULE_INTERVAL_MS_MAX: DurationMs = 366 * 24 * 3_600_000;
+/// Slots that a schedule catches up on at once.
+pub const SCHEDULE_CATCH_UP: usize = 1_000;
+/// A slot that is later than this has been missed.
+pub const SCHEDULE_LATE_MS: DurationMs = 60_000;
+
 /// Cuts at a character boundary.
 pub fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
