@@ -14,7 +14,8 @@
 //! comes from comparing token and generation inside the transaction that writes.
 //!
 //! Time in which no control plane could answer does not count against a holder. That is [`Grace`], an argument like
-//! `now`: until it is over no lease expires, and so nothing is granted to a second holder either.
+//! `now`: until it is over no lease expires that was granted or renewed before the outage ended, and so nothing is granted
+//! to a second holder either. A lease from after the outage expires in its own time.
 
 use crate::id::{Fence, LeaseToken, WorkerId};
 use crate::time::{DurationMs, Timestamp};
@@ -28,25 +29,29 @@ pub struct Lease<H = WorkerId> {
     pub expires_at: Timestamp,
 }
 
-/// Until when leases are judged leniently, because nobody could have renewed them.
+/// Which leases are judged leniently because nobody could have renewed them, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grace(Timestamp);
+pub struct Grace {
+    /// What is from later is not covered.
+    gap_ended_at: Timestamp,
+    until: Timestamp,
+}
 
 impl Grace {
-    pub const NONE: Self = Self(Timestamp::MIN);
+    pub const NONE: Self = Self { gap_ended_at: Timestamp::MIN, until: Timestamp::MIN };
+    /// Nobody has written the outage down yet, so it has not ended. Whoever sees it first must not expire anything.
+    pub const OPEN: Self = Self { gap_ended_at: Timestamp::MAX, until: Timestamp::MAX };
 
-    pub const fn until(point: Timestamp) -> Self {
-        Self(point)
+    /// After an outage that ended at `gap_ended_at`.
+    pub const fn new(gap_ended_at: Timestamp, until: Timestamp) -> Self {
+        Self { gap_ended_at, until }
     }
 
-    /// What holds at `now`, from the marks in the store. A gap that nobody has written down yet counts as one: whoever
-    /// sees it first must not expire anything before the grace is written.
-    pub fn from_marks(now: Timestamp, silent_for_ms: DurationMs, grace_until: Timestamp) -> Self {
-        if silent_for_ms > crate::limits::OUTAGE_GAP_MS {
-            Self(grace_until.max(now.plus(1)))
-        } else {
-            Self(grace_until)
-        }
+    /// The end of something that began, or was last extended, at `since`. Within the millisecond in which the outage
+    /// ended, nobody knows which came first: that counts as before.
+    #[must_use]
+    pub fn hold(self, end: Timestamp, since: Timestamp) -> Timestamp {
+        if since <= self.gap_ended_at { end.max(self.until) } else { end }
     }
 }
 
@@ -72,27 +77,34 @@ pub fn acquire<H>(last: Fence, holder: H, token: LeaseToken, ttl_ms: DurationMs,
     Lease { holder, token, generation: last.next(), expires_at: now.plus(ttl_ms) }
 }
 
-/// Sets the end to now + `ttl_ms`, not beyond `not_after`.
+/// What a renewal asks for: an end `ttl_ms` from now, not beyond `not_after`.
+#[derive(Debug, Clone, Copy)]
+pub struct Extension {
+    pub ttl_ms: DurationMs,
+    pub not_after: Timestamp,
+    pub renewal: Renewal,
+}
+
+/// Moves the end of a lease that was last granted or renewed at `extended_at`.
 pub fn renew<H: Clone>(
     lease: &Lease<H>,
+    extended_at: Timestamp,
     token: LeaseToken,
-    ttl_ms: DurationMs,
-    not_after: Timestamp,
-    renewal: Renewal,
+    extension: Extension,
     now: Timestamp,
     grace: Grace,
 ) -> Result<Lease<H>, LeaseError> {
     if lease.token != token {
         return Err(LeaseError::WrongToken);
     }
-    if is_expired(lease, now, grace) {
+    if is_expired(lease, extended_at, now, grace) {
         return Err(LeaseError::Expired);
     }
-    let generation = match renewal {
+    let generation = match extension.renewal {
         Renewal::KeepsGeneration => lease.generation,
         Renewal::NextGeneration => lease.generation.next(),
     };
-    Ok(Lease { generation, expires_at: now.plus(ttl_ms).min(not_after), ..lease.clone() })
+    Ok(Lease { generation, expires_at: now.plus(extension.ttl_ms).min(extension.not_after), ..lease.clone() })
 }
 
 /// Ends a lease for its holder and gives the generation that the next grant must exceed.
@@ -101,12 +113,13 @@ pub fn release<H>(lease: &Lease<H>, token: LeaseToken) -> Result<Fence, LeaseErr
 }
 
 /// Ends a lease whose time has come and gives the generation that the next grant must exceed; `None` while it lives.
-pub fn expire<H>(lease: &Lease<H>, now: Timestamp, grace: Grace) -> Option<Fence> {
-    is_expired(lease, now, grace).then_some(lease.generation)
+pub fn expire<H>(lease: &Lease<H>, extended_at: Timestamp, now: Timestamp, grace: Grace) -> Option<Fence> {
+    is_expired(lease, extended_at, now, grace).then_some(lease.generation)
 }
 
-pub fn is_expired<H>(lease: &Lease<H>, now: Timestamp, grace: Grace) -> bool {
-    now >= lease.expires_at.max(grace.0)
+/// Whether a lease that was last granted or renewed at `extended_at` is over.
+pub fn is_expired<H>(lease: &Lease<H>, extended_at: Timestamp, now: Timestamp, grace: Grace) -> bool {
+    now >= grace.hold(lease.expires_at, extended_at)
 }
 
 #[cfg(test)]
@@ -115,6 +128,7 @@ mod tests {
 
     const TOKEN: LeaseToken = LeaseToken::from_u128(1);
     const OTHER: LeaseToken = LeaseToken::from_u128(2);
+    const GRANTED: Timestamp = Timestamp::from_millis(100);
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
@@ -128,11 +142,16 @@ mod tests {
         now: Timestamp,
         grace: Grace,
     ) -> Result<Lease, LeaseError> {
-        super::renew(lease, token, 60, not_after, Renewal::KeepsGeneration, now, grace)
+        let extension = Extension { ttl_ms: 60, not_after, renewal: Renewal::KeepsGeneration };
+        super::renew(lease, GRANTED, token, extension, now, grace)
+    }
+
+    fn expire(lease: &Lease, now: Timestamp, grace: Grace) -> Option<Fence> {
+        super::expire(lease, GRANTED, now, grace)
     }
 
     fn lease() -> Lease {
-        acquire(Fence(6), "w".into(), TOKEN, 60, at(100))
+        acquire(Fence(6), "w".into(), TOKEN, 60, GRANTED)
     }
 
     #[test]
@@ -148,7 +167,8 @@ mod tests {
     #[test]
     fn renewal_moves_the_end_and_the_contract_decides_on_the_generation() {
         for (renewal, generation) in [(Renewal::KeepsGeneration, Fence(7)), (Renewal::NextGeneration, Fence(8))] {
-            let renewed = super::renew(&lease(), TOKEN, 60, Timestamp::MAX, renewal, at(150), Grace::NONE).unwrap();
+            let extension = Extension { ttl_ms: 60, not_after: Timestamp::MAX, renewal };
+            let renewed = super::renew(&lease(), GRANTED, TOKEN, extension, at(150), Grace::NONE).unwrap();
             assert_eq!((renewed.expires_at, renewed.generation), (at(210), generation));
         }
     }
@@ -171,19 +191,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_expires_within_the_grace() {
-        let grace = Grace::until(at(500));
+    fn nothing_from_before_the_end_of_the_outage_expires_within_the_grace() {
+        let grace = Grace::new(at(200), at(500));
         assert_eq!(expire(&lease(), at(499), grace), None);
         assert!(renew(&lease(), TOKEN, Timestamp::MAX, at(499), grace).is_ok());
         assert_eq!(expire(&lease(), at(500), grace), Some(Fence(7)));
     }
 
     #[test]
-    fn a_gap_that_nobody_wrote_down_yet_is_a_grace_too() {
-        let now = at(100_000);
-        let silent = Grace::from_marks(now, 5_001, Timestamp::MIN);
-        assert_eq!(expire(&lease(), now, silent), None);
-        let alive = Grace::from_marks(now, 5_000, Timestamp::MIN);
-        assert_eq!(expire(&lease(), now, alive), Some(Fence(7)));
+    fn a_lease_from_after_the_outage_expires_in_its_own_time() {
+        for (gap_ended_at, expires) in [(at(99), true), (at(100), false), (at(101), false)] {
+            let grace = Grace::new(gap_ended_at, at(500));
+            assert_eq!(expire(&lease(), at(160), grace).is_some(), expires, "{gap_ended_at}");
+            assert_eq!(renew(&lease(), TOKEN, Timestamp::MAX, at(160), grace).is_err(), expires, "{gap_ended_at}");
+            assert_eq!(expire(&lease(), at(159), grace), None);
+        }
+    }
+
+    #[test]
+    fn an_outage_that_has_not_ended_holds_back_everything() {
+        assert_eq!(expire(&lease(), at(100_000), Grace::OPEN), None);
     }
 }

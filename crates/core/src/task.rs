@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{ClosedAttempt, Failure, Progress};
 use crate::id::{AttemptId, Fence, Seq, WorkerId};
-use crate::lease::Lease;
+use crate::lease::{Grace, Lease};
 use crate::limits;
 use crate::queue::{Push, QueueId, QueueSettings};
 use crate::run::Member;
@@ -367,24 +367,29 @@ impl Running {
         self.carry.delivery.as_ref().map_or(Some(self.granted_at), |delivery| delivery.started_at)
     }
 
-    /// When one attempt has run for too long; never before it has started.
-    pub fn times_out_at(&self) -> Timestamp {
-        self.started_at().map_or(Timestamp::MAX, |start| start.plus(self.carry.spec.timeout_ms()))
+    /// When the lease was last granted or renewed by its holder.
+    pub fn extended_at(&self) -> Timestamp {
+        self.last_heartbeat_at.unwrap_or(self.granted_at)
     }
 
-    /// No heartbeat extends the lease beyond this.
-    pub fn not_after(&self) -> Timestamp {
-        let timeout = self.times_out_at();
+    /// When one attempt has run for too long; never before it has started.
+    pub fn times_out_at(&self, grace: Grace) -> Timestamp {
+        self.started_at().map_or(Timestamp::MAX, |start| grace.hold(start.plus(self.carry.spec.timeout_ms()), start))
+    }
+
+    /// No heartbeat extends the lease beyond this. Of these bounds only the deadline is absolute.
+    pub fn not_after(&self, grace: Grace) -> Timestamp {
+        let timeout = self.times_out_at(grace);
         let deadline = self.carry.spec.deadline.unwrap_or(Timestamp::MAX);
-        let cancel = self.cancel.as_ref().map_or(Timestamp::MAX, |cancel| self.cancel_by(cancel));
+        let cancel = self.cancel.as_ref().map_or(Timestamp::MAX, |cancel| self.cancel_by(cancel, grace));
         timeout.min(deadline).min(cancel)
     }
 
-    /// The grace starts when a heartbeat first carried the signal, at the latest one interval after the request.
-    pub fn cancel_by(&self, cancel: &CancelRequest) -> Timestamp {
+    /// The cancel grace starts when a heartbeat first carried the signal, at the latest one interval after the request.
+    pub fn cancel_by(&self, cancel: &CancelRequest, grace: Grace) -> Timestamp {
         let latest_signal = cancel.requested_at.plus(self.heartbeat_ms);
         let signal = cancel.signaled_at.map_or(latest_signal, |at| at.min(latest_signal));
-        signal.plus(self.carry.spec.cancel_grace_ms())
+        grace.hold(signal.plus(self.carry.spec.cancel_grace_ms()), cancel.requested_at)
     }
 }
 

@@ -86,7 +86,7 @@ async fn alive(shared: Arc<Shared>) {
         match shared.store.mark_alive().await {
             Ok(None) => {}
             Ok(Some(until)) => {
-                tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease expires before the grace ends");
+                tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease from before expires until the grace ends");
             }
             Err(error) => tracing::warn!(error = error.chain(), "cannot write the mark of life"),
         }

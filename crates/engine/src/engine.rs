@@ -204,7 +204,7 @@ impl Engine {
     /// is judged.
     pub async fn start(store: Arc<dyn Store>, config: EngineConfig) -> Result<Self, StoreError> {
         if let Some(until) = store.mark_alive().await? {
-            tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease expires before the grace ends");
+            tracing::warn!(grace.until = %until, "no control plane was available for a while: no lease from before expires until the grace ends");
         }
         store.set_default_transport(config.default_transport);
         let sweep = watch::Sender::new(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::LeaseToken;
-use tenure_core::lease::{self, Grace, Lease, LeaseError, Renewal};
+use tenure_core::lease::{self, Extension, Grace, Lease, LeaseError, Renewal};
 use tenure_core::time::{DurationMs, Timestamp};
 
 use crate::error::StoreError;
@@ -137,7 +137,7 @@ pub trait LeaseStore: Send + Sync {
 
 impl ResourceLease {
     pub(crate) fn is_live(&self, now: Timestamp) -> bool {
-        self.released_at.is_none() && !lease::is_expired(&self.lease, now, Grace::NONE)
+        self.released_at.is_none() && !lease::is_expired(&self.lease, self.renewed_at, now, Grace::NONE)
     }
 }
 
@@ -152,8 +152,8 @@ pub(crate) fn held(found: Option<ResourceLease>) -> LeaseRefusal {
 /// Why a renewal or a release failed.
 pub(crate) fn lost(found: Option<ResourceLease>, holder: &Holder, now: Timestamp) -> LeaseRefusal {
     let Some(found) = found.filter(|found| found.released_at.is_none()) else { return LeaseRefusal::Stale };
-    let renewal = found.resource.kind.renewal();
-    match lease::renew(&found.lease, holder.token, 0, Timestamp::MAX, renewal, now, Grace::NONE) {
+    let extension = Extension { ttl_ms: 0, not_after: Timestamp::MAX, renewal: found.resource.kind.renewal() };
+    match lease::renew(&found.lease, found.renewed_at, holder.token, extension, now, Grace::NONE) {
         Err(LeaseError::Expired) => LeaseRefusal::Expired,
         Ok(_) | Err(LeaseError::WrongToken) => LeaseRefusal::Stale,
     }

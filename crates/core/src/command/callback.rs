@@ -219,7 +219,7 @@ fn superseded(task: &Task, command: &Callback, history: &[ClosedAttempt], ctx: &
 
 /// A call of the attempt in flight, by its worker or by the first one to call.
 fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
-    let (bound, start) = bind(id, running, command, ctx.now);
+    let (bound, start) = bind(id, running, command, ctx);
     match &command.call {
         Call::Started { .. } => {
             Decision { change: start, answer: Ok(Answer::Callback(CallbackAnswer::Started { at: ctx.now })) }
@@ -251,7 +251,8 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
 }
 
 /// The attempt with its worker, and the change that binds it if nobody had it yet.
-fn bind(id: TaskId, running: &Running, command: &Callback, now: Timestamp) -> (Running, Option<Change>) {
+fn bind(id: TaskId, running: &Running, command: &Callback, ctx: &Context<'_>) -> (Running, Option<Change>) {
+    let now = ctx.now;
     if running.started_at().is_some() {
         return (running.clone(), None);
     }
@@ -265,7 +266,7 @@ fn bind(id: TaskId, running: &Running, command: &Callback, now: Timestamp) -> (R
             delivery.told_started_at = told_at;
         }
     }
-    bound.lease.expires_at = now.plus(bound.lease_ttl_ms).min(bound.not_after());
+    bound.lease.expires_at = now.plus(bound.lease_ttl_ms).min(bound.not_after(ctx.grace));
     let change = Change::to(Place::Running(bound.clone())).with_fact(id, FactKind::Started, None);
     (bound, Some(change))
 }

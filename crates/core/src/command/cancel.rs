@@ -46,10 +46,11 @@ pub fn decide(task: &Task, command: &Cancel, queue: &QueueSettings, ctx: &mut Co
 /// The cancel itself, for a task or as part of a run.
 pub fn stop(task: &Task, reason: &Arc<str>, mode: Mode, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, queue, ctx);
-    judge(&settled, reason, mode, ctx.now).after(earlier)
+    judge(&settled, reason, mode, ctx).after(earlier)
 }
 
-fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision {
+fn judge(task: &Task, reason: &Arc<str>, mode: Mode, ctx: &Context<'_>) -> Decision {
+    let now = ctx.now;
     match &task.place {
         Place::Blocked(blocked) => {
             let change = end_blocked(task.id, blocked, reason, now);
@@ -59,7 +60,7 @@ fn judge(task: &Task, reason: &Arc<str>, mode: Mode, now: Timestamp) -> Decision
         Place::Running(running) => match mode {
             // No worker has started yet, so none can be told.
             Mode::Cooperative if running.started_at().is_none() => revoke(task.id, running, reason, now),
-            Mode::Cooperative => request(task.id, running, reason, now),
+            Mode::Cooperative => request(task.id, running, reason, ctx),
             Mode::Immediate => revoke(task.id, running, reason, now),
         },
         Place::Finished(Finished { end: End::Canceled, cancel_reason, .. }) => {
@@ -85,14 +86,14 @@ fn end_waiting(id: TaskId, waiting: &Waiting, reason: &Arc<str>, now: Timestamp)
 }
 
 /// The answer to the next heartbeat tells the holder. A repeated request keeps the first reason and the first time.
-fn request(id: TaskId, running: &Running, reason: &Arc<str>, now: Timestamp) -> Decision {
+fn request(id: TaskId, running: &Running, reason: &Arc<str>, ctx: &Context<'_>) -> Decision {
     if let Some(cancel) = &running.cancel {
         let reason = Arc::clone(&cancel.reason);
         return Decision::unchanged(Answer::Canceled(Canceled { state: State::Running, reason }));
     }
     let mut running = running.clone();
-    running.cancel = Some(CancelRequest { reason: Arc::clone(reason), requested_at: now, signaled_at: None });
-    running.lease.expires_at = running.lease.expires_at.min(running.not_after());
+    running.cancel = Some(CancelRequest { reason: Arc::clone(reason), requested_at: ctx.now, signaled_at: None });
+    running.lease.expires_at = running.lease.expires_at.min(running.not_after(ctx.grace));
     let change = Change::to(Place::Running(running)).with_fact(id, FactKind::CancelRequested, None);
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Running, reason: Arc::clone(reason) }))
 }

@@ -235,7 +235,7 @@ pub fn grant(
         cancel: None,
         carry: Carry { last: None, delivery, ..waiting.carry.clone() },
     };
-    running.lease.expires_at = running.lease.expires_at.min(running.not_after());
+    running.lease.expires_at = running.lease.expires_at.min(running.not_after(ctx.grace));
     let grant = Grant::of(task, &running);
     let kind = if running.started_at().is_some() { FactKind::Started } else { FactKind::Dispatched };
     (Change::to(Place::Running(running)).with_fact(task, kind, None), grant)

@@ -41,19 +41,17 @@ pub fn settle(task: &Task, queue: &QueueSettings, ctx: &mut Context<'_>) -> (Tas
 }
 
 /// Why this attempt is over by now, if it is. An outage of the control plane delays every reason but the deadline of the
-/// task, which is absolute.
+/// task, which is absolute: the lease if it was last extended before the outage ended, the time-out if the attempt had
+/// started by then, the end of the cancel grace if the cancel had been asked for.
 fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
-    let over = |end: Timestamp| {
-        let bound = lease::Lease { expires_at: end, ..running.lease.clone() };
-        lease::is_expired(&bound, ctx.now, ctx.grace)
-    };
-    if running.carry.spec.is_past_deadline(ctx.now) {
+    let Context { now, grace, .. } = *ctx;
+    if running.carry.spec.is_past_deadline(now) {
         Some(Reason::DeadlineExceeded)
-    } else if running.cancel.as_ref().is_some_and(|cancel| over(running.cancel_by(cancel))) {
+    } else if running.cancel.as_ref().is_some_and(|cancel| now >= running.cancel_by(cancel, grace)) {
         Some(Reason::CancelTimeout)
-    } else if over(running.times_out_at()) {
+    } else if now >= running.times_out_at(grace) {
         Some(Reason::Timeout)
-    } else if lease::expire(&running.lease, ctx.now, ctx.grace).is_some() {
+    } else if lease::is_expired(&running.lease, running.extended_at(), now, grace) {
         Some(match &running.carry.delivery {
             Some(delivery) if delivery.started_at.is_some() => Reason::HeartbeatTimeout,
             Some(delivery) if delivery.accepted_at.is_some() => Reason::StartTimeout,
@@ -94,10 +92,12 @@ mod tests {
     use super::*;
     use crate::attempt::{AttemptState, ClosedAttempt};
     use crate::command::AttemptChange;
+    use crate::command::heartbeat::{self, Heartbeat};
     use crate::command::testing::{
-        at, granted, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
-        to_finished, with_ctx, with_grace,
+        at, granted, id, no_backoff, one_attempt, place, ready, running, running_with, scheduled_retry, settings, task,
+        to_finished, token, with_ctx, with_grace, with_outage,
     };
+    use crate::lease::Grace;
     use crate::limits;
     use crate::task::{CancelRequest, Carry, Spec, State};
 
@@ -211,6 +211,49 @@ mod tests {
             let after = with_grace(100_000, 100_000, |ctx| decide(&task(place), &settings(), ctx));
             assert_eq!(after.answer, Ok(Answer::Done(true)));
         }
+    }
+
+    #[test]
+    fn the_outage_grace_holds_back_nothing_that_began_after_the_outage() {
+        let timeout = Spec { timeout_ms: Some(45_000), ..Spec::default() };
+        let granted = |spec| Running { granted_at: at(5_000), ..running_with(spec) };
+        for (held, end, since) in [
+            (granted(Spec::default()), 60_000, 5_000),
+            (Running { last_heartbeat_at: Some(at(20_000)), ..granted(Spec::default()) }, 60_000, 20_000),
+            (beating(granted(timeout)), 50_000, 5_000),
+            (beating(canceled_at(10_000, granted(Spec::default()))), 60_000, 10_000),
+        ] {
+            let reap = |gap_ended_at: i64| {
+                let grace = Grace::new(at(gap_ended_at), at(100_000));
+                let place = Place::Running(held.clone());
+                with_outage(end, grace, |ctx| decide(&task(place), &settings(), ctx)).answer
+            };
+            assert_eq!(reap(since), Ok(Answer::Done(false)), "from the millisecond in which the outage ended");
+            assert_eq!(reap(since - 1), Ok(Answer::Done(true)), "in its own time");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_after_the_outage_ends_the_grace_of_the_lease_and_not_that_of_the_attempt() {
+        // Granted at 0, as a lease of 60 s; the outage lasted until 70 s.
+        let spec = Spec { timeout_ms: Some(50_000), lease_ttl_ms: Some(60_000), ..Spec::default() };
+        let beat = Heartbeat { task: id(), token: token(1), progress: Default::default(), checkpoint: None };
+        let grace = Grace::new(at(70_000), at(400_000));
+        let decide_at = |now, place, beats| {
+            with_outage(now, grace, |ctx| match beats {
+                true => heartbeat::decide(&task(place), &beat, &[], &settings(), ctx),
+                false => decide(&task(place), &settings(), ctx),
+            })
+        };
+        let held = place(&decide_at(80_000, Place::Running(running_with(spec)), true)).clone();
+        assert_eq!(decide_at(139_999, held.clone(), false).answer, Ok(Answer::Done(false)));
+        assert_eq!(last(&decide_at(140_000, held.clone(), false)).reason, Reason::HeartbeatTimeout);
+        // As long as it goes on with its heartbeats it has all of the grace.
+        let mut held = held;
+        for now in (90_000..400_000).step_by(50_000) {
+            held = place(&decide_at(now, held, true)).clone();
+        }
+        assert_eq!(last(&decide_at(400_000, held, false)).reason, Reason::Timeout);
     }
 
     #[test]

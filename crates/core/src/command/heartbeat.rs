@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Answer, Change, Conflict, ConflictKind, Context, Decision, Task, expire};
 use crate::attempt::{ClosedAttempt, Progress};
 use crate::id::{LeaseToken, TaskId};
-use crate::lease::{self, Renewal};
+use crate::lease::{self, Extension, Renewal};
 use crate::queue::QueueSettings;
 use crate::task::Place;
 use crate::time::Timestamp;
@@ -53,9 +53,12 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     if let Some(cancel) = &mut running.cancel {
         cancel.signaled_at.get_or_insert(ctx.now);
     }
-    let not_after = running.not_after();
-    let (ttl_ms, renewal) = (running.lease_ttl_ms, Renewal::KeepsGeneration);
-    match lease::renew(&running.lease, command.token, ttl_ms, not_after, renewal, ctx.now, ctx.grace) {
+    let extension = Extension {
+        ttl_ms: running.lease_ttl_ms,
+        not_after: running.not_after(ctx.grace),
+        renewal: Renewal::KeepsGeneration,
+    };
+    match lease::renew(&running.lease, running.extended_at(), command.token, extension, ctx.now, ctx.grace) {
         Ok(lease) => running.lease = lease,
         Err(lease::LeaseError::WrongToken) => return refuse(stale(command, history)),
         Err(lease::LeaseError::Expired) => return refuse(ConflictKind::LeaseExpired),

@@ -105,7 +105,8 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
             });
             let dispatch_ms =
                 queue.push.as_ref().map_or(limits::PUSH_DISPATCH_MS_DEFAULT, |push| push.dispatch_timeout_ms);
-            waiting.lease.expires_at = ctx.now.plus(dispatch_ms.saturating_add(*after_ms)).min(waiting.not_after());
+            waiting.lease.expires_at =
+                ctx.now.plus(dispatch_ms.saturating_add(*after_ms)).min(waiting.not_after(ctx.grace));
             Change::to(Place::Running(waiting))
         }
         PushOutcome::Rejected { message } => {

@@ -214,10 +214,15 @@ pub fn with_ctx<T>(now: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
     with_grace(now, 0, f)
 }
 
-/// Runs `f` at `now` with an outage grace that ends at `until`.
+/// Runs `f` at `now` after an outage that ended just now, with a grace that ends at `until`.
 pub fn with_grace<T>(now: i64, until: i64, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    with_outage(now, Grace::new(at(now), at(until)), f)
+}
+
+/// Runs `f` at `now` with the grace of an outage.
+pub fn with_outage<T>(now: i64, grace: Grace, f: impl FnOnce(&mut Context<'_>) -> T) -> T {
     let mut numbers = Numbers::new(1_000, 2_000);
-    f(&mut Context::new(at(now), Grace::until(at(until)), &mut numbers))
+    f(&mut Context::new(at(now), grace, &mut numbers))
 }
 
 pub fn conflict(decision: &Decision) -> Conflict {

@@ -78,10 +78,10 @@ fn body(backoff_ms: i64) -> Arc<Body> {
 }
 
 impl Row {
-    fn load(&self, load: &Load<'_>, world: &mut World, body: &Arc<Body>, now: Timestamp) {
+    fn load(&self, load: &Load<'_>, world: &mut World, body: &Arc<Body>, (now, grace): (Timestamp, Grace)) {
         let row = id().seq();
         if load.begin {
-            world.begin(now, Grace::NONE);
+            world.begin(now, grace);
             world.add_queue(Queue::new(QueueId(1), "q".into()), 0);
         }
         if load.tasks.rows.contains(&row) {
@@ -96,11 +96,11 @@ impl Row {
     }
 
     /// One transaction: load, decide, write.
-    fn execute(&mut self, commands: &[Command], body: &Arc<Body>, now: Timestamp) -> Vec<Outcome> {
+    fn execute(&mut self, commands: &[Command], body: &Arc<Body>, time: (Timestamp, Grace)) -> Vec<Outcome> {
         let numbers = commands.iter().map(|command| command.profile().numbers).sum::<usize>() as i64;
         let mut session = Session::new(commands, Numbers::new(1, 1 + numbers), false);
         while let Some((load, world)) = session.next_load() {
-            self.load(load, world, body, now);
+            self.load(load, world, body, time);
         }
         let write = session.write();
         let outcomes = session.done(&write, Saved::default()).outcomes;
@@ -137,10 +137,39 @@ fn claimer(seed: u8) -> Claimer {
     Claimer::worker("w".into(), Seed([seed; 32]))
 }
 
+/// How much later, after which outage, and what then.
+type Step = (i64, Outage, Vec<Command>);
+
+#[derive(Debug, Clone, Copy)]
+enum Outage {
+    None,
+    /// It ended so many seconds ago, and leases from before are held back for so many from now.
+    Ended(i64, i64),
+    Open,
+}
+
+impl Outage {
+    fn grace(self, now: i64) -> Grace {
+        match self {
+            Self::None => Grace::NONE,
+            Self::Ended(ago, left) => Grace::new(at(now - ago), at(now + left)),
+            Self::Open => Grace::OPEN,
+        }
+    }
+}
+
+fn outage() -> impl Strategy<Value = Outage> {
+    prop_oneof![
+        4 => Just(Outage::None),
+        2 => (0..100_i64, 0..100_i64).prop_map(|(ago, left)| Outage::Ended(ago, left)),
+        1 => Just(Outage::Open),
+    ]
+}
+
 /// No two claims draw the same secrets: the first draws those of seed 1, and so on.
-fn with_fresh_seeds(mut batches: Vec<(i64, Vec<Command>)>) -> Vec<(i64, Vec<Command>)> {
+fn with_fresh_seeds(mut batches: Vec<Step>) -> Vec<Step> {
     let mut seed = 0;
-    for command in batches.iter_mut().flat_map(|(_, commands)| commands) {
+    for command in batches.iter_mut().flat_map(|(_, _, commands)| commands) {
         if let Command::ClaimTask(claim) = command {
             seed += 1;
             claim.claimer = claimer(seed);
@@ -195,17 +224,18 @@ proptest! {
     #[test]
     fn a_batch_decides_as_its_commands_would_one_by_one(
         backoff_ms in prop_oneof![Just(0), Just(5_000)],
-        batches in prop::collection::vec((0..50_i64, prop::collection::vec(command(), 1..6)), 1..12)
+        batches in prop::collection::vec((0..50_i64, outage(), prop::collection::vec(command(), 1..6)), 1..12)
             .prop_map(with_fresh_seeds),
     ) {
         let body = body(backoff_ms);
         let (mut together, mut alone) = (submitted(backoff_ms), submitted(backoff_ms));
         let mut now = 0;
-        for (pause, commands) in &batches {
+        for (pause, outage, commands) in &batches {
             now += pause;
-            let answers = together.execute(commands, &body, at(now));
+            let time = (at(now), outage.grace(now));
+            let answers = together.execute(commands, &body, time);
             for (command, answer) in commands.iter().zip(answers) {
-                let single = alone.execute(std::slice::from_ref(command), &body, at(now)).remove(0);
+                let single = alone.execute(std::slice::from_ref(command), &body, time).remove(0);
                 // The message that an answer carries is one of those numbers.
                 prop_assert_eq!(without_message(single), without_message(answer), "{:?}", command);
             }

@@ -515,7 +515,7 @@ async fn fair_candidates(conn: &Conn, load: &ReadyLoad, rotation: &Rotation) -> 
 
 /// The marks of life, after the clock's reading.
 pub fn marks_of(row: &Row) -> Result<Marks> {
-    Ok(Marks { alive_at: rows::time(row, 1)?, grace_until: rows::time(row, 2)? })
+    Ok(Marks { alive_at: rows::time(row, 1)?, grace_until: rows::time(row, 2)?, gap_ended_at: rows::time(row, 3)? })
 }
 
 pub fn clock(row: &Row) -> Result<Timestamp> {

@@ -342,7 +342,8 @@ impl Store for Postgres {
                 None
             };
             let marks = found.renewed(reading, longest);
-            query(&conn, sql::META_ALIVE, &[&Time(marks.alive_at), &Time(marks.grace_until)]).await?;
+            let [alive_at, grace_until, gap_ended_at] = marks.all().map(Time);
+            query(&conn, sql::META_ALIVE, &[&alive_at, &grace_until, &gap_ended_at]).await?;
             conn.batch_execute("COMMIT").await?;
             Ok(longest.map(|_| marks.grace_until))
         };

@@ -1,10 +1,11 @@
 CREATE TABLE meta (
-    only_row    int PRIMARY KEY CHECK (only_row = 1),
-    next_number bigint NOT NULL,
-    alive_at    timestamptz NOT NULL,
-    grace_until timestamptz NOT NULL
+    only_row     int PRIMARY KEY CHECK (only_row = 1),
+    next_number  bigint NOT NULL,
+    alive_at     timestamptz NOT NULL,
+    grace_until  timestamptz NOT NULL,
+    gap_ended_at timestamptz NOT NULL
 );
-INSERT INTO meta VALUES (1, 1, 'epoch', 'epoch');
+INSERT INTO meta VALUES (1, 1, 'epoch', 'epoch', 'epoch');
 
 CREATE TABLE queues (
     queue_id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -37,8 +37,8 @@ pub fn load(tx: &Connection, cache: &mut Cache, reading: Reading, load: &Load<'_
 
 pub fn marks(tx: &Connection) -> Result<Marks> {
     tx.prepare_cached(sql::META_GET)?.query_row([], |row| {
-        let (alive_at, grace_until) = (Timestamp::from_millis(row.get(0)?), Timestamp::from_millis(row.get(1)?));
-        Ok(Marks { alive_at, grace_until })
+        let time = |column| row.get(column).map(Timestamp::from_millis);
+        Ok(Marks { alive_at: time(0)?, grace_until: time(1)?, gap_ended_at: time(2)? })
     })
 }
 

@@ -329,7 +329,7 @@ impl Store for Sqlite {
                 None
             };
             let marks = marks.renewed(reading, longest);
-            tx.prepare_cached(sql::META_ALIVE)?.execute([marks.alive_at.as_millis(), marks.grace_until.as_millis()])?;
+            tx.prepare_cached(sql::META_ALIVE)?.execute(marks.all().map(Timestamp::as_millis))?;
             Ok(longest.map(|_| marks.grace_until))
         })
         .await

@@ -1,12 +1,13 @@
 -- Times are milliseconds since 1970-01-01T00:00:00Z, ids are 16 bytes. The view `tasks` shows both in words.
 
 CREATE TABLE meta (
-    only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
-    next_number INTEGER NOT NULL,
-    alive_at    INTEGER NOT NULL,
-    grace_until INTEGER NOT NULL
+    only_row     INTEGER PRIMARY KEY CHECK (only_row = 1),
+    next_number  INTEGER NOT NULL,
+    alive_at     INTEGER NOT NULL,
+    grace_until  INTEGER NOT NULL,
+    gap_ended_at INTEGER NOT NULL
 ) STRICT;
-INSERT INTO meta VALUES (1, 1, 0, 0);
+INSERT INTO meta VALUES (1, 1, 0, 0, 0);
 
 -- Numbers of queues are not used again: ended tasks keep that of their queue.
 CREATE TABLE queues (

@@ -81,7 +81,7 @@ fn a_row_that_is_gone_is_no_error() {
 fn within_the_outage_grace_nothing_expires_and_so_nothing_is_granted_twice() {
     let commands = [expire(), claim_task(2), claim(3), heartbeat(1)];
     let mut world = world_for(90_000, &commands);
-    world.grace = Grace::until(at(100_000));
+    world.grace = Grace::new(at(90_000), at(100_000));
     load(&mut world, Place::Running(running_with(no_backoff())), &[], &commands);
     let outcomes = world.decide(&commands, false);
     assert_eq!(outcomes[0], Ok(Answer::Done(false)));

@@ -22,6 +22,7 @@ pub enum Rule {
     SameAnswer,
     NoStaleWrite,
     GraceHolds,
+    OwnTime,
     CancelIsFinal,
     ExpiredStaysExpired,
     RevokedStaysRevoked,
@@ -51,6 +52,10 @@ pub struct Granted {
 pub struct Ledger {
     /// Until when the last holder was told that it holds, in ticks.
     pub promised: u8,
+    /// When it was last told.
+    pub extended: u8,
+    /// When the task was to be canceled.
+    pub asked: u8,
     pub cancel_asked: bool,
     pub revoked: bool,
     /// A report was accepted that leaves nothing to be done.
@@ -58,6 +63,8 @@ pub struct Ledger {
     pub completed: Option<Completed>,
     /// A lease that had run out was renewed within the outage grace.
     pub spared: bool,
+    /// A lease from after an outage expired while those from before had their grace.
+    pub not_spared: bool,
 }
 
 /// The completion that was accepted.
@@ -73,6 +80,8 @@ pub struct Completed {
 pub struct Audit {
     pub grants: Vec<Granted>,
     pub tasks: Vec<Ledger>,
+    /// When the last outage ended, and until when leases from before are held back.
+    gap: Option<(u8, u8)>,
     broken: u16,
 }
 
@@ -86,13 +95,13 @@ pub struct Seen<'a> {
     pub after: &'a Store,
     pub workers: &'a [Worker],
     pub now: u8,
-    /// No lease may expire now.
-    pub in_grace: bool,
+    /// Nobody has said for a while that it is alive: no lease may expire now.
+    pub in_silence: bool,
 }
 
 impl Audit {
     pub fn new(tasks: usize) -> Self {
-        Self { grants: Vec::new(), tasks: vec![Ledger::default(); tasks], broken: 0 }
+        Self { grants: Vec::new(), tasks: vec![Ledger::default(); tasks], gap: None, broken: 0 }
     }
 
     pub fn holds(&self, rule: Rule) -> bool {
@@ -107,6 +116,18 @@ impl Audit {
         self.grants.iter().rposition(|granted| granted.task == task).map(|index| index as u8)
     }
 
+    pub fn observe_mark(&mut self, now: u8, after_silence: bool, longest_lease: u8) {
+        if after_silence {
+            let until = self.gap.map_or(0, |(_, until)| until);
+            self.gap = Some((now, until.max(now + longest_lease)));
+        }
+    }
+
+    /// Whether what began at `since` may not end yet.
+    fn is_covered(&self, seen: &Seen<'_>, since: u8) -> bool {
+        seen.in_silence || self.gap.is_some_and(|(ended, until)| since <= ended && seen.now < until)
+    }
+
     pub fn observe(&mut self, seen: &Seen<'_>) {
         self.observe_ends(seen);
         match (seen.msg, seen.outcome) {
@@ -118,10 +139,12 @@ impl Audit {
             (Some(Msg::Heartbeat { grant }), Ok(Answer::Renewed(renewed))) => {
                 self.insist(Rule::NoStaleWrite, self.is_last(grant));
                 let task = usize::from(self.grants[usize::from(grant)].task);
-                let alive = seen.now < self.tasks[task].promised;
-                self.insist(Rule::ExpiredStaysExpired, alive || seen.in_grace);
+                let Ledger { promised, extended, .. } = self.tasks[task];
+                let alive = seen.now < promised;
+                self.insist(Rule::ExpiredStaysExpired, alive || self.is_covered(seen, extended));
                 self.tasks[task].spared |= !alive;
                 self.tasks[task].promised = ticks(renewed.expires_at);
+                self.tasks[task].extended = seen.now;
             }
             (Some(Msg::Forged { .. }), outcome) => self.insist(Rule::NoStaleWrite, outcome.is_err()),
             (Some(msg @ (Msg::Complete { grant, .. } | Msg::Fail { grant, .. })), outcome) => {
@@ -131,6 +154,9 @@ impl Audit {
         }
         if let (Command::Cancel(cancel), Ok(_)) = (seen.command, seen.outcome) {
             let task = seen.before.index(cancel.task.seq());
+            if !self.tasks[task].cancel_asked {
+                self.tasks[task].asked = seen.now;
+            }
             self.tasks[task].cancel_asked = true;
             self.tasks[task].revoked |= cancel.mode == Mode::Immediate;
         }
@@ -146,10 +172,22 @@ impl Audit {
             let Place::Running(held) = &row.place else { continue };
             let Some(grant) = self.last_grant(task as u8) else { continue };
             let Granted { worker, boot, .. } = self.grants[usize::from(grant)];
+            let Ledger { promised, extended, asked, .. } = self.tasks[task];
+            if let (Command::Expire(reaped), Place::Running(_)) = (seen.command, &seen.after.rows[task].place)
+                && reaped.row == row.id.seq()
+            {
+                self.insist(Rule::OwnTime, seen.now < promised || self.is_covered(seen, extended));
+            }
             for record in seen.after.rows[task].records(held.attempt_id) {
                 self.insist(Rule::EndIsTimed, record.ended_at == at(seen.now));
+                let since = match record.reason {
+                    Reason::CancelTimeout => asked,
+                    Reason::Timeout => 0,
+                    _ => extended,
+                };
                 if is_guess(record) {
-                    self.insist(Rule::GraceHolds, !seen.in_grace);
+                    self.insist(Rule::GraceHolds, !self.is_covered(seen, since));
+                    self.tasks[task].not_spared |= self.is_covered(seen, 0);
                 }
                 if record.reason == Reason::WorkerLost {
                     self.insist(Rule::OneLease, seen.workers[usize::from(worker)].boot > boot);
@@ -183,6 +221,7 @@ impl Audit {
         self.grants.push(granted);
         if let Place::Running(held) = &seen.after.rows[index].place {
             self.tasks[index].promised = ticks(held.lease.expires_at);
+            self.tasks[index].extended = seen.now;
         }
     }
 

@@ -22,7 +22,7 @@ use tenure_core::command::cancel::Mode;
 
 use crate::model::mutant::Mutant;
 use crate::model::properties::*;
-use crate::model::system::{Config, Failing, System};
+use crate::model::system::{Config, Failing, System, TTL};
 
 /// Two workers and one task; nothing goes wrong but the network and the clock.
 fn small() -> Config {
@@ -44,6 +44,7 @@ fn small() -> Config {
         releases: 0,
         cancel: &[],
         outages: 0,
+        longest_lease: TTL,
         max_running: None,
         concurrency: None,
         examples: &[],
@@ -151,6 +152,19 @@ fn through_an_outage_of_the_control_plane() {
     check(Config { outages: 1, ticks: 6, examples, ..small() }, 8_000);
 }
 
+/// Other queues have longer leases, so the grace is longer than a lease.
+#[test]
+fn through_an_outage_with_leases_from_before_and_after() {
+    let examples = &[SPARED, NOT_SPARED, LATE_ACCEPTED, STALE_REFUSED, ALL_DONE];
+    check(Config { outages: 1, longest_lease: 2 * TTL, ticks: 6, examples, ..small() }, 8_000);
+}
+
+#[test]
+fn through_two_outages() {
+    let examples = &[SPARED, NOT_SPARED, ALL_DONE];
+    check(Config { outages: 2, longest_lease: 2 * TTL, ticks: 6, examples, ..small() }, 8_000);
+}
+
 #[test]
 fn through_an_outage_with_crashes_and_cancels() {
     let examples = &[SPARED, NOT_STOPPED, REVOKED_REFUSED];
@@ -245,6 +259,17 @@ fn a_failure_that_is_not_final_is_found() {
 #[test]
 fn an_outage_that_is_not_noticed_is_found() {
     breaks(Mutant::NoGrace, Config { outages: 1, ..small() }, &[GRACE_HOLDS]);
+}
+
+#[test]
+fn a_grace_for_leases_from_after_the_outage_is_found() {
+    let outage = Config { outages: 1, longest_lease: 2 * TTL, ..small() };
+    breaks(Mutant::GraceForAll, outage, &[OWN_TIME, EXPIRED_STAYS_EXPIRED]);
+}
+
+#[test]
+fn an_outage_whose_end_is_forgotten_is_found() {
+    breaks(Mutant::GapEndForgotten, Config { outages: 1, ..small() }, &[GRACE_HOLDS]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tenure_core::batch::{Outcome, Writes};
 use tenure_core::command::callback::Proof;
 use tenure_core::command::{Answer, Command, Conflict, ConflictKind, Rejection};
 use tenure_core::id::Fence;
-use tenure_core::lease::Grace;
+use tenure_core::outage::Marks;
 use tenure_core::task::{End, Place, Waiting};
 
 use crate::model::plane::{Store, last_attempt};
@@ -35,6 +35,10 @@ pub enum Mutant {
     FailureNotFinal,
     /// Nobody knows of the outage.
     NoGrace,
+    /// The grace is given to leases from after the outage, too.
+    GraceForAll,
+    /// When the outage ended is not loaded.
+    GapEndForgotten,
     /// The request to cancel is not loaded.
     CancelForgotten,
     /// The end time of an attempt is not written.
@@ -64,8 +68,13 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub fn tamper_grace(self, grace: Grace) -> Grace {
-        if self == Self::NoGrace { Grace::NONE } else { grace }
+    pub fn tamper_marks(self, marks: Marks) -> Marks {
+        match self {
+            Self::NoGrace => Marks { alive_at: Timestamp::MAX, ..Marks::NONE },
+            Self::GraceForAll => Marks { gap_ended_at: Timestamp::MAX, ..marks },
+            Self::GapEndForgotten => Marks { gap_ended_at: Timestamp::MIN, ..marks },
+            _ => marks,
+        }
     }
 
     pub fn tamper_open(self, open: usize) -> usize {

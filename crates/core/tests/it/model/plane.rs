@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::batch::{Load, Outcome, Saved, Session, World, Writes};
 use tenure_core::command::{Command, Numbers, Task};
-use tenure_core::lease::Grace;
+use tenure_core::outage::{Marks, Reading};
 use tenure_core::task::{Carry, Place, Running};
 use tenure_core::{AttemptId, Seq, TaskId, Timestamp};
 
@@ -56,9 +56,13 @@ impl Row {
             }
             Place::Ready(waiting) => waiting.at = Timestamp::MIN,
             Place::Running(held) => {
-                held.last_heartbeat_at = held.last_heartbeat_at.map(|_| Timestamp::MIN);
+                // What the grace of an outage depends on.
+                let extended_at = if config.outages == 0 { Timestamp::MIN } else { held.extended_at() };
+                if held.last_heartbeat_at.is_some() {
+                    held.last_heartbeat_at = Some(extended_at);
+                }
                 if config.timeout > config.ticks {
-                    held.granted_at = Timestamp::MIN;
+                    held.granted_at = extended_at;
                 }
                 if let Some(delivery) = &mut held.carry.delivery {
                     delivery.ready_at = Timestamp::MIN;
@@ -110,9 +114,25 @@ pub struct Store {
     pub alive_at: u8,
     /// End of the outage grace, in ticks.
     pub grace_until: u8,
+    /// When the last outage ended, in ticks.
+    pub gap_ended_at: u8,
 }
 
 impl Store {
+    fn marks(&self) -> Marks {
+        let Self { alive_at, grace_until, gap_ended_at, .. } = self;
+        let alive_at = reading(*alive_at).alive;
+        Marks { alive_at, grace_until: at(*grace_until), gap_ended_at: at(*gap_ended_at) }
+    }
+
+    /// A control plane says that it is alive.
+    pub fn mark(&mut self, now: u8, longest_lease: u8) {
+        let longest = i64::from(longest_lease) * TICK_MS;
+        let outage = self.marks().show_outage(reading(now));
+        let marks = self.marks().renewed(reading(now), outage.then_some(longest));
+        [self.alive_at, self.grace_until, self.gap_ended_at] = marks.all().map(ticks);
+    }
+
     pub fn index(&self, row: Seq) -> usize {
         self.rows.iter().position(|other| other.id.seq() == row).expect("the row exists")
     }
@@ -139,8 +159,7 @@ impl Store {
 
     fn load(&self, load: &Load<'_>, world: &mut World, command: &Command, now: u8, config: &Config) {
         if load.begin {
-            let grace = Grace::from_marks(at(now), at(now).since(at(self.alive_at)), at(self.grace_until));
-            world.begin(at(now), config.mutant.tamper_grace(grace));
+            world.begin(at(now), config.mutant.tamper_marks(self.marks()).grace(reading(now)));
             let open = self.rows.iter().filter(|row| matches!(row.place, Place::Running(_))).count();
             world.add_queue(config.queue(), config.mutant.tamper_open(open) as u32);
         }
@@ -248,6 +267,11 @@ impl Store {
         row.digest = OPEN;
         row
     }
+}
+
+/// The clock of the model begins at 0, where a mark of life would be none.
+fn reading(now: u8) -> Reading {
+    Reading { now: at(now), alive: at(now).plus(1) }
 }
 
 fn sorted(mut rows: Vec<Seq>) -> Vec<Seq> {

@@ -16,7 +16,8 @@ pub const FENCE_GROWS: &str = "each grant of a task has a higher fence";
 pub const ONE_COMPLETION: &str = "at most one completion of a task is accepted";
 pub const SAME_ANSWER: &str = "a report that was accepted gets the same answer again";
 pub const NO_STALE_WRITE: &str = "nothing is accepted from a holder that another one followed";
-pub const GRACE_HOLDS: &str = "no lease expires within the outage grace";
+pub const GRACE_HOLDS: &str = "no lease from before the end of an outage expires within the grace";
+pub const OWN_TIME: &str = "a lease from after an outage expires in its own time";
 pub const CANCEL_IS_FINAL: &str = "a task that was to be canceled is never granted again";
 pub const EXPIRED_STAYS_EXPIRED: &str = "an expired lease is never extended";
 pub const REVOKED_STAYS_REVOKED: &str = "no report is accepted after an immediate cancel";
@@ -43,6 +44,7 @@ fn rules() -> Vec<Property<System>> {
         always(SAME_ANSWER, |_, state| state.audit.holds(Rule::SameAnswer)),
         always(NO_STALE_WRITE, |_, state| state.audit.holds(Rule::NoStaleWrite)),
         always(GRACE_HOLDS, |_, state| state.audit.holds(Rule::GraceHolds)),
+        always(OWN_TIME, |_, state| state.audit.holds(Rule::OwnTime)),
         always(CANCEL_IS_FINAL, |_, state| state.audit.holds(Rule::CancelIsFinal)),
         always(EXPIRED_STAYS_EXPIRED, |_, state| state.audit.holds(Rule::ExpiredStaysExpired)),
         always(REVOKED_STAYS_REVOKED, |_, state| state.audit.holds(Rule::RevokedStaysRevoked)),
@@ -126,6 +128,11 @@ pub const REVOKED_REFUSED: Example = ("the report of a revoked lease is kept as 
 pub const SPARED: Example = ("a lease that ran out in an outage is renewed and its work completed", |_, state| {
     tasks(state).any(|(_, ledger)| ledger.spared && ledger.completed.is_some_and(|done| done.grant == 0))
 });
+
+pub const NOT_SPARED: Example =
+    ("a lease from after an outage expires within the grace of those from before", |_, state| {
+        tasks(state).any(|(_, ledger)| ledger.not_spared)
+    });
 
 pub const ALL_DONE: Example =
     ("all tasks succeed", |_, state| tasks(state).all(|(_, ledger)| ledger.completed.is_some()));

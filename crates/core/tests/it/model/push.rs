@@ -159,7 +159,7 @@ impl Model for Pushing {
         let rows = (0..config.tasks).map(|task| Arc::new(submitted(config, task))).collect();
         vec![State {
             now: 0,
-            store: Store { rows, boots: Vec::new(), alive_at: 0, grace_until: 0 },
+            store: Store { rows, boots: Vec::new(), alive_at: 0, grace_until: 0, gap_ended_at: 0 },
             sending: vec![None; self.0.senders.into()],
             attempts: Vec::new(),
             tasks: vec![Ledger::default(); config.tasks.into()],

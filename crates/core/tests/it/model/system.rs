@@ -179,6 +179,8 @@ pub struct Config {
     pub releases: u8,
     pub cancel: &'static [Mode],
     pub outages: u8,
+    /// The longest lease of all, of this queue or another, in ticks.
+    pub longest_lease: u8,
     pub max_running: Option<u32>,
     /// The queue pushes, to so many at once. See [`crate::model::push`].
     pub concurrency: Option<u32>,
@@ -284,7 +286,13 @@ impl Model for System {
             up: true,
             outages: 0,
             releases: 0,
-            store: Store { rows, boots: vec![None; config.workers.into()], alive_at: 0, grace_until: 0 },
+            store: Store {
+                rows,
+                boots: vec![None; config.workers.into()],
+                alive_at: 0,
+                grace_until: 0,
+                gap_ended_at: 0,
+            },
             workers: vec![Worker::default(); config.workers.into()],
             net: Vec::new(),
             audit: Audit::new(config.tasks.into()),
@@ -374,10 +382,8 @@ impl Model for System {
             }
             Action::Recover => state.up = true,
             Action::Mark => {
-                if state.in_silence() {
-                    state.store.grace_until = state.now + TTL;
-                }
-                state.store.alive_at = state.now;
+                state.audit.observe_mark(state.now, state.in_silence(), config.longest_lease);
+                state.store.mark(state.now, config.longest_lease);
             }
         }
         state.forget_useless_answers(config);
@@ -572,7 +578,7 @@ impl State {
             after: &self.store,
             workers: &self.workers,
             now: self.now,
-            in_grace: self.now < self.store.grace_until || self.in_silence(),
+            in_silence: self.in_silence(),
         });
         self.store.seal(config);
         if let Some(msg) = msg {

@@ -19,6 +19,7 @@ cases!(
     on_both_stores: [
         an_outage_expires_no_lease_before_the_grace_ends,
         an_outage_of_the_store_alone_is_one_too,
+        a_job_claimed_after_the_outage_has_no_grace,
         a_short_pause_is_no_outage,
     ],
 );
@@ -130,6 +131,24 @@ async fn a_timeout_and_a_cancel_wait_for_the_grace_too(server: Server) {
     })
     .await;
     assert_eq!(attempt["reason"], "TIMEOUT");
+}
+
+async fn a_job_claimed_after_the_outage_has_no_grace(server: Server) {
+    // All leases are long enough for a slow machine.
+    server.submit(json!({"lease_ttl_seconds": 600})).await;
+    let old = [server.claim("w-1").await];
+    let server = server.outage(TEN_MINUTES).await;
+    server.advance(1);
+    server.submit(json!({"lease_ttl_seconds": 60, "retry": {"initial_backoff_ms": 0}})).await;
+    let new = server.claim("w-1").await;
+    let id = new["job_id"].as_str().unwrap();
+    server.advance(60_000);
+    server.until(id, "Ready").await;
+    assert_eq!(server.attempts(id).await[0]["reason"], "HEARTBEAT_TIMEOUT");
+    // Another worker gets this one, and not the one from before.
+    assert_eq!(server.claim("w-2").await["job_id"], id);
+    assert!(server.claim("w-2").await.is_null());
+    all_run(&server, &old).await;
 }
 
 async fn a_deadline_does_not(server: Server) {

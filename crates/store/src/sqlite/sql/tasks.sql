@@ -1,12 +1,16 @@
 -- name: tasks_expired
--- Deadlines come first: expired leases may be held back during an outage and would fill the page.
+-- Deadlines come first, then leases from after the last outage: those from before may be held back and would fill the page.
 SELECT seq FROM ready WHERE deadline <= ?1
 UNION ALL
 SELECT seq FROM scheduled WHERE deadline <= ?1
 UNION ALL
 SELECT seq FROM blocked WHERE deadline <= ?1
 UNION ALL
-SELECT seq FROM running WHERE expires_at <= ?1
+SELECT seq FROM running
+WHERE expires_at <= ?1 AND coalesce(last_heartbeat_at, granted_at) > (SELECT gap_ended_at FROM meta)
+UNION ALL
+SELECT seq FROM running
+WHERE expires_at <= ?1 AND coalesce(last_heartbeat_at, granted_at) <= (SELECT gap_ended_at FROM meta)
 LIMIT ?2
 
 -- name: tasks_list

@@ -152,7 +152,7 @@ async fn the_schema_refuses_impossible_states(t: &Fixture) {
         "UPDATE finished SET attempt = 0 WHERE ended = 1",
         "UPDATE attempts SET attempt = 0",
         "UPDATE attempts SET ended_at = NULL",
-        "INSERT INTO meta SELECT 2, next_number, alive_at, grace_until FROM meta",
+        "INSERT INTO meta SELECT 2, next_number, alive_at, grace_until, gap_ended_at FROM meta",
         "INSERT INTO meta SELECT * FROM meta",
     ];
     for sql in impossible {

@@ -16,6 +16,9 @@ crate::on_both_stores!(
     a_deadline_ends_what_waits_and_what_runs,
     nothing_expires_in_an_outage_or_in_the_grace_behind_it,
     an_outage_that_nobody_wrote_down_yet_expires_nothing,
+    a_lease_granted_after_an_outage_expires_in_its_own_time,
+    a_lease_renewed_after_an_outage_expires_in_its_own_time,
+    of_two_outages_the_last_one_decides,
     the_first_start_is_no_outage,
     marks_of_life_keep_the_grace_away,
     a_late_completion_withdraws_the_retry,
@@ -124,6 +127,80 @@ async fn an_outage_that_nobody_wrote_down_yet_expires_nothing(t: &Fixture) {
     // The first look after the outage comes before the first mark of life.
     assert_eq!(t.reap().await, 0);
     assert!(matches!(t.run(make::heartbeat(&grant)).await, Ok(Answer::Renewed(_))));
+}
+
+fn lease_of(ttl_ms: i64) -> Spec {
+    Spec { lease_ttl_ms: Some(ttl_ms), ..make::attempts(3) }
+}
+
+async fn a_lease_granted_after_an_outage_expires_in_its_own_time(t: &Fixture) {
+    let (short, long) = (put(t, lease_of(10_000)).await, put(t, lease_of(100_000)).await);
+    t.clock.advance_through_outage(600_000);
+    let until = t.store.mark_alive().await.unwrap().unwrap();
+    t.clock.advance(1);
+    let new = put(t, lease_of(10_000)).await;
+    t.clock.advance(9_999);
+    assert_eq!(t.reap().await, 0);
+    t.clock.advance(1);
+    assert_eq!(t.store.expired(10).await.unwrap().len(), 3);
+    assert_eq!(t.store.expired(1).await.unwrap(), [new.seq()], "those that are held back would fill the page");
+    assert_eq!(conflict(t.run(make::heartbeat(&new)).await), ConflictKind::LeaseExpired);
+    assert_eq!(t.state(new.task).await, State::Ready);
+
+    // It is granted again, and nothing else is.
+    let again = t.claim(&["q"], 9).await;
+    assert_eq!(again.iter().map(|grant| (grant.task, grant.attempt)).collect::<Vec<_>>(), [(new.task, 2)]);
+    t.clock.advance(10_000);
+    assert_eq!(t.reap().await, 1);
+    t.clock.advance(until.since(t.store.now().await.unwrap()) - 1);
+    assert_eq!(t.reap().await, 0);
+    assert_eq!(t.claim(&["q"], 9).await.len(), 1);
+    for old in [&short, &long] {
+        let Place::Running(held) = t.view(old.task).await.place else { panic!("held back") };
+        assert_eq!(held.lease.generation, old.fence);
+    }
+    t.clock.advance(1);
+    assert_eq!(t.reap().await, 2, "the third attempt of the new one has ten seconds left");
+}
+
+async fn a_lease_renewed_after_an_outage_expires_in_its_own_time(t: &Fixture) {
+    let (renewed, silent) = (put(t, lease_of(10_000)).await, put(t, lease_of(10_000)).await);
+    let long = put(t, lease_of(100_000)).await;
+    t.clock.advance_through_outage(600_000);
+    t.store.mark_alive().await.unwrap();
+    t.clock.advance(1);
+    t.run(make::heartbeat(&renewed)).await.unwrap();
+    t.clock.advance(9_999);
+    assert_eq!(t.reap().await, 0);
+    t.clock.advance(1);
+    assert_eq!(t.reap().await, 1);
+    assert_eq!(t.state(renewed.task).await, State::Ready);
+    for held in [silent, long] {
+        assert_eq!(t.state(held.task).await, State::Running);
+    }
+}
+
+async fn of_two_outages_the_last_one_decides(t: &Fixture) {
+    let long = put(t, lease_of(100_000)).await;
+    t.clock.advance_through_outage(600_000);
+    let first = t.store.mark_alive().await.unwrap().unwrap();
+    t.clock.advance(1);
+    let between = put(t, lease_of(10_000)).await;
+    t.complete(&long).await.unwrap();
+
+    t.clock.advance_through_outage(20_000);
+    assert_eq!(t.reap().await, 0, "nobody has written the second outage down yet");
+    assert_eq!(t.store.mark_alive().await.unwrap(), Some(first), "ten seconds from now are less");
+    t.clock.advance(1);
+    let after = put(t, lease_of(10_000)).await;
+    t.clock.advance(10_000);
+    assert_eq!(t.reap().await, 1);
+    assert_eq!((t.state(between.task).await, t.state(after.task).await), (State::Running, State::Ready));
+    t.clock.advance(first.since(t.store.now().await.unwrap()) - 1);
+    assert_eq!(t.reap().await, 0);
+    t.clock.advance(1);
+    assert_eq!(t.reap().await, 1);
+    assert_eq!(t.state(between.task).await, State::Ready);
 }
 
 async fn the_first_start_is_no_outage(t: &Fixture) {

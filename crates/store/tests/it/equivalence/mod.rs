@@ -347,7 +347,7 @@ impl Three {
 const EMPTY: &str = "
     DELETE FROM bodies; DELETE FROM blocked; DELETE FROM run_edges; DELETE FROM run_tasks; DELETE FROM runs; DELETE FROM scheduled; DELETE FROM ready; DELETE FROM running; DELETE FROM finished;
     DELETE FROM attempts; DELETE FROM redrives; DELETE FROM events; DELETE FROM workers; DELETE FROM queue_seen;
-    DELETE FROM queue_counts; DELETE FROM queues; DELETE FROM outbox; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch';
+    DELETE FROM queue_counts; DELETE FROM queues; DELETE FROM outbox; UPDATE meta SET next_number = 1, alive_at = 'epoch', grace_until = 'epoch', gap_ended_at = 'epoch';
     ALTER TABLE queues ALTER queue_id RESTART; ALTER TABLE events ALTER batch RESTART";
 
 /// The queues that exist when a story begins.

@@ -78,7 +78,7 @@ impl Reference {
             run_tasks: BTreeMap::new(),
             edges: BTreeSet::new(),
             workers: HashMap::new(),
-            marks: Marks { alive_at: Timestamp::MIN, grace_until: Timestamp::MIN },
+            marks: Marks::NONE,
             outage_ms: 0,
             ahead_ms: 0,
         }
