@@ -13,7 +13,7 @@ use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
 use crate::report::{self, Machine, Report, Table, count, percent};
 use crate::samples::{Percentiles, Samples};
-use crate::stand::{Place, Stand};
+use crate::stand::{Place, Stand, Usage};
 
 const QUEUE: &str = "bench-heartbeat";
 const FLOOD_QUEUE: &str = "bench-flood";
@@ -135,32 +135,6 @@ async fn pour(
         if held.is_empty() {
             load::submit(&target, FLOOD_QUEUE, 2 * SUBMIT_BATCH, SUBMIT_BATCH, &silent).await?;
         }
-    }
-}
-
-/// Processor time between two moments.
-struct Usage<'a> {
-    stand: &'a Stand,
-    place: Option<&'a Place>,
-    started: Instant,
-    own: Option<Duration>,
-    store: Option<Duration>,
-}
-
-impl<'a> Usage<'a> {
-    fn begin(stand: &'a Stand, place: Option<&'a Place>) -> Self {
-        let store = place.and_then(Place::processor_time);
-        Self { stand, place, started: Instant::now(), own: stand.processor_time(), store }
-    }
-
-    /// Of one core: the control plane, and a Postgres that was started here.
-    fn end(self) -> (Option<f64>, Option<f64>) {
-        let time = self.started.elapsed().as_secs_f64();
-        let share = |before: Option<Duration>, after: Option<Duration>| {
-            Some(after?.saturating_sub(before?).as_secs_f64() / time)
-        };
-        let store = self.place.and_then(Place::processor_time);
-        (share(self.own, self.stand.processor_time()), share(self.store, store))
     }
 }
 

@@ -48,6 +48,10 @@ impl Target {
         })
     }
 
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     pub async fn connect(&self) -> Result<Connection> {
         let refused = || format!("no connection to {}", self.address);
         let stream = TcpStream::connect(&self.address).await.with_context(refused)?;
@@ -110,7 +114,7 @@ impl Connection {
         self.send(path, request, Full::new(body.into())).await
     }
 
-    /// Any request, with a header of the caller's and the credential of a worker.
+    /// Any request, with a header of the caller's.
     pub async fn call(
         &mut self,
         method: Method,

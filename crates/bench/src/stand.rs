@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
@@ -122,6 +122,12 @@ impl Place {
         }
     }
 
+    /// What the control plane and its workers know each other by, once it has started.
+    pub fn worker_token(&self) -> Result<String> {
+        let token = std::fs::read_to_string(self.folder().join("worker-token"));
+        Ok(token.context("the server created no worker token")?.trim().to_owned())
+    }
+
     fn sqlite_file(&self) -> PathBuf {
         self.folder().join("tenure.db")
     }
@@ -169,6 +175,15 @@ pub async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
+/// Only what is said with the command counts, not what lies around.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TENURE_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// A control plane under test.
 #[derive(Debug)]
 pub struct Stand {
@@ -193,12 +208,7 @@ impl Stand {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?);
-        // Only what is said here counts, not what lies around.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("TENURE_") {
-                command.env_remove(name);
-            }
-        }
+        without_settings(&mut command);
         let mut process = command.spawn().with_context(|| format!("{} could not be started", tenure.display()))?;
         let mut line = String::new();
         let stdout = process.stdout.take().context("a server without output")?;
@@ -208,9 +218,7 @@ impl Stand {
             let _ = process.wait();
             bail!("the server did not start: {}", std::fs::read_to_string(log).unwrap_or_default().trim());
         };
-        let token =
-            std::fs::read_to_string(folder.join("worker-token")).context("the server created no worker token")?;
-        Ok(Self { target: Target::new(url, Some(token.trim()), None)?, process: Some(process) })
+        Ok(Self { target: Target::new(url, Some(&place.worker_token()?), None)?, process: Some(process) })
     }
 
     /// A control plane that runs already.
@@ -235,5 +243,31 @@ impl Drop for Stand {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+}
+
+/// Processor time between two moments.
+pub struct Usage<'a> {
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    started: Instant,
+    own: Option<Duration>,
+    store: Option<Duration>,
+}
+
+impl<'a> Usage<'a> {
+    pub fn begin(stand: &'a Stand, place: Option<&'a Place>) -> Self {
+        let store = place.and_then(Place::processor_time);
+        Self { stand, place, started: Instant::now(), own: stand.processor_time(), store }
+    }
+
+    /// Of one core: the control plane, and a Postgres that was started here.
+    pub fn end(self) -> (Option<f64>, Option<f64>) {
+        let time = self.started.elapsed().as_secs_f64();
+        let share = |before: Option<Duration>, after: Option<Duration>| {
+            Some(after?.saturating_sub(before?).as_secs_f64() / time)
+        };
+        let store = self.place.and_then(Place::processor_time);
+        (share(self.own, self.stand.processor_time()), share(self.store, store))
     }
 }

@@ -78,7 +78,7 @@ impl RpcTarget {
     }
 
     /// Returns the sandbox's id.
-    pub(super) async fn spawn(&self, room_mb: Option<u64>) -> Result<String> {
+    pub(crate) async fn spawn(&self, room_mb: Option<u64>) -> Result<String> {
         let sandbox = format!("bench-{}-{}", std::process::id(), self.next());
         let mut params = json!({"sandbox_id": sandbox, "image": self.image, "provider": self.provider,
             "memory_mb": room_mb.map_or(MEMORY_MB, |room| room + MEMORY_MB), "vcpus": 1, "ttl": TTL});
@@ -93,7 +93,7 @@ impl RpcTarget {
         json!({"sandbox_id": sandbox, "provider": self.provider})
     }
 
-    pub(super) async fn exec(&self, sandbox: &str) -> Result<()> {
+    pub(crate) async fn exec(&self, sandbox: &str) -> Result<()> {
         let mut params = self.of(sandbox);
         params["command"] = "true".into();
         params["mode"] = "argv".into();
@@ -102,7 +102,7 @@ impl RpcTarget {
         Ok(())
     }
 
-    pub(super) async fn destroy(&self, sandbox: &str) -> Result<()> {
+    pub(crate) async fn destroy(&self, sandbox: &str) -> Result<()> {
         self.call("worker.destroy", Some(sandbox), self.of(sandbox)).await.map(drop)
     }
 

@@ -12,7 +12,7 @@ use comfy_table::Cell;
 use tenure_bench::picture::Picture;
 use tenure_bench::progress::Watch;
 use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
-use tenure_bench::{backlog, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
+use tenure_bench::{backlog, fleet, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
 
 use super::connect;
 use super::sandbox::{Name, Place as SandboxPlace};
@@ -51,6 +51,9 @@ enum Question {
     Soak(SoakArgs),
     /// Time to create a sandbox, run a command in it and remove it, compared with an ordinary process
     Sandbox(SandboxArgs),
+    /// Sandboxes through the control plane: create, warm pool and exec, compared with the worker alone, and the cost of
+    /// many that nobody uses
+    Fleet(FleetArgs),
     /// Draw a chart from a JSON description
     Draw(DrawArgs),
 }
@@ -255,6 +258,38 @@ struct SandboxArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct FleetArgs {
+    /// What makes the sandboxes of the timed calls
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    provider: Name,
+    /// Image of the sandboxes
+    #[arg(long, value_name = "NAME", default_value = "host")]
+    image: String,
+    /// Sandboxes of each client, cold and from the warm pool
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_one)]
+    rounds: usize,
+    /// Numbers of clients that work at the same time
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 4], value_parser = clients)]
+    clients: Vec<usize>,
+    /// Sandboxes that nobody uses, for the cost of knowing them (provider process)
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = known, help_heading = "Cost of a fleet")]
+    known: usize,
+    /// Workers that hold them and send heartbeats
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clients, help_heading = "Cost of a fleet")]
+    workers: usize,
+    /// How long their cost is measured, in seconds
+    #[arg(long, value_name = "N", default_value_t = 60.0, value_parser = above_zero, help_heading = "Cost of a fleet")]
+    seconds: f64,
+    /// Do not measure the cost of a fleet
+    #[arg(long, conflicts_with_all = ["known", "workers", "seconds"], help_heading = "Cost of a fleet")]
+    no_cost: bool,
+    #[command(flatten)]
+    store: StoreArg,
+    #[command(flatten)]
+    to: Destination,
+}
+
+#[derive(Debug, clap::Args)]
 struct DrawArgs {
     /// The description
     file: PathBuf,
@@ -273,6 +308,10 @@ fn batch_size(text: &str) -> Result<usize, String> {
 
 fn clients(text: &str) -> Result<usize, String> {
     within(text, 1, 64)
+}
+
+fn known(text: &str) -> Result<usize, String> {
+    within(text, 1, 10_000)
 }
 
 fn run_size(text: &str) -> Result<usize, String> {
@@ -362,6 +401,12 @@ async fn answer(question: Question) -> anyhow::Result<()> {
             };
             (Box::new(sandbox_bench::run(direct, rpc, options, &watch).await?), args.to)
         }
+        Question::Fleet(args) => {
+            let place = Place::prepare(args.store.store.clone()).await?;
+            let tenure = std::env::current_exe().context("cannot find the path of this program")?;
+            let (options, to) = args.split();
+            (Box::new(fleet::run(&tenure, &place, options, &watch).await?), to)
+        }
         Question::Draw(args) => return draw(&args),
     };
     screen.clear();
@@ -382,6 +427,21 @@ impl ThroughputArgs {
             rounds: self.rounds,
         };
         (options, self.common)
+    }
+}
+
+impl FleetArgs {
+    fn split(self) -> (fleet::Options, Destination) {
+        let options = fleet::Options {
+            rounds: self.rounds,
+            clients: self.clients,
+            provider: self.provider.text().to_owned(),
+            image: self.image,
+            known: if self.no_cost { 0 } else { self.known },
+            workers: self.workers,
+            seconds: self.seconds,
+        };
+        (options, self.to)
     }
 }
 

@@ -180,6 +180,40 @@ async fn sandbox() {
     }
 }
 
+async fn fleet(store: &str) {
+    for provider in providers("bench fleet").await {
+        let args = ["fleet", "--store", store, "--provider", provider, "--rounds", "2", "--clients", "1,2"];
+        let figures = figures(&[&args[..], &["--known", "6", "--workers", "2", "--seconds", "1"]].concat()).await;
+        assert_eq!((&figures["settings"]["provider"], &figures["store"]), (&provider.into(), &store.into()));
+        for (level, clients) in [(0, 1.0), (1, 2.0)] {
+            let place = format!("/levels/{level}");
+            assert_eq!(number(&figures, &format!("{place}/clients")), clients);
+            for what in ["rpc_spawn_ms", "create_ms", "destroy_ms"] {
+                check_times(&figures, &format!("{place}/{what}"), 2.0 * clients);
+            }
+            for what in ["rpc_exec_ms", "exec_ms"] {
+                check_times(&figures, &format!("{place}/{what}"), 8.0 * clients);
+            }
+            let cold = number(&figures, &format!("{place}/not_warm"));
+            check_times(&figures, &format!("{place}/warm_create_ms"), 2.0 * clients - cold);
+        }
+        // With one client the pool is never empty.
+        assert_eq!(number(&figures, "/levels/0/not_warm"), 0.0);
+        assert_eq!((number(&figures, "/idle/sandboxes"), number(&figures, "/idle/workers")), (6.0, 2.0));
+        assert!(number(&figures, "/idle/processor") >= 0.0 && number(&figures, "/idle/memory_bytes") > 0.0);
+    }
+}
+
+#[tokio::test]
+async fn fleet_on_sqlite() {
+    fleet("sqlite").await;
+}
+
+#[tokio::test]
+async fn fleet_on_postgres() {
+    fleet("postgres").await;
+}
+
 /// Nothing is known of its store, so there is no ratio.
 #[tokio::test]
 async fn a_server_that_is_given() {
