@@ -8,7 +8,8 @@
 mod attempt;
 mod script;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -40,9 +41,11 @@ const MIN_TTL_MS: DurationMs = 1_000;
 pub struct SandboxCourier {
     engine: Engine,
     sandboxes: Sandboxes,
-    /// Attempts that this control plane drives.
-    driven: Arc<Mutex<HashSet<AttemptId>>>,
+    driven: Driven,
 }
+
+/// The attempts that this control plane drives, and whether each has its sandbox.
+type Driven = Arc<Mutex<HashMap<AttemptId, bool>>>;
 
 impl fmt::Debug for SandboxCourier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,19 +56,32 @@ impl fmt::Debug for SandboxCourier {
 /// An attempt that is driven here until this is dropped.
 #[derive(Debug)]
 struct Driving {
-    attempts: Arc<Mutex<HashSet<AttemptId>>>,
+    driven: Driven,
     attempt: AttemptId,
 }
 
 impl Driving {
-    fn begin(attempts: &Arc<Mutex<HashSet<AttemptId>>>, attempt: AttemptId) -> Option<Self> {
-        lock(attempts).insert(attempt).then(|| Self { attempts: Arc::clone(attempts), attempt })
+    /// Otherwise says what a second delivery of the attempt means.
+    fn begin(driven: &Driven, attempt: AttemptId) -> Result<Self, Outcome> {
+        match lock(driven).entry(attempt) {
+            Entry::Vacant(entry) => {
+                entry.insert(false);
+                Ok(Self { driven: Arc::clone(driven), attempt })
+            }
+            Entry::Occupied(entry) if *entry.get() => Err(Outcome::Duplicate),
+            // It may still find no room. Only the last delivery of an attempt counts, so this one must not say that it has.
+            Entry::Occupied(_) => Err(Outcome::PutOff { after_ms: Some(NO_ROOM_MS) }),
+        }
+    }
+
+    fn has_its_sandbox(&self) {
+        lock(&self.driven).insert(self.attempt, true);
     }
 }
 
 impl Drop for Driving {
     fn drop(&mut self) {
-        lock(&self.attempts).remove(&self.attempt);
+        lock(&self.driven).remove(&self.attempt);
     }
 }
 
@@ -162,10 +178,14 @@ impl SandboxCourier {
             // The queue was changed between the grant and this delivery. The next one sees it as it is.
             return Outcome::Withheld;
         };
-        let Some(driving) = Driving::begin(&self.driven, parcel.grant.attempt_id) else { return Outcome::Duplicate };
+        let driving = match Driving::begin(&self.driven, parcel.grant.attempt_id) {
+            Ok(driving) => driving,
+            Err(outcome) => return outcome,
+        };
         let (request, caller) = (request(&parcel, &run, template), caller(&parcel));
         match self.sandboxes.place_attempt(&parcel, &request, &caller).await {
             Ok(in_place) => {
+                driving.has_its_sandbox();
                 let engine = self.engine.clone();
                 let attempt = Attempt::new(engine, self.sandboxes.clone(), parcel, run, caller, &in_place.row);
                 self.engine.deliveries.spawn(async move {
