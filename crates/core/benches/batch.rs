@@ -86,6 +86,7 @@ fn held(count: usize) -> (Vec<Task>, Vec<Command>) {
             attempt_id: running.attempt_id,
             token: running.lease.token,
             report: Report::succeeded(Some(Arc::from("{\"ok\":true}"))),
+            data: None,
         })
     });
     let reports = reports.collect();

@@ -29,6 +29,21 @@ pub struct QueueSettings {
     pub strict: bool,
     /// Its tasks are pushed to a worker's address instead of being claimed.
     pub push: Option<Arc<Push>>,
+    /// It belongs to a job of a DAG: its tasks are claimed by id, under the dispatch contract.
+    pub dispatch: Option<Arc<Dispatch>>,
+}
+
+/// Queues with names that begin like this belong to jobs.
+pub const JOB_QUEUES: &str = "dag:";
+
+/// What the queue of a job says about its tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// The queue that wake-ups of its tasks are sent to: one for all jobs of a runtime or of a worker pool.
+    pub wake: Arc<str>,
+    /// The version of the job's DAG is not active: only what rebuilds its outputs is granted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
 }
 
 /// Where and how the tasks of a queue are pushed.
@@ -92,6 +107,11 @@ impl QueueSettings {
     /// it without one, and a task that names no command has nothing to run in one.
     pub fn runs(&self, spec: &Spec) -> bool {
         spec.sandbox == self.runs_sandboxes()
+    }
+
+    /// Whether a task of this kind has to wait because the version of its DAG is not active.
+    pub fn holds(&self, spec: &Spec) -> bool {
+        self.dispatch.as_ref().is_some_and(|dispatch| dispatch.held) && !spec.rebuild
     }
 
     /// How many attempts may be open at once: the smaller of the limits of the queue and of its worker.
@@ -216,10 +236,11 @@ impl Queue {
         }
     }
 
-    /// Whether this claimer may be granted its tasks: a queue that pushes cannot be claimed from, and a strict one only
-    /// by a worker that kills what it loses.
+    /// Whether this claimer may be granted its tasks: a queue that pushes cannot be claimed from, that of a job only by
+    /// workers of its contract, and a strict one only by a worker that kills what it loses.
     pub fn serves(&self, claimer: &Claimer) -> bool {
         self.settings.push.is_some() == claimer.is_delivery()
+            && claimer.worker.as_ref().is_none_or(|worker| worker.dispatch == self.settings.dispatch.is_some())
             && (!self.settings.strict || claimer.worker.as_ref().is_some_and(|worker| worker.kills_on_expiry))
     }
 

@@ -12,7 +12,7 @@ use tenure_contract::user::{
 use tenure_core::command::queues::QueueChange;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::limits;
-use tenure_core::queue::{FairnessKey, QueueSettings, Rate};
+use tenure_core::queue::{FairnessKey, JOB_QUEUES, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{EnvelopeSpec, Idempotency, SandboxRun, Spec};
 use tenure_core::{IdPrefix, RunId, TaskId, Timestamp, fingerprint};
@@ -42,6 +42,16 @@ impl At {
 /// Names of queues, operators and tags: no white space, no control characters.
 pub fn name(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
     text_of(text, field, limits::NAME_BYTES)
+}
+
+/// The name of a queue that somebody submits to or sets. Those of jobs belong to their DAGs.
+pub fn queue_name(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
+    let field = field.into();
+    if text.starts_with(JOB_QUEUES) {
+        let message = "names that begin with dag: are those of jobs: deploy a DAG, or choose another name";
+        return Err(Fault::invalid(field, message));
+    }
+    name(text, field)
 }
 
 pub fn text_of(text: &str, field: impl Into<String>, max: usize) -> Result<Arc<str>, Fault> {
@@ -110,7 +120,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
     let priority = within(priority, 0, i64::from(limits::PRIORITY_MAX), at.field("priority"))?;
     let mut new = NewTask {
         id,
-        queue: name(&task.queue, at.field("queue"))?,
+        queue: queue_name(&task.queue, at.field("queue"))?,
         operator: name(&task.operator, at.field("operator"))?,
         tenant: caller.tenant_for(task.tenant.as_deref(), at.field("tenant"))?,
         owner: caller.subject.clone(),
@@ -134,6 +144,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
             deadline: task.deadline.as_deref().map(|text| time(text, at.field("deadline"))).transpose()?,
             retry: task.retry.map(|policy| retry(&policy, at)).transpose()?,
             sandbox: task.runtime.is_some(),
+            rebuild: false,
         },
         tags: tags(task.tags.unwrap_or_default(), at)?,
         idempotency: None,
@@ -315,6 +326,7 @@ pub fn queue_settings(wire: &WireQueue) -> Result<QueueSettings, Fault> {
         no_dead_letter: wire.dead_letter == Some(false),
         strict: wire.strict == Some(true),
         push: None,
+        dispatch: None,
     })
 }
 

@@ -9,7 +9,7 @@ use tenure_core::attempt::{
     AttemptState, CallbackPart, ClosedAttempt, Evidence, Failure, Metrics, Progress, Reason, Receipt,
 };
 use tenure_core::event::{FACT_BYTES, Fact};
-use tenure_core::queue::{FairnessKey, Push, Queue, Transport};
+use tenure_core::queue::{Dispatch, FairnessKey, Push, Queue, Transport};
 use tenure_core::run::RunState;
 use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec, State};
 use tenure_core::time::Timestamp;
@@ -167,6 +167,15 @@ pub fn encode_push(queue: &Queue) -> Option<String> {
 
 pub fn decode_push(text: Option<&str>, queue: i32) -> Option<Arc<Push>> {
     decode::<Option<Push>>(text, "queues.push", i64::from(queue)).map(Arc::new)
+}
+
+pub fn encode_dispatch(queue: &Queue) -> Option<String> {
+    let dispatch = queue.settings.dispatch.as_deref();
+    encode_unless(&dispatch, dispatch.is_none())
+}
+
+pub fn decode_dispatch(text: Option<&str>, queue: i32) -> Option<Arc<Dispatch>> {
+    decode::<Option<Dispatch>>(text, "queues.dispatch", i64::from(queue)).map(Arc::new)
 }
 
 pub fn encode_tags(tags: &BTreeMap<String, String>) -> Option<String> {

@@ -6,6 +6,7 @@
 
 mod clock;
 mod codec;
+pub mod dags;
 mod error;
 mod faults;
 mod identity;

@@ -79,6 +79,10 @@ impl World {
                 claimed.retry_at = Some(self.now);
                 continue;
             }
+            // What may be granted of a held job has a higher priority and came before it.
+            if cell.queue.settings.holds(&waiting.carry.spec) {
+                return;
+            }
             let index = claimed.grants.len();
             let (change, grant) = claim::grant(task.id, waiting, &command.claimer, index, &cell.queue, &ctx);
             let fair = waiting.fair.clone();

@@ -28,8 +28,9 @@ pub use writes::{Counts, QueueWrites, RedriveProgress, TaskWrites, Writes};
 
 use crate::attempt::ClosedAttempt;
 use crate::command::{
-    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, Wake, callback, cancel,
-    claim, expire, heartbeat, hello, promote, push, queues, redrive, release, report, retry, submit,
+    Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, TaskData, Wake,
+    callback, cancel, claim, emit, expire, heartbeat, hello, promote, push, queues, redrive, release, report, retry,
+    submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -88,6 +89,7 @@ struct Made {
     wakes: Vec<Wake>,
     hellos: Vec<hello::Hello>,
     redrives: Vec<RedriveProgress>,
+    data: Vec<TaskData>,
     refair: HashSet<QueueId>,
     /// Claims of this batch by worker and claim id.
     claims: HashMap<(WorkerId, Arc<str>), Vec<Seq>>,
@@ -239,6 +241,7 @@ impl World {
             Command::Report(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| report::decide(task, c, history, queue, ctx))
             }
+            Command::Emit(c) => self.on_task(c.task, |task, _, queue, ctx| emit::decide(task, c, queue, ctx)),
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
             Command::SubmitRun(c) => self.submit_run(c),
             Command::CancelRun(c) => self.cancel_run(c),
@@ -336,6 +339,7 @@ impl World {
         }
         self.made.facts.extend(change.facts);
         self.made.wakes.extend(change.outbox);
+        self.made.data.extend(change.data);
     }
 
     fn submit(&mut self, command: &submit::Submit) -> Outcome {

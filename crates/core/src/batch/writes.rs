@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::runs::RunWrites;
 use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
-use crate::command::{AttemptChange, hello};
+use crate::command::{AttemptChange, TaskData, hello};
 use crate::effect::{Action, Effect};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
@@ -23,6 +23,8 @@ pub struct Writes {
     pub runs: RunWrites,
     pub hellos: Vec<hello::Hello>,
     pub redrives: Vec<RedriveProgress>,
+    /// What accepted reports say about datasets, in the order in which they were decided.
+    pub data: Vec<TaskData>,
     pub facts: Vec<Fact>,
     /// What is to happen outside the store.
     pub effects: Vec<Effect>,
@@ -120,6 +122,7 @@ impl World {
             runs: self.runs.writes(),
             hellos: made.hellos,
             redrives: made.redrives,
+            data: made.data,
             facts: made.facts,
             ..Writes::default()
         };

@@ -308,7 +308,7 @@ fn reported(
         },
     };
     let report = Report::completed(Arc::clone(&command.worker), sent.clone());
-    let report = AttemptReport { task: task.id, attempt_id, token, report };
+    let report = AttemptReport { task: task.id, attempt_id, token, report, data: None };
     let decision = report::decide(task, &report, &[], queue, ctx);
     let answer = match decision.answer {
         Ok(Answer::Reported(_)) => {

@@ -33,11 +33,16 @@ pub struct Claimant {
     pub claim_id: Option<Arc<str>>,
     /// The worker promises that everything an attempt started is dead when its lease expires.
     pub kills_on_expiry: bool,
+    /// It works under the dispatch contract: it is granted tasks of jobs, and only those.
+    pub dispatch: bool,
 }
 
 impl Claimer {
     pub const fn worker(id: WorkerId, seed: Seed) -> Self {
-        Self { worker: Some(Claimant { id, incarnation: None, claim_id: None, kills_on_expiry: false }), seed }
+        Self {
+            worker: Some(Claimant { id, incarnation: None, claim_id: None, kills_on_expiry: false, dispatch: false }),
+            seed,
+        }
     }
 
     /// Claims tasks that the control plane pushes.
@@ -274,7 +279,11 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
             let answer = NotGranted { reason: NotGrantedReason::Ended(End::Failed), ack: true, live: None };
             Decision::accept(change, Answer::NotGranted(answer))
         }
-        Place::Ready(waiting) if queue.serves(&command.claimer) && queue.room(running, ctx.now).grants > 0 => {
+        Place::Ready(waiting)
+            if queue.serves(&command.claimer)
+                && !queue.settings.holds(&waiting.carry.spec)
+                && queue.room(running, ctx.now).grants > 0 =>
+        {
             let (change, granted) = grant(task.id, waiting, &command.claimer, 0, queue, ctx);
             let claimed = Claimed { grants: vec![granted], ..Claimed::default() };
             Decision::accept(change, Answer::Claimed(claimed))
@@ -301,7 +310,7 @@ mod tests {
         at, attempt_id, claimer, id, in_sandbox, no_backoff, one_attempt, place, queue, ready, running, running_with,
         sandbox_settings, scheduled_retry, settings, swept, task, to_finished, to_running, token, whole_task, with_ctx,
     };
-    use crate::queue::QueueSettings;
+    use crate::queue::{Dispatch, QueueSettings};
     use crate::task::{Spec, State};
 
     fn granted_with(spec: Spec, settings: QueueSettings) -> (Running, Grant) {
@@ -477,6 +486,7 @@ mod tests {
                 incarnation: None,
                 claim_id: Some(claim_id.into()),
                 kills_on_expiry: false,
+                dispatch: false,
             };
             Claimer { worker: Some(claimant), ..claimer(seed) }
         };
@@ -496,5 +506,29 @@ mod tests {
         let expired = claim_at(held, named("w", "c1", 2), None, &queue(), 61_000);
         assert_eq!(not_granted(&expired).0, NotGrantedReason::NotDue);
         assert_eq!(place(&expired).state(), State::Scheduled);
+    }
+    #[test]
+    fn tasks_of_jobs_go_to_workers_of_their_contract_and_wait_while_they_are_held() {
+        let of_job = |held| {
+            let dispatch = Some(Arc::new(Dispatch { wake: "worker".into(), held }));
+            Queue { settings: QueueSettings { dispatch, ..settings() }, ..queue() }
+        };
+        let named = |dispatch| {
+            let claimant = Claimant { dispatch, ..claimer(1).worker.unwrap() };
+            Claimer { worker: Some(claimant), ..claimer(1) }
+        };
+        let rebuild = Waiting { carry: Carry::fresh(Spec { rebuild: true, ..Spec::default() }), ..ready() };
+        for (what, waiting, queue, dispatch, is_granted) in [
+            ("a worker of the contract", ready(), of_job(false), true, true),
+            ("another worker", ready(), of_job(false), false, false),
+            ("a task of no job", ready(), queue(), true, false),
+            ("held", ready(), of_job(true), true, false),
+            ("a rebuild that is not held", rebuild.clone(), of_job(true), true, true),
+            ("a rebuild for another worker", rebuild, of_job(true), false, false),
+        ] {
+            let decision = claim_at(Place::Ready(waiting), named(dispatch), None, &queue, 1_000);
+            let granted = matches!(&decision.answer, Ok(Answer::Claimed(claimed)) if claimed.grants.len() == 1);
+            assert_eq!(granted, is_granted, "{what}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 pub mod callback;
 pub mod cancel;
 pub mod claim;
+pub mod emit;
 pub mod ending;
 pub mod expire;
 pub mod heartbeat;
@@ -30,6 +31,7 @@ pub use profile::{Kind, Profile, Target};
 
 use crate::attempt::{ClosedAttempt, Reason, Receipt};
 use crate::batch::Counts;
+use crate::dag::{DataRefusal, DataReport};
 use crate::event::{Fact, FactKind};
 use crate::id::{RunId, TaskId};
 use crate::lease::Grace;
@@ -95,11 +97,20 @@ pub struct Change {
     pub attempts: Vec<AttemptChange>,
     pub facts: Vec<Fact>,
     pub outbox: Vec<Wake>,
+    pub data: Vec<TaskData>,
+}
+
+/// What an attempt says about datasets, to be written with the rest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskData {
+    pub task: TaskId,
+    pub attempt: u32,
+    pub report: Arc<DataReport>,
 }
 
 impl Change {
     pub fn to(place: Place) -> Self {
-        Self { place, attempts: Vec::new(), facts: Vec::new(), outbox: Vec::new() }
+        Self { place, attempts: Vec::new(), facts: Vec::new(), outbox: Vec::new(), data: Vec::new() }
     }
 
     #[must_use]
@@ -131,12 +142,20 @@ impl Change {
         self
     }
 
+    /// Writes what the attempt says about datasets.
+    #[must_use]
+    pub fn with_data(mut self, task: TaskId, attempt: u32, report: &Arc<DataReport>) -> Self {
+        self.data.push(TaskData { task, attempt, report: Arc::clone(report) });
+        self
+    }
+
     /// This change, then another one made from its outcome.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
         self.attempts.extend(later.attempts);
         self.facts.extend(later.facts);
         self.outbox.extend(later.outbox);
+        self.data.extend(later.data);
         Self { place: later.place, ..self }
     }
 }
@@ -223,6 +242,8 @@ pub enum Rejection {
         index: usize,
         existing: Option<TaskId>,
     },
+    /// The contents of a report do not fit its task.
+    Data(DataRefusal),
     /// A callback that does not count.
     Callback(callback::Refusal),
     /// The tokens of the task's attempts could run out before the attempt does. `index` is the entry's place in the
@@ -372,6 +393,7 @@ pub enum Command {
     ClaimTask(claim::ClaimTask),
     Heartbeat(heartbeat::Heartbeat),
     Report(report::AttemptReport),
+    Emit(emit::Emit),
     Cancel(cancel::Cancel),
     Retry(retry::Retry),
     Expire(expire::Expire),

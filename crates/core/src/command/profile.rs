@@ -47,6 +47,7 @@ impl Command {
             Self::ClaimTask(c) => task(c.task),
             Self::Heartbeat(c) => task(c.task),
             Self::Report(c) => Profile { kind: Kind::Report, ..task(c.task) },
+            Self::Emit(c) => task(c.task),
             Self::Callback(c) => Profile { body: true, ..task(c.task) },
             Self::Cancel(c) => Profile { body: true, ..task(c.task) },
             Self::Retry(c) => Profile { body: true, ..task(c.task) },

@@ -44,8 +44,17 @@ pub struct QueueChange {
 impl QueueChange {
     /// The settings with the change in them.
     pub fn applied(&self, settings: &QueueSettings) -> QueueSettings {
-        let QueueSettings { max_running, rate, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter, strict, push } =
-            settings.clone();
+        let QueueSettings {
+            max_running,
+            rate,
+            fairness_key,
+            lease_ttl_ms,
+            heartbeat_ms,
+            no_dead_letter,
+            strict,
+            push,
+            dispatch,
+        } = settings.clone();
         QueueSettings {
             max_running: self.max_running.unwrap_or(max_running),
             rate: self.rate.unwrap_or(rate),
@@ -55,6 +64,7 @@ impl QueueChange {
             no_dead_letter: self.no_dead_letter.unwrap_or(no_dead_letter),
             strict: self.strict.unwrap_or(strict),
             push: self.push.clone().unwrap_or(push),
+            dispatch,
         }
     }
 }
@@ -90,6 +100,8 @@ pub fn may_set(queue: &Queue, reach: &Reach) -> Result<(), Rejection> {
 
 pub fn set(queue: &Queue, set: &SetQueue) -> Queue {
     let mut settings = set.settings.clone();
+    // Only a deployment changes what a job says about its queue.
+    settings.dispatch.clone_from(&queue.settings.dispatch);
     if set.keep_push {
         settings.push.clone_from(&queue.settings.push);
     }
@@ -239,6 +251,7 @@ mod tests {
             no_dead_letter: true,
             strict: true,
             push: None,
+            dispatch: None,
         };
         let mut used = set(&queue(), &settings, Some(Transport::Redis));
         used.spend(at(0));

@@ -6,6 +6,7 @@ use super::cancel::WORKER_INITIATED;
 use super::ending::{self, Next};
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
 use crate::attempt::{AttemptState, ClosedAttempt, Outcome, Reason, Receipt, Report};
+use crate::dag::DataReport;
 use crate::id::{AttemptId, LeaseToken, TaskId};
 use crate::queue::QueueSettings;
 use crate::task::{End, FailReason, Finished, Place, Running, Waiting};
@@ -17,6 +18,24 @@ pub struct AttemptReport {
     pub attempt_id: AttemptId,
     pub token: LeaseToken,
     pub report: Report,
+    /// What it says about datasets, if the task is one of a job. Written only if the report counts as a success.
+    pub data: Option<Arc<DataReport>>,
+}
+
+impl AttemptReport {
+    /// What is wrong with the contents.
+    fn refusal(&self) -> Option<Decision> {
+        let refusal = self.data.as_ref()?.refusal.clone()?;
+        Some(Decision::refuse(Rejection::Data(refusal)))
+    }
+
+    /// The change of an accepted success, with what it writes about datasets.
+    fn with_data(&self, change: Change, attempt: u32) -> Change {
+        match (&self.report.outcome, &self.data) {
+            (Outcome::Succeeded { .. }, Some(data)) => change.with_data(self.task, attempt, data),
+            _ => change,
+        }
+    }
 }
 
 /// `history` holds the task's earlier attempts. It is needed only when the report names neither the open nor the last
@@ -45,7 +64,7 @@ fn judge(
             if running.lease.token != sent.token {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }
-            accept(task.id, running, sent, queue, ctx)
+            sent.refusal().unwrap_or_else(|| accept(task.id, running, sent, queue, ctx))
         }
         place => match place.last_attempt().filter(|last| last.id == sent.attempt_id) {
             Some(last) => judge_last(task, last, sent, queue, ctx),
@@ -75,7 +94,8 @@ fn accept(
         let mut finished = running.ended(closed, End::Succeeded, ctx.now);
         finished.result.clone_from(result);
         finished.carry.checkpoint = None;
-        return Decision::accept(ending::finish(id, finished, Some(reason)), Answer::Reported(Receipt::Completed));
+        let change = sent.with_data(ending::finish(id, finished, Some(reason)), running.attempt);
+        return Decision::accept(change, Answer::Reported(Receipt::Completed));
     }
     let mut running = running.clone();
     if let Some(checkpoint) = report.checkpoint() {
@@ -114,6 +134,9 @@ fn judge_last(
     let canceled = task.place.end() == Some(End::Canceled);
     if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
+    }
+    if let Some(refused) = sent.refusal() {
+        return refused;
     }
     match &task.place {
         Place::Scheduled(waiting) | Place::Ready(waiting) => late_from_waiting(task, waiting, last, sent, queue, ctx),
@@ -163,7 +186,8 @@ fn late_from_waiting(
     }
     finished.carry.last = Some(Box::new(closed));
     finished.carry.checkpoint = kept(end, sent, waiting.carry.checkpoint.as_ref());
-    Decision::accept(ending::finish_waiting(task.id, waiting, finished, reason), Answer::Reported(receipt))
+    let change = sent.with_data(ending::finish_waiting(task.id, waiting, finished, reason), last.number);
+    Decision::accept(change, Answer::Reported(receipt))
 }
 
 /// The report asks for the retry that waits already. It is recorded, and the retry stays.
@@ -231,7 +255,7 @@ fn late_from_finished(
         };
         ending::finish(task.id, finished, reason)
     };
-    Decision::accept(change, Answer::Reported(receipt))
+    Decision::accept(sent.with_data(change, last.number), Answer::Reported(receipt))
 }
 
 /// Refuses a report of the last attempt and keeps it as evidence.

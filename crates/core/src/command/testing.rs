@@ -187,7 +187,7 @@ pub fn category(code: &str) -> Option<Category> {
 
 /// A report of the attempt that a claim of this seed was granted.
 pub fn reported(seed: u8, report: &Report) -> AttemptReport {
-    AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report: report.clone() }
+    AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report: report.clone(), data: None }
 }
 
 pub fn scheduled_retry() -> Waiting {

@@ -2,12 +2,16 @@
 //!
 //! `tenure-dag` reads these types from YAML; everything that decides about them is here.
 
+pub mod data;
 pub mod definition;
 pub mod filter;
+pub mod id;
 pub mod range;
 pub mod schema;
 
+pub use data::{DataRefusal, DataReport, Position};
 pub use definition::{DagDefinition, JobDefinition, definition_digest};
 pub use filter::{Comparison, Filter, Literal};
+pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 pub use range::{Cursor, PartitionKey, Ranges, Span};
 pub use schema::{Column, ColumnType, Schema};

@@ -146,6 +146,9 @@ pub struct Spec {
     /// Every attempt runs in a sandbox of its own: only a queue that runs sandboxes may grant it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sandbox: bool,
+    /// It makes outputs of a DAG version that is not active yet, and may be granted while others of its job are held.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rebuild: bool,
 }
 
 impl Spec {

@@ -192,12 +192,12 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (seed.clone(), 0..2_u8).prop_map(|(seed, result)| {
             let (attempt_id, token) = credentials(seed);
             let report = Report::succeeded(Some(result.to_string().into()));
-            Command::Report(AttemptReport { task: id(), attempt_id, token, report })
+            Command::Report(AttemptReport { task: id(), attempt_id, token, report, data: None })
         }),
         3 => (seed.clone(), select(vec![None, Some(Category::DataQuality), Some(Category::Canceled)])).prop_map(|(seed, category)| {
             let (attempt_id, token) = credentials(seed);
             let report = Report::failed(Failure::new("X", "", None, None).of_category(category));
-            Command::Report(AttemptReport { task: id(), attempt_id, token, report })
+            Command::Report(AttemptReport { task: id(), attempt_id, token, report, data: None })
         }),
         1 => prop_oneof![Just(Mode::Cooperative), Just(Mode::Immediate)].prop_map(|mode| {
             Command::Cancel(Cancel { task: id(), reason: "stop".into(), mode, reach: Reach::All })

@@ -159,7 +159,7 @@ pub fn claim(worker: &str, max_jobs: usize) -> Claim {
 
 pub fn complete(grant: &Grant) -> AttemptReport {
     let report = Report::succeeded(Some(r#"{"rows":1}"#.into()));
-    AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report }
+    AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report, data: None }
 }
 
 pub fn heartbeat(grant: &Grant) -> Heartbeat {

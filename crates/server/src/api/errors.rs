@@ -55,6 +55,9 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
     let conflict = |word, message: String| Wording::new(StatusCode::CONFLICT, word, message);
     let not_found = |word, message| Wording::new(StatusCode::NOT_FOUND, word, message);
     Some(match rejection {
+        Rejection::Data(refusal) => {
+            Wording::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.code, refusal.message.clone())
+        }
         Rejection::NotFound => not_found("task_not_found", "no such task"),
         Rejection::RunNotFound => not_found("run_not_found", "no such run"),
         Rejection::QueueNotFound => not_found("queue_not_found", "no such queue"),

@@ -118,7 +118,7 @@ pub async fn set(
 ) -> Response {
     let answer = async {
         let settings: QueueSettings = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
-        let queue = validate::name(&name, "name")?;
+        let queue = validate::queue_name(&name, "name")?;
         let current = stats(&app, &caller, &name).await?;
         let (reach, keep_push) = (caller.tenant_reach(), settings.push.is_none());
         let asked = settings.transport.as_deref();
@@ -146,6 +146,7 @@ pub async fn change(
 ) -> Response {
     let answer = async {
         let wire: QueueChange = request::read(&headers, body, limits::BODY_BYTES).await?.decode()?;
+        validate::queue_name(&name, "name")?;
         let current = found(&app, &caller, &name).await?;
         let (queue, reach) = (Arc::clone(&current.queue.name), caller.tenant_reach());
         let asked = wire.transport.as_deref();
@@ -256,6 +257,7 @@ pub async fn delete(
 ) -> Response {
     let answer = async {
         let asked: DeleteQuery = query(&uri)?;
+        validate::queue_name(&name, "name")?;
         let queue = found(&app, &caller, &name).await?.queue.name;
         let (force, reach) = (asked.force.unwrap_or(false), caller.tenant_reach());
         let deleted = app.engine.delete_queue(DeleteQueue { queue, force, reach }).await??;

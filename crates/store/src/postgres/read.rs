@@ -132,11 +132,11 @@ pub async fn queues(conn: &Conn, tenant: Option<&str>, after: &str, limit: usize
 pub async fn queue(conn: &Conn, id: QueueId, now: Timestamp) -> Result<Option<QueueView>> {
     let found = query(conn, sql::QUEUE_VIEW, &[&id.0]).await?;
     let Some(row) = found.first() else { return Ok(None) };
-    let running: i64 = row.try_get(17)?;
+    let running: i64 = row.try_get(18)?;
     Ok(Some(QueueView {
         queue: rows::queue(row)?,
         running: u32::try_from(running).unwrap_or(u32::MAX),
-        worker_seen_at: rows::time_if(row, 18)?,
+        worker_seen_at: rows::time_if(row, 19)?,
         now,
     }))
 }

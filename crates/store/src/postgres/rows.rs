@@ -255,6 +255,7 @@ pub fn queue(row: &Row) -> Result<Queue> {
             heartbeat_ms: row.try_get(8)?,
             no_dead_letter: row.try_get(9)?,
             strict: row.try_get(16)?,
+            dispatch: codec::decode_dispatch(row.try_get(17)?, row.try_get(0)?),
             push: codec::decode_push(row.try_get(15)?, row.try_get(0)?),
         },
         bucket: Bucket { level: tokens.zip(time_if(row, 11)?) },

@@ -220,5 +220,6 @@ fn queue_columns(queue: &Queue) -> Columns<'static> {
         Box::new(codec::transport(queue.transport)),
         Box::new(codec::encode_push(queue)),
         Box::new(settings.strict),
+        Box::new(codec::encode_dispatch(queue)),
     ]
 }

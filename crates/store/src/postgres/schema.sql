@@ -28,6 +28,8 @@ CREATE TABLE queues (
     -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
     push           text,
     strict         boolean NOT NULL DEFAULT false,
+    -- Set for the queue of a job, as JSON.
+    dispatch       text,
     CHECK ((rate IS NULL) = (burst IS NULL)),
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 );

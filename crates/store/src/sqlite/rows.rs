@@ -501,6 +501,7 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
         no_dead_letter: cells.get()?,
         strict: false,
         push: None,
+        dispatch: None,
     };
     let level = cells.get::<Option<f64>>()?.zip(cells.time_if()?);
     let (fair_cursor, tenant) = (cells.get()?, cells.get()?);
@@ -508,6 +509,7 @@ pub fn queue(row: &Row<'_>) -> Result<Queue> {
     let transport = transport.as_deref().and_then(Transport::parse).unwrap_or_default();
     settings.push = codec::decode_push(cells.get::<Option<String>>()?.as_deref(), id.0);
     settings.strict = cells.get()?;
+    settings.dispatch = codec::decode_dispatch(cells.get::<Option<String>>()?.as_deref(), id.0);
     Ok(Queue { id, name, tenant, paused, transport, settings, bucket: Bucket { level }, fair_cursor })
 }
 
@@ -529,6 +531,7 @@ pub fn save_queue(statement: &mut Statement<'_>, queue: &Queue) -> Result<()> {
         codec::transport(queue.transport),
         codec::encode_push(queue),
         settings.strict,
+        codec::encode_dispatch(queue),
     ])?;
     Ok(())
 }

@@ -31,6 +31,8 @@ CREATE TABLE queues (
     -- Where tasks of the queue are pushed, as JSON; NULL is a queue that workers claim from.
     push           TEXT,
     strict         INTEGER NOT NULL DEFAULT 0 CHECK (strict IN (0, 1)),
+    -- Set for the queue of a job, as JSON.
+    dispatch       TEXT,
     CHECK ((rate IS NULL) = (burst IS NULL)),
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 ) STRICT;

@@ -7,6 +7,7 @@ fn named(worker: &str, claim_id: &str, seed: u8) -> Command {
             incarnation: None,
             claim_id: Some(claim_id.into()),
             kills_on_expiry: false,
+            dispatch: false,
         }),
         ..claimer(seed)
     };
@@ -116,7 +117,7 @@ fn slots_bound_the_grants_of_a_batch_and_come_back_with_the_end_of_an_attempt() 
     let slots = QueueSettings { max_running: Some(1), ..settings() };
     let (attempt_id, token) = Seed([1; 32]).draw(0);
     let first = TaskId::new(0, 0, Seq(1));
-    let done = Command::Report(AttemptReport { task: first, attempt_id, token, report: succeeded("1") });
+    let done = Command::Report(AttemptReport { task: first, attempt_id, token, report: succeeded("1"), data: None });
     let commands = [claim(1), claim(2), done, claim(3)];
     let mut world = limited(slots.clone(), 0, &commands);
     let outcomes = world.decide(&commands, false);

@@ -59,12 +59,12 @@ fn claim_task(seed: u8) -> Command {
 
 fn complete(seed: u8) -> Command {
     let report = succeeded("1");
-    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
+    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report, data: None })
 }
 
 fn fail(seed: u8) -> Command {
     let report = failed("X");
-    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report })
+    Command::Report(AttemptReport { task: id(), attempt_id: attempt_id(seed), token: token(seed), report, data: None })
 }
 
 fn heartbeat(seed: u8) -> Command {

@@ -73,7 +73,13 @@ fn an_id_with_the_row_of_another_task_names_nothing() {
     let guessed = TaskId::from_u128(id().as_u128() ^ 1 << 100);
     let report = succeeded("1");
     let commands = [
-        Command::Report(AttemptReport { task: guessed, attempt_id: attempt_id(1), token: token(1), report }),
+        Command::Report(AttemptReport {
+            task: guessed,
+            attempt_id: attempt_id(1),
+            token: token(1),
+            report,
+            data: None,
+        }),
         Command::ClaimTask(ClaimTask { claimer: claimer(2), task: guessed, message: None }),
     ];
     let (outcomes, writes) = run(Place::Running(running()), 0, &commands);

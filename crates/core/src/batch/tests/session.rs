@@ -214,8 +214,13 @@ fn only_the_end_of_an_attempt_may_see_settings_that_are_out_of_date() {
 #[test]
 fn leases_of_a_claim_are_looked_for_if_it_may_have_been_granted_before() {
     let named = |seed: u8| {
-        let worker =
-            Claimant { id: "w".into(), incarnation: None, claim_id: Some("c1".into()), kills_on_expiry: false };
+        let worker = Claimant {
+            id: "w".into(),
+            incarnation: None,
+            claim_id: Some("c1".into()),
+            kills_on_expiry: false,
+            dispatch: false,
+        };
         let claimer = Claimer { worker: Some(worker), ..claimer(seed) };
         Command::Claim(Claim { claimer, queues: vec!["q".into()], max_jobs: 2 })
     };

@@ -114,7 +114,7 @@ fn a_new_task_that_is_granted_and_completed_in_one_batch_is_a_body_and_a_finishe
     let commands = [
         submit(vec![new.clone()]),
         Command::ClaimTask(ClaimTask { claimer: claimer(1), task: new.id, message: None }),
-        Command::Report(AttemptReport { task: new.id, attempt_id, token, report: succeeded("1") }),
+        Command::Report(AttemptReport { task: new.id, attempt_id, token, report: succeeded("1"), data: None }),
     ];
     let mut world = world_for(0, &commands);
     world.decide(&commands, false);

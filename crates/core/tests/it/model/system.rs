@@ -213,6 +213,7 @@ impl Config {
             deadline: None,
             retry: Some(retry),
             sandbox: false,
+            rebuild: false,
         }
     }
 }
@@ -523,6 +524,7 @@ impl State {
                     incarnation: config.hello.then(|| boot_name(boot)),
                     claim_id: Some(format!("c{claim}").into()),
                     kills_on_expiry: false,
+                    dispatch: false,
                 };
                 let claimer = Claimer { worker: Some(claimant), seed: seed(self.audit.grants.len() as u8) };
                 if config.named {
@@ -543,7 +545,7 @@ impl State {
             Msg::Complete { grant, content } => {
                 let (attempt_id, token) = credentials(grant);
                 let report = Report::succeeded(Some(result_text(grant, content).into()));
-                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report })
+                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report, data: None })
             }
             Msg::Fail { grant, failing } => {
                 let (attempt_id, token) = credentials(grant);
@@ -556,12 +558,18 @@ impl State {
                         Failure::new("CANCELLED", "", None, None).of_category(Some(Category::Canceled))
                     }
                 };
-                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report: Report::failed(failure) })
+                Command::Report(AttemptReport {
+                    task: name(grant),
+                    attempt_id,
+                    token,
+                    report: Report::failed(failure),
+                    data: None,
+                })
             }
             Msg::Forged { grant, token } => {
                 let report = Report::succeeded(None);
                 let (attempt_id, token) = (credentials(grant).0, credentials(token).1);
-                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report })
+                Command::Report(AttemptReport { task: name(grant), attempt_id, token, report, data: None })
             }
             Msg::Granted { .. } | Msg::Stop { .. } | Msg::Over { .. } => unreachable!("answers go to workers"),
         }

@@ -112,14 +112,14 @@ pub fn claim(task: usize) -> Command {
 pub fn complete(task: usize, result: &str) -> Command {
     let (attempt_id, token) = seed(task).draw(0);
     let report = Report::succeeded(Some(result.into()));
-    Command::Report(AttemptReport { task: id(task), attempt_id, token, report })
+    Command::Report(AttemptReport { task: id(task), attempt_id, token, report, data: None })
 }
 
 pub fn fail(task: usize, code: &str) -> Command {
     let (attempt_id, token) = seed(task).draw(0);
     let category = (code == "CANCELLED").then_some(Category::Canceled);
     let report = Report::failed(Failure::new(code, "it broke", None, None).of_category(category));
-    Command::Report(AttemptReport { task: id(task), attempt_id, token, report })
+    Command::Report(AttemptReport { task: id(task), attempt_id, token, report, data: None })
 }
 
 pub fn cancel(task: usize) -> Command {

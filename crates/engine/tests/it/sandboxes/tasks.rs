@@ -144,7 +144,8 @@ async fn a_task_waits_for_room_and_spends_nothing(home: Home) {
         Place::Running(running) => {
             let delivery = running.carry.delivery.as_ref().unwrap();
             let soon = plane.engine.now().await.unwrap().plus(2_000);
-            delivery.no_room.is_some() && delivery.next_at.is_some_and(|at| at <= soon)
+            delivery.no_room.is_some()
+                && delivery.next_at.is_some_and(|at| at <= soon)
                 && running.lease.expires_at.since(soon) > 250_000
         }
         Place::Ready(_) => false,

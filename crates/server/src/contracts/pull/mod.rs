@@ -125,7 +125,8 @@ pub fn claimer(
     let claim_id = claim_id.map(|text| validate::text_of(text, "claim_id", limits::CLAIM_ID_BYTES)).transpose()?;
     let incarnation =
         incarnation.map(|text| validate::text_of(text, "incarnation", limits::INCARNATION_BYTES)).transpose()?;
-    let claimant = Claimant { id: speaks_as(app, worker, worker_id)?, incarnation, claim_id, kills_on_expiry };
+    let claimant =
+        Claimant { id: speaks_as(app, worker, worker_id)?, incarnation, claim_id, kills_on_expiry, dispatch: false };
     Ok(Claimer { worker: Some(claimant), seed: random_seed() })
 }
 
@@ -298,7 +299,7 @@ pub fn success_of(item: CompleteItem) -> Result<AttemptReport, Fault> {
     }
     let (task, attempt_id, token) = holder(&item.job_id, &item.attempt_id, &item.lease_token)?;
     let report = Report::succeeded(item.result.map(|result| result.text())).with_metrics(item.metrics.map(metrics));
-    Ok(AttemptReport { task, attempt_id, token, report })
+    Ok(AttemptReport { task, attempt_id, token, report, data: None })
 }
 
 pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
@@ -312,7 +313,7 @@ pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
         Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable)
             .of_category(category::of_code(&error.code));
     let report = Report::failed(failure).with_metrics(item.metrics.map(metrics));
-    Ok(AttemptReport { task, attempt_id, token, report })
+    Ok(AttemptReport { task, attempt_id, token, report, data: None })
 }
 
 fn metrics(sent: JobMetrics) -> Metrics {

@@ -14,6 +14,7 @@ cases!(
         a_deletion_leaves_a_row_in_the_audit,
         errors_do_not_send_megabytes_back,
         odd_names_name_no_queue,
+        queues_of_jobs_belong_to_their_dags,
     ],
     on_both_stores: [
         deletions_and_submits_at_once_lose_no_task,
@@ -144,6 +145,21 @@ async fn odd_names_name_no_queue(server: Server) {
         }
     }
     assert_eq!(server.get("/api/v1/queues").await.ok()["items"], json!([]));
+}
+
+async fn queues_of_jobs_belong_to_their_dags(server: Server) {
+    let name = "dag:chain:decode:7";
+    let path = format!("/api/v1/queues/{name}");
+    for (answer, field) in [
+        (server.post("/api/v1/tasks", json!({"queue": name, "operator": "x"})).await, "queue"),
+        (server.put(&path, json!({"max_running": 1})).await, "name"),
+        (server.patch(&path, json!({"max_running": 1})).await, "name"),
+        (server.delete(&path).await, "name"),
+    ] {
+        let refused = answer.refused(422);
+        assert_eq!(refused["field"], field);
+        assert!(message(&refused).1.contains("deploy a DAG"), "{refused}");
+    }
 }
 
 async fn deletions_and_submits_at_once_lose_no_task(server: Server) {

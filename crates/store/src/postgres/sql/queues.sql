@@ -12,7 +12,7 @@ SELECT queue_id, name FROM queue_names WHERE queue_id = ANY($1)
 UPDATE queues
 SET paused = $2, max_running = $3, rate = $4, burst = $5, fairness_key = $6, lease_ttl_ms = $7, heartbeat_ms = $8,
     no_dead_letter = $9, bucket_tokens = $10, bucket_at = $11, fair_cursor = $12, transport = $13, push = $14,
-    strict = $15
+    strict = $15, dispatch = $16
 WHERE queue_id = $1
 
 -- name: queue_seen_prune
@@ -35,29 +35,29 @@ WHERE q.queue_id = ANY($1) GROUP BY q.queue_id
 
 -- name: queue_view
 SELECT q.queue_id, q.name, q.paused, q.max_running, q.rate, q.burst, q.fairness_key, q.lease_ttl_ms, q.heartbeat_ms,
-    q.no_dead_letter, q.bucket_tokens, q.bucket_at, q.fair_cursor, q.tenant, q.transport, q.push, q.strict,
+    q.no_dead_letter, q.bucket_tokens, q.bucket_at, q.fair_cursor, q.tenant, q.transport, q.push, q.strict, q.dispatch,
        (SELECT coalesce(sum(c.running), 0)::bigint FROM queue_counts c WHERE c.queue_id = q.queue_id), s.seen_at
 FROM queues q LEFT JOIN queue_seen s ON s.queue_id = q.queue_id WHERE q.queue_id = $1
 
 -- name: queues_all
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues
 
 -- name: queues_hold
 -- As `queues_of_names`, and nobody deletes them until the transaction ends.
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE name = ANY($1) ORDER BY queue_id FOR KEY SHARE
 
 -- name: queues_list
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE name > $1 AND ($2::text IS NULL OR tenant IS NULL OR tenant = $2) ORDER BY name LIMIT $3
 
 -- name: queues_lock
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE queue_id = ANY($1) ORDER BY queue_id FOR NO KEY UPDATE
 
 -- name: queues_make
@@ -65,15 +65,15 @@ INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($
 
 -- name: queues_of_ids
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE queue_id = ANY($1)
 
 -- name: queues_of_names
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE name = ANY($1)
 
 -- name: queues_of_push
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
-    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict
+    bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE push IS NOT NULL

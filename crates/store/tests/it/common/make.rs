@@ -91,13 +91,25 @@ pub fn heartbeat(grant: &Grant) -> Command {
 
 pub fn complete(grant: &Grant, result: &str) -> Command {
     let report = Report::succeeded(Some(result.into()));
-    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    Command::Report(AttemptReport {
+        task: grant.task,
+        attempt_id: grant.attempt_id,
+        token: grant.token,
+        report,
+        data: None,
+    })
 }
 
 pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {
     let category = (code == "CANCELLED").then_some(Category::Canceled);
     let report = Report::failed(Failure::new(code, "it broke", None, retryable).of_category(category));
-    Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report })
+    Command::Report(AttemptReport {
+        task: grant.task,
+        attempt_id: grant.attempt_id,
+        token: grant.token,
+        report,
+        data: None,
+    })
 }
 
 pub fn cancel(task: TaskId, mode: Mode) -> Command {

@@ -67,6 +67,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         deadline: Some(after_start(600_000)),
         retry: Some(make::backoff(250)),
         sandbox: false,
+        rebuild: false,
     };
     let submitted = NewTask {
         operator: "größe-✓".into(),

@@ -274,6 +274,7 @@ async fn settings_come_back_as_they_were_set(t: &Fixture) {
         no_dead_letter: true,
         strict: false,
         push: None,
+        dispatch: None,
     };
     t.set_queue("q", settings.clone()).await;
     assert_eq!(t.queue("q").await.queue.settings, settings);

@@ -500,7 +500,7 @@ async fn stacks_are_not_shown_with_a_run(t: &Fixture) {
     let id = put_graph(t, &[&[]]).await;
     let grant = t.claim_one("q").await;
     let report = Report::failed(Failure::new("X", "it broke", Some("a long stack"), Some(false)));
-    let fail = AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report };
+    let fail = AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token: grant.token, report, data: None };
     t.run(Command::Report(fail)).await.unwrap();
     let view = shown(t, id).await;
     let failure = view.tasks[0].failure.as_ref().unwrap();

@@ -164,6 +164,7 @@ fn spec() -> impl Strategy<Value = Spec> {
             deadline: None,
             retry: backoff.map(make::backoff),
             sandbox: false,
+            rebuild: false,
         })
 }
 
@@ -226,6 +227,7 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             no_dead_letter,
             strict,
             push,
+            dispatch: None,
         },
     )
 }
@@ -436,6 +438,7 @@ impl Known {
             incarnation: incarnation.map(|incarnation| format!("0{incarnation}").into()),
             claim_id: claim_id.map(|id| format!("c{id}").into()),
             kills_on_expiry: worker.is_multiple_of(2),
+            dispatch: false,
         };
         Claimer { worker: Some(claimant), seed: Seed(seed) }
     }
@@ -564,13 +567,25 @@ impl Known {
                 let result = result.map(|result| if result == 0 { "0".into() } else { r#"{"a":[1]}"#.into() });
                 let report = Report::succeeded(result);
                 let token = token(grant, *guessed);
-                Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token, report })
+                Command::Report(AttemptReport {
+                    task: grant.task,
+                    attempt_id: grant.attempt_id,
+                    token,
+                    report,
+                    data: None,
+                })
             }
             Op::Fail { grant, code, retryable } => {
                 let grant = self.grant(*grant)?;
                 let report = Report::failed(failure(*code, Some("at line 1"), *retryable));
                 let token = grant.token;
-                Command::Report(AttemptReport { task: grant.task, attempt_id: grant.attempt_id, token, report })
+                Command::Report(AttemptReport {
+                    task: grant.task,
+                    attempt_id: grant.attempt_id,
+                    token,
+                    report,
+                    data: None,
+                })
             }
             Op::Cancel { task, mode, reach } => Command::Cancel(Cancel {
                 task: self.task(*task)?,

@@ -1,0 +1,271 @@
+//! What a store keeps about DAGs and datasets.
+//!
+//! Nothing here decides. What is deployed is one document per organisation (a tenant), which `core/src/dag` reads and
+//! plans: a change of it is written only if nobody else has changed it since it was read, together with the rows that the
+//! plan adds. What tasks report about datasets is written by the batch that accepts the report, as
+//! [`Writes::data`](tenure_core::batch::Writes) says.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure_core::TaskId;
+use tenure_core::dag::data::{NewInvalidation, Position, Scope};
+use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
+use tenure_core::queue::QueueSettings;
+use tenure_core::time::Timestamp;
+
+use crate::error::StoreError;
+use crate::model::Page;
+
+/// What is deployed in an organisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeploymentRow {
+    pub org: Arc<str>,
+    /// Grows with every change.
+    pub seq: i64,
+    /// JSON that only the core reads.
+    pub document: Arc<str>,
+}
+
+/// A change of what is deployed, in one transaction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeploymentWrites {
+    pub document: Arc<str>,
+    pub versions: Vec<NewDagVersion>,
+    pub jobs: Vec<NewJob>,
+    /// Queues of jobs whose tasks are held, or no longer.
+    pub held: Vec<(JobId, bool)>,
+    pub generations: Vec<NewGeneration>,
+}
+
+/// A version of a DAG. It never changes; its state is in the document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDagVersion {
+    pub id: DagVersionId,
+    pub dag: Arc<str>,
+    pub number: i64,
+    pub yaml: Arc<str>,
+}
+
+/// A job and its queue. It never changes but for whether its tasks are held.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewJob {
+    pub id: JobId,
+    pub dag: Arc<str>,
+    pub name: Arc<str>,
+    /// The definition as JSON.
+    pub definition: Arc<str>,
+    /// The queue is made with these settings.
+    pub queue: Arc<str>,
+    pub settings: QueueSettings,
+}
+
+/// A generation of a dataset, which events and partitions belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewGeneration {
+    pub version: VersionId,
+    pub dataset: DatasetId,
+}
+
+/// The document was changed by somebody else: read it again, plan again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DagVersionRow {
+    pub id: DagVersionId,
+    pub dag: Arc<str>,
+    pub number: i64,
+    pub yaml: Arc<str>,
+    pub created_at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRow {
+    pub id: JobId,
+    pub org: Arc<str>,
+    pub dag: Arc<str>,
+    pub name: Arc<str>,
+    pub definition: Arc<str>,
+    pub queue: Arc<str>,
+}
+
+/// An event on record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataEvent {
+    /// In the order of recording.
+    pub id: i64,
+    pub org: Arc<str>,
+    pub dataset: DatasetId,
+    pub version: VersionId,
+    pub position: Position,
+    /// How often data at this position had been invalidated when the event was recorded.
+    pub generation: i64,
+    /// Which attempt told of it; `None` is Tenure itself.
+    pub producer: Option<(TaskId, u32)>,
+    pub recorded_at: Timestamp,
+    /// Why it was not routed, if it was not.
+    pub unrouted: Option<Arc<str>>,
+}
+
+/// What came of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routed {
+    pub event: i64,
+    /// `None`: tasks were made for it. Otherwise why it was not routed, such as `old_version`.
+    pub why_not: Option<&'static str>,
+}
+
+/// A partition of a generation of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionRow {
+    pub version: VersionId,
+    pub key: Arc<str>,
+    pub ends: Option<(i64, i64)>,
+    pub generation: i64,
+    /// `None` until something was committed.
+    pub location: Option<Arc<str>>,
+    pub row_count: Option<i64>,
+    pub bytes: Option<i64>,
+    pub manifest: Option<Arc<str>>,
+    pub materialized_at: Option<Timestamp>,
+    /// Which attempt made it.
+    pub producer: Option<(TaskId, u32)>,
+}
+
+/// How far a generation of a dataset has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GenerationRow {
+    pub version: VersionId,
+    pub dataset: DatasetId,
+    /// How often all of it was invalidated, for data that is read by cursor.
+    pub generation: i64,
+    /// The highest cursor that was produced.
+    pub cursor: Option<i64>,
+    pub created_at: Timestamp,
+}
+
+/// What a task is told of its job when it is claimed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobState {
+    /// JSON; `None` if the job has kept nothing.
+    pub operator_state: Option<Arc<str>>,
+    /// How far the job has read each generation by cursor.
+    pub cursors: Vec<(VersionId, i64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidationRow {
+    pub id: InvalidationId,
+    pub org: Arc<str>,
+    pub dataset: DatasetId,
+    pub version: VersionId,
+    pub scope: Scope,
+    pub reason: Arc<str>,
+    /// What the generation of the scope became.
+    pub generation: i64,
+    pub created_at: Timestamp,
+    /// Its tasks were made, so many.
+    pub dependents: Option<i64>,
+    /// How many of them are done.
+    pub done: i64,
+}
+
+/// A partition that a job has not made its part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    pub key: Arc<str>,
+    pub ends: Option<(i64, i64)>,
+    pub generation: i64,
+}
+
+/// The longest page of events, partitions or jobs.
+pub const DATA_PAGE: usize = 1_000;
+
+/// The part of a store that keeps DAGs and datasets.
+#[async_trait]
+pub trait DagStore {
+    /// What is deployed; an organisation without a deployment has `seq` 0 and an empty document.
+    async fn deployment(&self, org: &str) -> Result<DeploymentRow, StoreError>;
+
+    /// Every organisation that has deployed something, and the number of its last change.
+    async fn deployments(&self) -> Result<Vec<(Arc<str>, i64)>, StoreError>;
+
+    /// Writes a change if the deployment is still the one with this `seq`, and gives the new one. A crash leaves all of it
+    /// or nothing.
+    async fn apply_deployment(
+        &self,
+        org: &str,
+        seen: i64,
+        writes: &DeploymentWrites,
+    ) -> Result<Result<i64, Moved>, StoreError>;
+
+    async fn dag_version(&self, org: &str, id: DagVersionId) -> Result<Option<DagVersionRow>, StoreError>;
+    /// Those of these jobs that exist.
+    async fn jobs(&self, ids: &[JobId]) -> Result<Vec<JobRow>, StoreError>;
+
+    /// Which of these events are on record at the present generation of their position, and who told of each first. In
+    /// the order of the question.
+    async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>, StoreError>;
+
+    /// Events that were not looked at yet, oldest first. Reads only.
+    async fn unrouted(&self, limit: usize) -> Result<Vec<DataEvent>, StoreError>;
+
+    /// Notes what came of events of an organisation, if its deployment is still the one with this `seq`.
+    async fn routed(&self, org: &str, seen: i64, events: &[Routed]) -> Result<Result<(), Moved>, StoreError>;
+
+    /// Records an event that Tenure itself causes. One that is on record already is left as it is.
+    async fn record(
+        &self,
+        org: &str,
+        dataset: DatasetId,
+        version: VersionId,
+        position: &Position,
+    ) -> Result<(), StoreError>;
+
+    async fn job_state(&self, job: JobId, versions: &[VersionId]) -> Result<JobState, StoreError>;
+
+    /// Those of these generations that exist.
+    async fn generations(&self, versions: &[VersionId]) -> Result<Vec<GenerationRow>, StoreError>;
+
+    /// Partitions behind `after`, by key.
+    async fn partitions(
+        &self,
+        version: VersionId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<PartitionRow>, StoreError>;
+    async fn partition(&self, version: VersionId, key: &str) -> Result<Option<PartitionRow>, StoreError>;
+
+    /// How far each of these jobs has read each generation by cursor.
+    async fn cursors(&self, jobs: &[JobId]) -> Result<Vec<(JobId, VersionId, i64)>, StoreError>;
+
+    /// Materialised partitions of a generation that this job has not read at their present generation, behind `after`.
+    /// What it costs does not grow with what was read, but for one look-up each.
+    async fn unread(
+        &self,
+        job: JobId,
+        version: VersionId,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Unread>, StoreError>;
+
+    /// Says that data has changed: the generations in scope grow by one. The same id again changes nothing. Gives the row.
+    async fn invalidate(&self, org: &str, new: &NewInvalidation) -> Result<InvalidationRow, StoreError>;
+
+    /// Invalidations whose tasks were not made yet, oldest first.
+    async fn open_invalidations(&self, limit: usize) -> Result<Vec<InvalidationRow>, StoreError>;
+
+    /// The tasks of an invalidation were made: one for each of these jobs.
+    async fn invalidation_routed(
+        &self,
+        org: &str,
+        seen: i64,
+        id: InvalidationId,
+        jobs: &[JobId],
+    ) -> Result<Result<(), Moved>, StoreError>;
+
+    /// Removes what belongs to no deployment any more: rows of jobs and generations that the document does not name,
+    /// a bounded number at a time. Gives how many are left behind.
+    async fn retire(&self, org: &str, jobs: &[JobId], versions: &[VersionId]) -> Result<u64, StoreError>;
+}
