@@ -88,6 +88,11 @@ impl Caller {
         self.tenant.clone().unwrap_or_else(|| DEFAULT_TENANT.into())
     }
 
+    /// Whose share of the server it uses. Who sees all tenants uses that of none.
+    pub fn share(&self) -> Arc<str> {
+        self.tenant.clone().unwrap_or_else(|| "".into())
+    }
+
     /// Which tenant a request means that names one, or none.
     pub fn tenant_for(&self, asked: Option<&str>, field: impl Into<String>) -> Result<Arc<str>, Fault> {
         match (&self.tenant, asked) {

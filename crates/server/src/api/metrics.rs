@@ -47,6 +47,8 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
     if let Ok(part) = app.sandboxes() {
         of_process(&mut text, &app).await;
+        let held = part.bounds.memory_in_use() as u64;
+        gauge(&mut text, "tenure_sandbox_request_memory_bytes", "Memory of bodies and answers of sandboxes.", held);
         if let Ok(providers) = provider_records(&app).await {
             of_providers(&mut text, &providers);
         }

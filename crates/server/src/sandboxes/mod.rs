@@ -4,6 +4,7 @@ pub mod audit;
 pub mod bounds;
 pub mod calls;
 pub mod machine;
+pub mod memory;
 pub mod watch;
 pub mod workers;
 
@@ -36,6 +37,8 @@ pub struct SandboxConfig {
     pub legacy_metrics: bool,
     /// Streams of one tenant at a time.
     pub streams_of_tenant: usize,
+    /// For bodies and answers that are whole in memory, all together.
+    pub memory_bytes: usize,
 }
 
 impl SandboxConfig {
@@ -48,6 +51,7 @@ impl SandboxConfig {
             is_local: false,
             legacy_metrics: false,
             streams_of_tenant: limits::SANDBOX_STREAMS_OF_TENANT,
+            memory_bytes: limits::SANDBOX_MEMORY_BYTES,
         }
     }
 }
@@ -89,7 +93,7 @@ pub struct Part {
 impl Part {
     pub fn start(engine: &Engine, config: &SandboxConfig) -> Self {
         let manager = engine.sandboxes(config.settings.clone(), workers::shared(config.rpc.clone()));
-        let bounds = Bounds::new(limits::SANDBOX_MEMORY_BYTES, config.streams_of_tenant, limits::SANDBOX_STREAMS);
+        let bounds = Bounds::new(config.memory_bytes, config.streams_of_tenant, limits::SANDBOX_STREAMS);
         Self {
             manager,
             rpc: config.rpc.clone(),

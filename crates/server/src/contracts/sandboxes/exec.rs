@@ -5,11 +5,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use futures_util::stream;
 use tenure_contract::duration;
 use tenure_contract::sandboxes::{ExecAnswer, ExecRequest};
 use tenure_contract::worker_rpc as wire;
@@ -17,22 +16,19 @@ use tenure_rpc::{ExecEvent, ExecStream, OutputStream};
 
 use super::errors::refuse;
 use super::stream::text;
-use super::{params, socket, stream as lines};
+use super::{params, socket, stream as lines, whole};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
-use crate::sandboxes::Part;
 use crate::sandboxes::audit::Operation;
-use crate::sandboxes::bounds::Room;
 use crate::sandboxes::calls::{Reached, call, fault};
+use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 
 /// The worker's limit for a command.
 const BODY_BYTES: usize = 4 << 20;
-/// Answers are handed to the connection in pieces, so that their memory is counted until the last one.
-const PIECE_BYTES: usize = 256 << 10;
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -55,12 +51,13 @@ pub async fn exec(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let asked: ExecRequest = match params::read_up_to(&headers, body, BODY_BYTES).await {
-        Ok(asked) => asked,
+    let read = params::read_up_to(&app, &caller, &headers, body, BODY_BYTES);
+    let (asked, room): (ExecRequest, _) = match read.await {
+        Ok(read) => read,
         Err(fault) => return refuse(fault, &id),
     };
     if asked.stream {
-        return lines::run(app, id, caller, sandbox, asked).await;
+        return lines::run(app, id, caller, sandbox, asked, room).await;
     }
     let operation = operation(&app, &caller, &id, "exec", &sandbox, &asked);
     let answer = buffered(&app, &caller, &sandbox, &asked).await;
@@ -104,10 +101,11 @@ async fn buffered(app: &App, caller: &Caller, sandbox: &str, asked: &ExecRequest
     let ended = async {
         match started.await? {
             Started::Ended(result) => {
-                let size = result.stdout.len() + result.stderr.len();
-                Ok((*result, part.bounds.room(2 * size).await?))
+                let mut room = part.bounds.room(&caller.share());
+                room.enlarge(2 * (result.stdout.len() + result.stderr.len())).await?;
+                Ok((*result, room))
             }
-            Started::Stream(stream) => gather(part, stream).await,
+            Started::Stream(stream) => gather(part.bounds.room(&caller.share()), stream).await,
         }
     };
     let (result, room) = match ended.await {
@@ -139,9 +137,8 @@ enum Started {
 }
 
 /// Reads the output of a command to its end, and keeps the beginning of each stream.
-async fn gather(part: &Part, mut stream: ExecStream) -> Result<(wire::ExecResult, Room), Fault> {
+async fn gather(mut room: Room, mut stream: ExecStream) -> Result<(wire::ExecResult, Room), Fault> {
     let (mut kept, mut cut) = ([Vec::new(), Vec::new()], [false, false]);
-    let mut room = part.bounds.room(0).await?;
     while let Some(event) = stream.next().await {
         match event.map_err(fault)? {
             ExecEvent::Output { stream, bytes } => {
@@ -151,7 +148,7 @@ async fn gather(part: &Part, mut stream: ExecStream) -> Result<(wire::ExecResult
                 kept[index].extend_from_slice(&bytes[..bytes.len().min(free)]);
                 // As bytes, as text, and in the answer.
                 let needed = 3 * (kept[0].len() + kept[1].len());
-                part.bounds.enlarge(&mut room, needed).await?;
+                room.enlarge(needed).await?;
             }
             ExecEvent::End { exit_code, duration_ms } => {
                 let exit_code = exit_code.ok_or_else(|| {
@@ -203,17 +200,4 @@ pub fn command(to: &Reached, asked: &ExecRequest, timeout: Option<Duration>) -> 
         workdir: asked.workdir.clone().unwrap_or_default(),
         timeout: timeout.map(duration::canonical).unwrap_or_default(),
     }
-}
-
-/// An answer whose memory is counted until it has been sent.
-fn whole(bytes: Bytes, room: Room) -> Response {
-    let length = bytes.len();
-    let pieces = stream::unfold((bytes, room), |(mut bytes, room)| async move {
-        let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
-        (!piece.is_empty()).then_some((Ok::<_, std::io::Error>(piece), (bytes, room)))
-    });
-    let mut response = Body::from_stream(pieces).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    response
 }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, FromRequestParts, Path};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -12,18 +13,22 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::stream;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tenure_contract::sandboxes::{FileChmod, FileInfo, FileMove, FileWrite, Outcome, SandboxError};
 use tenure_contract::worker_rpc::{self as wire, MAX_BODY_BYTES};
-use tenure_rpc::Content;
+use tenure_rpc::{Client, Content};
 
 use super::errors::refuse;
-use super::{Params, params, respond};
+use super::{Params, params, respond_whole};
+use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
 use crate::sandboxes::calls::{Reached, call, fault, reach};
+use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::tell_of_file;
 use crate::state::App;
 
@@ -54,22 +59,12 @@ fn given<'a>(path: &'a str, field: &str) -> Result<&'a str, Fault> {
 /// Write a file
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files", operation_id = "write_sandbox_file", tag = "sandboxes", params(("id" = String, Path)), request_body = FileWrite, security(("api_key" = ["api"])),
     responses((status = 200, body = Outcome, description = "written")))]
-pub async fn write(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let operation = Operation::new(&app, &caller, &id, "file_write", &sandbox);
-    let part = app.sandboxes();
+pub async fn write(ask: Ask, headers: HeaderMap, body: Body) -> Response {
+    let operation = ask.operation("file_write");
     let answer = async {
-        let part = part?;
-        let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        // Without a length it may become the largest.
-        let _room = part.bounds.room(announced.unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES) * 2).await?;
-        let asked: FileWrite = params::read_up_to(&headers, body, MAX_BODY_BYTES).await?;
+        let rpc = ask.rpc()?;
+        let read = params::read_up_to(&ask.app, &ask.caller, &headers, body, MAX_BODY_BYTES);
+        let (asked, _room): (FileWrite, _) = read.await?;
         let path = given(&asked.path, "path")?;
         let content: Bytes = match (asked.content, asked.content_b64) {
             (_, Some(encoded)) => STANDARD
@@ -81,21 +76,21 @@ pub async fn write(
         let mode = asked.mode.unwrap_or_default();
         let size = content.len() as u64;
         let (content, mode) = (&content, mode.as_str());
-        let written = call(&app, &caller, &sandbox, |to| async move {
+        let writing = ask.call(|to| async move {
             let whole = stream::iter([Ok::<_, std::io::Error>(content.clone())]);
-            part.rpc.write_file(&to.target, to.call(), &place(&to, path), mode, Some(size), whole).await
+            rpc.write_file(&to.target, to.call(), &place(&to, path), mode, Some(size), whole).await
         });
-        written.await.map(|()| path.to_owned())
+        writing.await.map(|()| path.to_owned())
     };
     let answer = answer.await;
     let operation = match &answer {
         Ok(path) => {
-            tell_of_file(&app, &caller, &sandbox, "file.written", path);
+            tell_of_file(&ask.app, &ask.caller, &ask.sandbox, "file.written", path);
             operation.on(path)
         }
         Err(_) => operation,
     };
-    respond(operation.end(answer.map(|_| Outcome::new("written"))).await, &id)
+    ask.answer(operation, answer.map(|_| Outcome::new("written"))).await
 }
 
 /// Write a file from the body as it is
@@ -103,35 +98,23 @@ pub async fn write(
     params(("id" = String, Path), ("path" = String, Query), ("mode" = Option<String>, Query, description = "octal, default 0644")),
     request_body(content = String, content_type = "application/octet-stream"), security(("api_key" = ["api"])),
     responses((status = 200, body = Outcome, description = "written")))]
-pub async fn upload(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let operation = Operation::new(&app, &caller, &id, "file_write", &sandbox);
+pub async fn upload(ask: Ask, uri: Uri, headers: HeaderMap, body: Body) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_write", &uri, "path")?;
     let answer = async {
-        let part = app.sandboxes()?;
-        let params = Params::of(&uri)?;
+        let part = ask.app.sandboxes()?;
         let path = params.required("path")?;
-        let _open = part.bounds.place(&caller.home())?;
-        let to = reach(&app, &caller, &sandbox).await?;
+        let _open = part.bounds.place(&ask.caller.share())?;
+        let to = reach(&ask.app, &ask.caller, &ask.sandbox).await?;
         let size = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let mode = params.text("mode").unwrap_or_default();
         // The body can be read once only, so that a lease that has just lapsed is a refusal here.
         let content = body.into_data_stream();
         let written = part.rpc.write_file(&to.target, to.call(), &place(&to, path), mode, size, content).await;
-        written.map_err(fault)
+        written.map_err(fault)?;
+        tell_of_file(&ask.app, &ask.caller, &ask.sandbox, "file.written", path);
+        Ok(Outcome::new("written"))
     };
-    let answer = answer.await;
-    let path = Params::of(&uri).ok().and_then(|params| params.text("path").map(ToOwned::to_owned)).unwrap_or_default();
-    if answer.is_ok() {
-        tell_of_file(&app, &caller, &sandbox, "file.written", &path);
-    }
-    respond(operation.on(&path).end(answer.map(|()| Outcome::new("written"))).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// Read a file
@@ -140,35 +123,20 @@ pub async fn upload(
     responses((status = 200, description = "The content", content_type = "application/octet-stream"),
               (status = 206, description = "A part of the content", content_type = "application/octet-stream"),
               (status = 416, body = SandboxError, description = "the file is shorter")))]
-pub async fn read(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Response {
-    let params = match Params::of(&uri) {
-        Ok(params) => params,
-        Err(fault) => return refuse(fault, &id),
-    };
-    let path = params.text("path").unwrap_or_default().to_owned();
-    let operation = Operation::new(&app, &caller, &id, "file_read", &sandbox).on(&path);
+pub async fn read(ask: Ask, uri: Uri, headers: HeaderMap) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_read", &uri, "path")?;
     let answer = async {
-        let part = app.sandboxes()?;
+        let part = ask.app.sandboxes()?;
         let path = params.required("path")?;
-        let open = part.bounds.place(&caller.home())?;
-        let content = call(&app, &caller, &sandbox, |to| async move {
-            part.rpc.read_file(&to.target, to.call(), &place(&to, path)).await
-        });
-        Ok((content.await?, open))
+        let open = part.bounds.place(&ask.caller.share())?;
+        let reading = ask.call(|to| async move { part.rpc.read_file(&to.target, to.call(), &place(&to, path)).await });
+        let content = reading.await?;
+        tell_of_file(&ask.app, &ask.caller, &ask.sandbox, "file.read", path);
+        Ok((content, open))
     };
     match operation.end(answer.await).await {
-        Err(fault) => refuse(fault, &id),
-        Ok((content, open)) => {
-            tell_of_file(&app, &caller, &sandbox, "file.read", &path);
-            send(content, open, &headers, &id)
-        }
+        Err(fault) => Err(refuse(fault, &ask.id)),
+        Ok((content, open)) => Ok(send(content, open, &headers, &ask.id)),
     }
 }
 
@@ -272,188 +240,157 @@ fn range_of(text: &str, size: u64) -> Asked {
     if range.start >= size || range.is_empty() { Asked::Unsatisfiable } else { Asked::Part(range) }
 }
 
+/// A request about files of a sandbox.
+pub struct Ask {
+    app: App,
+    id: RequestId,
+    caller: Caller,
+    sandbox: String,
+}
+
+impl FromRequestParts<App> for Ask {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
+        let found = <(Extension<RequestId>, User, Path<String>)>::from_request_parts(parts, app).await;
+        let (Extension(id), Extension(caller), Path(sandbox)) = found.map_err(IntoResponse::into_response)?;
+        Ok(Self { app: app.clone(), id, caller, sandbox })
+    }
+}
+
+impl Ask {
+    fn operation(&self, action: &str) -> Operation {
+        Operation::new(&self.app, &self.caller, &self.id, action, &self.sandbox)
+    }
+
+    /// An operation on what a parameter names.
+    fn query(&self, action: &str, uri: &Uri, name: &str) -> Result<(Operation, Params), Response> {
+        let params = Params::of(uri).map_err(|fault| refuse(fault, &self.id))?;
+        Ok((self.operation(action).on(params.text(name).unwrap_or_default()), params))
+    }
+
+    async fn body<T: DeserializeOwned>(&self, headers: &HeaderMap, body: Body) -> Result<(T, Room), Response> {
+        params::read(&self.app, &self.caller, headers, body).await.map_err(|fault| refuse(fault, &self.id))
+    }
+
+    fn rpc(&self) -> Result<&Client, Fault> {
+        Ok(&self.app.sandboxes()?.rpc)
+    }
+
+    async fn call<T: Send, R>(&self, calling: impl Fn(Reached) -> R + Send + Sync) -> Result<T, Fault>
+    where
+        R: Future<Output = Result<T, tenure_rpc::Error>> + Send,
+    {
+        call(&self.app, &self.caller, &self.sandbox, calling).await
+    }
+
+    async fn answer<T: Serialize>(&self, operation: Operation, answer: Result<T, Fault>) -> Response {
+        respond_whole(&self.app, &self.caller, operation.end(answer).await, &self.id).await
+    }
+}
+
 /// Delete a file or a folder
 #[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/files", operation_id = "delete_sandbox_file", tag = "sandboxes",
     params(("id" = String, Path), ("path" = String, Query), ("recursive" = Option<bool>, Query)), security(("api_key" = ["api"])),
     responses((status = 200, body = Outcome, description = "deleted")))]
-pub async fn delete(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-) -> Response {
-    let (operation, params) = match begin(&app, &caller, &id, "file_delete", &sandbox, &uri, "path") {
-        Ok(begun) => begun,
-        Err(fault) => return refuse(fault, &id),
-    };
+pub async fn delete(ask: Ask, uri: Uri) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_delete", &uri, "path")?;
     let answer = async {
-        let part = app.sandboxes()?;
+        let rpc = ask.rpc()?;
         let (path, recursive) = (params.required("path")?, params.flag("recursive")?.unwrap_or_default());
-        let deleted = call(&app, &caller, &sandbox, |to| async move {
+        let deleting = ask.call(|to| async move {
             let wire::FilePathParams { sandbox_id, provider, runtime_id, path } = place(&to, path);
             let params = wire::FileDeleteParams { sandbox_id, provider, runtime_id, path, recursive };
-            part.rpc.file_delete(&to.target, to.call(), &params).await
+            rpc.file_delete(&to.target, to.call(), &params).await
         });
-        deleted.await.map(|()| Outcome::new("deleted"))
+        deleting.await.map(|()| Outcome::new("deleted"))
     };
-    respond(operation.end(answer.await).await, &id)
-}
-
-/// An operation on what a parameter names.
-fn begin(
-    app: &App,
-    caller: &crate::access::caller::Caller,
-    id: &RequestId,
-    action: &str,
-    sandbox: &str,
-    uri: &Uri,
-    name: &str,
-) -> Result<(Operation, Params), Fault> {
-    let params = Params::of(uri)?;
-    let operation = Operation::new(app, caller, id, action, sandbox).on(params.text(name).unwrap_or_default());
-    Ok((operation, params))
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// List a folder
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list", operation_id = "list_sandbox_files", tag = "sandboxes",
     params(("id" = String, Path), ("path" = Option<String>, Query, description = "default /")), security(("api_key" = ["read"])),
     responses((status = 200, body = Vec<FileInfo>, description = "The files, by path")))]
-pub async fn list(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-) -> Response {
-    let (operation, params) = match begin(&app, &caller, &id, "file_list", &sandbox, &uri, "path") {
-        Ok(begun) => begun,
-        Err(fault) => return refuse(fault, &id),
-    };
+pub async fn list(ask: Ask, uri: Uri) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_list", &uri, "path")?;
     let answer = async {
-        let part = app.sandboxes()?;
-        let path = params.text("path").unwrap_or("/");
-        let files = call(&app, &caller, &sandbox, |to| async move {
-            part.rpc.file_list(&to.target, to.call(), &place(&to, path)).await
-        });
-        Ok(files.await?.into_iter().map(FileInfo::from).collect::<Vec<_>>())
+        let (rpc, path) = (ask.rpc()?, params.text("path").unwrap_or("/"));
+        let listing = ask.call(|to| async move { rpc.file_list(&to.target, to.call(), &place(&to, path)).await });
+        Ok(listing.await?.into_iter().map(FileInfo::from).collect::<Vec<_>>())
     };
-    respond(operation.end(answer.await).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// Show a file
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/stat", operation_id = "stat_sandbox_file", tag = "sandboxes",
     params(("id" = String, Path), ("path" = String, Query)), security(("api_key" = ["read"])),
     responses((status = 200, body = FileInfo, description = "The file")))]
-pub async fn stat(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-) -> Response {
-    let (operation, params) = match begin(&app, &caller, &id, "file_stat", &sandbox, &uri, "path") {
-        Ok(begun) => begun,
-        Err(fault) => return refuse(fault, &id),
-    };
+pub async fn stat(ask: Ask, uri: Uri) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_stat", &uri, "path")?;
     let answer = async {
-        let part = app.sandboxes()?;
-        let path = params.required("path")?;
-        let file = call(&app, &caller, &sandbox, |to| async move {
-            part.rpc.file_stat(&to.target, to.call(), &place(&to, path)).await
-        });
-        file.await.map(FileInfo::from)
+        let (rpc, path) = (ask.rpc()?, params.required("path")?);
+        let looking = ask.call(|to| async move { rpc.file_stat(&to.target, to.call(), &place(&to, path)).await });
+        looking.await.map(FileInfo::from)
     };
-    respond(operation.end(answer.await).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// Find files by pattern
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/glob", operation_id = "glob_sandbox_files", tag = "sandboxes",
     params(("id" = String, Path), ("pattern" = String, Query)), security(("api_key" = ["read"])),
     responses((status = 200, body = Vec<String>, description = "The paths")))]
-pub async fn glob(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    uri: Uri,
-) -> Response {
-    let (operation, params) = match begin(&app, &caller, &id, "file_glob", &sandbox, &uri, "pattern") {
-        Ok(begun) => begun,
-        Err(fault) => return refuse(fault, &id),
-    };
+pub async fn glob(ask: Ask, uri: Uri) -> Result<Response, Response> {
+    let (operation, params) = ask.query("file_glob", &uri, "pattern")?;
     let answer = async {
-        let part = app.sandboxes()?;
-        let pattern = params.required("pattern")?;
-        let found = call(&app, &caller, &sandbox, |to| async move {
+        let (rpc, pattern) = (ask.rpc()?, params.required("pattern")?);
+        let finding = ask.call(|to| async move {
             let wire::TargetParams { sandbox_id, provider, runtime_id } = to.runtime.clone();
             let params = wire::FileGlobParams { sandbox_id, provider, runtime_id, pattern: pattern.to_owned() };
-            part.rpc.file_glob(&to.target, to.call(), &params).await
+            rpc.file_glob(&to.target, to.call(), &params).await
         });
-        found.await
+        finding.await
     };
-    respond(operation.end(answer.await).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// Move a file
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/move", operation_id = "move_sandbox_file", tag = "sandboxes", params(("id" = String, Path)), request_body = FileMove, security(("api_key" = ["api"])),
     responses((status = 200, body = Outcome, description = "moved")))]
-pub async fn rename(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let asked: FileMove = match params::read(&headers, body).await {
-        Ok(asked) => asked,
-        Err(fault) => return refuse(fault, &id),
-    };
-    let operation = Operation::new(&app, &caller, &id, "file_move", &sandbox).on(&asked.old_path);
-    let operation = operation.detail(format!("to {}", asked.new_path));
+pub async fn rename(ask: Ask, headers: HeaderMap, body: Body) -> Result<Response, Response> {
+    let (asked, _room): (FileMove, _) = ask.body(&headers, body).await?;
+    let operation = ask.operation("file_move").on(&asked.old_path).detail(format!("to {}", asked.new_path));
     let answer = async {
-        let part = app.sandboxes()?;
+        let rpc = ask.rpc()?;
         let (old_path, new_path) = (given(&asked.old_path, "old_path")?, given(&asked.new_path, "new_path")?);
-        let moved = call(&app, &caller, &sandbox, |to| async move {
+        let moving = ask.call(|to| async move {
             let wire::TargetParams { sandbox_id, provider, runtime_id } = to.runtime.clone();
             let (old_path, new_path) = (old_path.to_owned(), new_path.to_owned());
             let params = wire::FileMoveParams { sandbox_id, provider, runtime_id, old_path, new_path };
-            part.rpc.file_move(&to.target, to.call(), &params).await
+            rpc.file_move(&to.target, to.call(), &params).await
         });
-        moved.await.map(|()| Outcome::new("moved"))
+        moving.await.map(|()| Outcome::new("moved"))
     };
-    respond(operation.end(answer.await).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 /// Change the mode of a file
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/chmod", operation_id = "chmod_sandbox_file", tag = "sandboxes", params(("id" = String, Path)), request_body = FileChmod, security(("api_key" = ["api"])),
     responses((status = 200, body = Outcome, description = "chmod applied")))]
-pub async fn chmod(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(sandbox): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let asked: FileChmod = match params::read(&headers, body).await {
-        Ok(asked) => asked,
-        Err(fault) => return refuse(fault, &id),
-    };
-    let operation = Operation::new(&app, &caller, &id, "file_chmod", &sandbox).on(&asked.path);
-    let operation = operation.detail(format!("mode {}", asked.mode));
+pub async fn chmod(ask: Ask, headers: HeaderMap, body: Body) -> Result<Response, Response> {
+    let (asked, _room): (FileChmod, _) = ask.body(&headers, body).await?;
+    let operation = ask.operation("file_chmod").on(&asked.path).detail(format!("mode {}", asked.mode));
     let answer = async {
-        let part = app.sandboxes()?;
+        let rpc = ask.rpc()?;
         let (path, mode) = (given(&asked.path, "path")?, given(&asked.mode, "mode")?);
-        let changed = call(&app, &caller, &sandbox, |to| async move {
+        let changing = ask.call(|to| async move {
             let wire::FilePathParams { sandbox_id, provider, runtime_id, path } = place(&to, path);
             let params = wire::FileChmodParams { sandbox_id, provider, runtime_id, path, mode: mode.to_owned() };
-            part.rpc.file_chmod(&to.target, to.call(), &params).await
+            rpc.file_chmod(&to.target, to.call(), &params).await
         });
-        changed.await.map(|()| Outcome::new("chmod applied"))
+        changing.await.map(|()| Outcome::new("chmod applied"))
     };
-    respond(operation.end(answer.await).await, &id)
+    Ok(ask.answer(operation, answer.await).await)
 }
 
 #[cfg(test)]

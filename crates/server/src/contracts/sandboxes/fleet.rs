@@ -99,12 +99,13 @@ pub async fn admin_worker(app: State<App>, id: Extension<RequestId>, name: Path<
 pub async fn drain(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
+    Extension(caller): User,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: DrainRequest = params::read(&headers, body).await?;
+        let (asked, _room): (DrainRequest, _) = params::read(&app, &caller, &headers, body).await?;
         let reason = asked.reason.map(|reason| validate::words(&reason, "reason", REASON_BYTES)).transpose()?;
         let worker = app.sandboxes()?.manager.drain(named(&name)?, reason.as_deref()).await?;
         shown(&app, &worker).await

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use tenure_contract::sandboxes::{Admission, ExtendRequest, Outcome, Pruned, Sandbox, SandboxWrite};
 use tenure_core::sandbox::{self, State as SandboxState};
@@ -15,7 +15,7 @@ use tenure_engine::sandboxes::{Caller as Asker, Created, Ended, Request};
 use tenure_engine::store::{RequestKey, SandboxFilter};
 
 use super::errors::refuse;
-use super::{Params, params, render, respond, respond_with};
+use super::{Params, params, render, respond, respond_whole, respond_with};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, Forbidden, SandboxFault, SandboxFaultKind};
@@ -105,7 +105,7 @@ pub async fn create(
 ) -> Response {
     let answer = async {
         let wait = Params::of(&uri)?.flag("wait")?.unwrap_or(true);
-        let asked: SandboxWrite = params::read(&headers, body).await?;
+        let (asked, _room): (SandboxWrite, _) = params::read(&app, &caller, &headers, body).await?;
         let asker = asker_for(&caller, &id, &headers, &asked)?;
         let key = key(&headers, &asked)?;
         let created = app.sandboxes()?.manager.create(&request(asked)?, &asker, key, wait).await?;
@@ -151,7 +151,7 @@ pub async fn admission(
 ) -> Response {
     let answer = async {
         let explain = Params::of(&uri)?.flag("explain")?.unwrap_or_default();
-        let asked: SandboxWrite = params::read(&headers, body).await?;
+        let (asked, _room): (SandboxWrite, _) = params::read(&app, &caller, &headers, body).await?;
         let asker = asker_for(&caller, &id, &headers, &asked)?;
         let decision = app.sandboxes()?.manager.admission(&request(asked)?, &asker).await?;
         let eligible = decision.eligible_workers.len() as u64;
@@ -204,7 +204,7 @@ pub async fn list(
     match answer.await {
         Err(fault) => refuse(fault, &id),
         Ok((items, next)) => {
-            let mut response = axum::Json(items).into_response();
+            let mut response = respond_whole(&app, &caller, Ok(items), &id).await;
             if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
                 response.headers_mut().insert(NEXT_CURSOR, next);
             }
@@ -306,7 +306,7 @@ pub async fn extend(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: ExtendRequest = params::read(&headers, body).await?;
+        let (asked, _room): (ExtendRequest, _) = params::read(&app, &caller, &headers, body).await?;
         known(&sandbox)?;
         let ttl_ms = duration_ms(&asked.ttl, "ttl")?;
         if ttl_ms <= 0 {

@@ -8,7 +8,7 @@ use axum::routing::get;
 use tenure_contract::sandboxes::SandboxStats;
 use tenure_contract::worker_rpc as wire;
 
-use super::{Params, respond};
+use super::{Params, respond, respond_whole};
 use crate::access::guard::User;
 use crate::request::RequestId;
 use crate::sandboxes::calls::call;
@@ -41,7 +41,7 @@ pub async fn logs(
         });
         found.await
     };
-    respond(answer.await, &id)
+    respond_whole(&app, &caller, answer.await, &id).await
 }
 
 /// Show what a sandbox uses

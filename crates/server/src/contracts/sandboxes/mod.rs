@@ -32,15 +32,22 @@ pub mod paths {
     };
 }
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::Dialect;
+use crate::access::caller::Caller;
 use crate::error::Fault;
 use crate::request::RequestId;
+use crate::sandboxes::memory::Room;
 use crate::state::App;
+
+/// Large answers are handed to the connection in pieces, so that their memory is counted until the last one.
+const PIECE_BYTES: usize = 256 << 10;
 
 pub const DIALECT: Dialect = Dialect { name: None, owns, router, refuse: errors::refuse };
 
@@ -103,4 +110,31 @@ fn respond_with<T: Serialize>(status: StatusCode, answer: Result<T, Fault>, id: 
         Ok(body) => (status, Json(body)).into_response(),
         Err(fault) => errors::refuse(fault, id),
     }
+}
+
+/// The answer of a handler whose answers can be large: its memory counts for the tenant of the caller.
+async fn respond_whole<T: Serialize>(app: &App, caller: &Caller, answer: Result<T, Fault>, id: &RequestId) -> Response {
+    let counted = async {
+        let bytes = serde_json::to_vec(&answer?).map_err(|_| Fault::Internal)?;
+        let mut room = app.sandboxes()?.bounds.room(&caller.share());
+        room.enlarge(bytes.len()).await?;
+        Ok((bytes, room))
+    };
+    match counted.await {
+        Ok((bytes, room)) => whole(bytes.into(), room),
+        Err(fault) => errors::refuse(fault, id),
+    }
+}
+
+/// A JSON answer whose memory is counted until it has been sent.
+fn whole(bytes: Bytes, room: Room) -> Response {
+    let length = bytes.len();
+    let pieces = futures_util::stream::unfold((bytes, room), |(mut bytes, room)| async move {
+        let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some((Ok::<_, std::convert::Infallible>(piece), (bytes, room)))
+    });
+    let mut response = Body::from_stream(pieces).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response
 }

@@ -3,12 +3,18 @@
 use std::collections::HashMap;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri, header};
+use bytes::Bytes;
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
-use tenure_core::limits;
+use tenure_core::limits::BODY_BYTES;
 
-use crate::error::Fault;
-use crate::request::{self, Raw};
+use crate::access::caller::Caller;
+use crate::error::{BadRequest, Fault};
+use crate::limits;
+use crate::request::Raw;
+use crate::sandboxes::memory::Room;
+use crate::state::App;
 
 /// The parameters of a query. A blank one is absent, and unknown ones are ignored.
 #[derive(Debug)]
@@ -53,22 +59,65 @@ impl Params {
     }
 }
 
-/// Reads a JSON object, whatever its type is said to be. No body is an empty object.
-pub async fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Fault> {
-    read_up_to(headers, body, limits::BODY_BYTES).await
+/// Reads a JSON object, whatever its type is said to be. No body is an empty object. What it takes in memory counts for the
+/// tenant of the caller as long as the room is kept.
+pub async fn read<T: DeserializeOwned>(
+    app: &App,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(T, Room), Fault> {
+    read_up_to(app, caller, headers, body, BODY_BYTES).await
 }
 
-pub async fn read_up_to<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limit: usize) -> Result<T, Fault> {
-    let raw = request::read_any(headers, body, limit).await?;
-    if raw.bytes.trim_ascii().is_empty() {
-        return Raw { bytes: bytes::Bytes::from_static(b"{}") }.decode();
+pub async fn read_up_to<T: DeserializeOwned>(
+    app: &App,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<(T, Room), Fault> {
+    let mut room = app.sandboxes()?.bounds.room(&caller.share());
+    let collecting = collect(&mut room, headers, body, limit);
+    let collected = tokio::time::timeout(limits::BODY_TIMEOUT, collecting).await;
+    let bytes = collected.map_err(|_| Fault::from(BadRequest::BodyTimeout))??;
+    Ok((decode(bytes)?, room))
+}
+
+fn decode<T: DeserializeOwned>(bytes: Bytes) -> Result<T, Fault> {
+    let bytes = if bytes.trim_ascii().is_empty() { Bytes::from_static(b"{}") } else { bytes };
+    Raw { bytes }.decode()
+}
+
+/// Counts a body as it comes, so that one that was only announced takes nothing. While there is no memory for more of it,
+/// no more of it is read.
+async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Fault> {
+    let too_large = || Fault::from(BadRequest::BodyTooLarge { limit });
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Err(too_large());
     }
-    raw.decode()
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|_| Fault::malformed("the body is incomplete"))?.into_data() else { continue };
+        let size = bytes.len() + piece.len();
+        if size > limit {
+            return Err(too_large());
+        }
+        // As bytes, and once more as what is made of them.
+        room.enlarge(2 * size).await?;
+        if bytes.capacity() < size {
+            bytes.reserve_exact(piece.len().max(bytes.len() / 2).min(limit - bytes.len()));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandboxes::memory::Memory;
 
     fn params(query: &str) -> Result<Params, Fault> {
         Params::of(&format!("/x?{query}").parse().unwrap())
@@ -92,7 +141,11 @@ mod tests {
             #[serde(default)]
             a: u8,
         }
-        let read_text = async |text: &'static str| read::<Sample>(&HeaderMap::new(), Body::from(text)).await;
+        let memory = Memory::new(1 << 20);
+        let read_text = async |text: &'static str| {
+            let mut room = Memory::room(&memory, &"tenant".into());
+            decode::<Sample>(collect(&mut room, &HeaderMap::new(), Body::from(text), 100).await?)
+        };
         assert_eq!(read_text(r#"{"a":1,"b":2}"#).await.unwrap().a, 1);
         for text in ["", " \n", "{}"] {
             assert_eq!(read_text(text).await.unwrap().a, 0);
@@ -100,5 +153,7 @@ mod tests {
         for text in ["[]", "{", "1", r#"{"a":"x"}"#] {
             assert!(read_text(text).await.is_err(), "{text}");
         }
+        let long = " ".repeat(101).leak();
+        assert!(matches!(read_text(long).await, Err(Fault::Request(BadRequest::BodyTooLarge { limit: 100 }))));
     }
 }

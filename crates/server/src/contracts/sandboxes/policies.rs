@@ -42,8 +42,14 @@ fn over_all(caller: &Caller) -> Result<(), Fault> {
     }
 }
 
-async fn stored(app: &App, tenant: Option<&str>, headers: &HeaderMap, body: Body) -> Result<PolicyBody, Fault> {
-    let asked: PolicyWrite = params::read(headers, body).await?;
+async fn stored(
+    app: &App,
+    caller: &Caller,
+    tenant: Option<&str>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<PolicyBody, Fault> {
+    let (asked, _room): (PolicyWrite, _) = params::read(app, caller, headers, body).await?;
     let priority = asked.priority.unwrap_or(PRIORITY_DEFAULT);
     let manager = &app.sandboxes()?.manager;
     let row = manager.create_policy(tenant, &asked.resource_type, &asked.effect, &asked.pattern, priority).await?;
@@ -92,7 +98,7 @@ pub async fn create_global(
 ) -> Response {
     let answer = async {
         over_all(&caller)?;
-        stored(&app, None, &headers, body).await
+        stored(&app, &caller, None, &headers, body).await
     };
     respond_with(StatusCode::CREATED, answer.await, &id)
 }
@@ -140,7 +146,7 @@ pub async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let answer = async { stored(&app, Some(within_reach(&caller, &tenant)?), &headers, body).await };
+    let answer = async { stored(&app, &caller, Some(within_reach(&caller, &tenant)?), &headers, body).await };
     respond_with(StatusCode::CREATED, answer.await, &id)
 }
 

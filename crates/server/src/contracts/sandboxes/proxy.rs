@@ -127,7 +127,7 @@ async fn forward(
     }
     let to = reach(app, caller, sandbox).await?;
     // Names of ports may be open to everybody: they do not use up what the tenant has.
-    let counted = if by_host { "preview".into() } else { caller.home() };
+    let counted = if by_host { "preview".into() } else { caller.share() };
     let open = part.bounds.place(&counted)?;
     let upgrading = wants_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
     *request.uri_mut() = inner(request.uri())?;

@@ -174,7 +174,7 @@ pub async fn set(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: QuotaWrite = params::read(&headers, body).await?;
+        let (asked, _room): (QuotaWrite, _) = params::read(&app, &caller, &headers, body).await?;
         let now = Timestamp::from_millis(0);
         let row = QuotaRow {
             tenant: caller.home(),

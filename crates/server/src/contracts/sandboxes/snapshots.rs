@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use tenure_contract::sandboxes::{Outcome, RestoreRequest, Sandbox, Snapshot, SnapshotWrite};
 
 use super::lifecycle::{asker, shown};
-use super::{params, render, respond, respond_with};
+use super::{params, render, respond, respond_whole, respond_with};
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
@@ -44,7 +44,7 @@ pub async fn create(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: SnapshotWrite = params::read(&headers, body).await?;
+        let (asked, _room): (SnapshotWrite, _) = params::read(&app, &caller, &headers, body).await?;
         known(&sandbox)?;
         let name = asked.name.unwrap_or_default();
         if name.chars().any(char::is_control) {
@@ -75,7 +75,7 @@ pub async fn list_of(
         let rows = manager.snapshots(&caller.reach(), Some(&sandbox)).await?;
         Ok(rows.iter().map(render::snapshot).collect::<Vec<_>>())
     };
-    respond(answer.await, &id)
+    respond_whole(&app, &caller, answer.await, &id).await
 }
 
 /// Restore a sandbox from a snapshot
@@ -92,7 +92,7 @@ pub async fn restore(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: RestoreRequest = params::read(&headers, body).await?;
+        let (asked, _room): (RestoreRequest, _) = params::read(&app, &caller, &headers, body).await?;
         if asked.snapshot.is_empty() {
             return Err(Fault::bad("snapshot", "snapshot is required"));
         }
@@ -112,7 +112,7 @@ pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>, E
         let rows = app.sandboxes()?.manager.snapshots(&caller.reach(), None).await?;
         Ok(rows.iter().map(render::snapshot).collect::<Vec<_>>())
     };
-    respond(answer.await, &id)
+    respond_whole(&app, &caller, answer.await, &id).await
 }
 
 /// Show a snapshot

@@ -53,7 +53,7 @@ pub async fn open(
         // A foreign sandbox is refused before the upgrade.
         part.manager.route(&sandbox, &caller.reach()).await?;
         let upgrade = upgrade.map_err(|rejection| Fault::malformed(rejection.body_text()))?;
-        Ok::<_, Fault>((upgrade, part.bounds.place(&caller.home())?))
+        Ok::<_, Fault>((upgrade, part.bounds.place(&caller.share())?))
     };
     match ready.await {
         Err(fault) => refuse(fault, &id),

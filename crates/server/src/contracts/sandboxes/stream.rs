@@ -21,13 +21,22 @@ use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
 use crate::sandboxes::calls::{call, fault};
+use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 
 /// A silent command sends an empty line now and then, which also shows whether the client is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-pub async fn run(app: App, id: RequestId, caller: Caller, sandbox: String, asked: ExecRequest) -> Response {
+/// Begins a command. The room is that of the request, which is needed until the worker has it.
+pub async fn run(
+    app: App,
+    id: RequestId,
+    caller: Caller,
+    sandbox: String,
+    asked: ExecRequest,
+    _room: Room,
+) -> Response {
     let operation = operation(&app, &caller, &id, "exec_stream", &sandbox, &asked);
     match start(&app, &caller, &sandbox, &asked).await {
         Err(fault) => match operation.end::<()>(Err(fault)).await {
@@ -57,7 +66,7 @@ async fn start(
 ) -> Result<(ExecStream, Exec, Place), Fault> {
     let part = app.sandboxes()?;
     check(asked)?;
-    let open = part.bounds.place(&caller.home())?;
+    let open = part.bounds.place(&caller.share())?;
     let watched = Exec::begin(app, caller, sandbox, asked).await?;
     let timeout = watched.timeout;
     let started = call(app, caller, sandbox, |to| {

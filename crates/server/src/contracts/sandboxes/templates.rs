@@ -14,7 +14,7 @@ use tenure_core::sandbox::Secret;
 use tenure_engine::sandboxes::{Request, Template as Body_, TemplateView};
 
 use super::lifecycle::{asker, created_answer, respond_created};
-use super::{params, render, respond, respond_with};
+use super::{params, render, respond, respond_whole, respond_with};
 use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::RequestId;
@@ -89,7 +89,7 @@ pub async fn create(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: TemplateWrite = params::read(&headers, body).await?;
+        let (asked, _room): (TemplateWrite, _) = params::read(&app, &caller, &headers, body).await?;
         let name = asked.name.clone();
         Ok(shown(app.sandboxes()?.manager.create_template(&caller.home(), &name, &read(asked)?).await?))
     };
@@ -105,7 +105,7 @@ pub async fn list(State(app): State<App>, Extension(id): Extension<RequestId>, E
         let found = app.sandboxes()?.manager.templates(Some(&caller.home())).await?;
         Ok(found.into_iter().map(shown).collect::<Vec<_>>())
     };
-    respond(answer.await, &id)
+    respond_whole(&app, &caller, answer.await, &id).await
 }
 
 /// Show a template
@@ -133,7 +133,7 @@ pub async fn update(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: TemplateWrite = params::read(&headers, body).await?;
+        let (asked, _room): (TemplateWrite, _) = params::read(&app, &caller, &headers, body).await?;
         Ok(shown(app.sandboxes()?.manager.update_template(&caller.home(), plain(&name)?, &read(asked)?).await?))
     };
     respond(answer.await, &id)
@@ -167,7 +167,7 @@ pub async fn spawn(
     body: Body,
 ) -> Response {
     let answer = async {
-        let asked: TemplateSpawn = params::read(&headers, body).await?;
+        let (asked, _room): (TemplateSpawn, _) = params::read(&app, &caller, &headers, body).await?;
         let request = Request {
             template: Some(plain(&name)?.to_owned()),
             provider: asked.provider,

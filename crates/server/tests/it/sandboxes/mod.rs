@@ -6,6 +6,7 @@ mod files;
 mod kit;
 mod ports;
 mod settings;
+mod shares;
 mod slice;
 mod tasks;
 mod watching;
