@@ -14,6 +14,7 @@ use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command};
 use tenure_store::{AuditCut, RedriveView, StoreError};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::duty::{self, Duties, Duty};
@@ -57,32 +58,47 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     }
 }
 
-/// Sleeps, less if the clock is moved. Gives false when the engine stops.
-pub async fn pause(shared: &Shared, time: Duration) -> bool {
-    tokio::select! {
-        () = tokio::time::sleep(time) => true,
-        () = shared.config.clock.moved() => true,
-        () = shared.stopping.cancelled() => false,
-    }
+/// The pauses between the turns of one loop.
+pub struct Pacer<'a> {
+    shared: &'a Shared,
+    moved: watch::Receiver<()>,
 }
 
-/// Waits for the next turn of a duty: `time` from now, or when the duty became this control plane's. Gives false when
-/// the engine stops.
-async fn turn(shared: &Shared, duty: Duty, mut time: Duration) -> bool {
-    loop {
+impl<'a> Pacer<'a> {
+    pub fn new(shared: &'a Shared) -> Self {
+        Self { shared, moved: shared.moved.clone() }
+    }
+
+    /// Sleeps, less if the clock is moved or was moved since the last pause. Returns false when the engine stops.
+    pub async fn pause(&mut self, time: Duration) -> bool {
         tokio::select! {
-            more = pause(shared, time) => if !more { return false },
-            () = shared.duties.gained(duty) => {}
+            () = tokio::time::sleep(time) => true,
+            // The clock lives as long as the engine.
+            _ = self.moved.changed() => true,
+            () = self.shared.stopping.cancelled() => false,
         }
-        if shared.duties.is_mine(duty) {
-            return true;
+    }
+
+    /// Waits for the next turn of a duty: `time` from now, or when the duty became this control plane's. Returns false
+    /// when the engine stops.
+    async fn turn(&mut self, duty: Duty, mut time: Duration) -> bool {
+        let shared = self.shared;
+        loop {
+            tokio::select! {
+                more = self.pause(time) => if !more { return false },
+                () = shared.duties.gained(duty) => {}
+            }
+            if shared.duties.is_mine(duty) {
+                return true;
+            }
+            time = NOT_MINE;
         }
-        time = NOT_MINE;
     }
 }
 
 async fn alive(shared: Arc<Shared>) {
-    while pause(&shared, ALIVE_EVERY).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.pause(ALIVE_EVERY).await {
         match shared.store.mark_alive().await {
             Ok(None) => {}
             Ok(Some(until)) => {
@@ -104,7 +120,8 @@ async fn alive(shared: Arc<Shared>) {
 
 async fn reaper(shared: Arc<Shared>) {
     let mut skipped: HashMap<Seq, Instant> = HashMap::new();
-    while turn(&shared, Duty::Reaper, REAP_EVERY).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.turn(Duty::Reaper, REAP_EVERY).await {
         skipped.retain(|_, at| at.elapsed() < SKIP_FOR);
         loop {
             match reap(&shared, &mut skipped).await {
@@ -147,10 +164,10 @@ async fn reap(shared: &Shared, skipped: &mut HashMap<Seq, Instant>) -> Result<bo
 
 async fn timer(shared: Arc<Shared>) {
     let at_least_every = shared.config.look_every.unwrap_or(TIMER_AT_LEAST_EVERY);
-    let mut sleep = Duration::ZERO;
+    let (mut pacer, mut sleep) = (Pacer::new(&shared), Duration::ZERO);
     loop {
         tokio::select! {
-            more = turn(&shared, Duty::Timer, sleep) => if !more { return },
+            more = pacer.turn(Duty::Timer, sleep) => if !more { return },
             () = shared.scheduled.notified() => {}
         }
         if !shared.duties.is_mine(Duty::Timer) {
@@ -187,7 +204,8 @@ async fn promote(shared: &Shared) -> Result<Duration, EngineError> {
 /// the task was made ready by another control plane.
 async fn sweeper(shared: Arc<Shared>) {
     let every = shared.config.look_every.unwrap_or(SWEEP_EVERY);
-    while pause(&shared, every).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.pause(every).await {
         sweep(&shared).await;
     }
 }
@@ -208,7 +226,8 @@ pub async fn sweep(shared: &Shared) {
 }
 
 async fn note_workers(shared: Arc<Shared>) {
-    while pause(&shared, NOTE_WORKERS_EVERY).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.pause(NOTE_WORKERS_EVERY).await {
         let queues: Vec<Arc<str>> = {
             let mut asked_for = shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
             let mut queues: Vec<_> = asked_for.drain().collect();
@@ -228,9 +247,10 @@ async fn note_workers(shared: Arc<Shared>) {
 
 async fn redriver(shared: Arc<Shared>) {
     let mut last_step: HashMap<u128, Instant> = HashMap::new();
+    let mut pacer = Pacer::new(&shared);
     loop {
         tokio::select! {
-            more = turn(&shared, Duty::Redrive, REDRIVE_EVERY) => if !more { return },
+            more = pacer.turn(Duty::Redrive, REDRIVE_EVERY) => if !more { return },
             () = shared.redriving.notified() => {}
         }
         if !shared.duties.is_mine(Duty::Redrive) {
@@ -290,7 +310,8 @@ async fn drive(
 }
 
 async fn retention(shared: Arc<Shared>) {
-    while pause(&shared, PRUNE_EVERY).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.pause(PRUNE_EVERY).await {
         if !shared.duties.is_mine(Duty::Retention) {
             continue;
         }
@@ -320,7 +341,8 @@ async fn retention(shared: Arc<Shared>) {
 
 /// Audit rows, revocations and task keys that nobody needs any more.
 async fn identity(shared: Arc<Shared>) {
-    while pause(&shared, PRUNE_IDENTITY_EVERY).await {
+    let mut pacer = Pacer::new(&shared);
+    while pacer.pause(PRUNE_IDENTITY_EVERY).await {
         if !shared.duties.is_mine(Duty::IdentityPrune) {
             continue;
         }

@@ -13,7 +13,7 @@ use tenure_core::LeaseToken;
 use tenure_store::{Holder, Notice, Resource, ResourceType, Store, StoreError};
 use tokio::sync::Notify;
 
-use crate::background::pause;
+use crate::background::Pacer;
 use crate::engine::Shared;
 use crate::random::random_bits;
 
@@ -209,9 +209,10 @@ impl Slot {
 pub async fn keep(shared: Arc<Shared>) {
     let (duties, store) = (&shared.duties, &*shared.store);
     duties.show();
+    let mut pacer = Pacer::new(&shared);
     loop {
         tokio::select! {
-            more = pause(&shared, RENEW_EVERY) => if !more { break },
+            more = pacer.pause(RENEW_EVERY) => if !more { break },
             () = duties.look.notified() => {}
         }
         if let Err(error) = duties.renew(store).await {

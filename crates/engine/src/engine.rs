@@ -114,6 +114,8 @@ pub struct Shared {
     /// Why this control plane must not go on: another brought the store to a schema that leaves it behind.
     pub left_behind: OnceLock<StoreError>,
     pub stopping: CancellationToken,
+    /// Changes when the clock is moved. Clones know what has changed since the engine was started.
+    pub moved: watch::Receiver<()>,
 }
 
 impl Shared {
@@ -211,7 +213,7 @@ impl Engine {
         let (effects, ends) = Effects::new(&config.transports, &sweep);
         let duties = Duties::without(&effects::beyond(&config.transports));
         duties.renew(&*store).await?;
-        let committers = store.committers();
+        let (committers, moved) = (store.committers(), config.clock.moved());
         let shared = Arc::new(Shared {
             store,
             config,
@@ -232,6 +234,7 @@ impl Engine {
             telling: Telling::default(),
             left_behind: OnceLock::new(),
             stopping: CancellationToken::new(),
+            moved,
         });
         let tasks = TaskTracker::new();
         for _ in 0..committers {

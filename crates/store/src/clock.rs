@@ -3,6 +3,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tenure_core::outage::Reading;
 use tenure_core::time::{DurationMs, Timestamp};
+use tokio::sync::watch;
 
 /// Moves the time that a store sees. In production it adds nothing; tests turn it instead of waiting.
 #[derive(Debug, Default)]
@@ -15,32 +16,32 @@ pub struct Clock {
     latest: AtomicI64,
     /// Stands in for every reading of a real clock; 0 is off.
     frozen_at: AtomicI64,
-    moved: tokio::sync::Notify,
+    moved: watch::Sender<()>,
 }
 
 impl Clock {
     /// Time passes, and control planes were alive all the while.
     pub fn advance(&self, ms: DurationMs) {
         self.ahead_ms.fetch_add(ms, Ordering::SeqCst);
-        self.moved.notify_waiters();
+        self.moved.send_replace(());
     }
 
     /// Time passes in which no control plane could answer.
     pub fn advance_through_outage(&self, ms: DurationMs) {
         self.outage_ms.fetch_add(ms, Ordering::SeqCst);
-        self.moved.notify_waiters();
+        self.moved.send_replace(());
     }
 
     /// From now on real time does not pass: only [`Self::advance`] and [`Self::advance_through_outage`] move the clock.
     /// Stores that are compared with each other see the same time that way.
     pub fn freeze(&self, at: Timestamp) {
         self.frozen_at.store(at.as_millis(), Ordering::SeqCst);
-        self.moved.notify_waiters();
+        self.moved.send_replace(());
     }
 
-    /// Ends when the clock is moved: whoever sleeps until a point in time should look again.
-    pub async fn moved(&self) {
-        self.moved.notified().await;
+    /// Changes when the clock is moved: whoever sleeps until a point in time should look again.
+    pub fn moved(&self) -> watch::Receiver<()> {
+        self.moved.subscribe()
     }
 
     /// The process's own clock, made monotonic: for a store without one.

@@ -12,7 +12,7 @@ use tenure_core::queue::{Queue, QueueId};
 use super::circuit::{Gate, Name, Probe};
 use super::places::Place;
 use super::{BATCH_TASKS, Depot, LOOK_EVERY};
-use crate::background;
+use crate::background::Pacer;
 use crate::commands::{typed, variant};
 use crate::error::EngineError;
 
@@ -35,7 +35,7 @@ struct Candidate {
 
 impl Depot {
     pub(super) async fn repeat(self: Arc<Self>) {
-        let shared = &self.engine.shared;
+        let mut pacer = Pacer::new(&self.engine.shared);
         loop {
             let sleep = match self.repeat_due().await {
                 Ok(sleep) => sleep,
@@ -46,7 +46,7 @@ impl Depot {
             };
             tokio::select! {
                 // The clock of a test may be moved.
-                more = background::pause(shared, sleep) => if !more { return },
+                more = pacer.pause(sleep) => if !more { return },
                 () = self.again.notified() => tokio::time::sleep(SCAN_AT_MOST_EVERY).await,
             }
         }

@@ -71,7 +71,7 @@ impl Sandboxes {
                 _ => "worker.offline",
             };
             self.record(vec![system_event(kind, json!({"worker": worker.id, "hostname": worker.hostname}))]).await;
-            self.inner.doubtful.notify_one();
+            self.doubt();
         }
         let grew = |before: &Worker| before.capacity != worker.capacity || before.providers != worker.providers;
         if is_change || before.is_some_and(grew) || before.is_some_and(Worker::is_draining) {
@@ -155,7 +155,7 @@ impl Sandboxes {
                     self.record(vec![event("lease.lost", &row, Some(data))]).await;
                     if result == "lease_expired" {
                         // Acquired again by reconciliation, if the row still wants it.
-                        self.inner.doubtful.notify_one();
+                        self.doubt();
                     }
                 }
                 Err(SandboxError::new(ErrorClass::Conflict, result, refusal.to_string()))

@@ -10,7 +10,7 @@ use tenure_store::ResourceType;
 
 use super::templates::pool_key;
 use super::{SandboxError, Sandboxes};
-use crate::background::pause;
+use crate::background::Pacer;
 
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
@@ -112,7 +112,8 @@ impl Sandboxes {
     /// Shows the numbers as metrics.
     pub(super) async fn keep_counted(self) {
         let mut last = SandboxCounts::default();
-        while pause(&self.inner.shared, COUNT_EVERY).await {
+        let mut pacer = Pacer::new(&self.inner.shared);
+        while pacer.pause(COUNT_EVERY).await {
             match self.counts().await {
                 Ok(counts) => {
                     show(&with_zeros(&counts, &last));

@@ -27,6 +27,7 @@ pub mod workers;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ use tenure_core::sandbox::placement::{Rules, Worker};
 use tenure_core::sandbox::{Change, Refused, Sandbox, SandboxId, State};
 use tenure_core::time::Timestamp;
 use tenure_store::{Changed, NewSandboxEvent, OperationAudit, SandboxStore};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Engine, Shared};
@@ -109,8 +110,10 @@ struct Manager {
     refill: Notify,
     /// Events were recorded.
     recorded: Notify,
-    /// Sandboxes of a worker should be looked at.
-    doubtful: Notify,
+    /// How many reasons there were so far to look at all sandboxes; the start is one.
+    doubts: watch::Sender<u64>,
+    /// How many of these the last look knew.
+    looked: AtomicU64,
     /// Workers that were stale at the last look.
     stale: Mutex<HashSet<WorkerId>>,
     longest: Mutex<HashMap<String, f64>>,
@@ -144,7 +147,8 @@ impl Engine {
             room: Notify::new(),
             refill: Notify::new(),
             recorded: Notify::new(),
-            doubtful: Notify::new(),
+            doubts: watch::Sender::new(1),
+            looked: AtomicU64::new(0),
             stale: Mutex::default(),
             longest: Mutex::default(),
             cold: Mutex::default(),

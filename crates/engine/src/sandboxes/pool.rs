@@ -11,7 +11,7 @@ use tenure_store::{NotPlaced, Placed, RequestKey, SandboxFilter};
 use super::create::Prepared;
 use super::templates::pool_key;
 use super::{Caller, SandboxError, Sandboxes, event, lock};
-use crate::background::pause;
+use crate::background::Pacer;
 use crate::duty::Duty;
 
 const CHECK_EVERY: Duration = Duration::from_secs(10);
@@ -74,10 +74,10 @@ impl Sandboxes {
     /// Refills pools at once after a claim, and looks at them every ten seconds.
     pub(super) async fn keep_warm(self) {
         let shared = &self.inner.shared;
-        let mut wait = Duration::ZERO;
+        let (mut pacer, mut wait) = (Pacer::new(shared), Duration::ZERO);
         loop {
             tokio::select! {
-                more = pause(shared, wait) => if !more { return },
+                more = pacer.pause(wait) => if !more { return },
                 () = self.inner.refill.notified() => {}
             }
             if !shared.duties.is_mine(Duty::Sandboxes) {

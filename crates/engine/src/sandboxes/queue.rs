@@ -8,7 +8,7 @@ use tenure_core::sandbox::placement::NoPlace;
 use tenure_store::{NotPlaced, Placed, QueuedSpawn};
 
 use super::{ErrorClass, SandboxError, Sandboxes, event};
-use crate::background::pause;
+use crate::background::Pacer;
 use crate::duty::Duty;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -19,9 +19,10 @@ impl Sandboxes {
     /// Looks for room when there may be some; the control plane that has the duty also looks every second.
     pub(super) async fn keep_queue(self) {
         let shared = &self.inner.shared;
+        let mut pacer = Pacer::new(shared);
         loop {
             tokio::select! {
-                more = pause(shared, POLL_EVERY) => {
+                more = pacer.pause(POLL_EVERY) => {
                     if !more { return }
                     if !shared.duties.is_mine(Duty::Sandboxes) { continue }
                 }

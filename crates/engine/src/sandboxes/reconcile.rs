@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,7 +18,7 @@ use tenure_store::{ResourceType, SandboxFilter};
 
 use super::destroy::{AT_ONCE, Teardown};
 use super::{Caller, SandboxError, Sandboxes, event, lock, system_event};
-use crate::background::pause;
+use crate::background::Pacer;
 use crate::duty::Duty;
 
 const RECONCILE_EVERY: Duration = Duration::from_secs(30);
@@ -39,27 +40,46 @@ const RESUME_AFTER_MS: DurationMs = 5_000;
 impl Sandboxes {
     pub(super) async fn keep_reconciled(self) {
         let shared = &self.inner.shared;
-        let mut wait = Duration::ZERO;
+        let (mut pacer, mut wait) = (Pacer::new(shared), Duration::ZERO);
+        let mut doubts = self.inner.doubts.subscribe();
         loop {
             tokio::select! {
-                more = pause(shared, wait) => if !more { return },
+                more = pacer.pause(wait) => if !more { return },
                 () = shared.duties.gained(Duty::Sandboxes) => {}
-                () = self.inner.doubtful.notified() => {}
+                _ = doubts.changed() => {}
             }
             if !shared.duties.is_mine(Duty::Sandboxes) {
                 wait = AT_MOST_EVERY;
                 continue;
             }
-            wait = RECONCILE_EVERY;
-            if let Err(error) = self.reconcile().await {
-                tracing::warn!("cannot reconcile sandboxes: {error}");
-                wait = AT_MOST_EVERY;
-            }
+            let known = *doubts.borrow_and_update();
+            wait = match self.reconcile().await {
+                Ok(()) => {
+                    self.inner.looked.store(known, Ordering::SeqCst);
+                    RECONCILE_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!("cannot reconcile sandboxes: {error}");
+                    AT_MOST_EVERY
+                }
+            };
             // Workers that come and go must not make it turn all the time.
-            if !pause(shared, AT_MOST_EVERY).await {
-                return;
+            tokio::select! {
+                () = tokio::time::sleep(AT_MOST_EVERY) => {}
+                () = shared.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// Sandboxes should be looked at.
+    pub(super) fn doubt(&self) {
+        self.inner.doubts.send_modify(|doubts| *doubts += 1);
+    }
+
+    /// Whether all sandboxes were looked at since the last reason to do so. Until there is another, they are looked at
+    /// when their time comes.
+    pub fn is_reconciled(&self) -> bool {
+        self.inner.looked.load(Ordering::SeqCst) == *self.inner.doubts.borrow()
     }
 
     /// Looks at every row once.
@@ -191,7 +211,7 @@ impl Sandboxes {
         let lease = self.acquire_again(&row, worker, now).await?;
         match self.push_lease(&row, target, lease).await {
             // It thaws now: the next look finds it.
-            Ok(()) => self.inner.doubtful.notify_one(),
+            Ok(()) => self.doubt(),
             Err(error) => tracing::debug!(sandbox.id = &*row.id, "a lease could not be pushed: {error}"),
         }
         Ok(())
@@ -226,8 +246,9 @@ impl Sandboxes {
     /// Takes what is past its end.
     pub(super) async fn keep_reaped(self) {
         let shared = &self.inner.shared;
+        let mut pacer = Pacer::new(shared);
         loop {
-            if !pause(shared, REAP_EVERY).await {
+            if !pacer.pause(REAP_EVERY).await {
                 return;
             }
             if !shared.duties.is_mine(Duty::Sandboxes) {
@@ -288,7 +309,8 @@ impl Sandboxes {
     /// Removes what nobody needs any more.
     pub(super) async fn keep_pruned(self) {
         let shared = &self.inner.shared;
-        while pause(shared, PRUNE_EVERY).await {
+        let mut pacer = Pacer::new(shared);
+        while pacer.pause(PRUNE_EVERY).await {
             if !shared.duties.is_mine(Duty::Sandboxes) {
                 continue;
             }

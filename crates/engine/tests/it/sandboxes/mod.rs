@@ -56,12 +56,14 @@ pub async fn start_after(home: &Home, farm: &Arc<Farm>, settings: SandboxSetting
     Plane { engine, sandboxes, farm: Arc::clone(farm), clock }
 }
 
-/// A control plane on a new store, with these workers.
+/// A control plane on a new store, with these workers. It has noticed them: nothing is reconciled by itself in the half
+/// minute that follows, unless a worker comes or goes or the clock is moved.
 pub async fn plane(home: &Home, workers: &[&str], settings: SandboxSettings) -> Plane {
     let plane = start(home, &Farm::new(), settings).await;
     for worker in workers {
         plane.farm.beat(worker).await;
     }
+    plane.wait_for_reconciliation().await;
     plane
 }
 
@@ -121,6 +123,10 @@ impl Plane {
     pub async fn wait_for_hanging(&self, count: u64) {
         use std::sync::atomic::Ordering;
         wait_until("a call to stand still", SOON, async || self.farm.hanging.load(Ordering::SeqCst) == count).await;
+    }
+
+    pub async fn wait_for_reconciliation(&self) {
+        wait_until("a reconciliation", SOON, async || self.sandboxes.is_reconciled()).await;
     }
 
     /// Time passes, and the workers stay fresh.

@@ -1,7 +1,5 @@
 //! Spawns that wait for room.
 
-use std::time::Duration;
-
 use tenure_core::sandbox::State;
 use tenure_core::sandbox::placement::Capacity;
 use tenure_core::sandbox::template::Request;
@@ -133,7 +131,7 @@ async fn a_quota_that_grows_brings_room() {
         updated_at: Timestamp::MIN,
     };
     plane.sandboxes.put_quota(&quota).await.unwrap();
-    let row = tokio::time::timeout(Duration::from_secs(15), waiting).await.unwrap().unwrap().unwrap().row;
+    let row = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap().row;
     assert_eq!(row.owner.as_deref(), Some("ann"));
     let usage = plane.sandboxes.owner_usage("default", "ann").await.unwrap();
     assert_eq!((usage.active_sandboxes, usage.max_sandboxes, usage.is_configured), (2, 2, true));

@@ -106,9 +106,9 @@ async fn a_refusal_after_a_lost_answer_counts_only_from_a_worker_that_repeats_it
 async fn an_outcome_that_stays_unknown_fails_the_row_and_the_runtime_is_reaped() {
     let home = Home::sqlite();
     let mut settings = settings();
-    settings.spawn_timeout_ms = 900;
+    settings.spawn_timeout_ms = 5_000;
     let plane = plane(&home, &["w1", "w2"], settings).await;
-    plane.farm.fail("w1", Call::Spawn, vec![Fault::LoseAnswer; 20]);
+    plane.farm.fail("w1", Call::Spawn, vec![Fault::LoseAnswer; 100]);
     let error = plane.create().await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Unavailable);
     assert_eq!(plane.farm.runtimes().len(), 1, "it exists, and nobody knows");
