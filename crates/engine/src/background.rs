@@ -378,3 +378,30 @@ async fn prune_identity(shared: &Shared) -> Result<usize, StoreError> {
     };
     shared.store.prune_identity(cut, PRUNE_ROWS).await
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, EngineConfig};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_clock_that_was_moved_during_a_turn_ends_the_next_pause() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("tenure.db").display());
+        let config = EngineConfig::default();
+        let clock = Arc::clone(&config.clock);
+        let engine = Engine::open_with(&url, config).await.unwrap();
+        let mut pacer = Pacer::new(&engine.shared);
+        for _ in 0..2 {
+            // Nobody waits for it now.
+            clock.advance(1);
+            let pause = tokio::time::timeout(Duration::from_secs(60), pacer.pause(Duration::from_secs(3_600)));
+            assert!(pause.await.expect("the clock was moved"));
+        }
+        let mut pause = std::pin::pin!(pacer.pause(Duration::from_secs(3_600)));
+        assert!(futures_util::poll!(&mut pause).is_pending());
+        engine.shutdown().await;
+        assert!(!pause.await, "the engine stops");
+    }
+}

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tenure_localpg::Pauses;
 
 /// How long a process may take to end after SIGTERM.
-const TERMINATE: Duration = Duration::from_secs(30);
+const TERMINATE: Duration = Duration::from_secs(90);
 
 /// How long the rest of the output may take to arrive after the process has ended. Only a
 /// grandchild that still holds the pipe open makes it late.
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     fn shell(script: &str) -> Child {
         let mut command = Command::new("sh");

@@ -14,10 +14,10 @@ use crate::child::{Child, Output};
 const LISTENING: &str = "tenure listening on ";
 
 /// How long a server may take until it listens.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(90);
 
 /// How long a command may take that is expected to end by itself.
-const RUN: Duration = Duration::from_secs(60);
+const RUN: Duration = Duration::from_secs(120);
 
 /// A running `tenure serve`. Everything a [`Child`] can do, it can do too; killed when dropped.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Tenure {
     ///
     /// # Panics
     ///
-    /// When it has not ended after a minute.
+    /// When it has not ended after two minutes.
     pub async fn run_to_end(args: &[&str]) -> Output {
         let mut child = Self::run(args);
         child.wait(RUN).await;

@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     #[tokio::test]
     async fn sends_byte_by_byte_and_reads_the_answer() {

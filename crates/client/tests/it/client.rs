@@ -206,7 +206,7 @@ async fn waiting_works_without_events() {
 #[tokio::test]
 async fn waiting_ends_in_time_and_says_where_the_task_is() {
     let app = Router::new().route("/api/v1/tasks/{id}", get(|| async { task("Running").to_string() }));
-    let error = serve(app).await.wait(ID, Duration::from_millis(300)).await.unwrap_err();
+    let error = serve(app).await.wait(ID, Duration::from_secs(2)).await.unwrap_err();
     assert!(matches!(&error, ClientError::StillRunning { state, .. } if state == "Running"), "{error}");
 }
 

@@ -313,7 +313,10 @@ async fn an_upgrade_goes_through_a_port() {
 #[tokio::test]
 async fn failures_of_ports_have_their_class() {
     let (worker, client, target, runtime) = spawned().await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // Bound and not listening: nobody else gets it meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = bound.local_addr().unwrap().port();
     let ask = async |target: &Target, runtime_id: &str, port: u16| {
         let request = hyper::Request::get("/").body(Empty::new()).unwrap();
         client.proxy(target, Call::new(&new_request_id()), Port { runtime_id, port }, request).await.unwrap_err()

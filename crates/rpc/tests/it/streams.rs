@@ -95,11 +95,11 @@ async fn signs_of_life_keep_a_silent_stream_open_and_silence_ends_it() {
         ..Options::default()
     })
     .await;
-    let client = client_with(|settings| settings.times.stream_idle = Duration::from_secs(3));
+    let client = client_with(|settings| settings.times.stream_idle = Duration::from_secs(6));
     let target = worker.target();
     spawn(&client, &target, "sb-1").await;
     let id = new_request_id();
-    let mut stream = client.exec_stream(&target, Call::new(&id), &command("sleep 4; echo late")).await.unwrap();
+    let mut stream = client.exec_stream(&target, Call::new(&id), &command("sleep 7; echo late")).await.unwrap();
     let (stdout, _, end) = drain(&mut stream).await;
     assert_eq!((stdout.as_slice(), end), (b"late\n".as_slice(), Some(Ok(Some(0)))));
 

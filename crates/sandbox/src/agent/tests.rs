@@ -135,7 +135,7 @@ async fn a_command_has_output_exit_code_and_variables() {
 async fn a_time_out_leaves_no_process() {
     let place = Place::new();
     let line = "sleep 7101.1 & setsid sleep 7101.1 & (setsid sh -c 'trap \"\" TERM HUP; sleep 7101.1 & wait' &) ; echo up; sleep 7101.1";
-    let command = Command::shell(line, &[]).timeout(Duration::from_millis(700));
+    let command = Command::shell(line, &[]).timeout(Duration::from_secs(5));
     let mut execution = place.exec(command).await;
     read_until(&mut execution, "up").await;
     let error = execution.output(100).await.expect_err("a time-out");
@@ -172,9 +172,11 @@ async fn what_a_command_leaves_running_goes_on_and_is_logged() {
 async fn a_slow_reader_blocks_the_command_and_loses_nothing() {
     let place = Place::new();
     // Far more than fits into channels and sockets, so the command cannot end before it is read.
-    let line = "head -c 20000000 /dev/zero; touch done; echo end >&2";
-    let mut execution = place.exec(Command::shell(line, &[])).await;
-    tenure_testkit::wait_until_blocked("20000000", PATIENCE).await;
+    // By its own length the command is found among those of other tests.
+    let whole = 20_000_000 + std::process::id() as usize;
+    let line = format!("head -c {whole} /dev/zero; touch done; echo end >&2");
+    let mut execution = place.exec(Command::shell(&line, &[])).await;
+    tenure_testkit::wait_until_blocked(&whole.to_string(), PATIENCE).await;
     assert!(!place.folder.path().join("root/workspace/done").exists());
     let mut length = 0;
     let mut last = None;
@@ -188,7 +190,7 @@ async fn a_slow_reader_blocks_the_command_and_loses_nothing() {
             Event::Failed(error) => panic!("{error}"),
         }
     }
-    assert_eq!((length, last.as_deref()), (20_000_004, Some(b"end\n".as_slice())));
+    assert_eq!((length, last.as_deref()), (whole + 4, Some(b"end\n".as_slice())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_transport::{Delivery, Receipt, TransportError, Upkeep, WakeUp};
 
 /// How long anything may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// For how long a service keeps a delivery from others, where a case waits for the end of it.
 pub const SHORT: Duration = Duration::from_secs(4);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tenure_testkit::{Child, Output, Tenure};
 
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// A command in a home of its own, so that the settings of whoever runs the tests do not matter.
 pub struct Home(TempDir);

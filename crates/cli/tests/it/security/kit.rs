@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tenure_testkit::{Child, Output, Tenure, wait_until};
 
 /// How long something may take that takes seconds at most on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const ADMIN_KEY: &str = "admin-key-of-these-tests-0123456789";
 pub const API_KEY: &str = "api-key-of-these-tests-0123456789ab";

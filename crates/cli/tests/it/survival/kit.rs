@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_testkit::{Child, Port, Tenure, wait_until};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server that can be killed and started again at the same address on the same data.
 pub struct Site {

@@ -9,7 +9,7 @@ use tenure_outbound::{
     Class, ClientCert, Method, Outbound, OutboundError, Policy, Refused, Request, StatusCode, Trust,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 fn dev() -> Policy {
     Policy { allow_http: true, allow_loopback: true, ..Policy::default() }
@@ -176,15 +176,17 @@ async fn a_request_ends_when_its_time_is_up() {
         let url = listener.url("127.0.0.1", "/hunter2");
         let error = outbound.get(&url, Duration::from_millis(200)).await.unwrap_err();
         assert!(matches!(error, OutboundError::Timeout { .. }), "{error:?}");
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < SOON);
         assert!(!format!("{error:?}").contains("hunter2"));
     }
 }
 
 #[tokio::test]
 async fn a_name_without_an_address_and_a_closed_port_are_told_apart() {
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Bound and not listening: nobody else gets it meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = bound.local_addr().unwrap().port();
     let closed = format!("http://127.0.0.1:{port}/hunter2");
     let outbound = outbound(dev(), &Names::default());
     let error = outbound.get(&closed, SOON).await.unwrap_err();

@@ -38,7 +38,7 @@ fn marker(bench: &Bench) -> String {
 
 async fn a_time_out_leaves_no_process(bench: &mut Bench) {
     let (provider, id, marker) = (bench.provider(), bench.spawn().await, marker(bench));
-    let command = Command::shell(&stubborn(&marker), &[]).timeout(Duration::from_secs(3));
+    let command = Command::shell(&stubborn(&marker), &[]).timeout(Duration::from_secs(10));
     let mut execution = provider.exec(&id, command).await.expect("a command");
     read_until(&mut execution, "up").await;
     assert!(runs(&marker));

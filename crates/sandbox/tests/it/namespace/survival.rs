@@ -142,7 +142,7 @@ async fn a_deadline_holds_when_the_worker_is_gone() {
     let provider = NamespaceProvider::new(settings(dir.path())).expect("a provider");
     let id = provider.spawn(Spec::new("sb", "host")).await.expect("a sandbox").id;
     sh(&provider, &id, "sleep 1000 >/dev/null 2>&1 &").await;
-    let deadlines = Deadlines { freeze_after: None, destroy_after: Some(std::time::Duration::from_secs(2)) };
+    let deadlines = Deadlines { freeze_after: None, destroy_after: Some(std::time::Duration::from_secs(6)) };
     provider.set_deadlines(&id, deadlines).await.expect("deadlines");
     drop(provider);
     assert!(!processes(&id.0).is_empty());

@@ -1,14 +1,12 @@
 //! API keys: made, shown once, used, expired, revoked.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::Role;
 use tenure_testkit::wait_until;
 
 use crate::cases;
-use crate::harness::Server;
+use crate::harness::{SOON, Server};
 use crate::identity::people::{ADMIN, Header, USER, column, delete, get, key, made, post, said, set, with_users};
 
 cases!(
@@ -211,7 +209,7 @@ async fn a_key_ends_by_itself(server: Server) {
     let short = made(&server, json!({"expires_in": "1s"})).await;
     let long = made(&server, json!({"expires_in": "1h"})).await;
     let ended = async || (status(&server, short.header()).await == 401).then_some(());
-    wait_until("the key ends", Duration::from_secs(5), ended).await;
+    wait_until("the key ends", SOON, ended).await;
     assert_eq!(said(&get(&server, &[short.header()], "/api/v1/whoami").await), (401, "invalid_api_key"));
     assert_eq!(status(&server, long.header()).await, 200);
 }
@@ -232,7 +230,7 @@ async fn a_revoked_key_is_refused_at_once_and_soon_everywhere(server: Server) {
     assert_eq!(delete(&server, &[ADMIN], &path).await.ok(), revoked, "revoked again it keeps its time");
     if let Some(second) = &second {
         let refused = async || (status(second, lost.header()).await == 401).then_some(());
-        wait_until("the other replica refuses it", Duration::from_secs(6), refused).await;
+        wait_until("the other replica refuses it", SOON, refused).await;
     }
     let server = server.restart().await;
     assert_eq!((status(&server, lost.header()).await, status(&server, kept.header()).await), (401, 200));

@@ -65,7 +65,7 @@ async fn who_calls_too_often_is_told_when_to_come_back(server: Server) {
     // It fills again at its pace.
     set(&server, |access| access.rate_limit = Some(limit(600, 3, KeyBy::ApiKey)));
     let again = async || (get(&server, &[USER], "/api/v1/tasks").await.status.as_u16() == 200).then_some(());
-    wait_until("a call passes again", Duration::from_secs(3), again).await;
+    wait_until("a call passes again", SOON, again).await;
 }
 
 async fn calls_are_counted_by_owner_by_key_or_by_address(server: Server) {
@@ -116,7 +116,7 @@ async fn a_limit_changes_without_a_restart(server: Server) {
     assert_eq!(passes(&server, &[USER], 20).await, 2);
     set(&server, |access| access.rate_limit = Some(limit(60_000, 50, KeyBy::Owner)));
     let again = async || (passes(&server, &[USER], 20).await == 20).then_some(());
-    wait_until("the new limit holds", Duration::from_secs(3), again).await;
+    wait_until("the new limit holds", SOON, again).await;
     set(&server, |access| access.rate_limit = None);
     assert_eq!(passes(&server, &[USER], 60).await, 60);
 }
@@ -175,7 +175,7 @@ async fn who_fails_too_often_is_held_off_and_good_keys_still_pass(server: Server
         fail(tried).await;
         (get(tried, &[known.header()], "/api/v1/whoami").await.status.as_u16() == 429).then_some(())
     };
-    wait_until("the revoked key is refused", Duration::from_secs(7), ended).await;
+    wait_until("the revoked key is refused", SOON, ended).await;
     assert_eq!(get(tried, &[USER], "/api/v1/whoami").await.status.as_u16(), 200);
     // Without a limit one may fail as one likes.
     set(&server, |access| access.failed_auth_per_minute = 0);

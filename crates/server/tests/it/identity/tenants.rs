@@ -7,7 +7,7 @@ use tenure_contract::admin::TenantLimits;
 use tenure_testkit::wait_until;
 
 use crate::cases;
-use crate::harness::{Answer, Server};
+use crate::harness::{Answer, SOON, Server};
 use crate::identity::people::{
     ADMIN, Header, Key, column, delete, get, made, patch, post, put, said, set, submit, with_users,
 };
@@ -186,7 +186,7 @@ async fn a_limit_holds_on_every_replica(server: Server) {
         let answer = submitted(other, acme.header(), "q", json!(1)).await;
         (answer.status.as_u16() == 429).then_some(answer)
     };
-    assert_limited(&wait_until("the other replica knows it", Duration::from_secs(5), holds).await, "max_ready");
+    assert_limited(&wait_until("the other replica knows it", SOON, holds).await, "max_ready");
 }
 
 async fn a_queue_belongs_to_the_tenant_that_made_it(server: Server) {

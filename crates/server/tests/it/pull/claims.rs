@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure_testkit::{RawClient, wait_until};
 
 use crate::cases;
-use crate::harness::{SOON, Server, TOKEN, fatal};
+use crate::harness::{LONGEST_WAIT, SOON, Server, TOKEN, fatal};
 
 cases!(
     Server,
@@ -98,9 +98,9 @@ async fn each_job_of_a_batch_has_its_own_lease(server: Server) {
 async fn a_claim_never_waits_to_fill_its_batch(server: Server) {
     server.submit(json!({})).await;
     let started = Instant::now();
-    let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 30_000, "max_jobs": 100});
+    let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 60_000, "max_jobs": 100});
     assert_eq!(server.worker("claim", claim).await.ok()["jobs"].as_array().unwrap().len(), 1);
-    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(started.elapsed() < LONGEST_WAIT);
 }
 
 async fn by_id(server: &Server, id: &str, extra: Value) -> Value {
@@ -260,7 +260,7 @@ async fn a_claim_waits_for_as_long_as_it_was_told(server: Server) {
     let started = Instant::now();
     let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 700});
     assert_eq!(server.worker("claim", claim).await.ok(), json!({"claimed": false}));
-    assert!((700..10_000).contains(&started.elapsed().as_millis()));
+    assert!(started.elapsed() >= Duration::from_millis(700));
 }
 
 async fn a_strict_queue_grants_to_workers_that_kill_what_they_lose(server: Server) {

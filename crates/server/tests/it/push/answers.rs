@@ -213,7 +213,7 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
             })
             .await
         };
-        push_to(&server, &worker.url, json!({"ack_timeout_ms": 2_000})).await.ok();
+        push_to(&server, &worker.url, json!({"ack_timeout_ms": 5_000})).await.ok();
         let task = server.submit(json!({})).await;
         let pushed = worker.nth(1).await;
         wait_until("the start", SOON, async || {
@@ -223,7 +223,7 @@ async fn a_start_counts_as_delivery_whatever_the_exchange_comes_to(server: Serve
         assert_eq!(running(&server, &task).await.unwrap().carry.delivery.unwrap().next_at, None);
         if status == 0 {
             // Longer than the answer may take: nothing is repeated, and the exchange is kept.
-            tokio::time::timeout(Duration::from_millis(3_500), worker.nth(2)).await.unwrap_err();
+            tokio::time::timeout(Duration::from_millis(7_000), worker.nth(2)).await.unwrap_err();
             release.notify_one();
             wait_until("the end of the exchange", SOON, async || finished.load(Ordering::SeqCst).then_some(())).await;
         }
@@ -253,11 +253,11 @@ async fn an_answer_that_goes_on_while_the_worker_works_is_kept_open(server: Serv
         }
     })
     .await;
-    push_to(&server, &worker.url, json!({"ack_timeout_ms": 2_000})).await.ok();
+    push_to(&server, &worker.url, json!({"ack_timeout_ms": 5_000})).await.ok();
     let task = server.submit(json!({})).await;
     let pushed = worker.nth(1).await;
     // Longer than an answer may take: the exchange is kept.
-    tokio::time::timeout(Duration::from_millis(3_000), dropped.recv()).await.unwrap_err();
+    tokio::time::timeout(Duration::from_millis(7_000), dropped.recv()).await.unwrap_err();
     pushed.succeed().await;
     server.until(&task, "Succeeded").await;
     assert_eq!((worker.count(), server.attempts(&task).await.len()), (1, 1));

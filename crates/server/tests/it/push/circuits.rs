@@ -162,14 +162,16 @@ async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
 
 async fn a_dead_target_is_tried_with_what_was_granted_before(server: Server) {
     let sick = Worker::answering(502).await;
-    push_queue(&server, "sick", &sick.url, json!({"concurrency": 5})).await.ok();
+    // Attempts last, however often the clock is moved.
+    let slots = |concurrency: u32| json!({"concurrency": concurrency, "dispatch_timeout_ms": 3_600_000});
+    push_queue(&server, "sick", &sick.url, slots(5)).await.ok();
     let tasks = submit(&server, "sick", 25).await;
     wait_until("the open circuit", SOON, async || {
         let why = server.get(&format!("/api/v1/tasks/{}/why", tasks[24])).await.ok();
         why.to_string().contains("push_target_down").then_some(())
     })
     .await;
-    push_queue(&server, "sick", &sick.url, json!({"concurrency": 10})).await.ok();
+    push_queue(&server, "sick", &sick.url, slots(10)).await.ok();
     let before = sick.count();
     wait_until("some probes", SOON, async || {
         server.advance(1_000);
@@ -188,9 +190,9 @@ async fn a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down(ser
     .await;
     let times = json!({"concurrency": 10, "ack_timeout_ms": 1_500, "dispatch_timeout_ms": 1_000});
     push_queue(&server, "hanging", &hanging.url, times).await.ok();
-    let tasks: Vec<_> = (0..60).map(|_| json!({"queue": "hanging", "operator": "op", "max_attempts": 1})).collect();
+    let tasks: Vec<_> = (0..200).map(|_| json!({"queue": "hanging", "operator": "op", "max_attempts": 1})).collect();
     let submitted = server.post("/api/v1/tasks/batch", json!({"tasks": tasks})).await.ok();
-    let last = submitted["tasks"][59]["task_id"].as_str().unwrap().to_owned();
+    let last = submitted["tasks"][199]["task_id"].as_str().unwrap().to_owned();
     // Each attempt is over before its push is.
     wait_until("the open circuit", SOON, async || {
         let why = server.get(&format!("/api/v1/tasks/{last}/why")).await.ok();

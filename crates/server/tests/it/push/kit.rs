@@ -240,4 +240,4 @@ pub async fn deliveries(server: &Server, task: &str) -> u32 {
     running(server, task).await.and_then(|running| running.carry.delivery).map_or(0, |delivery| delivery.deliveries)
 }
 
-pub const A_WHILE: Duration = Duration::from_secs(30);
+pub const A_WHILE: Duration = Duration::from_secs(120);

@@ -110,12 +110,9 @@ async fn ports_that_are_closed_or_not_allowed_are_refused(plane: Plane) {
     let sandbox = plane.sandbox().await;
     let traced = plane.server.call(Method::TRACE, &format!("/api/v1/sandboxes/{sandbox}/proxy/8080/"), &[], None).await;
     assert_eq!(traced.status, 405);
-    let closed = {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    let closed = tenure_testkit::Port::reserve();
     let at = |port: &str| format!("/api/v1/sandboxes/{sandbox}/proxy/{port}/x");
-    let refused = plane.server.get(&at(&closed.to_string())).await.refused(502);
+    let refused = plane.server.get(&at(&closed.number().to_string())).await.refused(502);
     assert_eq!(refused["code"], "UNAVAILABLE");
     for (port, status) in [("80", 403), ("0", 400), ("65536", 400), ("x", 400), ("-1", 400)] {
         assert_eq!(plane.server.get(&at(port)).await.status.as_u16(), status, "{port}");

@@ -200,8 +200,6 @@ async fn a_watcher_without_an_id_sees_only_what_comes(server: Server) {
 
 async fn a_drain_ends_the_stream(mut server: Server) {
     let mut watch = Watch::open(&server, None).await;
-    let started = std::time::Instant::now();
-    server.stop().await;
+    tokio::time::timeout(SOON, server.stop()).await.expect("it stops");
     assert_eq!(watch.next().await, None);
-    assert!(started.elapsed() < Duration::from_secs(10));
 }

@@ -149,8 +149,8 @@ async fn failed_renewals_are_repeated_with_growing_waits() {
     let (folder, fake, peer) = (tempfile::tempdir().unwrap(), Fake::new(), Peer::start().await);
     let own = NodeSettings { retry_wait: (Duration::from_millis(200), Duration::from_secs(600)), ..settings() };
     peer.with(|script| script.renewal = Renewal::Fail);
-    let running = with_sandbox(folder.path(), &fake, &peer, own).await;
     let begin = Instant::now();
+    let running = with_sandbox(folder.path(), &fake, &peer, own).await;
     until("the fourth try", || peer.renewals_of("sb-1") >= 4).await;
     // At least half of 200, 400 and 800 ms.
     assert!(begin.elapsed() >= Duration::from_millis(650), "{:?}", begin.elapsed());

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tenure_auth::worker::{Audience, MintRequest, Scope, SigningKey};
 use tenure_auth::{WorkerAuth, WorkerKeys};
 use tenure_worker::Exporter;
-use tokio::net::TcpListener;
 
 use super::kit::*;
 
@@ -235,7 +234,10 @@ async fn calls_are_counted_by_method_and_outcome_and_can_be_read() {
     worker.signed(worker.http.post(&file)).send().await.unwrap();
     worker.signed(worker.http.get(worker.url("/rpc/exec/ws"))).send().await.unwrap();
     worker.signed(worker.http.get(worker.url("/rpc/snapshots/snap-none"))).send().await.unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // Bound and not listening: nobody else gets it meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = bound.local_addr().unwrap().port();
     worker.signed(worker.http.get(worker.url(&format!("/rpc/proxy/{runtime}/{port}/x")))).send().await.unwrap();
 
     let response = worker.http.get(&metrics).send().await.unwrap().error_for_status().unwrap();

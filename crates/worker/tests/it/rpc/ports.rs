@@ -83,7 +83,10 @@ async fn a_web_socket_goes_through() {
 async fn a_port_without_a_server_and_a_strange_target_are_told_apart() {
     let worker = Worker::start().await;
     let runtime = worker.spawn("sb-1").await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // Bound and not listening: nobody else gets it meanwhile.
+    let bound = tokio::net::TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = bound.local_addr().unwrap().port();
     for (path, status, code) in [
         (format!("{runtime}/{closed}/"), 502, "provider_unavailable"),
         (format!("{runtime}/0/"), 400, "invalid"),

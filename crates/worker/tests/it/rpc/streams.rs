@@ -108,10 +108,10 @@ async fn bytes_that_are_not_text_arrive_exactly() {
 #[tokio::test]
 async fn a_timeout_is_the_last_line() {
     let worker = with_sandbox().await;
-    let params = json!({"sandbox_id": "sb-1", "command": "echo begun; sleep 600", "timeout": "1s"});
+    let params = json!({"sandbox_id": "sb-1", "command": "echo begun; sleep 600", "timeout": "3s"});
     let (out, last) = Lines::open(&worker, &worker.envelope("worker.exec_stream", params)).await.rest().await;
     assert_eq!(out, b"begun\n");
-    assert_eq!((&last["code"], &last["error"]), (&json!("timeout"), &json!("exec timed out after 1s")));
+    assert_eq!((&last["code"], &last["error"]), (&json!("timeout"), &json!("exec timed out after 3s")));
 }
 
 #[tokio::test]
