@@ -21,7 +21,7 @@ use super::{ending, nemesis};
 const TTL_MS: u64 = 2_000;
 
 /// How long after the last fault every task must have ended: leases, back-off and the sweep of lost messages.
-const LIVENESS: Duration = Duration::from_secs(90);
+const LIVENESS: Duration = Duration::from_secs(180);
 
 /// Clients that submit.
 const CLIENTS: usize = 2;

@@ -10,10 +10,10 @@ use super::fleet::Disks;
 use super::history::{Answer, Row};
 
 /// How long after the last fault a sandbox must be created.
-const LIVE: Duration = Duration::from_secs(60);
+const LIVE: Duration = Duration::from_secs(120);
 
 /// How long after the last fault everything must be gone. Orphans are left alone for a minute.
-const GONE: Duration = Duration::from_secs(100);
+const GONE: Duration = Duration::from_secs(200);
 
 pub async fn drain(api: &Api<'_>, disks: &Disks) -> Ended {
     let start = Instant::now();

@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(120);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// How long a busy server may take to let a test in.
-const ENTRY: Duration = Duration::from_secs(30);
+const ENTRY: Duration = Duration::from_secs(90);
 
 /// The port of the shared server. The server stays while this process runs.
 pub(super) async fn join_or_start() -> Result<u16> {
