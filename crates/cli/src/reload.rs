@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access;
 use crate::cmd::control_plane::check_exposure;
+use crate::sandboxes::Offering;
 
 /// A change of a file is seen after this long at the latest.
 const PACE: Duration = Duration::from_secs(2);
@@ -33,6 +34,7 @@ pub struct Reloader {
     pub addresses: Vec<SocketAddr>,
     /// Calls workers, with the credentials that workers are let in with.
     pub rpc: Option<tenure_rpc::Client>,
+    pub sandboxes: Option<Offering>,
     /// Workers inside of this process, with tokens that no file has.
     pub inside: Vec<(String, Secret)>,
 }
@@ -95,6 +97,9 @@ impl Reloader {
                 tracing::info!("new calls to workers use the new certificate");
             }
             rpc.replace_auth(Arc::new(access.workers.clone()));
+        }
+        if let Some(sandboxes) = &self.sandboxes {
+            sandboxes.replace(&config);
         }
         self.access.set(access);
         self.push.set(push);

@@ -7,23 +7,58 @@ use tenure_auth::WorkerAuth;
 use tenure_config::{AuditCommands, Config, ConfigError, PreviewAuth, SpawnOverflow};
 use tenure_engine::sandboxes::{Defaults, Overflow, SandboxSettings};
 use tenure_rpc::{Client, Settings, Times};
-use tenure_server::{Preview, SandboxConfig};
+use tenure_server::{Live, Preview, SandboxConfig, SandboxOffer};
 
 /// What the server needs to offer sandboxes. `port` is where it listens.
 pub fn config(config: &Config, auth: &WorkerAuth, port: u16, is_local: bool) -> Result<SandboxConfig, ConfigError> {
+    let offer = Live::new(offer(config, port));
+    Ok(SandboxConfig { offer, is_local, ..SandboxConfig::new(client(config, auth)?) })
+}
+
+/// Changes what a running server offers.
+#[derive(Debug)]
+pub struct Offering {
+    offer: Live<SandboxOffer>,
+    rpc: Client,
+    port: u16,
+    /// What holds until the next start.
+    provider: String,
+    spawn_timeout: Duration,
+}
+
+impl Offering {
+    pub fn new(running: &SandboxConfig, config: &Config, port: u16) -> Self {
+        Self {
+            offer: running.offer.clone(),
+            rpc: running.rpc.clone(),
+            port,
+            provider: config.providers.default.clone(),
+            spawn_timeout: config.worker.spawn_timeout,
+        }
+    }
+
+    /// From now on it is as this configuration says.
+    pub fn replace(&self, config: &Config) {
+        let mut config = config.clone();
+        config.providers.default.clone_from(&self.provider);
+        config.worker.spawn_timeout = self.spawn_timeout;
+        self.rpc.replace_settings(rpc_settings(&config));
+        self.offer.set(offer(&config, self.port));
+    }
+}
+
+fn offer(config: &Config, port: u16) -> SandboxOffer {
     let preview = &config.server.preview;
-    Ok(SandboxConfig {
+    SandboxOffer {
         settings: settings(config),
         preview: Preview {
-            domain: preview.domain_at(port),
+            domain: preview.domain_at(port).to_ascii_lowercase(),
             ports: preview.ports.ranges().to_vec(),
             is_open: preview.auth == PreviewAuth::None,
         },
         hashed_commands: config.audit_commands == AuditCommands::Hash,
-        is_local,
         legacy_metrics: config.legacy_metrics,
-        ..SandboxConfig::new(client(config, auth)?)
-    })
+    }
 }
 
 fn client(config: &Config, auth: &WorkerAuth) -> Result<Client, ConfigError> {
@@ -35,13 +70,16 @@ fn client(config: &Config, auth: &WorkerAuth) -> Result<Client, ConfigError> {
             Some(loaded.map_err(|error| ConfigError::Rule(format!("worker.rpc_tls: {error}")))?)
         }
     };
-    let settings = Settings {
+    Ok(Client::new(rpc_settings(config), Arc::new(auth.clone()), tls))
+}
+
+fn rpc_settings(config: &Config) -> Settings {
+    Settings {
         default_exec_timeout: config.defaults.default_exec_timeout,
         max_exec_timeout: config.defaults.max_exec_timeout,
         times: Times { spawn: config.worker.spawn_timeout, ..Times::default() },
         ..Settings::default()
-    };
-    Ok(Client::new(settings, Arc::new(auth.clone()), tls))
+    }
 }
 
 fn settings(config: &Config) -> SandboxSettings {

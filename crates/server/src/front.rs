@@ -5,13 +5,14 @@ use std::net::Ipv6Addr;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderMap, header};
 
-use crate::sandboxes::is_sandbox_id;
+use crate::live::Live;
+use crate::sandboxes::{SandboxOffer, is_sandbox_id};
 
 /// The names below which ports of sandboxes are reached.
 #[derive(Debug, Clone, Default)]
 pub struct Front {
-    /// In lower case, perhaps with a port. `None` without sandboxes.
-    preview_domain: Option<String>,
+    /// `None` without sandboxes.
+    offer: Option<Live<SandboxOffer>>,
 }
 
 /// In the extensions of a request that came by the name of a port of a sandbox.
@@ -19,8 +20,8 @@ pub struct Front {
 pub struct ByHost;
 
 impl Front {
-    pub fn new(preview_domain: Option<&str>) -> Self {
-        Self { preview_domain: preview_domain.map(str::to_ascii_lowercase).filter(|domain| !domain.is_empty()) }
+    pub fn new(offer: Option<Live<SandboxOffer>>) -> Self {
+        Self { offer }
     }
 
     /// Rewrites the address; tells whether the request came by the name of a port.
@@ -29,7 +30,8 @@ impl Front {
             .authority()
             .map(axum::http::uri::Authority::as_str)
             .or_else(|| headers.get(header::HOST).and_then(|host| host.to_str().ok()));
-        let named = self.preview_domain.as_deref().zip(host).and_then(|(domain, host)| port_of(host, domain));
+        let offer = self.offer.as_ref().map(Live::get);
+        let named = offer.zip(host).and_then(|(offer, host)| port_of(host, &offer.preview.domain));
         if let Some((port, sandbox)) = &named {
             let rest = uri.path_and_query().map_or("/", PathAndQuery::as_str);
             replace(uri, &format!("/api/v1/sandboxes/{sandbox}/proxy/{port}{rest}"));
@@ -60,6 +62,9 @@ fn is_root_of_port(path: &str) -> bool {
 
 /// The port and the sandbox that `<port>-<sandbox_id>.<domain>` names.
 fn port_of(host: &str, domain: &str) -> Option<(u16, String)> {
+    if domain.is_empty() {
+        return None;
+    }
     let host = host.to_ascii_lowercase();
     let host = if domain.contains(':') { host.as_str() } else { without_port(&host) };
     let label = host.strip_suffix(domain)?.strip_suffix('.')?;
@@ -88,12 +93,17 @@ fn replace(uri: &mut Uri, path_and_query: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandboxes::Preview;
 
     fn received(domain: Option<&str>, host: &str, target: &str) -> (String, bool) {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
         let mut uri: Uri = target.parse().unwrap();
-        let by_host = Front::new(domain).receive(&mut uri, &headers).is_some();
+        let offer = domain.map(|domain| {
+            let preview = Preview { domain: domain.to_owned(), ..Preview::default() };
+            Live::new(SandboxOffer { preview, ..SandboxOffer::default() })
+        });
+        let by_host = Front::new(offer).receive(&mut uri, &headers).is_some();
         (uri.to_string(), by_host)
     }
 

@@ -42,8 +42,7 @@ pub async fn run(
     app.identity.keep_fresh(&tasks, stop.clone());
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
     let connections = Arc::new(Semaphore::new(config.max_connections));
-    let preview_domain = config.sandboxes.as_ref().map(|sandboxes| sandboxes.preview.domain.as_str());
-    let front = Arc::new(Front::new(preview_domain));
+    let front = Arc::new(Front::new(config.sandboxes.as_ref().map(|sandboxes| sandboxes.offer.clone())));
     let serving = Serving { router: router(app), tls: config.tls, graceful: Arc::default(), front };
     tokio::pin!(shutdown);
     loop {

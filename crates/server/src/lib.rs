@@ -30,6 +30,6 @@ pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};
 pub use live::Live;
 pub use push::{PushTargets, PushTest, PushTestReport, Verdict as PushVerdict};
-pub use sandboxes::{Preview, SandboxConfig};
+pub use sandboxes::{Preview, SandboxConfig, SandboxOffer};
 pub use state::ServerConfig;
 pub use transports::Transports;

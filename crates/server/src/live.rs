@@ -3,34 +3,42 @@
 //! A lock and not the crate `arc-swap`: a reader holds the lock for the time of one reference count, once in a request,
 //! and [`Live::update`] runs its change exactly once, which `arc-swap` does not promise.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 /// Readers take what is there now and keep it as long as they need it.
 #[derive(Debug)]
-pub struct Live<T>(Arc<RwLock<Arc<T>>>);
+pub struct Live<T>(Arc<watch::Sender<Arc<T>>>);
 
 impl<T> Live<T> {
     pub fn new(value: T) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(value))))
+        Self(Arc::new(watch::Sender::new(Arc::new(value))))
     }
 
     pub fn get(&self) -> Arc<T> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// For those who act on a change.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<T>> {
+        self.0.subscribe()
     }
 
     /// From the next reader on this is the value.
     pub fn set(&self, value: T) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+        self.0.send_replace(Arc::new(value));
     }
 }
 
 impl<T: Clone> Live<T> {
     /// Two at a time both count: the second one begins with what the first one left.
     pub fn update(&self, change: impl FnOnce(&mut T)) {
-        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let mut value = T::clone(&current);
-        change(&mut value);
-        *current = Arc::new(value);
+        self.0.send_modify(|current| {
+            let mut value = T::clone(current);
+            change(&mut value);
+            *current = Arc::new(value);
+        });
     }
 }
 

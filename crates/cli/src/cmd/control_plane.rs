@@ -142,6 +142,7 @@ impl ControlPlane {
         let port = listener.local_addr()?.port();
         let sandboxes = sandboxes::config(&config, &access.workers, port, wants_local)?;
         let rpc = Some(sandboxes.rpc.clone());
+        let offering = Some(sandboxes::Offering::new(&sandboxes, &config, port));
         let server = ServerConfig {
             access: live.clone(),
             tls: tls.clone(),
@@ -164,6 +165,7 @@ impl ControlPlane {
             own_token,
             addresses,
             rpc,
+            sandboxes: offering,
             inside: Vec::new(),
         };
         reloader.complete(&mut access);

@@ -30,54 +30,54 @@ pub const KEYS: &[Key] = keys! {
     "worker.local" Bool, "false", Restart,
         "Runs a worker named `local` inside the control plane, which then holds sandboxes without another process. Always on with `tenure up`.";
 
-    "defaults.ttl" Duration, "30m", Restart,
+    "defaults.ttl" Duration, "30m", Reload,
         "Lifetime of a sandbox whose request names none. Never longer than `defaults.max_ttl`.";
-    "defaults.image" Text, "alpine:latest", Restart,
+    "defaults.image" Text, "alpine:latest", Reload,
         "Image of a sandbox whose request names none.";
-    "defaults.memory_mb" Integer, "1024", Restart,
+    "defaults.memory_mb" Integer, "1024", Reload,
         "Megabytes of memory of a sandbox whose request names none. 0 leaves it to the provider.";
-    "defaults.vcpus" Integer, "1", Restart,
+    "defaults.vcpus" Integer, "1", Reload,
         "Number of processors of a sandbox whose request names none. 0 leaves it to the provider.";
-    "defaults.disk_size_mb" Integer, "1024", Restart,
+    "defaults.disk_size_mb" Integer, "1024", Reload,
         "Megabytes that a sandbox may write, if its request names no size. 0 leaves it to the provider.";
-    "defaults.pool_size" Integer, "0", Restart,
+    "defaults.pool_size" Integer, "0", Reload,
         "Number of sandboxes kept ready for the next request, from 0 to 1000.";
-    "defaults.pool_template" Text, "", Restart,
+    "defaults.pool_template" Text, "", Reload,
         "Template of the sandboxes kept ready. If unset, they are made from the defaults.";
-    "defaults.max_ttl" Duration, "24h", Restart,
+    "defaults.max_ttl" Duration, "24h", Reload,
         "Longest lifetime of a sandbox, extensions included. 0 means no limit.";
-    "defaults.max_sandboxes" Integer, "0", Restart,
+    "defaults.max_sandboxes" Integer, "0", Reload,
         "Maximum number of sandboxes at a time. 0 means no limit.";
-    "defaults.max_sandboxes_per_owner" Integer, "0", Restart,
+    "defaults.max_sandboxes_per_owner" Integer, "0", Reload,
         "Maximum number of sandboxes of one owner at a time. A quota of the owner takes precedence. 0 means no limit.";
-    "defaults.spawn_overflow" Choice(&["reject", "queue"]), "reject", Restart,
+    "defaults.spawn_overflow" Choice(&["reject", "queue"]), "reject", Reload,
         "What happens to a request beyond these limits: it is rejected, or waits in a queue.";
-    "defaults.spawn_queue_timeout" Duration, "30s", Restart,
+    "defaults.spawn_queue_timeout" Duration, "30s", Reload,
         "How long a request waits in the queue before it is rejected.";
-    "defaults.max_spawn_queue" Integer, "100", Restart,
+    "defaults.max_spawn_queue" Integer, "100", Reload,
         "Maximum number of waiting requests. 0 means no limit.";
-    "defaults.default_exec_timeout" Duration, "0s", Restart,
+    "defaults.default_exec_timeout" Duration, "0s", Reload,
         "Time limit of a command in a sandbox that names none. 0 means the maximum.";
-    "defaults.max_exec_timeout" Duration, "10m", Restart,
+    "defaults.max_exec_timeout" Duration, "10m", Reload,
         "Longest time limit of a command in a sandbox.";
 
-    "templates.secrets" SecretMap, "", Restart,
+    "templates.secrets" SecretMap, "", Reload,
         "Secrets that templates of sandboxes can name, by name. A name such as `acme/token` is for templates of the tenant `acme`, which call it `token`; a plain name is for those of `default`.";
-    "templates.secret_files" FileMap, "", Restart,
+    "templates.secret_files" FileMap, "", Reload,
         "The same, with each secret in a file.";
 
-    "leases.ttl" Duration, "60s", Restart,
+    "leases.ttl" Duration, "60s", Reload,
         "How long a worker holds a sandbox without renewing its lease, 15s or more. Workers renew after a third of it.";
-    "leases.max_ttl" Duration, "5m", Restart,
+    "leases.max_ttl" Duration, "5m", Reload,
         "Longest time for which a worker may renew a lease. Must not be shorter than `leases.ttl`; the default grows with it.";
 
-    "scheduler.freshness" Duration, "2m", Restart,
+    "scheduler.freshness" Duration, "2m", Reload,
         "A worker without a heartbeat for longer gets no new sandboxes, and its sandboxes are unhealthy.";
-    "scheduler.weights.memory" Number, "0.5", Restart,
+    "scheduler.weights.memory" Number, "0.5", Reload,
         "Weight of the share of memory in use, when a worker is chosen.";
-    "scheduler.weights.vcpus" Number, "0.3", Restart,
+    "scheduler.weights.vcpus" Number, "0.3", Reload,
         "Weight of the share of processors in use.";
-    "scheduler.weights.count" Number, "0.2", Restart,
+    "scheduler.weights.count" Number, "0.2", Reload,
         "Weight of the share of sandboxes in use.";
 
     "providers.default" Text, "namespace", Restart,

@@ -19,11 +19,11 @@ pub const KEYS: &[Key] = keys! {
         "Whether clients present a certificate. With `server.tls.client_ca_file` the default is `required`.";
     "server.cors_allowed_origins" Texts, "", Reload,
         "Origins whose pages may call the API from a browser: `https://console.example.com`, or `*` for all.";
-    "server.preview_domain" Text, "", Restart,
+    "server.preview_domain" Text, "", Reload,
         "Domain below which ports of sandboxes can be reached, as `http://PORT-SANDBOX.DOMAIN`. It may have a port. Default: `localhost` with the port of the server.";
-    "server.preview_ports" Text, "1024-65535", Restart,
+    "server.preview_ports" Text, "1024-65535", Reload,
         "Ports of sandboxes that the preview and the proxy may reach: ports and ranges, separated by commas.";
-    "server.preview_auth" Choice(&["key", "none"]), "key", Restart,
+    "server.preview_auth" Choice(&["key", "none"]), "key", Reload,
         "Whether preview hosts require a key. With `none`, everyone who knows the name of a sandbox reaches its ports.";
     "server.max_connections" Integer, "10000", Restart,
         "Maximum number of open connections. More wait in the backlog of the operating system.";
@@ -74,10 +74,10 @@ pub const KEYS: &[Key] = keys! {
 
     "audit.retention" Duration, "30d", Restart,
         "How long the audit log of operations is kept. 0 keeps it forever.";
-    "audit.commands" Choice(&["full", "hash"]), "full", Restart,
+    "audit.commands" Choice(&["full", "hash"]), "full", Reload,
         "How commands that run in sandboxes are logged: in full, or only as a SHA-256 digest.";
 
-    "metrics.legacy_names" Bool, "false", Restart,
+    "metrics.legacy_names" Bool, "false", Reload,
         "Exports the metrics of sandboxes also under the names of StacyVM.";
 
     "logging.level" Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", Restart,

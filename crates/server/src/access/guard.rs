@@ -124,7 +124,7 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
 /// Whether the request came by the name of a port, and such names are open to everybody.
 fn is_open_preview(app: &App, request: &Request) -> bool {
     let by_host = request.extensions().get::<ByHost>().is_some();
-    by_host && app.sandboxes().is_ok_and(|part| part.preview.is_open)
+    by_host && app.sandboxes().is_ok_and(|part| part.offer().preview.is_open)
 }
 
 /// Without keys anybody on this machine is an admin, and so is a page that a browser there shows. Routes of sandboxes take

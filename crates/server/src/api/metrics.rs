@@ -52,7 +52,7 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
         if let Ok(providers) = provider_records(&app).await {
             of_providers(&mut text, &providers);
         }
-        if part.legacy_metrics {
+        if part.offer().legacy_metrics {
             let former = former_names(&text);
             text.push_str(&former);
         }

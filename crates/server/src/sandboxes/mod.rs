@@ -20,6 +20,7 @@ use tenure_rpc::Client;
 
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::limits;
+use crate::live::Live;
 use bounds::Bounds;
 
 /// How a server offers sandboxes.
@@ -27,29 +28,33 @@ use bounds::Bounds;
 pub struct SandboxConfig {
     /// Calls workers. Its credentials can be replaced while the server runs.
     pub rpc: Client,
-    pub settings: SandboxSettings,
-    pub preview: Preview,
-    /// The audit keeps a digest of commands in place of the commands.
-    pub hashed_commands: bool,
+    /// What is set later holds from the next request on.
+    pub offer: Live<SandboxOffer>,
     /// `worker.local`: without a healthy provider the server is not ready.
     pub is_local: bool,
-    /// Whether metrics have their former names too.
-    pub legacy_metrics: bool,
     /// Streams of one tenant at a time.
     pub streams_of_tenant: usize,
     /// For bodies and answers that are whole in memory, all together.
     pub memory_bytes: usize,
 }
 
+/// How sandboxes are managed and shown.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxOffer {
+    pub settings: SandboxSettings,
+    pub preview: Preview,
+    /// The audit keeps a digest of commands in place of the commands.
+    pub hashed_commands: bool,
+    /// Whether metrics have their former names too.
+    pub legacy_metrics: bool,
+}
+
 impl SandboxConfig {
     pub fn new(rpc: Client) -> Self {
         Self {
             rpc,
-            settings: SandboxSettings::default(),
-            preview: Preview::default(),
-            hashed_commands: false,
+            offer: Live::default(),
             is_local: false,
-            legacy_metrics: false,
             streams_of_tenant: limits::SANDBOX_STREAMS_OF_TENANT,
             memory_bytes: limits::SANDBOX_MEMORY_BYTES,
         }
@@ -84,45 +89,55 @@ pub struct Part {
     pub manager: Sandboxes,
     pub rpc: Client,
     pub bounds: Bounds,
-    pub preview: Preview,
     pub is_local: bool,
-    pub legacy_metrics: bool,
-    hashed_commands: bool,
+    offer: Live<SandboxOffer>,
 }
 
 impl Part {
     pub fn start(engine: &Engine, config: &SandboxConfig) -> Self {
-        let manager = engine.sandboxes(config.settings.clone(), workers::shared(config.rpc.clone()));
+        let mut offered = config.offer.subscribe();
+        let settings = offered.borrow_and_update().settings.clone();
+        let manager = engine.sandboxes(settings, workers::shared(config.rpc.clone()));
+        let (follower, stopping) = (manager.clone(), engine.clone());
+        tokio::spawn(async move {
+            let follow = async {
+                while offered.changed().await.is_ok() {
+                    let settings = offered.borrow_and_update().settings.clone();
+                    follower.replace_settings(settings);
+                }
+            };
+            tokio::select! {
+                () = follow => {}
+                () = stopping.stopped() => {}
+            }
+        });
         let bounds = Bounds::new(config.memory_bytes, config.streams_of_tenant, limits::SANDBOX_STREAMS);
-        Self {
-            manager,
-            rpc: config.rpc.clone(),
-            bounds,
-            preview: config.preview.clone(),
-            is_local: config.is_local,
-            legacy_metrics: config.legacy_metrics,
-            hashed_commands: config.hashed_commands,
-        }
+        Self { manager, rpc: config.rpc.clone(), bounds, is_local: config.is_local, offer: config.offer.clone() }
+    }
+
+    /// How sandboxes are managed and shown at the moment.
+    pub fn offer(&self) -> Arc<SandboxOffer> {
+        self.offer.get()
     }
 
     /// What the audit keeps of a command.
     pub fn audited(&self, command: &str, args: &[String]) -> String {
         let whole = args.iter().fold(command.to_owned(), |whole, arg| format!("{whole} {arg}"));
-        if self.hashed_commands { format!("sha256:{}", hex(&sha256(whole.as_bytes()))) } else { whole }
+        if self.offer().hashed_commands { format!("sha256:{}", hex(&sha256(whole.as_bytes()))) } else { whole }
     }
 
     /// The domain below which ports of a sandbox are: that of its worker, or of this server.
     pub async fn preview_domain(&self, worker: Option<&str>) -> String {
-        let Some(worker) = worker else { return self.preview.domain.clone() };
+        let Some(worker) = worker else { return self.offer().preview.domain.clone() };
         let own = self.manager.sandbox_worker(worker).await.ok().and_then(|worker| worker.capacity.preview_domain);
-        own.unwrap_or_else(|| self.preview.domain.clone())
+        own.unwrap_or_else(|| self.offer().preview.domain.clone())
     }
 
     /// The same for many sandboxes.
     pub async fn preview_domains(&self) -> Domains {
         let workers = self.manager.sandbox_workers().await.unwrap_or_default();
         let own = workers.into_iter().filter_map(|worker| Some((worker.id, worker.capacity.preview_domain?)));
-        Domains { own: own.collect(), other: self.preview.domain.clone() }
+        Domains { own: own.collect(), other: self.offer().preview.domain.clone() }
     }
 }
 

@@ -232,19 +232,9 @@ pub(super) fn command(params: ExecParams, settings: &RpcSettings) -> Result<Comm
     };
     command.env = params.env;
     command.workdir = Some(params.workdir).filter(|workdir| !workdir.is_empty());
-    command.timeout = effective_timeout(optional_duration("timeout", &params.timeout)?, settings);
+    command.timeout = settings.exec.effective(optional_duration("timeout", &params.timeout)?);
     command.validate().map_err(|error| Refusal::invalid(error.to_string()))?;
     Ok(command)
-}
-
-/// What was asked for, else the default; at most the maximum. Zero means none.
-fn effective_timeout(asked: Option<Duration>, settings: &RpcSettings) -> Option<Duration> {
-    let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
-    let wanted = asked.and_then(some).or_else(|| some(settings.default_exec_timeout));
-    match some(settings.max_exec_timeout) {
-        Some(max) => Some(wanted.map_or(max, |wanted| wanted.min(max))),
-        None => wanted,
-    }
 }
 
 fn optional_duration(name: &str, text: &str) -> Result<Option<Duration>, Refusal> {
@@ -294,28 +284,6 @@ mod tests {
         let text = format!(r#"{{"id":"req-1","method":"{}","worker_id":"w","params":{params}}}"#, method.as_str());
         let request = serde_json::from_str(&text).expect("an envelope");
         Call::read(request, method, text.len(), [0; 32], &RpcSettings::new("/nowhere"))
-    }
-
-    #[test]
-    fn a_timeout_is_capped_and_has_a_default() {
-        let second = Duration::from_secs(1);
-        let settings = |default: u32, max: u32| RpcSettings {
-            default_exec_timeout: default * second,
-            max_exec_timeout: max * second,
-            ..RpcSettings::new("/nowhere")
-        };
-        for (asked, default, max, expected) in [
-            (None, 0, 600, Some(600)),
-            (Some(30), 0, 600, Some(30)),
-            (Some(700), 0, 600, Some(600)),
-            (Some(0), 20, 600, Some(20)),
-            (None, 20, 10, Some(10)),
-            (None, 0, 0, None),
-            (Some(9), 0, 0, Some(9)),
-        ] {
-            let found = effective_timeout(asked.map(|asked| asked * second), &settings(default, max));
-            assert_eq!(found, expected.map(|expected| expected * second), "{asked:?} {default} {max}");
-        }
     }
 
     #[test]

@@ -30,5 +30,5 @@ mod stream;
 pub use credentials::Credentials;
 pub use listener::run;
 pub(crate) use listener::run_aside;
-pub use settings::{RpcSettings, RpcTimes};
+pub use settings::{ExecTimes, RpcSettings, RpcTimes};
 pub use state::{Rpc, StartError};

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// What a listener is allowed to use, and how long it waits.
@@ -6,10 +7,7 @@ use std::time::Duration;
 pub struct RpcSettings {
     /// Snapshots are kept in a folder of it.
     pub data_dir: PathBuf,
-    /// `defaults.default_exec_timeout`; zero means none.
-    pub default_exec_timeout: Duration,
-    /// `defaults.max_exec_timeout`; zero means none.
-    pub max_exec_timeout: Duration,
+    pub exec: Arc<ExecTimes>,
     /// `worker.spawn_timeout`.
     pub spawn_timeout: Duration,
     /// `worker.shutdown_timeout`: how long calls may go on after the listener was told to stop.
@@ -24,6 +22,32 @@ pub struct RpcSettings {
     /// Snapshots on this worker's disk, together.
     pub snapshot_bytes: u64,
     pub times: RpcTimes,
+}
+
+/// How long commands may take. What is set later holds for the next command.
+#[derive(Debug)]
+pub struct ExecTimes(RwLock<(Duration, Duration)>);
+
+impl ExecTimes {
+    /// `defaults.default_exec_timeout` and `defaults.max_exec_timeout`; zero means none.
+    pub fn new(default: Duration, max: Duration) -> Self {
+        Self(RwLock::new((default, max)))
+    }
+
+    pub fn set(&self, default: Duration, max: Duration) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = (default, max);
+    }
+
+    /// What was asked for, else the default; at most the maximum.
+    pub(super) fn effective(&self, asked: Option<Duration>) -> Option<Duration> {
+        let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+        let (default, max) = *self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let wanted = asked.and_then(some).or_else(|| some(default));
+        match some(max) {
+            Some(max) => Some(wanted.map_or(max, |wanted| wanted.min(max))),
+            None => wanted,
+        }
+    }
 }
 
 /// The deadlines of connections and streams.
@@ -60,8 +84,7 @@ impl RpcSettings {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
-            default_exec_timeout: Duration::ZERO,
-            max_exec_timeout: Duration::from_secs(10 * 60),
+            exec: Arc::new(ExecTimes::new(Duration::ZERO, Duration::from_secs(10 * 60))),
             spawn_timeout: Duration::from_secs(2 * 60),
             drain_timeout: Duration::from_secs(10),
             max_connections: 1024,
@@ -97,5 +120,29 @@ impl RpcTimes {
     /// For a call that moves this many bytes: a second more for each MiB.
     pub(super) fn for_bytes(&self, base: Duration, bytes: u64) -> Duration {
         base.saturating_add(Duration::from_secs(bytes >> 20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_capped_and_has_a_default() {
+        let second = Duration::from_secs(1);
+        let times = ExecTimes::new(Duration::ZERO, Duration::ZERO);
+        for (asked, default, max, expected) in [
+            (None, 0, 600, Some(600)),
+            (Some(30), 0, 600, Some(30)),
+            (Some(700), 0, 600, Some(600)),
+            (Some(0), 20, 600, Some(20)),
+            (None, 20, 10, Some(10)),
+            (None, 0, 0, None),
+            (Some(9), 0, 0, Some(9)),
+        ] {
+            times.set(default * second, max * second);
+            let found = times.effective(asked.map(|asked| asked * second));
+            assert_eq!(found, expected.map(|expected| expected * second), "{asked:?} {default} {max}");
+        }
     }
 }

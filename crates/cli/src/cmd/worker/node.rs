@@ -14,7 +14,7 @@ use tenure_sandbox::{Enforcement, ProcessProvider, ProcessSettings, Provider};
 use tenure_tls::LiveServer;
 use tenure_worker::TokenSource;
 use tenure_worker::node::{Face, Holdings, Node, NodeSettings, Plane, Providers, capacity};
-use tenure_worker::rpc::{self, Credentials, Rpc, RpcSettings, StartError};
+use tenure_worker::rpc::{self, Credentials, ExecTimes, Rpc, RpcSettings, StartError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -127,10 +127,11 @@ impl Ready {
         tracing::info!(?adoption, "sandboxes of a former process");
 
         let (mut rpc_url, mut listener) = (None, None);
+        let settings = rpc_settings(&config, data_dir);
+        let exec = Arc::clone(&settings.exec);
         if let Some(address) = &address {
-            let rpc =
-                Rpc::new(Arc::clone(&node), Arc::clone(&credentials), tls.clone(), rpc_settings(&config, data_dir))
-                    .map_err(|error| Stop::new(Exit::Usage, error.to_string()))?;
+            let rpc = Rpc::new(Arc::clone(&node), Arc::clone(&credentials), tls.clone(), settings)
+                .map_err(|error| Stop::new(Exit::Usage, error.to_string()))?;
             let socket = TcpListener::bind(address.as_str())
                 .await
                 .with_context(|| format!("worker RPC cannot listen on {address}"))?;
@@ -140,7 +141,7 @@ impl Ready {
         }
         let capabilities = capabilities(&node, &auth, listener.is_some());
         let capacity = capacity_of(&config, rpc_url, args.preview_domain.or(config.worker.preview_domain.clone()));
-        let reloader = listener.is_some().then(|| NodeReloader { config, common, credentials, tls });
+        let reloader = listener.is_some().then(|| NodeReloader { config, common, credentials, tls, exec });
         Ok(Self { node, face: Face::new(hostname(), capabilities, capacity), listener, reloader, once: args.once })
     }
 
@@ -244,8 +245,7 @@ pub fn server_tls(config: &Config) -> anyhow::Result<Option<Arc<LiveServer>>> {
 
 fn rpc_settings(config: &Config, data_dir: PathBuf) -> RpcSettings {
     RpcSettings {
-        default_exec_timeout: config.defaults.default_exec_timeout,
-        max_exec_timeout: config.defaults.max_exec_timeout,
+        exec: Arc::new(ExecTimes::new(config.defaults.default_exec_timeout, config.defaults.max_exec_timeout)),
         spawn_timeout: config.worker.spawn_timeout,
         drain_timeout: config.worker.shutdown_timeout,
         ..RpcSettings::new(data_dir)

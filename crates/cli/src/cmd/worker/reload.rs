@@ -1,4 +1,4 @@
-//! Credentials and certificates of worker RPC that change while the worker runs.
+//! Credentials, certificates and limits of worker RPC that change while the worker runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tenure_config::{Config, Watcher, changed_keys, needs_restart};
 use tenure_tls::LiveServer;
-use tenure_worker::rpc::Credentials;
+use tenure_worker::rpc::{Credentials, ExecTimes};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::node::{Common, callers};
@@ -20,6 +20,7 @@ pub struct NodeReloader {
     pub common: Common,
     pub credentials: Arc<Credentials>,
     pub tls: Option<Arc<LiveServer>>,
+    pub exec: Arc<ExecTimes>,
 }
 
 impl NodeReloader {
@@ -71,6 +72,7 @@ impl NodeReloader {
             _ => tracing::warn!("turning worker.rpc_tls on or off takes effect after a restart"),
         }
         self.credentials.replace(auth);
+        self.exec.set(config.defaults.default_exec_timeout, config.defaults.max_exec_timeout);
         let (later, now): (Vec<_>, Vec<_>) =
             changed_keys(&self.config, &config).into_iter().partition(|key| needs_restart(key));
         if !later.is_empty() {

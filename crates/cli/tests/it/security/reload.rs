@@ -289,3 +289,92 @@ async fn what_is_broken_is_not_taken_and_what_is_mended_is() {
     let log = server.output().stderr;
     assert!([API_KEY, ADMIN_KEY, first, second].iter().all(|secret| !log.contains(secret)), "{log}");
 }
+
+/// Settings of sandboxes, as they are written at the moment.
+fn offer(defaults: &str, ports: &str, secret: &str, more: &str) -> String {
+    format!(
+        "server: {{preview_ports: \"{ports}\"}}
+worker: {{local: true, data_dir: worker, heartbeat_interval: 1s, capacity: {{vcpus: 64, memory_mb: 65536}}}}
+providers: {{default: process, process: {{enabled: true}}, namespace: {{enabled: false}}}}
+defaults: {{{defaults}}}
+templates: {{secrets: {{token: {secret}}}}}
+{more}"
+    )
+}
+
+/// Creates a sandbox, and tells it and how many seconds it lives.
+async fn created(caller: &Caller) -> (String, i64) {
+    let said = caller.post("/api/v1/sandboxes", &json!({})).await;
+    assert_eq!(said.status, 201, "{said:?}");
+    let made = said.json();
+    let at = |field: &str| made[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap().as_second();
+    (made["id"].as_str().unwrap().to_owned(), at("expires_at") - at("created_at"))
+}
+
+async fn exec(caller: &Caller, sandbox: &str, command: &str) -> crate::security::kit::Said {
+    caller.post(&format!("/api/v1/sandboxes/{sandbox}/exec"), &json!({"command": command})).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_sandboxes_change_while_sandboxes_live() {
+    let desk = Desk::new();
+    let first = "ttl: 10m, max_sandboxes: 3, max_exec_timeout: 10m";
+    let mut server = desk.serve(&offer(first, "8000-8999", "one", "")).await;
+    let caller = Caller::new(server.url());
+    wait_until("the worker is online", PATIENCE, async || {
+        let workers = caller.get("/api/v1/workers").await.json();
+        workers.as_array().unwrap().iter().any(|worker| worker["status"] == "online")
+    })
+    .await;
+    let (old, lives) = created(&caller).await;
+    assert_eq!(lives, 600);
+    let template = json!({"name": "t", "image": "any", "secrets": [{"name": "token", "inject_at": "TOKEN"}]});
+    assert_eq!(caller.post("/api/v1/templates", &template).await.status, 201);
+    let secret = async || {
+        let made = caller.post("/api/v1/templates/t/spawn", &json!({})).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        let id = made.json()["id"].as_str().unwrap().to_owned();
+        exec(&caller, &id, "echo $TOKEN").await.json()["stdout"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(secret().await, "one\n");
+    let port = format!("/api/v1/sandboxes/{old}/proxy/9000/");
+    assert_eq!(caller.get(&port).await.status, 403);
+    assert_eq!(exec(&caller, &old, "echo plain").await.status, 200);
+
+    let second = "ttl: 20m, max_sandboxes: 9, max_exec_timeout: 300ms";
+    let more =
+        "audit: {commands: hash}\nmetrics: {legacy_names: true}\nleases: {ttl: 90s}\nscheduler: {freshness: 77s}\n";
+    desk.file("tenure.yaml", &offer(second, "9000-9999", "two", more));
+    server.signal(Signal::SIGHUP);
+    wait_until("ports change", PATIENCE, async || caller.get(&port).await.status == 502).await;
+    let lives = async || {
+        let (made, lives) = created(&caller).await;
+        let path = format!("/api/v1/sandboxes/{made}");
+        assert_eq!(caller.try_call(reqwest::Method::DELETE, &path, None).await.unwrap().status, 200);
+        lives == 1200
+    };
+    wait_until("the time of new sandboxes changes", PATIENCE, lives).await;
+    assert_eq!(secret().await, "two\n", "with the new secret, and with more sandboxes than before");
+    let diagnosed = caller.get("/api/v1/diagnostics").await.json();
+    assert_eq!(diagnosed["scheduler"]["freshness"], "1m17s");
+    // The worker follows the same file by itself, and the sandbox of before is still there.
+    let said = exec(&caller, &old, "sleep 600").await;
+    assert_eq!(said.status, 408, "{said:?}");
+    let audit = caller.get("/api/v1/audit?action=exec&limit=500").await.text;
+    assert!(audit.contains("echo plain") && audit.contains("sha256:") && !audit.contains("sleep 600"), "{audit}");
+    let figures = caller.get("/api/v1/metrics/prometheus").await.text;
+    assert!(
+        figures.contains("\nstacyvm_sandboxes_total{") && figures.contains("\ntenure_sandboxes_total{"),
+        "{figures}"
+    );
+
+    // What is wrong leaves everything as it was.
+    desk.file("tenure.yaml", &offer("ttl: soon", "1-9", "three", ""));
+    server.signal(Signal::SIGHUP);
+    wait_until("the failure is counted", PATIENCE, async || {
+        let text = caller.get("/metrics").await.text;
+        text.lines().any(|line| line == "tenure_config_reload_failures_total 1")
+    })
+    .await;
+    assert_eq!(caller.get(&port).await.status, 502);
+}

@@ -121,7 +121,7 @@ async fn forward(
     let part = app.sandboxes()?;
     let port = port.parse::<u16>().ok().filter(|port| *port > 0);
     let port = port.ok_or_else(|| Fault::bad("port", "the port must be a number from 1 to 65535"))?;
-    if !part.preview.allows(port) {
+    if !part.offer().preview.allows(port) {
         let message = format!("port {port} cannot be reached from outside: see server.preview_ports");
         return Err(SandboxFault::with_reason(SandboxFaultKind::Denied, message, "preview_ports"));
     }

@@ -81,8 +81,8 @@ impl Plane {
 /// A server that offers sandboxes, without a worker.
 pub async fn server(home: Home, change: impl FnOnce(&mut ServerConfig)) -> Server {
     let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
-    let mut sandboxes = SandboxConfig::new(Client::new(Settings::default(), Arc::new(workers.clone()), None));
-    sandboxes.settings.defaults.provider = "process".to_owned();
+    let sandboxes = SandboxConfig::new(Client::new(Settings::default(), Arc::new(workers.clone()), None));
+    sandboxes.offer.update(|offer| offer.settings.defaults.provider = "process".to_owned());
     let access = Live::new(Access { workers, ..Access::default() });
     let mut config = ServerConfig { access, sandboxes: Some(sandboxes), ..ServerConfig::default() };
     change(&mut config);

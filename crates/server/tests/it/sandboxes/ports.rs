@@ -123,7 +123,7 @@ async fn ports_that_are_closed_or_not_allowed_are_refused(plane: Plane) {
 async fn names_of_ports_need_a_key_unless_they_are_open() {
     for is_open in [false, true] {
         let plane = Plane::with(Home::Sqlite(tempfile::tempdir().unwrap()), |config| {
-            config.sandboxes.as_mut().unwrap().preview.is_open = is_open;
+            config.sandboxes.as_mut().unwrap().offer.update(|offer| offer.preview.is_open = is_open);
         })
         .await;
         let sandbox = plane.sandbox().await;
