@@ -4,13 +4,20 @@
 
 pub mod data;
 pub mod definition;
+pub mod deploy;
+pub mod deployment;
 pub mod filter;
 pub mod id;
 pub mod range;
+pub mod route;
 pub mod schema;
+
+#[cfg(test)]
+mod testing;
 
 pub use data::{DataRefusal, DataReport, Position};
 pub use definition::{DagDefinition, JobDefinition, definition_digest};
+pub use deployment::Deployment;
 pub use filter::{Comparison, Filter, Literal};
 pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 pub use range::{Cursor, PartitionKey, Ranges, Span};

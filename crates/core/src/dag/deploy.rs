@@ -1,0 +1,317 @@
+//! Deploys a DAG: which jobs it keeps, which ones are new, and what has to be rebuilt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::definition::{DagDefinition, JobDefinition, Upstream, definition_digest};
+use super::deployment::{
+    Dag, DagVersion, Dataset, Deployment, Job, JobInput, JobOutput, Published, Switch, VersionState,
+};
+use super::id::{DagVersionId, DatasetId, JobId, VersionId};
+use crate::time::Timestamp;
+
+/// Ids that nobody has used.
+pub trait Fresh {
+    fn id(&mut self) -> u128;
+    fn job(&mut self) -> JobId;
+}
+
+/// What is to be deployed.
+#[derive(Debug, Clone, Copy)]
+pub struct Deploy<'a> {
+    pub definition: &'a DagDefinition,
+    pub yaml_hash: &'a str,
+    /// It becomes active only when somebody says so.
+    pub manual: bool,
+    pub now: Timestamp,
+}
+
+/// What a deployment comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    pub deployment: Deployment,
+    pub number: i64,
+    pub id: DagVersionId,
+    /// The version was known, under this number.
+    pub is_known: bool,
+    /// Its YAML is not stored yet.
+    pub is_new: bool,
+    /// Jobs whose definition is another one than that of the active version, or which it does not have.
+    pub changed: Vec<Arc<str>>,
+    /// Jobs whose outputs are made again, since they or what they read are others.
+    pub rebuild: Vec<Arc<str>>,
+    /// Jobs that stay as they are, with their tasks.
+    pub kept: Vec<Arc<str>>,
+    /// Jobs of the active version that the new one does not have.
+    pub removed: Vec<Arc<str>>,
+    /// Jobs that are new to the document.
+    pub jobs: Vec<(JobId, Arc<str>)>,
+    pub generations: Vec<(DatasetId, VersionId)>,
+    /// Jobs of a version that was waiting and is abandoned.
+    pub abandoned: Vec<JobId>,
+    /// Set if the version became active at once.
+    pub switch: Option<Switch>,
+}
+
+/// A dataset that the DAG reads is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("job {job} reads dataset {dataset}, which no active DAG publishes")]
+pub struct MissingDataset {
+    pub job: Arc<str>,
+    pub dataset: Arc<str>,
+}
+
+/// Plans to deploy a DAG that was checked: its jobs make no cycle and every edge leads somewhere.
+pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh) -> Result<Planned, MissingDataset> {
+    let name = &deploy.definition.name;
+    let known = deployment.dags.get(name).and_then(|dag| {
+        let (number, version) = dag.versions.iter().find(|(_, version)| &*version.yaml_hash == deploy.yaml_hash)?;
+        Some((*number, version))
+    });
+    if let Some((number, version)) = known
+        && (version.state == VersionState::Active || version.state.is_staged())
+    {
+        return Ok(unchanged(deployment, number, version));
+    }
+    let dag = deployment.dags.get(name);
+    let last = dag.and_then(|dag| dag.versions.keys().next_back().copied()).unwrap_or(0);
+    let (number, id) = match known {
+        // One that is no longer active is staged again under its number.
+        Some((number, version)) => (number, version.id),
+        None => (last + 1, DagVersionId::from_u128(fresh.id())),
+    };
+    let mut next = deployment.clone();
+    let abandoned = match next.staged(name).map(|(staged, _)| staged) {
+        Some(staged) => next.abandon(name, staged),
+        None => Vec::new(),
+    };
+    let mut planner =
+        Planner { next, definition: deploy.definition, fresh, made: BTreeMap::new(), out: Out::default() };
+    planner.jobs()?;
+    let Planner { mut next, made, out, .. } = planner;
+    let published = publish(deploy.definition, &made, &next);
+    let has_work = next.dags.get(name).is_some_and(|dag| dag.active.is_some()) && !out.rebuild.is_empty();
+    let state = if has_work { VersionState::Staging } else { VersionState::Ready };
+    let dag = next.dags.entry(Arc::clone(name)).or_insert_with(Dag::default);
+    let removed = match dag.active.and_then(|active| dag.versions.get(&active)) {
+        Some(active) => active.jobs.keys().filter(|job| !made.contains_key(*job)).cloned().collect(),
+        None => Vec::new(),
+    };
+    let version = DagVersion {
+        id,
+        yaml_hash: deploy.yaml_hash.into(),
+        state,
+        previous: None,
+        manual: deploy.manual,
+        ranges: deploy.definition.ranges,
+        jobs: made,
+        published,
+        created_at: known.map_or(deploy.now, |(_, version)| version.created_at),
+    };
+    dag.versions.insert(number, version);
+    // Nothing to wait for, and nobody who wants to wait.
+    let switch = (state == VersionState::Ready && !deploy.manual).then(|| next.cut_over(name, number).ok()).flatten();
+    Ok(Planned {
+        deployment: next,
+        number,
+        id,
+        is_known: false,
+        is_new: known.is_none(),
+        changed: out.changed,
+        rebuild: out.rebuild,
+        kept: out.kept,
+        removed,
+        jobs: out.jobs,
+        generations: out.generations,
+        abandoned,
+        switch,
+    })
+}
+
+fn unchanged(deployment: &Deployment, number: i64, version: &DagVersion) -> Planned {
+    Planned {
+        deployment: deployment.clone(),
+        number,
+        id: version.id,
+        is_known: true,
+        is_new: false,
+        changed: Vec::new(),
+        rebuild: Vec::new(),
+        kept: version.jobs.keys().cloned().collect(),
+        removed: Vec::new(),
+        jobs: Vec::new(),
+        generations: Vec::new(),
+        abandoned: Vec::new(),
+        switch: None,
+    }
+}
+
+#[derive(Default)]
+struct Out {
+    changed: Vec<Arc<str>>,
+    rebuild: Vec<Arc<str>>,
+    kept: Vec<Arc<str>>,
+    jobs: Vec<(JobId, Arc<str>)>,
+    generations: Vec<(DatasetId, VersionId)>,
+}
+
+struct Planner<'a, F> {
+    next: Deployment,
+    definition: &'a DagDefinition,
+    fresh: &'a mut F,
+    made: BTreeMap<Arc<str>, JobId>,
+    out: Out,
+}
+
+impl<F: Fresh> Planner<'_, F> {
+    /// Jobs in an order in which what a job reads comes before it.
+    fn jobs(&mut self) -> Result<(), MissingDataset> {
+        let definition = self.definition;
+        let mut waiting: Vec<&JobDefinition> = definition.jobs.iter().collect();
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            let mut later = Vec::new();
+            for job in waiting {
+                if self.upstream_jobs(job).all(|name| self.made.contains_key(name)) {
+                    self.job(job)?;
+                } else {
+                    later.push(job);
+                }
+            }
+            assert!(later.len() < before, "a checked DAG has no cycle and no edge to a missing job");
+            waiting = later;
+        }
+        for list in [&mut self.out.changed, &mut self.out.rebuild, &mut self.out.kept] {
+            list.sort_unstable();
+        }
+        Ok(())
+    }
+
+    /// The jobs of the same DAG that a job reads from.
+    fn upstream_jobs<'j>(&'j self, job: &'j JobDefinition) -> impl Iterator<Item = &'j Arc<str>> {
+        job.inputs().iter().filter_map(|input| match &input.from {
+            Upstream::Job(output) => Some(&output.job),
+            Upstream::Dataset(name) => self.definition.dataset(name)?.from.first().map(|output| &output.job),
+        })
+    }
+
+    fn input(&self, job: &JobDefinition, from: &Upstream) -> Result<JobInput, MissingDataset> {
+        let own = match from {
+            Upstream::Job(output) => Some(output),
+            Upstream::Dataset(name) => self.definition.dataset(name).and_then(|publish| publish.from.first()),
+        };
+        let found = match (own, from) {
+            (Some(output), _) => {
+                self.made.get(&output.job).and_then(|id| self.next.jobs.get(id)).and_then(|upstream| {
+                    let written = upstream.outputs.get(output.output as usize)?;
+                    Some(JobInput { dataset: written.dataset, version: Some(written.version) })
+                })
+            }
+            (None, Upstream::Dataset(name)) => {
+                self.next.dataset_named(name).map(|dataset| JobInput { dataset, version: None })
+            }
+            (None, Upstream::Job(_)) => None,
+        };
+        let name = match from {
+            Upstream::Job(output) => Arc::clone(&output.job),
+            Upstream::Dataset(name) => Arc::clone(name),
+        };
+        found.ok_or_else(|| MissingDataset { job: Arc::clone(&job.name), dataset: name })
+    }
+
+    fn job(&mut self, job: &JobDefinition) -> Result<(), MissingDataset> {
+        let inputs = job.inputs().iter().map(|input| self.input(job, &input.from)).collect::<Result<Vec<_>, _>>()?;
+        let digest = hex(&definition_digest(self.definition, job));
+        let dag = &self.definition.name;
+        let old = self.next.active(dag).and_then(|version| version.jobs.get(&job.name)).copied();
+        let old = old.and_then(|id| Some((id, self.next.jobs.get(&id)?)));
+        if let Some((id, row)) = old
+            && *row.digest == *digest
+            && row.inputs == inputs
+        {
+            self.made.insert(Arc::clone(&job.name), id);
+            self.out.kept.push(Arc::clone(&job.name));
+            return Ok(());
+        }
+        if old.is_none_or(|(_, row)| *row.digest != *digest) {
+            self.out.changed.push(Arc::clone(&job.name));
+        }
+        if job.execution().is_some() {
+            self.out.rebuild.push(Arc::clone(&job.name));
+        }
+        let outputs = (0..job.outputs).map(|output| self.output(job, output)).collect();
+        let id = self.fresh.job();
+        let row = Job {
+            dag: Arc::clone(dag),
+            name: Arc::clone(&job.name),
+            digest: digest.into(),
+            inputs,
+            outputs,
+            execution: job.execution(),
+            held: true,
+        };
+        self.next.jobs.insert(id, row);
+        self.made.insert(Arc::clone(&job.name), id);
+        self.out.jobs.push((id, Arc::clone(&job.name)));
+        Ok(())
+    }
+
+    /// A new generation of an output. The dataset is the one that this output of the job has always been.
+    fn output(&mut self, job: &JobDefinition, output: u32) -> JobOutput {
+        let (dag, version) = (&self.definition.name, VersionId::from_u128(self.fresh.id()));
+        let same = |dataset: &Dataset| dataset.dag == *dag && dataset.job == job.name && dataset.output == output;
+        let known = self.next.datasets.iter_mut().find(|(_, dataset)| same(dataset));
+        let id = match known {
+            Some((id, dataset)) => {
+                dataset.versions.push(version);
+                *id
+            }
+            None => {
+                let id = DatasetId::from_u128(self.fresh.id());
+                let (dag, job) = (Arc::clone(dag), Arc::clone(&job.name));
+                let dataset = Dataset { dag, job, output, current: None, versions: vec![version] };
+                self.next.datasets.insert(id, dataset);
+                id
+            }
+        };
+        self.out.generations.push((id, version));
+        JobOutput { dataset: id, version }
+    }
+}
+
+fn publish(
+    definition: &DagDefinition,
+    jobs: &BTreeMap<Arc<str>, JobId>,
+    deployment: &Deployment,
+) -> BTreeMap<Arc<str>, Published> {
+    let published = definition.publish.iter().filter_map(|publish| {
+        let from = publish.from.first()?;
+        let job = deployment.jobs.get(jobs.get(&from.job)?)?;
+        let output = job.outputs.get(from.output as usize)?;
+        let schema = publish.schema.as_ref().and_then(|schema| serde_json::to_string(schema).ok()).map(Into::into);
+        let (storage, write_mode) = (publish.storage, publish.write_mode);
+        Some((Arc::clone(&publish.dataset), Published { dataset: output.dataset, storage, write_mode, schema }))
+    });
+    published.collect()
+}
+
+/// Generations that no version of the DAG can come back to: those of abandoned versions.
+pub fn unreachable_generations(deployment: &Deployment) -> BTreeSet<VersionId> {
+    let versions = deployment.dags.values().flat_map(|dag| dag.versions.values());
+    let reachable = versions.filter(|version| version.state != VersionState::Abandoned);
+    let jobs = reachable.flat_map(|version| version.jobs.values()).filter_map(|job| deployment.jobs.get(job));
+    let kept: BTreeSet<VersionId> = jobs.flat_map(|job| job.outputs.iter().map(|output| output.version)).collect();
+    let all = deployment.datasets.values().flat_map(|dataset| dataset.versions.iter().copied());
+    all.filter(|version| !kept.contains(version)).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

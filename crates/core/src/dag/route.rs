@@ -1,0 +1,90 @@
+//! Which tasks an event makes.
+
+use std::sync::Arc;
+
+use super::data::Position;
+use super::definition::ExecutionStrategy;
+use super::deployment::Deployment;
+use super::id::{DatasetId, JobId, VersionId};
+
+/// An event as far as routing looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event<'a> {
+    pub dataset: DatasetId,
+    pub version: VersionId,
+    pub position: &'a Position,
+    /// How often data at this position has been invalidated.
+    pub generation: i64,
+}
+
+/// A task that an event makes, unless it is there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub job: JobId,
+    pub input: usize,
+    /// A job has at most one task with this key.
+    pub key: Arc<str>,
+    /// It makes outputs of a version that is not active yet.
+    pub rebuild: bool,
+}
+
+/// Why an event makes no task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unrouted {
+    /// A generation that nobody reads any more.
+    OldVersion,
+    /// Nobody reads the dataset.
+    NoReader,
+    /// All readers take partitions, and this is none.
+    NotAPartition,
+}
+
+impl Unrouted {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OldVersion => "old_version",
+            Self::NoReader => "no_reader",
+            Self::NotAPartition => "not_a_partition",
+        }
+    }
+}
+
+/// The key of the task that a position makes for each of its readers. A repeated event makes the same key; after an
+/// invalidation the key is another one, so that the data is processed again.
+pub fn dedupe_key(event: &Event<'_>) -> String {
+    let Event { dataset, version, generation, .. } = event;
+    match event.position {
+        Position::Cursor(cursor) => format!("cursor:{dataset}:{version}:{cursor}:g{generation}"),
+        Position::Partition(partition) => format!("partition:{dataset}:{version}:{}:g{generation}", partition.key),
+    }
+}
+
+/// The tasks that an event makes, in the order of jobs and inputs.
+pub fn route(deployment: &Deployment, event: &Event<'_>) -> Result<Vec<Delivery>, Unrouted> {
+    let is_current = deployment.is_current(event.dataset, event.version);
+    let key: Arc<str> = dedupe_key(event).into();
+    let (mut deliveries, mut has_reader) = (Vec::new(), false);
+    for id in deployment.live_jobs() {
+        let Some(job) = deployment.jobs.get(&id) else { continue };
+        let reads = |input: &super::deployment::JobInput| {
+            input.dataset == event.dataset && deployment.reads(input) == Some(event.version)
+        };
+        // A job that reads a dataset twice gets one task for it.
+        let Some(input) = job.inputs.iter().position(reads) else { continue };
+        has_reader = true;
+        if job.execution == Some(ExecutionStrategy::PerPartition) && event.position.partition().is_none() {
+            continue;
+        }
+        // Only what rebuilds a version writes a generation that is not current. What follows from it is part of that.
+        deliveries.push(Delivery { job: id, input, key: Arc::clone(&key), rebuild: job.held && !is_current });
+    }
+    match (deliveries.is_empty(), has_reader) {
+        (false, _) => Ok(deliveries),
+        (true, true) => Err(Unrouted::NotAPartition),
+        (true, false) if is_current => Err(Unrouted::NoReader),
+        (true, false) => Err(Unrouted::OldVersion),
+    }
+}
+
+#[cfg(test)]
+mod tests;
