@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::filter::Filter;
 use super::range::Ranges;
 use super::schema::Schema;
+use crate::schedule::CatchUp;
 
 /// Jobs of a DAG.
 pub const JOBS: usize = 1_000;
@@ -155,16 +156,6 @@ pub enum Source {
     },
     Manual,
     AlwaysOn,
-}
-
-/// Which missed slots of a schedule are made up for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CatchUp {
-    #[default]
-    Latest,
-    None,
-    All,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

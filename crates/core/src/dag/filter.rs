@@ -71,7 +71,7 @@ impl Comparison {
 pub enum Literal {
     Bool(bool),
     Int(i64),
-    /// Finite.
+    /// Finite; made by [`Literal::float`].
     Float(f64),
     Text(Arc<str>),
 }
@@ -239,12 +239,19 @@ impl Literal {
         }
     }
 
-    /// `None` for null, arrays, objects, and integers beyond 64 bits.
+    /// `None` for a number that is not finite, or has so many digits that JSON would change the last one: a stored
+    /// condition must be the one that was written.
+    pub fn float(value: f64) -> Option<Self> {
+        let stored: Option<f64> = serde_json::from_str(&Value::from(value).to_string()).ok();
+        (stored == Some(value)).then_some(Self::Float(value))
+    }
+
+    /// `None` for null, arrays, objects, and numbers that 64 bits do not hold.
     pub fn of_json(value: &Value) -> Option<Self> {
         match value {
             Value::Bool(value) => Some(Self::Bool(*value)),
             Value::Number(number) if number.is_i64() => number.as_i64().map(Self::Int),
-            Value::Number(number) if number.is_f64() => number.as_f64().map(Self::Float),
+            Value::Number(number) if number.is_f64() => number.as_f64().and_then(Self::float),
             Value::String(text) => Some(Self::Text(text.as_str().into())),
             _ => None,
         }

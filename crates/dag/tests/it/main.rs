@@ -1,0 +1,11 @@
+//! DAGs as YAML: what is read, what is refused and where, and the inputs that fuzzing found.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod accepted;
+mod corpus;
+mod cycles;
+mod example;
+mod rejections;
+mod rows;
+mod support;
