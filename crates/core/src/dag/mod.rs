@@ -8,9 +8,11 @@ pub mod deploy;
 pub mod deployment;
 pub mod filter;
 pub mod id;
+pub mod judge;
 pub mod range;
 pub mod route;
 pub mod schema;
+pub mod task;
 
 #[cfg(test)]
 mod testing;
