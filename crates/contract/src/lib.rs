@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod callback;
+pub mod dispatch;
 pub mod duration;
 pub mod error;
 pub mod events;
@@ -25,5 +26,7 @@ pub use raw::Json;
 pub const PULL_CONTRACT: &str = "pull/1";
 /// Sent on every answer to a callback.
 pub const CALLBACK_CONTRACT: &str = "callback/1";
+/// Sent on every answer of the dispatch contract.
+pub const DISPATCH_CONTRACT: &str = "dispatch/1";
 /// The header that names the contract an answer belongs to.
 pub const CONTRACT_HEADER: &str = "x-tenure-contract";
