@@ -1,4 +1,4 @@
-//! What the fuzz targets check. The tests `corpus` of `tenure-auth`, `tenure-config` and `tenure-dag` include the same
+//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-config`, `tenure-dag` and `tenure-core` include the same
 //! files and replay `corpus/`, so that what was found once stays found.
 
 pub mod targets {
@@ -7,6 +7,7 @@ pub mod targets {
     pub mod dag;
     pub mod forge;
     pub mod leak;
+    pub mod objects;
     pub mod oidc;
     pub mod task;
     #[path = "../../../crates/auth/tests/it/tokens/vectors.rs"]

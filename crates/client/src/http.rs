@@ -68,6 +68,8 @@ pub(crate) fn new_client(roots: Option<Vec<Certificate>>) -> Result<reqwest::Cli
         .user_agent(concat!("tenure-rust/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
+        // Another crate may turn on HTTP/2, and nobody would have asked for it here.
+        .http1_only()
         .connect_timeout(CONNECT_TIMEOUT);
     if let Some(roots) = roots {
         builder = builder.tls_certs_only(roots);

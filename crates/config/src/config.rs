@@ -13,6 +13,7 @@ use super::error::{ConfigError, Origin};
 use super::file::Parsed;
 use super::keys::{self, Change, Key, Kind};
 use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
+use super::objects::ObjectStoreSettings;
 use super::push::PushSettings;
 use super::sandboxes::ProviderSettings;
 use super::server::{Logging, Server};
@@ -22,7 +23,8 @@ use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
 use super::{
-    auth, database, defaults, env, file, files, limits, push, sandboxes, server, show, tokens, transport, worker,
+    auth, database, defaults, env, file, files, limits, objects, push, sandboxes, server, show, tokens, transport,
+    worker,
 };
 
 /// What the command line says about the configuration.
@@ -61,6 +63,7 @@ pub struct Config {
     pub outbound: Outbound,
     pub push: PushSettings,
     pub transport: TransportSettings,
+    pub objects: ObjectStoreSettings,
     pub worker: Worker,
     pub defaults: Defaults,
     /// Secrets that templates of sandboxes can name: `NAME`, or `TENANT/NAME`.
@@ -187,6 +190,7 @@ impl Config {
             outbound: tokens::outbound(&settings)?,
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
+            objects: objects::object_store(&settings, &sources.data)?,
             worker: worker::worker(&settings, &sources.data)?,
             defaults: defaults::defaults(&settings)?,
             template_secrets: push::named_secrets(&settings, "templates.secrets", "templates.secret_files")?,

@@ -175,7 +175,7 @@ fn sqs(settings: &Settings, default: TransportName) -> Result<Option<SqsSettings
     Ok(Some(SqsSettings { endpoint_url, region, queue_prefix, create_queues, visibility_timeout }))
 }
 
-fn is_region(text: &str) -> bool {
+pub(crate) fn is_region(text: &str) -> bool {
     text.len() <= 32 && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 

@@ -77,6 +77,8 @@ impl Outbound {
         let setup = |error: reqwest::Error| OutboundError::Setup(error.into());
         let mut builder = Client::builder()
             .no_proxy()
+            // Another crate may turn on HTTP/2, and nobody would have asked for it here.
+            .http1_only()
             .redirect(redirect::Policy::none())
             .referer(false)
             .dns_resolver(guard.clone())

@@ -1,4 +1,4 @@
-//! A server that speaks as SQS does: moto, from the Python Package Index.
+//! A server that speaks as SQS and S3 do: moto, from the Python Package Index.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::child::Child;
 use crate::ports::Port;
 use crate::scratch;
 
-/// What is installed. `moto[server]` would bring far more, for services other than SQS.
+/// What is installed. `moto[server]` would bring far more, for services other than SQS and S3.
 const PACKAGES: [&str; 3] = ["moto==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"];
 
 /// How long it may take until it accepts connections.
@@ -20,7 +20,7 @@ const START: Duration = Duration::from_secs(120);
 /// What it writes by then.
 const READY: &str = "Running on http";
 
-/// A server that keeps nothing: queues and messages are gone when it is killed. Ends when dropped.
+/// A server that keeps nothing: queues, messages, buckets and objects are gone when it is killed. Ends when dropped.
 #[derive(Debug)]
 pub struct Moto {
     /// `None` while the server is down.

@@ -8,6 +8,18 @@ pub const KEYS: &[Key] = keys! {
         "P-256 private key, in PEM, that signs capability tokens and task tokens. If unset, the first start creates one in the data folder.";
     "dispatch.capability.previous_key_files" Files, "", Reload,
         "Previous signing keys. They only verify, and can be removed after 24 hours.";
+    "dispatch.object_store.url" Text, "", Restart,
+        "Where outputs of tasks are kept: `s3://bucket/`, `s3://bucket/prefix/`, or `file:///path` for a local folder. If unset, the folder `objects` in the data folder. Credentials for S3 come from the environment, as for the AWS CLI.";
+    "dispatch.object_store.endpoint_url" Text, "", Restart,
+        "Address of S3, if not that of the region: a VPC endpoint, or a compatible server.";
+    "dispatch.object_store.region" Text, "", Restart,
+        "Region of the bucket. If unset, that of the environment.";
+    "dispatch.object_store.path_style" Bool, "false", Restart,
+        "Puts the bucket into the path of requests instead of the host name. Most compatible servers need it.";
+    "dispatch.object_store.allow_file" Bool, "true", Restart,
+        "With a local folder: names outputs `file:///...`, for workers that see the same files. If false, the folder is the bucket `tenure`. Without effect with S3.";
+    "dispatch.write_prefixes" Texts, "", Restart,
+        "Further prefixes that tasks may write and commit, with `{task_id}`, `{attempt}`, `{dag}`, `{job}` and `{dataset_uuid}` in them. One without `{task_id}` is granted only to jobs with `runtime: worker`.";
     "callback.shared_secret" Secret, "", Reload,
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. If unset, ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,

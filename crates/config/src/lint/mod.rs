@@ -2,6 +2,7 @@
 
 mod auth;
 mod compat;
+mod objects;
 mod providers;
 mod push;
 mod system;
@@ -68,6 +69,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     providers::check(config, &mut report);
     transport::check(config, &mut report);
     push::check(config, &mut report);
+    objects::check(config, &mut report);
     compat::check(config, &mut report);
     report.checks
 }

@@ -27,6 +27,10 @@ fn found(text: &str, production: bool, name: &str) -> Vec<(Level, String)> {
     checks
 }
 
+fn objects(endpoint_url: &str) -> String {
+    format!("dispatch: {{object_store: {{url: 's3://lake/', endpoint_url: '{endpoint_url}'}}}}\n")
+}
+
 /// Rows: check, a file that it reports, a file that it passes.
 fn rule(rows: &[(&str, &str, &str)], dev: Level, production: Level) {
     for (name, bad, good) in rows {
@@ -114,6 +118,8 @@ fn what_is_a_risk_warns_and_fails_in_production() {
                 "sqs: {endpoint_url: 'http://[::1]:9324'}\n",
             ),
             ("sqs.endpoint_url", "sqs: {endpoint_url: 'http://h'}\n", "sqs: {endpoint_url: 'https://h'}\n"),
+            ("dispatch.object_store.endpoint_url", &objects("http://h:9000"), &objects("http://127.0.0.1:9000")),
+            ("dispatch.object_store.endpoint_url", &objects("http://h"), &objects("https://h")),
             ("worker.rpc_tls.insecure_skip_verify", "worker: {rpc_tls: {insecure_skip_verify: true}}\n", ""),
             ("worker.advertise_url", "worker: {listen_addr: '0.0.0.0:7430'}\n", "worker: {listen_addr: 'h:7430'}\n"),
             ("worker.advertise_url", "worker: {listen_addr: '[::]:7430'}\n", ""),
@@ -244,6 +250,17 @@ fn what_could_be_better_warns_in_both_modes() {
             ("redis.password", "redis: {url: 'rediss://h'}\n", "redis: {url: 'redis://localhost'}\n"),
             ("redis.url_file", "redis: {url: 'rediss://u:p@h'}\n", "redis: {url: 'rediss://h'}\n"),
             ("sqs.create_queues", "sqs: {region: r, create_queues: true}\n", "sqs: {region: r}\n"),
+            (
+                "dispatch.write_prefixes",
+                "dispatch: {write_prefixes: ['s3://lake/{dag}/']}\n",
+                "dispatch: {write_prefixes: ['s3://lake/{task_id}/']}\n",
+            ),
+            ("dispatch.object_store.url", "database: {driver: postgres, dsn: 'postgres://h/d'}\n", ""),
+            (
+                "dispatch.object_store.url",
+                "database: {driver: postgres, dsn: 'postgres://h/d'}\n",
+                "database: {driver: postgres, dsn: 'postgres://h/d'}\ndispatch: {object_store: {url: 's3://lake'}}\n",
+            ),
             ("namespace.image_aliases", "providers: {namespace: {image_aliases: {'*': host}}}\n", ""),
             ("docker.read_only_rootfs", &docker(""), &docker("read_only_rootfs: true")),
         ],
@@ -335,6 +352,9 @@ fn checks_come_in_the_order_of_the_table() {
         "push.secrets",
         "push.secret_files",
         "push.allow_http",
+        "dispatch.object_store.endpoint_url",
+        "dispatch.object_store.url",
+        "dispatch.write_prefixes",
         "server.preview_auth",
         "compat",
     ];

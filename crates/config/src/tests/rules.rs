@@ -136,6 +136,29 @@ fn databases_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn object_stores_that_make_no_sense_are_refused() {
+    let place = "dispatch.object_store.url must be s3://bucket/, s3://bucket/prefix/ or file:///path";
+    refused(&[
+        ("dispatch:\n  object_store: {url: 's3://Lake/'}\n", place),
+        ("dispatch:\n  object_store: {url: 's3://lake/../x'}\n", place),
+        ("dispatch:\n  object_store: {url: 'https://lake/'}\n", place),
+        ("dispatch:\n  object_store: {url: 'file://srv/x'}\n", "must have an absolute path behind file://"),
+        ("dispatch:\n  object_store: {url: 'file:///srv/../x'}\n", "must have an absolute path behind file://"),
+        (
+            "dispatch:\n  object_store: {url: 's3://lake', endpoint_url: 'https://u:hunter2@h/'}\n",
+            "dispatch.object_store.endpoint_url must be an address",
+        ),
+        ("dispatch:\n  object_store: {url: 's3://lake', region: Frankfurt}\n", "must be a region such as eu-central-1"),
+        (
+            "dispatch:\n  object_store: {region: eu-central-1}\n",
+            "dispatch.object_store.region is set, but dispatch.object_store.url is not an address that begins with s3://",
+        ),
+        ("dispatch:\n  write_prefixes: ['s3://lake/{task}/']\n", "'{task}' is unknown: use {task_id}, {attempt}"),
+        ("dispatch:\n  write_prefixes: ['lake/{task_id}/']\n", "a prefix must begin with s3://"),
+    ]);
+}
+
+#[test]
 fn transports_that_make_no_sense_are_refused() {
     let redis = "redis.url must be an address such as rediss://user:password@host:6379/0";
     let visible = "sqs.visibility_timeout must be a duration of whole seconds from 1s to 12h";

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tenure_tls::{BindWorkerId, ClientAuth};
 
 use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
-use crate::{AuditCommands, Config, Driver, Flags, PreviewAuth, RateKey, SpawnOverflow, TransportName, Weights};
+use crate::{
+    AuditCommands, Config, Driver, Flags, ObjectPlace, PreviewAuth, RateKey, SpawnOverflow, TransportName, Weights,
+};
 
 #[test]
 fn every_default_holds_when_nothing_is_set() {
@@ -34,6 +36,23 @@ fn every_default_holds_when_nothing_is_set() {
     let auth = config.auth;
     assert!(!auth.enabled && !auth.admin_fallback && auth.oidc.is_none() && auth.admin_audit_retention.is_zero());
     assert!(!auth.worker.legacy && !auth.worker.anonymous);
+}
+
+#[test]
+fn outputs_lie_in_a_folder_unless_a_bucket_is_named() {
+    let objects = |file| load(Flags::default(), &[], file).unwrap().objects;
+    let folder = objects(None);
+    assert!(matches!(&folder.place, ObjectPlace::Folder(path) if path.ends_with("objects")));
+    assert!(folder.allow_file && folder.write_prefixes.is_empty());
+    let other = objects(Some("dispatch: {object_store: {url: 'file:///srv/x', allow_file: false}}\n"));
+    assert_eq!((other.place, other.allow_file), (ObjectPlace::Folder("/srv/x".into()), false));
+    let file = "dispatch:\n  write_prefixes: ['s3://lake/{task_id}', 's3://lake/{dag}']\n  \
+                object_store: {url: 's3://lake/a', region: eu-central-1, path_style: true}\n";
+    let s3 = objects(Some(file));
+    assert!(matches!(&s3.place, ObjectPlace::S3(root) if root.to_string() == "s3://lake/a/"));
+    assert!(s3.path_style && !s3.allow_file, "a bucket has no files");
+    let named: Vec<_> = s3.write_prefixes.iter().map(|template| template.names_task()).collect();
+    assert_eq!((s3.region.as_deref(), named), (Some("eu-central-1"), vec![true, false]));
 }
 
 #[test]

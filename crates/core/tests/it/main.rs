@@ -5,4 +5,5 @@
 mod batch;
 mod grace;
 mod model;
+mod objects;
 mod runs;

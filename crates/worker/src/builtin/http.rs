@@ -29,7 +29,7 @@ struct Call {
 /// A client without redirects: where a call goes is what the payload says.
 pub(crate) fn http_client() -> Result<reqwest::Client, reqwest::Error> {
     let agent = concat!("tenure-worker/", env!("CARGO_PKG_VERSION"));
-    reqwest::Client::builder().user_agent(agent).redirect(reqwest::redirect::Policy::none()).build()
+    reqwest::Client::builder().http1_only().user_agent(agent).redirect(reqwest::redirect::Policy::none()).build()
 }
 
 /// Calls another system, with the fence and the task id in its headers.

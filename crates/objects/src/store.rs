@@ -1,0 +1,218 @@
+//! One store, and the calls that all else is made of.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use object_store::aws::AmazonS3;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::signer::Signer;
+use object_store::{ObjectMeta, ObjectStore, PutMode, PutOptions};
+use tenure_core::Timestamp;
+use tenure_core::objects::{Layout, Prefix, Scheme};
+
+use crate::error::ObjectError;
+use crate::folder;
+use crate::open::{LOCAL_BUCKET, Limits};
+
+#[derive(Debug)]
+pub(crate) enum Backing {
+    Folder {
+        store: LocalFileSystem,
+        /// Without links in it.
+        folder: PathBuf,
+        own: Prefix,
+        allow_file: bool,
+    },
+    S3 {
+        stores: BTreeMap<String, Arc<AmazonS3>>,
+    },
+}
+
+/// The object store of an installation.
+#[derive(Debug)]
+pub struct Objects {
+    pub(crate) backing: Backing,
+    pub(crate) layout: Layout,
+    pub(crate) limits: Limits,
+}
+
+/// An object below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// As it follows the prefix.
+    pub name: String,
+    pub bytes: u64,
+    pub modified_at: Timestamp,
+}
+
+impl Objects {
+    /// The names of outputs.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whether locations may begin with `file:`.
+    pub fn allows_file(&self) -> bool {
+        matches!(self.backing, Backing::Folder { allow_file: true, .. })
+    }
+
+    /// Reads a location that somebody sent.
+    pub fn parse(&self, location: &str) -> Result<Prefix, ObjectError> {
+        Ok(Prefix::parse(location, self.allows_file())?)
+    }
+
+    /// All objects below a prefix, in no order.
+    pub async fn list(&self, prefix: &Prefix) -> Result<Vec<Entry>, ObjectError> {
+        let limit = self.limits.objects;
+        let place = self.place(prefix)?;
+        let entries = match &self.backing {
+            Backing::Folder { folder, .. } => {
+                let (root, below) = (folder.clone(), place.key(""));
+                self.within("list", async move { blocking(move || folder::list(&root, &below, limit)).await? }).await?
+            }
+            Backing::S3 { .. } => {
+                let mut found = place.store.list(Some(&place.path("")?)).take(limit + 1);
+                self.within("list", async {
+                    let mut entries = Vec::new();
+                    while let Some(meta) = found.next().await {
+                        entries.push(entry(&meta?, &place.base)?);
+                    }
+                    Ok(entries)
+                })
+                .await?
+            }
+        };
+        if entries.len() > limit { Err(ObjectError::TooMany(limit)) } else { Ok(entries) }
+    }
+
+    /// An object of at most `limit` bytes.
+    pub async fn get(&self, prefix: &Prefix, name: &str, limit: u64) -> Result<Bytes, ObjectError> {
+        let place = self.place(prefix)?;
+        let path = place.path(name)?;
+        self.check_links(&place, name).await?;
+        self.within("read", async {
+            let found = place.store.get_opts(&path, Default::default()).await?;
+            if found.meta.size > limit {
+                return Err(ObjectError::TooLarge(limit));
+            }
+            let mut stream = found.into_stream();
+            let mut bytes = BytesMut::new();
+            while let Some(part) = stream.next().await {
+                bytes.extend_from_slice(&part?);
+                // It may have grown since.
+                if bytes.len() as u64 > limit {
+                    return Err(ObjectError::TooLarge(limit));
+                }
+            }
+            Ok(bytes.freeze())
+        })
+        .await
+    }
+
+    /// Writes an object, or leaves the one that is there. Returns whether it was written.
+    pub async fn put_new(&self, prefix: &Prefix, name: &str, bytes: Bytes) -> Result<bool, ObjectError> {
+        let place = self.place(prefix)?;
+        let path = place.path(name)?;
+        self.check_links(&place, name).await?;
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        self.within("write", async {
+            match place.store.put_opts(&path, bytes.into(), options).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
+    }
+
+    /// An address that whoever has it may read the object from for a while. `None` if the store has no addresses.
+    pub async fn presigned_get(
+        &self,
+        prefix: &Prefix,
+        name: &str,
+        valid_for: Duration,
+    ) -> Result<Option<String>, ObjectError> {
+        let (Backing::S3 { stores }, Some(bucket)) = (&self.backing, prefix.bucket()) else { return Ok(None) };
+        let store = stores.get(bucket).ok_or(ObjectError::NotGranted)?;
+        let path = self.place(prefix)?.path(name)?;
+        let signed = async { Ok(store.signed_url(http::Method::GET, &path, valid_for).await?) };
+        Ok(Some(self.within("sign an address", signed).await?.to_string()))
+    }
+
+    /// Asks the store for something, to see that it is there and lets this process in.
+    pub async fn check(&self) -> Result<(), ObjectError> {
+        let place = self.place(self.layout.root())?;
+        let path = place.path("_check")?;
+        let found = async {
+            Ok(place.store.get_opts(&path, object_store::GetOptions { head: true, ..Default::default() }).await?)
+        };
+        match self.within("look for an object", found).await {
+            Ok(_) | Err(ObjectError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a prefix lies. Buckets that are not configured, and folders beside the one that is, cannot be reached.
+    pub(crate) fn place(&self, prefix: &Prefix) -> Result<Place<'_>, ObjectError> {
+        match (&self.backing, prefix.scheme()) {
+            (Backing::Folder { store, own, allow_file: true, .. }, Scheme::File) if own.covers(prefix) => {
+                Ok(Place { store, base: prefix.path()[own.path().len()..].into() })
+            }
+            (Backing::Folder { store, .. }, Scheme::S3 { bucket }) if &**bucket == LOCAL_BUCKET => {
+                Ok(Place { store, base: prefix.path().into() })
+            }
+            (Backing::S3 { stores }, Scheme::S3 { bucket }) => {
+                let store = stores.get(&**bucket).ok_or(ObjectError::NotGranted)?;
+                Ok(Place { store: &**store, base: prefix.path().into() })
+            }
+            _ => Err(ObjectError::NotGranted),
+        }
+    }
+
+    /// What a worker has put into a folder may be a link to anywhere.
+    pub(crate) async fn check_links(&self, place: &Place<'_>, name: &str) -> Result<(), ObjectError> {
+        let Backing::Folder { folder, .. } = &self.backing else { return Ok(()) };
+        let (root, key) = (folder.clone(), place.key(name));
+        self.within("look for links", async move { blocking(move || folder::check_links(&root, &key)).await? }).await
+    }
+
+    pub(crate) async fn within<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, ObjectError>>,
+    ) -> Result<T, ObjectError> {
+        tokio::time::timeout(self.limits.call, call).await.unwrap_or_else(|_| Err(ObjectError::timed_out(what)))
+    }
+}
+
+/// A prefix in the store that has it.
+pub(crate) struct Place<'a> {
+    pub store: &'a dyn ObjectStore,
+    /// Empty, or ends with a slash.
+    pub base: String,
+}
+
+impl Place<'_> {
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.base)
+    }
+
+    pub fn path(&self, name: &str) -> Result<Path, ObjectError> {
+        Path::parse(self.key(name).trim_end_matches('/')).map_err(|_| ObjectError::OddObject)
+    }
+}
+
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ObjectError> {
+    tokio::task::spawn_blocking(work).await.map_err(ObjectError::unavailable)
+}
+
+fn entry(meta: &ObjectMeta, base: &str) -> Result<Entry, ObjectError> {
+    let name = meta.location.as_ref().strip_prefix(base).ok_or(ObjectError::OddObject)?;
+    let modified_at = Timestamp::from_millis(meta.last_modified.timestamp_millis());
+    Ok(Entry { name: name.to_owned(), bytes: meta.size, modified_at })
+}

@@ -1,0 +1,89 @@
+//! Removal of what nobody has committed.
+
+use async_trait::async_trait;
+use tenure_core::Timestamp;
+use tenure_core::objects::Staged;
+use tenure_objects::{Judge, ObjectError, Swept};
+
+use crate::stand::{Stand, output};
+
+crate::on_both!(
+    old_staging_goes_and_committed_data_stays,
+    what_is_young_stays,
+    a_judge_that_cannot_answer_removes_nothing,
+    many_outputs_are_judged_in_pages,
+);
+
+/// Keeps what is in its list.
+struct Committed(Vec<Staged>);
+
+#[async_trait]
+impl Judge for Committed {
+    async fn removable(&self, staged: &[Staged]) -> Result<Vec<bool>, ObjectError> {
+        assert!(staged.len() <= 100);
+        Ok(staged.iter().map(|staged| !self.0.contains(staged)).collect())
+    }
+}
+
+struct Unable;
+
+#[async_trait]
+impl Judge for Unable {
+    async fn removable(&self, _: &[Staged]) -> Result<Vec<bool>, ObjectError> {
+        Err(ObjectError::Unavailable("the state store is away".into()))
+    }
+}
+
+const LATER: Timestamp = Timestamp::MAX;
+
+async fn old_staging_goes_and_committed_data_stays(stand: Stand) {
+    let (committed, lost) = (output(1, 2), output(1, 1));
+    for output in [&committed, &lost] {
+        let location = stand.staging(output);
+        for name in ["a.parquet", "deep/b.parquet", "_SUCCESS", "_manifest.json"] {
+            stand.put(&location, name, "1").await;
+        }
+    }
+    let layout = stand.objects.layout();
+    let scratch = layout.scratch(lost.task, 1).unwrap();
+    stand.put(&scratch, "buffers/batch.jsonl", "{}").await;
+    // Neither is a staged output, whatever its age.
+    let version = layout.version(lost.dataset, lost.version).unwrap();
+    stand.put(&version, "kept.parquet", "1").await;
+    let results = layout.root().below("scratch/results/x").unwrap();
+    stand.put(&results, "r.csv", "1").await;
+
+    let judge = Committed(vec![Staged::Output(committed)]);
+    let swept = stand.objects.sweep(LATER, &judge).await.unwrap();
+    assert_eq!(swept, Swept { seen: 3, kept: 1, removed: 2, failed: 0 });
+    assert!(stand.names(&stand.staging(&lost)).await.is_empty() && stand.names(&scratch).await.is_empty());
+    assert_eq!(stand.names(&stand.staging(&committed)).await.len(), 4);
+    assert!(stand.names(&version).await.contains(&"kept.parquet".to_owned()));
+    assert_eq!(stand.names(&results).await, ["r.csv"]);
+    let again = stand.objects.sweep(LATER, &judge).await.unwrap();
+    assert_eq!(again, Swept { seen: 1, kept: 1, removed: 0, failed: 0 });
+}
+
+async fn what_is_young_stays(stand: Stand) {
+    let output = output(1, 1);
+    stand.put(&stand.staging(&output), "a.parquet", "1").await;
+    let swept = stand.objects.sweep(Timestamp::from_millis(1), &Committed(vec![])).await.unwrap();
+    assert_eq!(swept, Swept { seen: 1, ..Swept::default() });
+    assert_eq!(stand.names(&stand.staging(&output)).await, ["a.parquet"]);
+}
+
+async fn a_judge_that_cannot_answer_removes_nothing(stand: Stand) {
+    let output = output(1, 1);
+    stand.put(&stand.staging(&output), "a.parquet", "1").await;
+    assert!(stand.objects.sweep(LATER, &Unable).await.is_err());
+    assert_eq!(stand.names(&stand.staging(&output)).await, ["a.parquet"]);
+}
+
+async fn many_outputs_are_judged_in_pages(stand: Stand) {
+    for task in 0..150 {
+        stand.put(&stand.staging(&output(task, 1)), "a.parquet", "1").await;
+    }
+    let kept = (0..150).step_by(10).map(|task| Staged::Output(output(task, 1))).collect();
+    let swept = stand.objects.sweep(LATER, &Committed(kept)).await.unwrap();
+    assert_eq!(swept, Swept { seen: 150, kept: 15, removed: 135, failed: 0 });
+}
