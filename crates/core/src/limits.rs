@@ -147,6 +147,15 @@ pub const SCHEDULE_INTERVAL_MS_MIN: DurationMs = 1_000;
 pub const SCHEDULE_INTERVAL_MS_MAX: DurationMs = 366 * 24 * 3_600_000;
 /// Slots that a schedule catches up on at once.
 pub const SCHEDULE_CATCH_UP: usize = 1_000;
+/// How often a schedule looks whether the work that its next slot waits for has ended.
+pub const SCHEDULE_RECHECK_MS: DurationMs = 2_000;
+/// Firings that a schedule remembers.
+pub const SCHEDULE_HISTORY: usize = 20;
+/// A day.
+pub const SCHEDULE_JITTER_MS_MAX: DurationMs = 24 * 3_600_000;
+/// The JSON of a task or run template.
+pub const SCHEDULE_TEMPLATE_BYTES: usize = 1 << 20;
+pub const SCHEDULES_PER_TENANT: usize = 10_000;
 /// A slot that is later than this has been missed.
 pub const SCHEDULE_LATE_MS: DurationMs = 60_000;
 

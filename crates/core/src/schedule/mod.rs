@@ -5,11 +5,13 @@
 
 mod due;
 mod error;
+mod firing;
 mod parse;
 mod slots;
 
 pub use due::{CatchUp, DueSlots, Jitter};
 pub use error::ScheduleError;
+pub use firing::{Definition, Firing, Outcome, Overlap, ScheduleState, Step, Timing, Work};
 pub use parse::timezones;
 
 use croner::Cron;
