@@ -17,6 +17,7 @@ mod notices;
 mod outbox;
 pub mod postgres;
 mod sandboxes;
+mod schedules;
 mod schema;
 mod sql;
 pub mod sqlite;
@@ -44,6 +45,9 @@ pub use sandboxes::{
     Beat, Beaten, Changed, INVENTORY_ITEMS, KEY_KEPT_MS, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced,
     PIECES_KEPT_MS, Placed, PolicyRow, QueuedSpawn, Queueing, QuotaRow, RequestKey, SANDBOX_PAGE, SNAPSHOT_PIECE,
     SPEC_BYTES, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow, TemplateRow, worker_holder,
+};
+pub use schedules::{
+    DueSchedules, NewSchedule, ScheduleFilter, ScheduleRow, ScheduleSetting, ScheduleStore, TemplateKind,
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};

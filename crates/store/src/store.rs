@@ -22,6 +22,7 @@ use crate::model::{
 use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
 use crate::sandboxes::SandboxStore;
+use crate::schedules::ScheduleStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub struct PushesDue {
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
 pub trait Store:
-    IdentityStore + LeaseStore + NoticeStore + OutboxStore + SandboxStore + Send + Sync + std::fmt::Debug
+    IdentityStore + LeaseStore + NoticeStore + OutboxStore + SandboxStore + ScheduleStore + Send + Sync + std::fmt::Debug
 {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;

@@ -20,6 +20,7 @@ mod rows;
 mod runs;
 mod sandboxes;
 mod save;
+mod schedules;
 pub(crate) mod sql;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -605,6 +605,26 @@ CREATE TABLE sandbox_events (
     data       text
 );
 
+-- Tasks and runs that are submitted again and again.
+CREATE TABLE schedules (
+    id         text COLLATE "C" PRIMARY KEY,
+    tenant     text COLLATE "C" NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    owner      text COLLATE "C",
+    maker      text COLLATE "C",
+    kind       text NOT NULL CHECK (kind IN ('task', 'run')),
+    definition text NOT NULL,
+    template   text NOT NULL,
+    state      text NOT NULL,
+    paused     boolean NOT NULL,
+    due_at     timestamptz,
+    version    bigint NOT NULL CHECK (version >= 1),
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    UNIQUE (tenant, name)
+);
+CREATE INDEX schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 -- With two more tables a query has eight, the most that the planner reorders.
 CREATE VIEW task_state AS

@@ -14,6 +14,7 @@ mod rows;
 mod runs;
 mod sandboxes;
 mod save;
+mod schedules;
 pub(crate) mod sql;
 mod writer;
 

@@ -573,6 +573,26 @@ CREATE TABLE sandbox_events (
     data       TEXT
 ) STRICT;
 
+-- Tasks and runs that are submitted again and again.
+CREATE TABLE schedules (
+    id         TEXT NOT NULL PRIMARY KEY,
+    tenant     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    owner      TEXT,
+    maker      TEXT,
+    kind       TEXT NOT NULL CHECK (kind IN ('task', 'run')),
+    definition TEXT NOT NULL,
+    template   TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    paused     INTEGER NOT NULL CHECK (paused IN (0, 1)),
+    due_at     INTEGER,
+    version    INTEGER NOT NULL CHECK (version >= 1),
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    UNIQUE (tenant, name)
+) STRICT;
+CREATE INDEX schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 CREATE VIEW task_state AS
 SELECT b.seq, b.id, b.queue_id, b.operator, b.task_key,

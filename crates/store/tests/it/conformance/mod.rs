@@ -24,4 +24,5 @@ mod retention;
 mod retrying;
 mod runs;
 pub mod sandboxes;
+mod schedules;
 mod tenancy;
