@@ -81,7 +81,7 @@ impl<'a> Pacer<'a> {
 
     /// Waits for the next turn of a duty: `time` from now, or when the duty became this control plane's. Returns false
     /// when the engine stops.
-    async fn turn(&mut self, duty: Duty, mut time: Duration) -> bool {
+    pub async fn turn(&mut self, duty: Duty, mut time: Duration) -> bool {
         let shared = self.shared;
         loop {
             tokio::select! {

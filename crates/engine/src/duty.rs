@@ -40,10 +40,12 @@ pub enum Duty {
     SqsWakeUps,
     /// Compares sandboxes with their workers, and ends those that are over.
     Sandboxes,
+    /// Fires what schedules have due.
+    Schedules,
 }
 
 impl Duty {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Reaper,
         Self::Timer,
         Self::Redrive,
@@ -52,6 +54,7 @@ impl Duty {
         Self::RedisWakeUps,
         Self::SqsWakeUps,
         Self::Sandboxes,
+        Self::Schedules,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -64,6 +67,7 @@ impl Duty {
             Self::RedisWakeUps => "redis-wake-ups",
             Self::SqsWakeUps => "sqs-wake-ups",
             Self::Sandboxes => "reconciler",
+            Self::Schedules => "schedules",
         }
     }
 

@@ -106,6 +106,8 @@ pub struct Shared {
     pub redriving: Notify,
     /// A queue was set.
     pub queues_set: Notify,
+    /// Schedules were created or changed.
+    pub schedules_set: Notify,
     /// Facts were recorded.
     pub recorded: Notify,
     pub duties: Duties,
@@ -229,6 +231,7 @@ impl Engine {
             scheduled: Notify::new(),
             redriving: Notify::new(),
             queues_set: Notify::new(),
+            schedules_set: Notify::new(),
             recorded: Notify::new(),
             duties,
             telling: Telling::default(),

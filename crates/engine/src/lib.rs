@@ -27,6 +27,7 @@ mod pace;
 mod random;
 mod replicas;
 pub mod sandboxes;
+mod schedules;
 mod tenants;
 mod waiters;
 
@@ -38,6 +39,7 @@ pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use events::{Event, EventId, Events};
 pub use random::{random_bits, random_seed};
+pub use schedules::{FiringKey, NotSubmitted, ScheduleChange, ScheduleRefusal, Submitter};
 pub use tenants::Tenants;
 pub use tenure_store as store;
 pub use tenure_transport as transport;

@@ -11,4 +11,5 @@ mod replicas;
 mod restart;
 mod run;
 mod sandboxes;
+mod schedules;
 mod watching;

@@ -51,8 +51,8 @@ async fn waiting(engine: &Engine) -> tokio::task::JoinHandle<Claimed> {
 }
 
 /// Those of a control plane without transports.
-const OWN: [Duty; 6] =
-    [Duty::Reaper, Duty::Timer, Duty::Redrive, Duty::Retention, Duty::IdentityPrune, Duty::Sandboxes];
+const OWN: [Duty; 7] =
+    [Duty::Reaper, Duty::Timer, Duty::Redrive, Duty::Retention, Duty::IdentityPrune, Duty::Sandboxes, Duty::Schedules];
 
 fn duties(engine: &Engine) -> Vec<Duty> {
     Duty::ALL.into_iter().filter(|duty| engine.has(*duty)).collect()
