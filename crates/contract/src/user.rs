@@ -1,7 +1,8 @@
-//! The user API: tasks, queues, dead letters.
+//! The user API: tasks, queues, schedules, dead letters.
 
 mod dead_letter;
 mod queue;
+mod schedule;
 mod task;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,9 @@ pub use dead_letter::{DeadLetter, Redrive, RedriveFilter, RedriveRequest};
 pub use queue::{
     PushSettings, Queue, QueueChange, QueueCounts, QueueDeleted, QueueLimits, QueuePaused, QueuePush, QueueRate,
     QueueSettings, Rate,
+};
+pub use schedule::{
+    Schedule, ScheduleChange, ScheduleDeleted, ScheduleFiring, ScheduleSubmission, ScheduleTrigger, ScheduleTriggered,
 };
 pub use task::{
     Attempt, BatchItem, BatchSubmission, BatchSubmitted, CallbackAttempt, CancelRequest, Canceled, LateReport,
@@ -28,6 +32,7 @@ pub struct Page<T> {
 pub type TaskPage = Page<Task>;
 pub type AttemptPage = Page<Attempt>;
 pub type QueuePage = Page<Queue>;
+pub type SchedulePage = Page<Schedule>;
 pub type DeadLetterPage = Page<DeadLetter>;
 
 /// By hand, because the derived schema of a generic type repeats the item in place of referring to it.

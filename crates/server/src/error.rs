@@ -20,6 +20,12 @@ pub enum Fault {
     QueueNotFound {
         near: Option<String>,
     },
+    /// The same of a schedule.
+    ScheduleNotFound {
+        near: Option<String>,
+    },
+    /// The tenant has a schedule of this name.
+    ScheduleExists,
     MethodNotAllowed,
     /// The request has no credential of the kind that its route needs.
     MissingCredential(Credential),

@@ -18,6 +18,7 @@ mod push;
 mod request;
 mod run_plan;
 mod sandboxes;
+mod schedules;
 mod stall;
 mod state;
 mod tenants;

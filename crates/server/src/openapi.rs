@@ -7,7 +7,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
-use crate::api::{dead_letters, events, health, metrics, queues, runs, tasks, whoami};
+use crate::api::{dead_letters, events, health, metrics, queues, runs, schedules, tasks, whoami};
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
 use crate::contracts::{Contract, callback, worker_plane};
@@ -20,6 +20,7 @@ use crate::contracts::{Contract, callback, worker_plane};
         (name = "tasks", description = "Submit, list, watch and steer tasks"),
         (name = "runs", description = "Tasks that depend on each other, submitted and watched as one"),
         (name = "queues", description = "Settings of queues, and what is in them"),
+        (name = "schedules", description = "Tasks and runs that are submitted again and again"),
         (name = "dead letters", description = "Tasks that failed for good"),
         (name = "events", description = "Changes of tasks and runs as server-sent events"),
         (name = "health", description = "State of the control plane, metrics and the identity of the caller"),
@@ -67,6 +68,14 @@ use crate::contracts::{Contract, callback, worker_plane};
         queues::pause,
         queues::resume,
         queues::delete,
+        schedules::create,
+        schedules::list,
+        schedules::show,
+        schedules::change,
+        schedules::delete,
+        schedules::pause,
+        schedules::resume,
+        schedules::trigger,
         dead_letters::list,
         dead_letters::redrive,
         events::events,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 use tenure_contract::Json;
-use tenure_contract::run::EntryFields;
+use tenure_contract::run::{EntryFields, snake};
 use tenure_contract::suggest;
 use tenure_contract::user::TaskSubmission;
 use tenure_core::command::run::SubmitRun;
@@ -47,6 +47,29 @@ impl Submission {
                 Err(Fault::invalid("tasks", &message))
             }
         }
+    }
+
+    /// Whether it has a key and a deadline of its own, and the names of its labels.
+    pub fn fixed(&self) -> (bool, bool, impl Iterator<Item = &String>) {
+        (self.run_key.is_some(), self.deadline.is_some(), self.labels.iter().flat_map(BTreeMap::keys))
+    }
+
+    /// The names of the fields of each entry that are not `null`.
+    pub fn entries(&self) -> impl Iterator<Item = Vec<String>> {
+        let entries = self.tasks.iter().flatten();
+        entries.map(|fields| {
+            fields.iter().filter(|(_, value)| value.as_str() != "null").map(|(name, _)| snake(name)).collect()
+        })
+    }
+
+    /// As one firing of a schedule.
+    pub fn fired(mut self, key: &str, tenant: &str, labels: [(String, String); 2]) -> Result<Self, Fault> {
+        if self.tenant.as_deref().is_some_and(|own| own != tenant) {
+            return Err(Fault::invalid("tenant", "must equal that of the schedule, or be omitted"));
+        }
+        (self.run_key, self.tenant) = (Some(key.to_owned()), Some(tenant.to_owned()));
+        self.labels.get_or_insert_default().extend(labels);
+        Ok(self)
     }
 
     /// The ids were minted for it.

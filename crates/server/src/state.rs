@@ -17,6 +17,7 @@ use crate::limits;
 use crate::live::Live;
 use crate::push::{HttpCourier, PushTargets};
 use crate::sandboxes::{Part, SandboxConfig};
+use crate::schedules::Templates;
 use crate::tenants::Admission;
 use crate::transports::Transports;
 
@@ -83,7 +84,7 @@ pub struct Inner {
 }
 
 impl App {
-    /// Begins to push, and to run tasks in sandboxes, if the configuration has what that takes.
+    /// Begins to fire schedules, and to push and to run tasks in sandboxes if the configuration has what that takes.
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
         let mut couriers: Vec<Arc<dyn Courier>> = Vec::new();
@@ -96,7 +97,7 @@ impl App {
             pushes = true;
         }
         let delivery = (!couriers.is_empty()).then(|| engine.deliver(couriers));
-        Self(Arc::new(Inner {
+        let app = Self(Arc::new(Inner {
             sandboxes,
             started: Instant::now(),
             access: config.access.clone(),
@@ -110,7 +111,9 @@ impl App {
             engine,
             metrics,
             event_streams: Arc::new(Semaphore::new(limits::EVENT_STREAMS)),
-        }))
+        }));
+        app.engine.fire_schedules(Arc::new(Templates(app.clone())));
+        app
     }
 }
 

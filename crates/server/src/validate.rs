@@ -1,6 +1,7 @@
 //! Checks what callers send and turns it into commands. Every refusal names its field.
 
 pub mod runtime;
+pub mod schedule;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -37,6 +37,11 @@ pub fn word(fault: &Fault) -> &'static str {
     Wording::of(fault, refusal).word
 }
 
+/// What a caller would be told.
+pub fn message(fault: &Fault) -> String {
+    Wording::of(fault, refusal).message
+}
+
 fn class(status: StatusCode) -> ErrorClass {
     match status {
         StatusCode::UNAUTHORIZED => ErrorClass::Unauthorized,

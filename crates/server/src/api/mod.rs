@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod queues;
 pub mod render;
 pub mod runs;
+pub mod schedules;
 pub mod tasks;
 pub mod whoami;
 pub mod words;
@@ -33,6 +34,7 @@ fn router() -> Router<App> {
         .merge(tasks::router())
         .merge(runs::router())
         .merge(queues::router())
+        .merge(schedules::router())
         .merge(dead_letters::router())
         .merge(events::router())
         .merge(health::router())

@@ -88,7 +88,8 @@ pub async fn found(app: &App, caller: &Caller, name: &str) -> Result<QueueStats,
     Err(Fault::QueueNotFound { near: near.map(ToOwned::to_owned) })
 }
 
-async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueStats>, Fault> {
+/// The same without a suggestion.
+pub async fn stats(app: &App, caller: &Caller, name: &str) -> Result<Option<QueueStats>, Fault> {
     // No queue can have such a name, and not every store could be asked for it.
     if validate::name(name, "name").is_err() {
         return Ok(None);

@@ -33,6 +33,15 @@ impl Wording {
                 let message = format!("no such queue{}", suggest::meant(near.as_deref()));
                 Self::new(StatusCode::NOT_FOUND, "queue_not_found", message)
             }
+            Fault::ScheduleNotFound { near } => {
+                let message = format!("no such schedule{}", suggest::meant(near.as_deref()));
+                Self::new(StatusCode::NOT_FOUND, "schedule_not_found", message)
+            }
+            Fault::ScheduleExists => Self::new(
+                StatusCode::CONFLICT,
+                "schedule_exists",
+                "a schedule of this name exists: change it with PATCH, or use another name",
+            ),
             Fault::MethodNotAllowed => Self::new(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method_not_allowed",

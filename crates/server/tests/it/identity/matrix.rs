@@ -79,6 +79,7 @@ struct Holdings {
     dead: String,
     queue: String,
     run: String,
+    schedule: String,
     key: Key,
 }
 
@@ -95,12 +96,13 @@ impl Holdings {
         let entry = json!({"key": "only", "queue": queue, "operator": "op"});
         let run = post(server, &who, "/api/v1/runs", json!({"tasks": [entry]})).await.ok();
         let run = run["run_id"].as_str().unwrap().to_owned();
-        Self { tenant, task, dead, queue, run, key }
+        let schedule = yearly(server, &who, &queue).await;
+        Self { tenant, task, dead, queue, run, schedule, key }
     }
 
     /// Texts that show that an answer is about this tenant.
-    fn marks(&self) -> [&str; 5] {
-        [&self.task, &self.dead, &self.queue, &self.run, &self.key.id]
+    fn marks(&self) -> [&str; 6] {
+        [&self.task, &self.dead, &self.queue, &self.run, &self.schedule, &self.key.id]
     }
 
     /// That nothing happened to it.
@@ -112,7 +114,18 @@ impl Holdings {
         assert_eq!((&run["state"], &run["cancel_requested"]), (&json!("Running"), &json!(false)), "{run}");
         let queue = get(server, &who, &format!("/api/v1/queues/{}", self.queue)).await.ok();
         assert_eq!((&queue["paused"], &queue["limits"]["max_running"]), (&json!(false), &json!(5)), "{queue}");
+        let schedule = get(server, &who, &format!("/api/v1/schedules/{}", self.schedule)).await.ok();
+        assert_eq!((&schedule["paused"], &schedule["firings"]), (&json!(false), &json!([])), "{schedule}");
     }
+}
+
+/// A schedule that does not fire while the test runs.
+async fn yearly(server: &Server, who: &[Header<'_>], queue: &str) -> String {
+    let name = format!("s-{:x}", tenure_engine::random_bits());
+    let task = json!({"queue": queue, "operator": "op"});
+    let schedule = json!({"name": name, "cron": "0 0 29 2 *", "task": task});
+    let made = post(server, who, "/api/v1/schedules", schedule).await.ok();
+    made["schedule_id"].as_str().unwrap().to_owned()
 }
 
 /// What an operation does with something that belongs to another tenant.
@@ -165,6 +178,16 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("PUT" | "PATCH", "/api/v1/queues/{name}") => (Some(json!({"max_running": 5})), NotFound),
         ("DELETE", "/api/v1/queues/{name}") => (None, NotFound),
         ("POST", "/api/v1/queues/{name}/pause" | "/api/v1/queues/{name}/resume") => (None, NotFound),
+        ("POST", "/api/v1/schedules") => {
+            let name = format!("s-{:x}", tenure_engine::random_bits());
+            (Some(json!({"name": name, "tenant": tenant, "cron": "0 0 29 2 *", "task": task})), Forbidden)
+        }
+        ("GET" | "DELETE", "/api/v1/schedules/{name}") => (None, NotFound),
+        ("PATCH", "/api/v1/schedules/{name}") => (Some(json!({"cron": "0 1 29 2 *"})), NotFound),
+        (
+            "POST",
+            "/api/v1/schedules/{name}/pause" | "/api/v1/schedules/{name}/resume" | "/api/v1/schedules/{name}/trigger",
+        ) => (None, NotFound),
         ("POST", "/api/v1/dead-letters/redrive") => {
             (Some(json!({"dry_run": true, "filter": {"tenant": tenant}})), Forbidden)
         }
@@ -218,6 +241,11 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
     } else {
         queue
     };
+    let schedule = match operation.path.contains("/schedules/") {
+        true if fresh && operation.method != "GET" => yearly(server, &own, queue).await,
+        _ => of.schedule.clone(),
+    };
+    let name = if operation.path.contains("/schedules/") { &schedule } else { name };
     let path = operation.path.replace("{id}", &id).replace("{name}", name).replace("{tenant}", tenant);
     Call { path, body, foreign }
 }

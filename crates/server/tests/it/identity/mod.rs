@@ -8,7 +8,7 @@ mod limits;
 mod matrix;
 mod narrowing;
 mod oidc;
-mod people;
+pub mod people;
 mod provider;
 mod task_keys;
 mod tenants;

@@ -5,5 +5,6 @@ mod health;
 mod lists;
 mod queues;
 mod redrive;
+mod schedules;
 mod submits;
 mod tenants;
