@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::cmd::{
     api_key, audit, bench, compat, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run,
-    sandbox, serve, task, template, tenant, up, worker,
+    sandbox, schedule, serve, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -37,6 +37,8 @@ pub enum Command {
     Template(template::Args),
     /// List queues, set their limits, pause and resume them
     Queue(queue::Args),
+    /// Submit tasks and runs again and again, by cron or interval
+    Schedule(schedule::Args),
     /// List tasks that failed for good, and redrive them
     DeadLetter(dead_letter::Args),
     /// List wake-ups sent over Redis or SQS, and retry failed ones

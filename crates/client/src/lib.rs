@@ -43,6 +43,7 @@ mod http;
 mod operate;
 mod runs;
 pub mod sandboxes;
+mod schedules;
 mod signal;
 mod sse;
 mod watch;

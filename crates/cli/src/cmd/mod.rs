@@ -19,6 +19,7 @@ pub mod push;
 pub mod queue;
 pub mod run;
 pub mod sandbox;
+pub mod schedule;
 pub mod serve;
 pub mod task;
 pub mod template;
@@ -41,6 +42,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Sandbox(args) => sandbox::run(args).await,
         Command::Template(args) => template::run(args).await,
         Command::Queue(args) => queue::run(args).await,
+        Command::Schedule(args) => schedule::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,
         Command::Push(args) => push::run(args).await,

@@ -1,6 +1,6 @@
 //! `tenure run`
 
-mod file;
+pub mod file;
 mod list;
 mod steer;
 mod submit;
