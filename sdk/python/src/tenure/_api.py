@@ -28,6 +28,9 @@ from .models import (
     Redrive,
     Retried,
     Run,
+    Schedule,
+    ScheduleDeleted,
+    ScheduleTriggered,
     Submitted,
     Task,
     Why,
@@ -259,6 +262,43 @@ def pause_queue(name: str, paused: bool) -> Call[QueuePaused]:
 def delete_queue(name: str, force: bool) -> Call[QueueDeleted]:
     query = {"force": "true"} if force else {}
     return Call("DELETE", ("api", "v1", "queues", name), QueueDeleted.read, query=query, repeatable=True)
+
+
+def create_schedule(name: str, task: NewTask | None, run: NewRun | None, fields: Mapping[str, Any]) -> Call[Schedule]:
+    body = {"name": name, **_schedule_fields(task, run, fields)}
+    return _post(["schedules"], Schedule.read, {key: value for key, value in body.items() if value is not None})
+
+
+def schedules(cursor: str | None) -> Call[Page[Schedule]]:
+    return _get(["schedules"], Page.reader(Schedule.read), cursor=cursor)
+
+
+def schedule(name: str) -> Call[Schedule]:
+    return _get(["schedules", name], Schedule.read)
+
+
+def change_schedule(name: str, task: NewTask | None, run: NewRun | None, change: Mapping[str, Any]) -> Call[Schedule]:
+    body = _schedule_fields(task, run, change)
+    return Call("PATCH", ("api", "v1", "schedules", name), Schedule.read, body=_encode(body), repeatable=True)
+
+
+def _schedule_fields(task: NewTask | None, run: NewRun | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: to_wire(value) for key, value in fields.items()}
+    templates = {"task": None if task is None else to_wire(task), "run": None if run is None else to_wire(run)}
+    return {**given, **{key: value for key, value in templates.items() if value is not None}}
+
+
+def pause_schedule(name: str, paused: bool) -> Call[Schedule]:
+    return _post(["schedules", name, "pause" if paused else "resume"], Schedule.read, repeatable=True)
+
+
+def trigger_schedule(name: str, request_id: str | None) -> Call[ScheduleTriggered]:
+    body = {} if request_id is None else {"request_id": request_id}
+    return _post(["schedules", name, "trigger"], ScheduleTriggered.read, body, request_id is not None)
+
+
+def delete_schedule(name: str) -> Call[ScheduleDeleted]:
+    return Call("DELETE", ("api", "v1", "schedules", name), ScheduleDeleted.read, repeatable=True)
 
 
 def dead_letters(**query: object) -> Call[Page[DeadLetter]]:

@@ -35,6 +35,9 @@ from .models import (
     Retried,
     Run,
     RunState,
+    Schedule,
+    ScheduleDeleted,
+    ScheduleTriggered,
     Submitted,
     Task,
     TaskState,
@@ -190,6 +193,68 @@ class Client(SandboxMethods):
     def delete_queue(self, name: str, *, force: bool = False) -> QueueDeleted:
         """Deletes a queue without open tasks; with `force` also if it has dead letters. Ended tasks stay readable."""
         return self._call(_api.delete_queue(name, force))
+
+    def create_schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        interval_seconds: int | None = None,
+        task: NewTask | None = None,
+        run: NewRun | None = None,
+        timezone: str | None = None,
+        catch_up: str | None = None,
+        overlap: str | None = None,
+        jitter_seconds: int | None = None,
+        paused: bool | None = None,
+        starts_at: datetime | str | None = None,
+        ends_at: datetime | str | None = None,
+        tenant: str | None = None,
+    ) -> Schedule:
+        """Creates a schedule that submits `task` or `run` by `cron` or every `interval_seconds`."""
+        fields = {
+            "cron": cron,
+            "interval_seconds": interval_seconds,
+            "timezone": timezone,
+            "catch_up": catch_up,
+            "overlap": overlap,
+            "jitter_seconds": jitter_seconds,
+            "paused": paused,
+            "starts_at": starts_at,
+            "ends_at": ends_at,
+            "tenant": tenant,
+        }
+        return self._call(_api.create_schedule(name, task, run, fields))
+
+    def schedules(self, *, cursor: str | None = None) -> Page[Schedule]:
+        """One page of schedules, without their templates."""
+        return self._call(_api.schedules(cursor))
+
+    def schedule(self, name: str) -> Schedule:
+        """A schedule by name or id, with its next slots and its last firings."""
+        return self._call(_api.schedule(name))
+
+    def change_schedule(
+        self, name: str, *, task: NewTask | None = None, run: NewRun | None = None, **change: Any
+    ) -> Schedule:
+        """Changes what is named about a schedule, such as `cron="0 3 * * *"`; None resets to the default."""
+        return self._call(_api.change_schedule(name, task, run, change))
+
+    def pause_schedule(self, name: str) -> Schedule:
+        """Slots that pass while a schedule is paused are not fired."""
+        return self._call(_api.pause_schedule(name, True))
+
+    def resume_schedule(self, name: str) -> Schedule:
+        """It goes on with the next slot."""
+        return self._call(_api.pause_schedule(name, False))
+
+    def trigger_schedule(self, name: str, *, request_id: str | None = None) -> ScheduleTriggered:
+        """Submits the work of a schedule now. The same `request_id` again is the same firing."""
+        return self._call(_api.trigger_schedule(name, request_id))
+
+    def delete_schedule(self, name: str) -> ScheduleDeleted:
+        """Deletes a schedule; work that it has submitted goes on."""
+        return self._call(_api.delete_schedule(name))
 
     def dead_letters(
         self,

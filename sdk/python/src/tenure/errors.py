@@ -47,6 +47,8 @@ __all__ = [
     "RunNotFound",
     "RunNotRerunnable",
     "SandboxNotRunning",
+    "ScheduleExists",
+    "ScheduleNotFound",
     "SetupError",
     "StaleAttempt",
     "StaleFence",
@@ -263,8 +265,18 @@ class QueueNotFound(NotFound):
     word = "queue_not_found"
 
 
+class ScheduleNotFound(NotFound):
+    word = "schedule_not_found"
+
+
 class ConflictError(ApiError):
     """What is there does not allow it."""
+
+
+class ScheduleExists(ConflictError):
+    """The tenant has a schedule of this name."""
+
+    word = "schedule_exists"
 
 
 class QueueNotEmpty(ConflictError):

@@ -450,6 +450,78 @@ class QueueDeleted(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleFiring(Model):
+    """What became of a slot."""
+
+    slot: str
+    #: `fired`, `triggered`, `skipped`, `missed` or `refused`.
+    outcome: str
+    at: str
+    #: The last slot, if several were passed over together.
+    through: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    reason: str | None = None
+
+
+def _read_firing(value: Any) -> ScheduleFiring | None:
+    return None if value is None else ScheduleFiring.read(value)
+
+
+def _read_firings(value: Any) -> list[ScheduleFiring]:
+    return [ScheduleFiring.read(item) for item in value or []]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Model):
+    """A schedule. In lists `task`, `run`, `next_slots` and `firings` are empty."""
+
+    schedule_id: str
+    name: str
+    tenant: str
+    timezone: str
+    #: `latest`, `none` or `all`.
+    catch_up: str
+    #: `skip`, `queue` or `cancel_old`.
+    overlap: str
+    jitter_seconds: int
+    paused: bool
+    #: `task` or `run`.
+    kind: str
+    #: Slots that are due and wait for the work of the last firing to end.
+    waiting: int
+    created_at: str
+    updated_at: str
+    owner: str | None = None
+    cron: str | None = None
+    interval_seconds: int | None = None
+    starts_at: str | None = None
+    ends_at: str | None = None
+    next_at: str | None = None
+    next_slots: list[str] = field(default_factory=list)
+    last_firing: ScheduleFiring | None = field(default=None, metadata={"read": _read_firing})
+    #: Newest first.
+    firings: list[ScheduleFiring] = field(default_factory=list, metadata={"read": _read_firings})
+    task: dict[str, Any] | None = None
+    run: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleTriggered(Model):
+    schedule_id: str
+    name: str
+    task_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleDeleted(Model):
+    schedule_id: str
+    name: str
+    deleted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeadLetter(Model):
     task_id: str
     queue: str
