@@ -163,7 +163,7 @@ async fn nothing_is_granted_for_a_dead_target_but_probes(server: Server) {
 async fn a_dead_target_is_tried_with_what_was_granted_before(server: Server) {
     let sick = Worker::answering(502).await;
     // Attempts last, however often the clock is moved.
-    let slots = |concurrency: u32| json!({"concurrency": concurrency, "dispatch_timeout_ms": 3_600_000});
+    let slots = |concurrency: u32| json!({"concurrency": concurrency, "dispatch_timeout_ms": 1_800_000});
     push_queue(&server, "sick", &sick.url, slots(5)).await.ok();
     let tasks = submit(&server, "sick", 25).await;
     wait_until("the open circuit", SOON, async || {
