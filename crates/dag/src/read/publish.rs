@@ -13,6 +13,9 @@ use crate::yaml::{At, Content, Key, Node};
 /// Names that a DAG may publish: one for each of its outputs.
 const DATASETS: usize = definition::JOBS * definition::PORTS;
 
+/// Outputs that write to one buffered dataset.
+const PRODUCERS: usize = 1_000;
+
 /// A published dataset, as far as it could be read.
 pub(crate) struct PublishDraft {
     pub publish: Publish,
@@ -78,6 +81,10 @@ fn producers(fields: &Fields<'_, '_>, buffered: bool) -> Vec<(definition::Output
     let Content::List(items) = &node.content else { return one(node, place).into_iter().collect() };
     if items.is_empty() {
         fields.error("from", Code::MissingField, "name at least one output: {job, output}");
+    }
+    if items.len() > PRODUCERS {
+        fields.error("from", Code::OutOfRange, format!("a dataset has at most {PRODUCERS} producers"));
+        return Vec::new();
     }
     if items.len() > 1 && !buffered {
         let message = "only a buffered dataset has several producers: set `write_mode: buffered`";

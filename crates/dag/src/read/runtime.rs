@@ -11,7 +11,7 @@ use super::Context;
 use super::fields::{Fields, text};
 use crate::problem::{Code, quoted};
 use crate::surroundings::{Bundle, Bundles, PRESET_RUNTIMES};
-use crate::yaml::{Content, Scalar};
+use crate::yaml::{Content, Node, Scalar};
 
 const SECRETS: usize = 64;
 const ENV: usize = 64;
@@ -64,7 +64,8 @@ pub(super) fn operator(fields: &Fields<'_, '_>, runtime: Option<&Runtime>, conte
 fn lambda(fields: &Fields<'_, '_>, operator: &str, context: Context<'_>) {
     let functions = &context.settings.lambda_functions;
     let bundle = fields.get("udf").is_some() || operator == UDF_OPERATOR;
-    let by_language = |name: &str| ["node", "python"].iter().any(|kind| functions.contains(&format!("{name}.{kind}")));
+    let languages = languages(fields, context);
+    let by_language = |name: &str| languages.iter().any(|kind| functions.contains(&format!("{name}.{kind}")));
     let found = functions.contains(operator)
         || functions.contains("*")
         || bundle && (by_language(operator) || by_language(UDF_OPERATOR));
@@ -73,6 +74,16 @@ fn lambda(fields: &Fields<'_, '_>, operator: &str, context: Context<'_>) {
         let message = format!("`dispatch.lambda.functions` has no entry '{}'{meant}", quoted(operator));
         fields.error("operator", Code::UnknownOperator, message);
     }
+}
+
+/// The language of the job's bundle, or each one if the bundle is not known.
+fn languages<'a>(fields: &Fields<'_, '_>, context: Context<'a>) -> Vec<&'a str> {
+    let id = fields.get("udf").and_then(|udf| udf.entry("bundle_id")).and_then(Node::scalar);
+    let known = match (&context.surroundings.bundles, id) {
+        (Bundles::Known(bundles), Some(Scalar::Text(id))) => Uuid::try_parse(id).ok().and_then(|id| bundles.get(&id)),
+        _ => None,
+    };
+    known.map_or_else(|| vec!["node", "python"], |bundle| vec![&bundle.runtime])
 }
 
 pub(super) fn secrets(fields: &Fields<'_, '_>, runtime: Option<&Runtime>) -> Vec<Arc<str>> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tenure_dag::{Code, PROBLEMS, Problem, TEXT_BYTES};
+use tenure_dag::{Code, PROBLEMS, Problem, Settings, TEXT_BYTES};
 
-use super::support::{EXAMPLE, read};
+use super::support::{EXAMPLE, read, settings, surroundings};
 
 /// Whole texts, or the part of a text that says what it is about:
 ///
@@ -198,6 +198,12 @@ fn keys_and_shapes() {
 
 #[test]
 fn where_and_how_jobs_run() {
+    // The bundle is written for node; only its function for python is configured.
+    let score = "source:\nruntime: lambda\noperator: @score\nudf: { bundle_id: 0190c0de-0000-7000-8000-000000000001 }";
+    let without_node = Settings { lambda_functions: ["score.python".to_owned()].into(), ..settings() };
+    let (text_of_score, ..) = unmarked(&text(score));
+    let problems = tenure_dag::parse(&text_of_score, &without_node, &surroundings()).unwrap_err();
+    assert_eq!(codes(&problems), [Code::UnknownOperator]);
     for Case(text, job, field, code, part) in [
         Case("source:\nruntime: @workr", B, "runtime", Code::UnknownRuntime, "did you mean 'worker'?"),
         Case("source:\nruntime: @ecs_udf", B, "runtime", Code::UnknownRuntime, "no runtime named 'ecs_udf'"),

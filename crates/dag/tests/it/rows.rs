@@ -1,10 +1,14 @@
-//! Conditions on real rows: SQLite against a reference that knows three truth values.
+//! Conditions on real rows: both databases against a reference that knows three truth values.
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use rusqlite::types::Value as Bound;
 use rusqlite::{Connection, params_from_iter};
 use tenure_core::dag::{Column, Comparison, Filter, Literal};
 use tenure_dag::filter::{Dialect, Param, compile, from_map, parse};
+use tenure_testkit::Postgres;
+use tokio_postgres::types::ToSql;
 
 type Row = (Option<String>, Option<i64>, Option<f64>, Option<bool>);
 
@@ -181,4 +185,79 @@ fn times_and_decimals_compare_by_value() {
     assert_eq!(found("moment > '2025-12-31T10:00:00Z'"), [2]);
     assert_eq!(found("amount > '9.75'"), [2]);
     assert_eq!(found("amount IN (9.5, '10.2500')"), [1, 2]);
+}
+
+const POSTGRES_ROWS: &str = "CREATE TABLE t (id BIGINT PRIMARY KEY, s TEXT, n BIGINT, f DOUBLE PRECISION, b BOOLEAN, \
+    moment TIMESTAMPTZ, amount NUMERIC(20,4), small INTEGER, day DATE, who UUID)";
+
+async fn postgres() -> (tenure_testkit::Database, tokio_postgres::Client) {
+    let database = Postgres::shared().await.database().await;
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(POSTGRES_ROWS).await.unwrap();
+    (database, client)
+}
+
+fn boxed(param: &Param) -> Box<dyn ToSql + Sync + Send> {
+    match param {
+        Param::Bool(value) => Box::new(*value),
+        Param::Int(value) => Box::new(*value),
+        Param::Float(value) => Box::new(*value),
+        Param::Text(value) => Box::new(value.clone()),
+    }
+}
+
+async fn matching_postgres(client: &tokio_postgres::Client, filter: &Filter, columns: &[Column]) -> Vec<i64> {
+    let sql = compile(filter, columns, Dialect::Postgres, 1).unwrap();
+    let params: Vec<_> = sql.params.iter().map(boxed).collect();
+    let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
+    let text = format!("SELECT id FROM t WHERE {} ORDER BY id", sql.text);
+    let rows = client.query(&text, &params).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn postgres_finds_the_rows_of_the_reference() {
+    const CONDITIONS: usize = 300;
+    let (_database, client) = postgres().await;
+    let mut runner = TestRunner::deterministic();
+    let rows = prop::collection::vec(row(), 100).new_tree(&mut runner).unwrap().current();
+    for (id, (s, n, f, b)) in (0_i64..).zip(&rows) {
+        let insert = "INSERT INTO t (id, s, n, f, b) VALUES ($1, $2, $3, $4, $5)";
+        client.execute(insert, &[&id, s, n, f, b]).await.unwrap();
+    }
+    for _ in 0..CONDITIONS {
+        let filter = filters().new_tree(&mut runner).unwrap().current();
+        let expected: Vec<i64> =
+            (0_i64..).zip(&rows).filter(|(_, row)| holds(&filter, row) == Some(true)).map(|(id, _)| id).collect();
+        assert_eq!(matching_postgres(&client, &filter, &columns()).await, expected, "{filter:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_type_is_compared_by_value_on_postgres() {
+    let (_database, client) = postgres().await;
+    client
+        .batch_execute(
+            "INSERT INTO t (id, moment, amount, small, day, who) VALUES
+                (1, '2025-12-31T10:00:00Z', 9.5, 1, '2025-12-31', '0190c0de-0000-7000-8000-000000000001'),
+                (2, '2025-12-31T10:00:00.5Z', 10.25, 2, '2026-01-01', '0190c0de-0000-7000-8000-000000000002')",
+        )
+        .await
+        .unwrap();
+    let further = [("small", "int32"), ("day", "date"), ("who", "uuid")];
+    let further = further.map(|(name, kind)| Column { name: name.into(), kind: kind.parse().unwrap(), nullable: true });
+    let columns: Vec<Column> = columns().into_iter().chain(further).collect();
+    for (text, expected) in [
+        ("moment = '2025-12-31T12:00:00+02:00'", &[1][..]),
+        ("moment > '2025-12-31T10:00:00Z'", &[2]),
+        ("amount > '9.75'", &[2]),
+        ("amount IN (9.5, '10.2500')", &[1, 2]),
+        ("amount < 10", &[1]),
+        ("small >= 2", &[2]),
+        ("day < '2026-01-01'", &[1]),
+        ("who = '0190C0DE-0000-7000-8000-000000000002'", &[2]),
+    ] {
+        assert_eq!(matching_postgres(&client, &parse(text).unwrap(), &columns).await, expected, "{text}");
+    }
 }

@@ -10,7 +10,7 @@ pub const EXAMPLE: &str = include_str!("chain_watch.yaml");
 
 pub fn settings() -> Settings {
     let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    Settings { lambda_functions: set(&["alert_route", "udf.node"]), runtimes: set(&["gpu_pool"]) }
+    Settings { lambda_functions: set(&["alert_route", "udf.node", "score.python"]), runtimes: set(&["gpu_pool"]) }
 }
 
 pub fn columns(columns: &[(&str, &str)]) -> Schema {
@@ -40,6 +40,7 @@ pub fn surroundings() -> Surroundings {
             ("labels".into(), dataset("labels", Ranges::Inclusive)),
             ("wide".into(), dataset("wide", Ranges::HalfOpen)),
             ("mine".into(), dataset("d", Ranges::Inclusive)),
+            ("gone".into(), dataset("d", Ranges::Inclusive)),
         ]
         .into(),
         edges: vec![
@@ -47,7 +48,9 @@ pub fn surroundings() -> Surroundings {
             // Of an earlier version: it does not count.
             Edge { dag: "d".into(), from: "labels".into(), to: "blocks".into() },
         ],
-        readers: vec![Reader { dag: "labels".into(), dataset: "blocks".into(), ranges: Ranges::Inclusive }],
+        readers: ["blocks", "gone"]
+            .map(|dataset| Reader { dag: "labels".into(), dataset: dataset.into(), ranges: Ranges::Inclusive })
+            .into(),
         webhook_paths: [("hooks/taken".into(), "labels".into()), ("hooks/own".into(), "d".into())].into(),
         bundles: Bundles::Known([("0190c0de-0000-7000-8000-000000000001".parse().unwrap(), bundle)].into()),
     }
