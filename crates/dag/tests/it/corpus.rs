@@ -48,8 +48,6 @@ const PIECES: [&str; 24] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     /// The example with a few edits: near enough to a DAG that every rule is reached.
     #[test]
     fn no_edit_of_a_dag_makes_the_parser_panic(

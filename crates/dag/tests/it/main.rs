@@ -5,6 +5,7 @@
 mod accepted;
 mod corpus;
 mod cycles;
+mod docs;
 mod example;
 mod rejections;
 mod rows;
