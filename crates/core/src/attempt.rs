@@ -56,6 +56,8 @@ pub enum Reason {
     Revoked,
     /// A push was accepted, but no worker took the attempt up in time.
     StartTimeout,
+    /// The holder had to stop for a reason of its own, and gave the task back.
+    HandedBack,
     /// No push was accepted in time.
     DispatchFailed,
     /// The worker refused the push for good.
@@ -92,6 +94,7 @@ impl Reason {
             | Self::StartTimeout
             | Self::DispatchFailed
             | Self::WorkerLost
+            | Self::HandedBack
             | Self::Undelivered => Some(Category::Infrastructure),
             Self::Timeout | Self::DeadlineExceeded => Some(Category::Timeout),
             Self::DispatchRejected => Some(Category::Configuration),
@@ -100,7 +103,7 @@ impl Reason {
         }
     }
 
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Completed,
         Self::Failed,
         Self::Canceled,
@@ -112,6 +115,7 @@ impl Reason {
         Self::Undelivered,
         Self::Revoked,
         Self::StartTimeout,
+        Self::HandedBack,
         Self::DispatchFailed,
         Self::DispatchRejected,
     ];
@@ -129,6 +133,7 @@ impl Reason {
             Self::Undelivered => "UNDELIVERED",
             Self::Revoked => "REVOKED",
             Self::StartTimeout => "START_TIMEOUT",
+            Self::HandedBack => "HANDED_BACK",
             Self::DispatchFailed => "DISPATCH_FAILED",
             Self::DispatchRejected => "DISPATCH_REJECTED",
         }

@@ -121,7 +121,7 @@ impl LaneQueue {
     pub fn take_back<'a>(&self, grants: impl Iterator<Item = &'a Grant>) {
         let commands: Vec<Command> = grants
             .filter(|grant| !grant.repeatable)
-            .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id }))
+            .map(|grant| Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id, by_holder: false }))
             .collect();
         if commands.is_empty() {
             return;

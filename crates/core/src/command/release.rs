@@ -1,4 +1,4 @@
-//! Takes back a grant whose claimer had disconnected when the answer was ready.
+//! Takes back a grant whose claimer had disconnected when the answer was ready, or whose holder gives it back.
 
 use super::{Answer, Context, Decision, Task, ending};
 use crate::attempt::{AttemptState, Reason};
@@ -10,16 +10,20 @@ use crate::task::Place;
 pub struct Release {
     pub row: Seq,
     pub attempt_id: AttemptId,
+    /// The holder has to stop for a reason of its own. Otherwise the grant reached nobody.
+    pub by_holder: bool,
 }
 
 /// The task is ready again at once. The attempt stays in the history and does not count against the budget.
 pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision {
     let Place::Running(running) = &task.place else { return Decision::unchanged(Answer::Done(false)) };
     // A heartbeat proves that the grant did arrive.
-    if running.attempt_id != command.attempt_id || running.last_heartbeat_at.is_some() || running.cancel.is_some() {
+    let has_arrived = running.last_heartbeat_at.is_some() && !command.by_holder;
+    if running.attempt_id != command.attempt_id || has_arrived || running.cancel.is_some() {
         return Decision::unchanged(Answer::Done(false));
     }
-    let closed = ending::close(running, AttemptState::Canceled, Reason::Undelivered, None, ctx.now);
+    let reason = if command.by_holder { Reason::HandedBack } else { Reason::Undelivered };
+    let closed = ending::close(running, AttemptState::Canceled, reason, None, ctx.now);
     let mut running = running.clone();
     running.carry.extra_attempts = running.carry.extra_attempts.saturating_add(1);
     let change = ending::put_back(task.id, &running, closed, ctx.now, FactKind::Released, ctx);
@@ -38,7 +42,7 @@ mod tests {
     use crate::task::{CancelRequest, Running, State};
 
     fn release(held: Running, seed: u8) -> Decision {
-        let command = Release { row: id().seq(), attempt_id: attempt_id(seed) };
+        let command = Release { row: id().seq(), attempt_id: attempt_id(seed), by_holder: false };
         with_ctx(1_000, |ctx| decide(&task(Place::Running(held)), &command, ctx))
     }
 
@@ -86,8 +90,26 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_gives_back_what_it_has_begun_unless_it_is_to_be_canceled() {
+        let give_back = |held| {
+            let command = Release { row: id().seq(), attempt_id: attempt_id(1), by_holder: true };
+            with_ctx(1_000, |ctx| decide(&task(Place::Running(held)), &command, ctx))
+        };
+        let begun = Running { last_heartbeat_at: Some(at(500)), ..running_with(one_attempt()) };
+        let decision = give_back(begun.clone());
+        let second = granted(to_waiting(&decision), 2, 2_000);
+        assert_eq!((second.attempt, second.carry.allowed_attempts()), (2, 2), "it costs nothing of the budget");
+        let change = decision.change.unwrap();
+        let [AttemptChange::Put(closed)] = &change.attempts[..] else { panic!("{change:?}") };
+        assert_eq!((closed.state, closed.reason), (AttemptState::Canceled, Reason::HandedBack));
+        let cancel = CancelRequest { reason: "stop".into(), requested_at: at(500), signaled_at: None };
+        let decision = give_back(Running { cancel: Some(cancel), ..begun });
+        assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
+    }
+
+    #[test]
     fn what_nobody_holds_is_left_alone() {
-        let command = Release { row: id().seq(), attempt_id: attempt_id(1) };
+        let command = Release { row: id().seq(), attempt_id: attempt_id(1), by_holder: false };
         let decision = with_ctx(1_000, |ctx| decide(&task(Place::Ready(ready())), &command, ctx));
         assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));
     }

@@ -71,7 +71,7 @@ fn a_row_that_is_gone_is_no_error() {
     let commands = [
         expire(),
         Command::Promote(promote::Promote { row: id().seq() }),
-        Command::Release(release::Release { row: id().seq(), attempt_id: attempt_id(1) }),
+        Command::Release(release::Release { row: id().seq(), attempt_id: attempt_id(1), by_holder: false }),
     ];
     let mut world = world_for(0, &commands);
     assert!(world.decide(&commands, false).into_iter().all(|outcome| outcome == Ok(Answer::Done(false))));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tenure_core::attempt::{AttemptState, Category, Completion, Failure};
 use tenure_core::command::callback::{Proof, Refusal, RefusalReason};
 use tenure_core::command::push::{PushOutcome, Pushed};
+use tenure_core::command::release::Release;
 use tenure_core::command::{Command, Reach, Rejection};
 use tenure_core::sandbox::{Change, Sandbox, SandboxId};
 use tenure_core::task::SandboxRun;
@@ -29,6 +30,7 @@ const REPORT_WITHIN: Duration = Duration::from_secs(60);
 /// How long the report of a failure waits for the end of the sandbox, so that the next attempt does not run beside it.
 const DESTROY_FIRST: Duration = Duration::from_secs(5);
 const FILE_WITHIN: Duration = Duration::from_secs(60);
+const TERMINATE_WITHIN: Duration = Duration::from_secs(10);
 /// A call may take this much longer than the command.
 const CALL_MARGIN: Duration = Duration::from_secs(10);
 const FILE_MODE: u32 = 0o600;
@@ -37,7 +39,13 @@ const FILE_MODE: u32 = 0o600;
 enum End {
     Succeeded(String),
     Failed(Failure),
-    Canceled(Arc<str>),
+    /// The command may use the rest of the lease to end.
+    Canceled {
+        reason: Arc<str>,
+        lease_end: Instant,
+    },
+    /// This control plane stops.
+    Stopped,
     /// Another one has the task, or nobody.
     Lost,
 }
@@ -102,16 +110,55 @@ impl Attempt {
         tracing::debug!(task.id = %self.sender.task, attempt.number = self.sender.attempt, sandbox.id = &*self.sandbox,
             worker.id = row.worker.as_deref(), "a task runs in a sandbox");
         let stopping = self.engine.shared.stopping.clone();
+        let executing = self.execute();
+        tokio::pin!(executing);
         let end = tokio::select! {
             end = self.keep_alive() => end,
-            end = self.execute() => end,
-            () = stopping.cancelled() => {
-                let message = "the control plane that ran the task was stopped";
-                let failure = Failure::new("WORKER_SHUTDOWN", message, None, Some(true));
-                End::Failed(failure.of_category(Some(Category::Infrastructure)))
-            }
+            end = &mut executing => end,
+            () = stopping.cancelled() => End::Stopped,
+        };
+        let end = match end {
+            End::Canceled { reason, lease_end } => self.wind_down(reason, lease_end, executing).await,
+            end => end,
         };
         self.finish(end).await;
+    }
+
+    /// Asks the command to end, and gives it the time until shortly before the end of the lease. One that succeeds by then has
+    /// succeeded.
+    async fn wind_down(&self, reason: Arc<str>, lease_end: Instant, executing: impl Future<Output = End>) -> End {
+        let left = lease_end.saturating_duration_since(Instant::now());
+        let until = lease_end - DESTROY_FIRST.min(left / 4);
+        let asking = async {
+            self.terminate().await;
+            std::future::pending::<()>().await;
+        };
+        let end = tokio::select! {
+            end = executing => Some(end),
+            () = asking => None,
+            () = tokio::time::sleep_until(until.into()) => None,
+            () = self.engine.shared.stopping.cancelled() => None,
+        };
+        match end {
+            Some(succeeded @ End::Succeeded(_)) => succeeded,
+            _ => End::Canceled { reason, lease_end },
+        }
+    }
+
+    /// SIGTERM for the command. The sandbox is destroyed afterwards, so one that cannot be sent is of no consequence.
+    async fn terminate(&self) {
+        let command =
+            SetupCommand { command: script::TERMINATE.to_owned(), timeout: TERMINATE_WITHIN, env: BTreeMap::new() };
+        let called = self.sandboxes.call(&self.sandbox, &Reach::All, |route| {
+            let command = &command;
+            async move {
+                let terms = route.terms(command.timeout + CALL_MARGIN);
+                self.sandboxes.workers().exec(&route.target, &terms, &route.runtime(), command).await
+            }
+        });
+        if let Err(error) = called.await {
+            tracing::debug!(task.id = %self.sender.task, sandbox.id = &*self.sandbox, "cannot ask a task to end: {error}");
+        }
     }
 
     async fn spawned(&self, in_place: InPlace) -> Result<Sandbox, SandboxError> {
@@ -179,7 +226,7 @@ impl Attempt {
             match beat {
                 Ok(Ok((renewed, at))) => {
                     if let Some(reason) = renewed.cancel {
-                        return End::Canceled(reason);
+                        return End::Canceled { reason, lease_end: sent + millis(renewed.expires_at.since(at)) };
                     }
                     let left = renewed.expires_at.since(at);
                     lease_end = sent + millis(left);
@@ -303,9 +350,22 @@ impl Attempt {
         let destroying = self.destroy();
         tokio::pin!(destroying);
         let is_gone = tokio::time::timeout(DESTROY_FIRST, &mut destroying).await.is_ok();
-        self.report(end).await;
+        match end {
+            End::Stopped => self.give_back().await,
+            end => self.report(end).await,
+        }
         if !is_gone {
             destroying.await;
+        }
+    }
+
+    /// Another control plane can have the task at once, and it costs no attempt. A task that is to be canceled is not given
+    /// back.
+    async fn give_back(&self) {
+        let (row, attempt_id) = (self.parcel.grant.seq(), self.parcel.grant.attempt_id);
+        let release = Command::Release(Release { row, attempt_id, by_holder: true });
+        if !matches!(self.engine.ask(Lane::Work, release, 0, variant!(Done)).await, Ok(Ok(true))) {
+            self.report(End::Stopped).await;
         }
     }
 
@@ -322,7 +382,12 @@ impl Attempt {
             End::Lost => return,
             End::Succeeded(result) => (AttemptState::Succeeded, Some(Arc::from(result)), None),
             End::Failed(failure) => (AttemptState::Failed, None, Some(failure)),
-            End::Canceled(reason) => {
+            End::Stopped => {
+                let message = "the control plane that ran the task was stopped";
+                let failure = Failure::new("WORKER_SHUTDOWN", message, None, Some(true));
+                (AttemptState::Failed, None, Some(failure.of_category(Some(Category::Infrastructure))))
+            }
+            End::Canceled { reason, .. } => {
                 let failure = Failure::new("CANCELLED", &reason, None, Some(false));
                 (AttemptState::Canceled, None, Some(failure.of_category(Some(Category::Canceled))))
             }

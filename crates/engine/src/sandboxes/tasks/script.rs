@@ -13,6 +13,14 @@ pub const SCRIPT: &str = "/workspace/.tenure-task.sh";
 /// What the worker is asked to run.
 pub const RUN: &str = "[ -f .tenure-task.sh ] || cd /workspace; exec sh .tenure-task.sh";
 
+/// Asks the command to end: SIGTERM for its process and what that has started, which its script then reports. The file may hold
+/// anything, for the command can write to it.
+pub const TERMINATE: &str = r#"[ -f .tenure-pid ] || cd /workspace
+stop() { set -- $1 $(cat /proc/$1/task/*/children 2>/dev/null); kill -TERM $1 2>/dev/null; shift; for c; do stop $c; done; }
+pid=$(head -c 20 .tenure-pid)
+case $pid in "" | *[!0-9]* | 0 | 1) exit 1 ;; esac
+stop $pid"#;
+
 const RESULT_BYTES: usize = 1 << 20;
 const STDERR_BYTES: usize = 64 << 10;
 /// The first line of the output says where the rest comes from.
@@ -34,7 +42,7 @@ pub fn script(command: &SandboxCommand, variables: &BTreeMap<String, String>) ->
     let (most, stderr) = (RESULT_BYTES + 1, STDERR_BYTES);
     script += &format!(
         r#"export TENURE_PAYLOAD_FILE="$PWD/payload.json" TENURE_RESULT_FILE="$PWD/result.json"
-{{ {{ sh -c {line} <payload.json; echo $? >.tenure-code; }} | tail -c {most} >.tenure-out; }} 2>&1 | tail -c {stderr} >&2
+{{ {{ sh -c 'echo $$ >.tenure-pid; exec sh -c "$0"' {line} <payload.json; echo $? >.tenure-code; }} | tail -c {most} >.tenure-out; }} 2>&1 | tail -c {stderr} >&2
 code=$(cat .tenure-code 2>/dev/null || echo 137)
 if [ "$code" = 0 ]; then
   if [ -f result.json ]; then echo file; head -c {most} result.json; else echo output; cat .tenure-out; fi
@@ -156,6 +164,44 @@ mod tests {
         let words = ["printf", "%s|", "a b", "it's", "$HOME"].map(str::to_owned).to_vec();
         let (code, stdout, _) = run(&SandboxCommand::Words(words), &[]);
         assert_eq!((code, result(&stdout).unwrap()), (0, r#""a b|it's|$HOME|""#.to_owned()));
+    }
+
+    #[test]
+    fn a_command_that_is_asked_to_end_can_clean_up_and_takes_its_children_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("payload.json"), "{}").unwrap();
+        // The child would outlive a shell that is alone told to end.
+        let command = line("trap 'echo cleaned >clean; exit 9' TERM; sleep 7531 & echo $! >child; wait; wait");
+        std::fs::write(folder.path().join(".tenure-task.sh"), script(&command, &BTreeMap::new())).unwrap();
+        let shell = |text: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", text]).current_dir(folder.path());
+            shell
+        };
+        let mut running = shell(RUN).spawn().unwrap();
+        let child = loop {
+            let child = std::fs::read_to_string(folder.path().join("child")).unwrap_or_default();
+            if child.ends_with('\n') {
+                break child.trim().to_owned();
+            }
+            assert!(running.try_wait().unwrap().is_none(), "it ended by itself");
+            std::thread::yield_now();
+        };
+        assert!(shell(TERMINATE).status().unwrap().success());
+        assert_eq!(running.wait().unwrap().code(), Some(9));
+        assert_eq!(std::fs::read_to_string(folder.path().join("clean")).unwrap(), "cleaned\n");
+        let is_there = || {
+            let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            state.contains("(sleep)") && !state.contains(") Z ")
+        };
+        while is_there() {
+            std::thread::yield_now();
+        }
+        for odd in ["", "-1", "1", "0", "x", "7; touch odd"] {
+            std::fs::write(folder.path().join(".tenure-pid"), odd).unwrap();
+            assert_eq!(shell(TERMINATE).status().unwrap().code(), Some(1), "{odd}");
+        }
+        assert!(!folder.path().join("odd").exists());
     }
 
     #[test]

@@ -97,6 +97,13 @@ fn says(plane: &Plane, exit_code: i32, stdout: &str, stderr: &str) {
     *plane.farm.says.lock().unwrap() = Some(outcome);
 }
 
+/// Whether a command on `w1` was sent SIGTERM.
+fn is_asked_to_end(plane: &Plane) -> bool {
+    plane.farm.with("w1", |node| {
+        node.runtimes.values().flat_map(|runtime| &runtime.commands).any(|command| command.contains("kill -TERM"))
+    })
+}
+
 /// Whose sandbox it is, and the sandbox's id.
 fn only_runtime(farm: &Farm) -> (String, String) {
     let runtimes = farm.runtimes();
@@ -247,6 +254,12 @@ async fn a_cancel_ends_the_sandbox_and_then_the_task() {
         plane.wait_for_hanging(1).await;
         let cancel = Cancel { task: id, reason: "not needed".into(), mode, reach: Reach::All };
         plane.engine.cancel(cancel).await.unwrap().unwrap();
+        if mode == Mode::Cooperative {
+            wait_until("the command is asked to end", SOON, async || is_asked_to_end(&plane)).await;
+            assert_eq!(task(&plane.engine, id).await.place.state(), State::Running, "it has its grace");
+            says(&plane, 143, "", "terminated");
+            plane.farm.release();
+        }
         ended(&plane.engine, id, State::Canceled).await;
         if mode == Mode::Cooperative {
             assert!(plane.farm.runtimes().is_empty(), "nothing runs when the task counts as canceled");
@@ -255,6 +268,31 @@ async fn a_cancel_ends_the_sandbox_and_then_the_task() {
         no_runtimes(&plane).await;
         plane.wait_for_hanging(0).await;
     }
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_canceled_command_that_succeeds_in_its_grace_has_succeeded_and_one_that_goes_on_is_killed() {
+    let home = Home::sqlite();
+    let plane = boxes(&home, &["w1"]).await;
+    let cancel = |task| Cancel { task, reason: "not needed".into(), mode: Mode::Cooperative, reach: Reach::All };
+    plane.farm.fail("w1", Call::Exec, [Fault::HangBefore]);
+    let id = submit(&plane.engine, at_once()).await;
+    plane.wait_for_hanging(1).await;
+    plane.engine.cancel(cancel(id)).await.unwrap().unwrap();
+    wait_until("the command is asked to end", SOON, async || is_asked_to_end(&plane)).await;
+    says(&plane, 0, "output\n7\n", "");
+    plane.farm.release();
+    ended(&plane.engine, id, State::Succeeded).await;
+    no_runtimes(&plane).await;
+    // It does not listen: the sandbox ends before the lease does.
+    plane.farm.fail("w1", Call::Exec, [Fault::HangBefore]);
+    let spec = Spec { lease_ttl_ms: Some(4_000), heartbeat_ms: Some(500), ..at_once() };
+    let id = submit(&plane.engine, spec).await;
+    plane.wait_for_hanging(1).await;
+    plane.engine.cancel(cancel(id)).await.unwrap().unwrap();
+    ended(&plane.engine, id, State::Canceled).await;
+    no_runtimes(&plane).await;
     plane.stop().await;
 }
 
@@ -296,7 +334,8 @@ async fn a_control_plane_that_stops_leaves_no_sandbox_and_gives_the_task_up() {
     plane.engine.shutdown().await;
     assert!(plane.farm.runtimes().is_empty());
     let attempts = closed(&plane.engine, id).await;
-    assert_eq!(&*attempts[0].failure.as_ref().unwrap().code, "WORKER_SHUTDOWN");
+    assert_eq!((attempts[0].reason, attempts.len()), (Reason::HandedBack, 1));
+    assert_eq!(task(&plane.engine, id).await.place.state(), State::Ready, "it costs no attempt, and no waiting");
 }
 
 /// The runtime of the first control plane is dropped with everything in it, as by `kill -9`.

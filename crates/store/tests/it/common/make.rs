@@ -125,7 +125,7 @@ pub fn retry(task: TaskId) -> Command {
 }
 
 pub fn release(grant: &Grant) -> Command {
-    Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id })
+    Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id, by_holder: false })
 }
 
 pub fn hello(worker: &str, incarnation: &str) -> Command {

@@ -628,7 +628,7 @@ impl Known {
             Op::Promote { task } => Command::Promote(Promote { row: self.task(*task)?.seq() }),
             Op::Release { grant } => {
                 let grant = self.grant(*grant)?;
-                Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id })
+                Command::Release(Release { row: grant.seq(), attempt_id: grant.attempt_id, by_holder: false })
             }
             Op::Hello { worker, incarnation } => Command::Hello(Hello {
                 worker: format!("w{worker}").into(),
