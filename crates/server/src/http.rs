@@ -13,7 +13,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Router, middleware};
 use futures_util::FutureExt;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tenure_engine::Engine;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,6 +28,9 @@ use crate::front::Front;
 use crate::request::RequestId;
 use crate::state::{App, ServerConfig};
 use crate::{access, contracts, limits};
+
+/// Upper bounds of the buckets for durations of calls to workers. Those of workers are the same.
+const RPC_SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0, 600.0];
 
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
@@ -210,12 +213,18 @@ fn secure(headers: &mut HeaderMap) {
     }
 }
 
+/// Calls to workers are counted by duration, as workers count them. Other durations are summaries.
+fn with_buckets() -> PrometheusBuilder {
+    let calls = Matcher::Full("tenure_rpc_duration_seconds".to_owned());
+    PrometheusBuilder::new().set_buckets_for_metric(calls, &RPC_SECONDS).unwrap_or_else(|_| PrometheusBuilder::new())
+}
+
 /// One recorder serves the whole process.
 fn recorder() -> PrometheusHandle {
     static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
     RECORDER
         .get_or_init(|| {
-            let recorder = PrometheusBuilder::new().build_recorder();
+            let recorder = with_buckets().build_recorder();
             let handle = recorder.handle();
             if metrics::set_global_recorder(recorder).is_err() {
                 tracing::warn!("another metrics recorder is installed: /metrics shows queue counts only");

@@ -14,6 +14,7 @@ use tenure_store::{NewSandbox, NotPlaced, Page, Placed, Queueing, RequestKey, Re
 use tokio::sync::oneshot;
 
 use super::calls::runtime;
+use super::error::span;
 use super::limits::Limits;
 use super::spawn::Driving;
 use super::templates::pool_key;
@@ -65,7 +66,7 @@ impl Prepared {
     fn check_ttl(&self) -> Result<(), SandboxError> {
         let max = self.limits.max_ttl_ms;
         if max > 0 && self.ttl_ms > max {
-            let message = format!("the time to live is longer than the maximum of {} s", max / 1_000);
+            let message = format!("the time to live is longer than the maximum of {}", span(max));
             return Err(SandboxError::new(ErrorClass::ResourceLimit, "max_ttl", message));
         }
         Ok(())

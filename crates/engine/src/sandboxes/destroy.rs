@@ -11,6 +11,7 @@ use tenure_core::time::DurationMs;
 use tenure_store::SandboxFilter;
 
 use super::calls::runtime;
+use super::error::span;
 use super::spawn::DESTROY_WITHIN;
 use super::workers::{CallClass, CallError, Target};
 use super::{Caller, ErrorClass, SandboxError, Sandboxes, event};
@@ -160,7 +161,7 @@ impl Sandboxes {
         let row = self.row(id, &caller.reach).await?;
         let max = self.limits_of(&row.tenant, row.owner.as_deref()).await?.max_ttl_ms;
         if max > 0 && ttl_ms > max {
-            let message = format!("ttl: longer than the maximum of {} s", max / 1_000);
+            let message = format!("ttl: longer than the maximum of {}", span(max));
             return Err(SandboxError::bad_request("max_ttl", message));
         }
         let extended = match self.change(id, &Change::Extend { ttl_ms }, Vec::new()).await? {

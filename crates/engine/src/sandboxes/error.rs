@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
 use tenure_core::sandbox::placement::NoPlace;
+use tenure_core::time::DurationMs;
 use tenure_store::StoreError;
 
 use super::workers::{CallClass, CallError};
@@ -113,12 +114,31 @@ impl From<CallError> for SandboxError {
     }
 }
 
+/// What helps when no worker was found, by the word that says why.
+fn advice(why: &str) -> &'static str {
+    match why {
+        "capacity" => "ask for less, remove sandboxes, or start another worker",
+        "draining" => "undrain a worker, or start another one",
+        "provider" => "name a provider that a worker has, or start a worker with this one",
+        "capability" => "a worker with all that the sandbox needs must be started",
+        _ => "start a worker, and look at `tenure worker list`",
+    }
+}
+
+/// A time as people write it.
+pub(super) fn span(ms: DurationMs) -> String {
+    match ms {
+        ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
+        ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    }
+}
+
 impl From<NoPlace> for SandboxError {
     fn from(why: NoPlace) -> Self {
         let message = match &why {
-            NoPlace::WorkerUnavailable { why } => {
-                format!("no worker can take the sandbox ({why}): start a worker, or ask for less")
-            }
+            NoPlace::WorkerUnavailable { why } => format!("no worker can take the sandbox ({why}): {}", advice(why)),
             NoPlace::RpcUnavailable => {
                 "no worker that could take the sandbox can be called: it needs a credential and an rpc_url".to_owned()
             }
@@ -127,5 +147,21 @@ impl From<NoPlace> for SandboxError {
             NoPlace::MaxSandboxesPerTenant => "the maximum number of sandboxes of this tenant is reached".to_owned(),
         };
         Self::new(ErrorClass::ResourceLimit, why.reason(), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_the_reason_and_times_are_short() {
+        let told = |why| SandboxError::from(NoPlace::WorkerUnavailable { why }).message;
+        assert!(told("draining").contains("(draining): undrain a worker"));
+        assert!(told("provider").contains("name a provider"));
+        assert!(told("capacity").contains("ask for less"));
+        assert!(told("no_workers").contains("start a worker"));
+        let spans = [86_400_000, 90_000, 600_000, 1_500].map(span);
+        assert_eq!(spans, ["24h", "90s", "10m", "1500ms"]);
     }
 }

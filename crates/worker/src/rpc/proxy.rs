@@ -70,9 +70,9 @@ impl Rpc {
         let dialing = held.provider.dial(&held.runtime_id, port);
         let connection = match within(self.settings.times.call, "the connection", dialing).await? {
             Ok(connection) => connection,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound | ErrorKind::Internal) =>
-            {
+            // It says so itself.
+            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(no_answer(&error.to_string())),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Internal) => {
                 return Err(no_answer(&format!("nothing answers on port {port}: {error}")));
             }
             Err(error) => return Err(error.into()),

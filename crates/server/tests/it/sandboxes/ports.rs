@@ -83,7 +83,7 @@ async fn a_port_answers_and_never_sees_who_calls(plane: Plane) {
     assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("echo hi"));
     let audited = async || {
         let rows = plane.server.get("/api/v1/audit?action=proxy").await.ok();
-        (rows["items"].as_array().unwrap().len() >= 6).then_some(())
+        (rows.as_array().unwrap().len() >= 6).then_some(())
     };
     wait_until("every opening is in the audit", SOON, audited).await;
 }
@@ -114,6 +114,8 @@ async fn ports_that_are_closed_or_not_allowed_are_refused(plane: Plane) {
     let at = |port: &str| format!("/api/v1/sandboxes/{sandbox}/proxy/{port}/x");
     let refused = plane.server.get(&at(&closed.number().to_string())).await.refused(502);
     assert_eq!(refused["code"], "UNAVAILABLE");
+    let message = refused["message"].as_str().unwrap();
+    assert_eq!(message.matches("nothing answers").count(), 1, "{message}");
     for (port, status) in [("80", 403), ("0", 400), ("65536", 400), ("x", 400), ("-1", 400)] {
         assert_eq!(plane.server.get(&at(port)).await.status.as_u16(), status, "{port}");
     }
