@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import PATIENCE, ServerProcess, binary, wait_until
 
-from tenure import AsyncClient, Client, CommandFailed, errors
+from tenure import AsyncClient, Client, CommandFailed, NewTask, Runtime, SandboxRuntime, errors
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "python"
@@ -150,3 +150,34 @@ def test_the_examples_run(fleet: ServerProcess, name: str, printed: str) -> None
     env = {**os.environ, "TENURE_SERVER": fleet.url}
     ran = run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, env=env, timeout=PATIENCE)
     assert (ran.returncode, ran.stdout) == (0, printed), ran.stderr
+
+
+def test_a_task_runs_in_a_sandbox_of_its_own(client: Client) -> None:
+    client.set_queue("boxed", {"push": {"url": "sandbox:"}})
+    sandbox = SandboxRuntime(command='echo "$MODE" >&2; cat', image="host", env={"MODE": "fast"}, timeout="30s")
+    task = NewTask(queue="boxed", operator="op", payload={"day": 7}, runtime=Runtime(sandbox))
+    done = client.wait(client.submit(task).task_id, PATIENCE)
+    assert (done.state, done.result) == ("Succeeded", {"day": 7})
+    words = SandboxRuntime(command=["sh", "-c", 'echo "$0" >&2; exit 65', "a b"])
+    task = NewTask(queue="boxed", operator="op", runtime=Runtime(words))
+    failed = client.wait(client.submit(task).task_id, PATIENCE)
+    assert failed.state == "Failed"
+    assert failed.error is not None
+    assert failed.error.message == "exit code 65: a b"
+    # Only a queue that runs sandboxes takes it, and such a queue takes nothing else.
+    client.set_queue("plain", {})
+    with pytest.raises(errors.WrongRuntime):
+        client.submit(NewTask(queue="plain", operator="op", runtime=Runtime(sandbox)))
+    with pytest.raises(errors.WrongRuntime):
+        client.submit(NewTask(queue="boxed", operator="op"))
+
+
+async def _boxed(url: str) -> object:
+    async with AsyncClient(url) as client:
+        task = NewTask(queue="boxed", operator="op", runtime=Runtime(SandboxRuntime(command="echo 3")))
+        return (await client.wait((await client.submit(task)).task_id, PATIENCE)).result
+
+
+def test_a_task_runs_in_a_sandbox_without_blocking(fleet: ServerProcess, client: Client) -> None:
+    client.set_queue("boxed", {"push": {"url": "sandbox:"}})
+    assert asyncio.run(_boxed(fleet.url)) == 3
