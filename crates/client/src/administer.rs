@@ -74,7 +74,12 @@ impl Client {
 
     /// Takes the limits of a tenant away.
     pub async fn unset_tenant(&self, name: &str) -> Result<Tenant, ClientError> {
-        self.tenant_call(Call::new(Method::DELETE, self.url(&["admin", "tenants", name]))).await
+        self.set_tenant(name, &TenantLimits::default()).await
+    }
+
+    /// Deletes the record, the members and the limits of a tenant. Its tasks and sandboxes stay.
+    pub async fn delete_tenant(&self, name: &str) -> Result<(), ClientError> {
+        self.answer(&Call::new(Method::DELETE, self.url(&["admin", "tenants", name]))).await.map(drop)
     }
 
     async fn tenant_call(&self, call: Call) -> Result<Tenant, ClientError> {
@@ -85,7 +90,7 @@ impl Client {
     pub async fn admin_audit(&self, filter: &AdminAuditFilter) -> Result<Page<AdminAuditRow>, ClientError> {
         let mut url = self.url(&["admin", "audit"]);
         filter.write(&mut url);
-        self.call(Call::new(Method::GET, url)).await
+        self.rows(url).await
     }
 
     /// The same page as CSV.
@@ -99,7 +104,7 @@ impl Client {
     pub async fn operation_audit(&self, filter: &OperationAuditFilter) -> Result<Page<OperationAuditRow>, ClientError> {
         let mut url = self.url(&["audit"]);
         filter.write(&mut url);
-        self.call(Call::new(Method::GET, url)).await
+        self.rows(url).await
     }
 
     /// The same page as CSV.
@@ -119,6 +124,15 @@ impl Client {
     /// Tries failed wake-ups again.
     pub async fn retry_outbox(&self, request: &OutboxRetryRequest) -> Result<OutboxRetried, ClientError> {
         self.call(Call::new(Method::POST, self.url(&["admin", "outbox", "retry"])).json(request)?).await
+    }
+
+    /// A list that says in a header where it goes on.
+    async fn rows<T: serde::de::DeserializeOwned>(&self, url: reqwest::Url) -> Result<Page<T>, ClientError> {
+        let call = Call::new(Method::GET, url);
+        let answer = self.answer(&call).await?;
+        let items = serde_json::from_slice(&answer.body)
+            .map_err(|source| ClientError::Decode { operation: call.operation(), source })?;
+        Ok(Page { items, next_cursor: answer.next_cursor })
     }
 
     async fn csv(&self, mut url: reqwest::Url) -> Result<CsvPage, ClientError> {

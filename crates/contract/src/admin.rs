@@ -1,12 +1,11 @@
 //! What admins do: keys, worker tokens, tenants, audit, outbox.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::user::Page;
 
 pub type ApiKeyPage = Page<ApiKey>;
-pub type AdminAuditRowPage = Page<AdminAuditRow>;
-pub type OperationAuditRowPage = Page<OperationAuditRow>;
 pub type OutboxEntryPage = Page<OutboxEntry>;
 
 /// Body of `POST /api/v1/admin/api-keys`.
@@ -142,11 +141,65 @@ pub struct WhoAmI {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tenant {
+    #[serde(default)]
+    pub id: String,
+    /// The id, unless it was given a name.
     pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// Kept for clients and not interpreted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Value>,
+    /// Absent for a tenant that was never created: it needs no record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
     /// Its own limits; for absent ones the configuration applies.
+    #[serde(default)]
     pub limits: TenantLimits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TenantUsage>,
+}
+
+/// Body of `POST /api/v1/admin/tenants`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TenantCreate {
+    /// Default: `tenant-` and 8 hexadecimal digits.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[a-z0-9_-]{1,64}$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Default: the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Value>,
+}
+
+/// Body of `PUT /api/v1/admin/tenants/{id}`: a new record, new limits, or both. Without a name, an owner and settings the record
+/// stays; with one of them and without limits the limits stay. An empty body takes the limits away.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TenantSet {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ready: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submits_per_second: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_payload_bytes: Option<u64>,
 }
 
 /// Zero means no limit; if absent, the configuration applies.
@@ -184,7 +237,7 @@ pub struct TenantBody {
     pub tenant: Tenant,
 }
 
-/// Tenants that have limits of their own.
+/// Tenants that have a record, or limits of their own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenantsBody {
@@ -215,7 +268,14 @@ pub struct OperationAuditRow {
     pub id: i64,
     pub actor: String,
     pub action: String,
+    /// The sandbox that it was about.
+    #[serde(default)]
+    pub sandbox_id: String,
+    /// What it was done to; of a sandbox, the part of it.
     pub resource: String,
+    /// That of the sandbox.
+    #[serde(default)]
+    pub provider: String,
     pub status: String,
     pub detail: String,
     pub tenant_id: String,

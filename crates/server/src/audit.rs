@@ -97,6 +97,7 @@ pub async fn operation<T>(
     let row = OperationAudit {
         actor: caller.actor.to_string(),
         action: action.to_owned(),
+        sandbox: None,
         resource: plain(resource),
         status: status.to_owned(),
         detail: Some(detail).filter(|detail| !detail.is_empty()).map(ToOwned::to_owned),
@@ -112,6 +113,7 @@ pub async fn issued(app: &App, actor: &str, id: &RequestId, worker: &str, token_
     let row = OperationAudit {
         actor: plain(actor),
         action: "worker_token.issue".to_owned(),
+        sandbox: None,
         resource: plain(worker),
         status: "ok".to_owned(),
         detail: Some(format!("token_id {}", plain(token_id))),

@@ -81,6 +81,9 @@ pub struct AdminAuditFilter {
 pub struct OperationAudit {
     pub actor: String,
     pub action: String,
+    /// The sandbox that it was about.
+    pub sandbox: Option<String>,
+    /// What it was done to; of a sandbox, the part of it.
     pub resource: String,
     pub status: String,
     pub detail: Option<String>,
@@ -93,6 +96,8 @@ pub struct OperationAudit {
 pub struct OperationAuditRow {
     pub id: i64,
     pub at: Timestamp,
+    /// That of the sandbox, if the store knew it when the row was written.
+    pub provider: Option<String>,
     pub entry: OperationAudit,
 }
 
@@ -112,6 +117,35 @@ pub struct OperationAuditFilter {
 pub struct AuditCut {
     pub admin_before: Option<Timestamp>,
     pub operations_before: Option<Timestamp>,
+}
+
+/// How many tenants can have a record, and how many members a tenant.
+pub const TENANTS_MAX: usize = 10_000;
+pub const MEMBERS_MAX: usize = 10_000;
+
+/// What is said about a tenant. A tenant can be used without it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantRecord {
+    pub id: String,
+    pub name: String,
+    pub owner: Option<String>,
+    /// JSON that the store does not look into.
+    pub settings: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantRow {
+    pub record: TenantRecord,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// A user that is listed as a member of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberRow {
+    pub user_id: String,
+    pub role: String,
+    pub created_at: Timestamp,
 }
 
 /// What a store keeps about callers. Every method either happens whole or not at all, and rows carry the store's time.
@@ -174,6 +208,29 @@ pub trait IdentityStore: Send + Sync {
 
     /// Every tenant that has limits, by name.
     async fn tenant_limits(&self) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Stores a record of a tenant that has none. `false` if it has one, or if there are [`TENANTS_MAX`].
+    async fn create_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError>;
+
+    /// Replaces the record of a tenant, or stores its first one. `false` if there are [`TENANTS_MAX`] others.
+    async fn put_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError>;
+
+    async fn tenant(&self, id: &str) -> Result<Option<TenantRow>, StoreError>;
+
+    /// Every record, by id.
+    async fn tenants(&self) -> Result<Vec<TenantRow>, StoreError>;
+
+    /// Removes the record of a tenant and its members. `false` if there was no record.
+    async fn delete_tenant(&self, id: &str) -> Result<bool, StoreError>;
+
+    /// Lists a user as a member, or gives a member another role. `None` if there are [`MEMBERS_MAX`] others.
+    async fn put_member(&self, tenant: &str, user_id: &str, role: &str) -> Result<Option<MemberRow>, StoreError>;
+
+    /// The members of a tenant, by user.
+    async fn members(&self, tenant: &str) -> Result<Vec<MemberRow>, StoreError>;
+
+    /// `false` if the user was no member.
+    async fn delete_member(&self, tenant: &str, user_id: &str) -> Result<bool, StoreError>;
 
     /// Counts the tasks of a tenant that have not ended. It reads all that waits: ask rarely.
     async fn tenant_usage(&self, tenant: &str) -> Result<TenantUsage, StoreError>;

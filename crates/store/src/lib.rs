@@ -27,8 +27,8 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use faults::{Fault, Faults};
 pub use identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
+    OperationAudit, OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
 };
 pub use inspect::{Inspection, PostgresServer, inspect};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};

@@ -140,7 +140,7 @@ fn operations_table(rows: &[OperationAuditRow], now: Timestamp) -> String {
             cell_or_dash(some(&row.tenant_id)),
             cell(&row.action),
             cell(&row.status),
-            cell(&row.resource),
+            cell([row.sandbox_id.as_str(), &row.resource].join(" ").trim()),
             cell_or_dash(some(&row.detail)),
         ]
     });

@@ -110,7 +110,7 @@ fn table(tenants: &[Tenant]) -> String {
     let rows = tenants.iter().map(|tenant| {
         let limits = &tenant.limits;
         vec![
-            cell(&tenant.name),
+            cell(if tenant.id.is_empty() { &tenant.name } else { &tenant.id }),
             number(limit(limits.max_ready)),
             number(limit(limits.max_running)),
             number(limit(limits.submits_per_second)),

@@ -132,7 +132,7 @@ async fn what_admins_do_has_its_addresses() {
         "created_at": "2026-01-01T00:00:00Z", "created_by": "config:admin"});
     let token = json!({"token": "t", "worker_id": "w", "expires_at": "2026-01-01T00:05:00Z"});
     let tenant = json!({"tenant": {"name": "acme", "limits": {"max_ready": 5}}});
-    let none = json!({"items": [], "next_cursor": null});
+    let none = json!([]);
     let (canned, client) = Canned::serve([
         (200, json!({"actor": "key:1f", "role": "admin"})),
         (201, created),
@@ -146,6 +146,7 @@ async fn what_admins_do_has_its_addresses() {
         (200, tenant.clone()),
         (200, tenant.clone()),
         (200, tenant),
+        (204, Value::Null),
         (200, none.clone()),
         (200, none),
     ])
@@ -162,6 +163,7 @@ async fn what_admins_do_has_its_addresses() {
     assert_eq!(client.tenant("acme").await.unwrap().limits.max_ready, Some(5));
     client.set_tenant("acme", &TenantLimits::default()).await.unwrap();
     client.unset_tenant("acme").await.unwrap();
+    client.delete_tenant("acme").await.unwrap();
     let filter =
         AdminAuditFilter { status: Some(403), path: Some("/api/v1/admin".into()), ..AdminAuditFilter::default() };
     client.admin_audit(&filter).await.unwrap();
@@ -180,6 +182,7 @@ async fn what_admins_do_has_its_addresses() {
             "GET /api/v1/admin/worker-tokens/revocations",
             "GET /api/v1/admin/tenants",
             "GET /api/v1/admin/tenants/acme",
+            "PUT /api/v1/admin/tenants/acme",
             "PUT /api/v1/admin/tenants/acme",
             "DELETE /api/v1/admin/tenants/acme",
             "GET /api/v1/admin/audit?status=403&path=%2Fapi%2Fv1%2Fadmin",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lenient;
-use crate::admin::AdminAuditRow;
+use crate::admin::{AdminAuditRow, OperationAuditRow};
 
 /// The data of an event of `GET /api/v1/events`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,35 +22,13 @@ pub struct SandboxEvent {
     pub data: Option<Value>,
 }
 
-/// Something that a user did with a sandbox, or tried to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct SandboxAuditRow {
-    #[serde(default)]
-    pub id: i64,
-    pub actor: String,
-    pub action: String,
-    #[serde(default)]
-    pub sandbox_id: String,
-    #[serde(default)]
-    pub resource: String,
-    #[serde(default)]
-    pub provider: String,
-    pub status: String,
-    #[serde(default)]
-    pub detail: String,
-    #[serde(default)]
-    pub tenant_id: String,
-    pub created_at: String,
-}
-
 /// Answer of `GET /api/v1/admin/tenants/{id}/audit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenantAudit {
     pub tenant_id: String,
     pub admin_audit: Vec<AdminAuditRow>,
-    pub op_audit: Vec<SandboxAuditRow>,
+    pub op_audit: Vec<OperationAuditRow>,
     pub exported_at: String,
 }
 
@@ -59,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_and_rows_are_written_in_the_order_of_the_contract() {
+    fn events_are_written_in_the_order_of_the_contract() {
         let event = SandboxEvent {
             id: "evt-7".into(),
             kind: "sandbox.created".into(),
@@ -70,11 +48,6 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&event).unwrap(),
             r#"{"id":"evt-7","type":"sandbox.created","sandbox_id":"sb-1","timestamp":"t"}"#
-        );
-        assert_eq!(
-            serde_json::to_string(&SandboxAuditRow { id: 1, action: "exec".into(), ..SandboxAuditRow::default() })
-                .unwrap(),
-            r#"{"id":1,"actor":"","action":"exec","sandbox_id":"","resource":"","provider":"","status":"","detail":"","tenant_id":"","created_at":""}"#
         );
     }
 }

@@ -18,7 +18,7 @@ mod tenant;
 
 use serde::{Deserialize, Serialize};
 
-pub use audit::{SandboxAuditRow, SandboxEvent, TenantAudit};
+pub use audit::{SandboxEvent, TenantAudit};
 pub use exec::{ExecAnswer, ExecLine, ExecRequest};
 pub use file::{FileChmod, FileInfo, FileMove, FileWrite};
 pub use fleet::{
@@ -33,8 +33,7 @@ pub use template::{
     CPU_CORES_DEFAULT, MEMORY_MB_DEFAULT, TTL_SECONDS_DEFAULT, Template, TemplateSecret, TemplateSpawn, TemplateWrite,
 };
 pub use tenant::{
-    Member, MemberBody, MemberWrite, MembersBody, PoliciesBody, Policy, PolicyBody, PolicyWrite, TenantRecord,
-    TenantRecordBody, TenantRecordsBody, TenantWrite,
+    Member, MemberBody, MemberCreate, MemberWrite, MembersBody, PoliciesBody, Policy, PolicyBody, PolicyWrite,
 };
 
 use crate::error::ErrorClass;

@@ -1,51 +1,30 @@
 //! Tenants, their members, and the policies on what their sandboxes may be.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::lenient;
-
-/// Body of `POST /api/v1/admin/tenants` and `PUT /api/v1/admin/tenants/{id}`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TenantWrite {
-    /// Default: `tenant-` and 8 hexadecimal digits.
-    #[serde(default, deserialize_with = "lenient::option", skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    #[serde(default, deserialize_with = "lenient::option", skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(default, deserialize_with = "lenient::option", skip_serializing_if = "Option::is_none")]
-    pub owner_id: Option<String>,
-    /// Kept and not interpreted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<Value>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TenantRecord {
-    pub id: String,
-    pub name: String,
-    #[serde(default, deserialize_with = "lenient::option", skip_serializing_if = "Option::is_none")]
-    pub owner_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<Value>,
-    #[serde(default)]
-    pub created_at: String,
-    #[serde(default)]
-    pub updated_at: String,
-}
 
 /// Body of `PUT /api/v1/admin/tenants/{id}/members/{user}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberWrite {
-    /// `viewer`, `operator` or `admin`.
+    /// `viewer`, `api`, `operator`, `tenant_admin` or `admin`.
     #[serde(default, deserialize_with = "lenient::value")]
     pub role: String,
 }
 
-/// A user in a tenant.
+/// Body of `POST /api/v1/admin/tenants/{id}/members`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MemberCreate {
+    #[serde(default, deserialize_with = "lenient::value")]
+    pub user_id: String,
+    /// As in [`MemberWrite`].
+    #[serde(default, deserialize_with = "lenient::value")]
+    pub role: String,
+}
+
+/// A user that is listed in a tenant. What callers may do is decided by their keys and tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
@@ -103,8 +82,6 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    TenantRecordBody { tenant: TenantRecord },
-    TenantRecordsBody { tenants: Vec<TenantRecord> },
     MemberBody { member: Member },
     MembersBody { members: Vec<Member> },
     PolicyBody { policy: Policy },

@@ -301,7 +301,8 @@ impl Sandboxes {
         let entry = OperationAudit {
             actor: caller.actor.to_string(),
             action: action.to_owned(),
-            resource: row.id.to_string(),
+            sandbox: Some(row.id.to_string()),
+            resource: String::new(),
             status: status.to_owned(),
             detail: why.or(detail),
             tenant: Some(row.tenant.to_string()),

@@ -14,6 +14,7 @@ pub mod tasks;
 pub mod whoami;
 pub mod words;
 
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use tenure_contract::suggest;
@@ -42,8 +43,12 @@ fn router() -> Router<App> {
 }
 
 pub fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) -> Response {
+    respond_with(StatusCode::OK, answer, id)
+}
+
+pub fn respond_with<T: serde::Serialize>(status: StatusCode, answer: Result<T, Fault>, id: &RequestId) -> Response {
     match answer {
-        Ok(body) => Json(body).into_response(),
+        Ok(body) => (status, Json(body)).into_response(),
         Err(fault) => refuse(fault, id),
     }
 }

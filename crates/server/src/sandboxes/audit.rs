@@ -21,7 +21,8 @@ impl Operation {
         let row = OperationAudit {
             actor: caller.actor.to_string(),
             action: action.to_owned(),
-            resource: plain(sandbox),
+            sandbox: Some(plain(sandbox)),
+            resource: String::new(),
             status: "canceled".to_owned(),
             detail: None,
             tenant: Some(caller.home().to_string()),
@@ -30,11 +31,11 @@ impl Operation {
         Self { app: app.clone(), row: Some(row) }
     }
 
-    /// Names what of the sandbox was used: a path, a port. It follows the id of the sandbox.
+    /// Names what of the sandbox was used: a path, a port.
     #[must_use]
     pub fn on(mut self, part: &str) -> Self {
         if let Some(row) = &mut self.row {
-            row.resource = plain(&format!("{} {part}", row.resource));
+            row.resource = plain(part);
         }
         self
     }

@@ -12,8 +12,9 @@ use super::rows::{self, Time};
 use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, key_is_taken, page, task_keys_since, without_nul, without_nul_if,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
+    OperationAudit, OperationAuditFilter, OperationAuditRow, TENANTS_MAX, TenantRecord, TenantRow, key_is_taken, page,
+    task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -54,13 +55,24 @@ fn operation_row(row: &Row) -> rows::Result<OperationAuditRow> {
     let entry = OperationAudit {
         actor: row.try_get(2)?,
         action: row.try_get(3)?,
+        sandbox: row.try_get(9)?,
         resource: row.try_get(4)?,
         status: row.try_get(5)?,
         detail: row.try_get(6)?,
         tenant: row.try_get(7)?,
         request_id: row.try_get(8)?,
     };
-    Ok(OperationAuditRow { id: row.try_get(0)?, at: rows::time(row, 1)?, entry })
+    Ok(OperationAuditRow { id: row.try_get(0)?, at: rows::time(row, 1)?, provider: row.try_get(10)?, entry })
+}
+
+fn tenant_row(row: &Row) -> rows::Result<TenantRow> {
+    let (id, name, owner) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let record = TenantRecord { id, name, owner, settings: row.try_get(3)? };
+    Ok(TenantRow { record, created_at: rows::time(row, 4)?, updated_at: rows::time(row, 5)? })
+}
+
+fn member_row(row: &Row) -> rows::Result<MemberRow> {
+    Ok(MemberRow { user_id: row.try_get(0)?, role: row.try_get(1)?, created_at: rows::time(row, 2)? })
 }
 
 fn pair(row: &Row) -> rows::Result<(String, String)> {
@@ -68,6 +80,14 @@ fn pair(row: &Row) -> rows::Result<(String, String)> {
 }
 
 impl Postgres {
+    async fn store_tenant(&self, operation: &'static str, statement: &str, record: &TenantRecord) -> Result<bool> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let TenantRecord { id, name, owner, settings } = record;
+        let params: [&(dyn ToSql + Sync); 6] = [id, name, owner, settings, &now, &(TENANTS_MAX as i64)];
+        Ok(!self.write_one(operation, conn, statement, &params).await?.is_empty())
+    }
+
     /// One statement that writes, by itself a transaction.
     pub(super) async fn write_one(
         &self,
@@ -232,10 +252,11 @@ impl IdentityStore for Postgres {
         let text_if = |pick: fn(&OperationAudit) -> Option<&String>| {
             entries.iter().map(|entry| without_nul_if(pick(entry))).collect::<Vec<_>>()
         };
-        let params: [&(dyn ToSql + Sync); 8] = [
+        let params: [&(dyn ToSql + Sync); 9] = [
             &now,
             &text(|entry| &entry.actor),
             &text(|entry| &entry.action),
+            &text_if(|entry| entry.sandbox.as_ref()),
             &text(|entry| &entry.resource),
             &text(|entry| &entry.status),
             &text_if(|entry| entry.detail.as_ref()),
@@ -294,6 +315,48 @@ impl IdentityStore for Postgres {
     async fn tenant_limits(&self) -> Result<Vec<(String, String)>> {
         let conn = Conn::get(&self.read).await?;
         self.read_all("read the limits of tenants", conn, sql::TENANT_LIMITS_ALL, &[], pair).await
+    }
+
+    async fn create_tenant(&self, record: &TenantRecord) -> Result<bool> {
+        self.store_tenant("create a tenant", sql::TENANT_INSERT, record).await
+    }
+
+    async fn put_tenant(&self, record: &TenantRecord) -> Result<bool> {
+        self.store_tenant("set a tenant", sql::TENANT_PUT, record).await
+    }
+
+    async fn tenant(&self, id: &str) -> Result<Option<TenantRow>> {
+        let conn = Conn::get(&self.read).await?;
+        let found = self.read_all("read a tenant", conn, sql::TENANT_GET, &[&id], tenant_row).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantRow>> {
+        let conn = Conn::get(&self.read).await?;
+        self.read_all("list tenants", conn, sql::TENANTS_LIST, &[], tenant_row).await
+    }
+
+    async fn delete_tenant(&self, id: &str) -> Result<bool> {
+        let conn = Conn::get(&self.work).await?;
+        Ok(!self.write_one("delete a tenant", conn, sql::TENANT_DELETE, &[&id]).await?.is_empty())
+    }
+
+    async fn put_member(&self, tenant: &str, user_id: &str, role: &str) -> Result<Option<MemberRow>> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let params: [&(dyn ToSql + Sync); 5] = [&tenant, &user_id, &role, &now, &(MEMBERS_MAX as i64)];
+        let stored = self.write_one("set a member", conn, sql::TENANT_MEMBER_PUT, &params).await?;
+        stored.first().map(member_row).transpose().map_err(|error| failed("set a member", error))
+    }
+
+    async fn members(&self, tenant: &str) -> Result<Vec<MemberRow>> {
+        let conn = Conn::get(&self.read).await?;
+        self.read_all("list members", conn, sql::TENANT_MEMBERS_LIST, &[&tenant], member_row).await
+    }
+
+    async fn delete_member(&self, tenant: &str, user_id: &str) -> Result<bool> {
+        let conn = Conn::get(&self.work).await?;
+        Ok(!self.write_one("remove a member", conn, sql::TENANT_MEMBER_DELETE, &[&tenant, &user_id]).await?.is_empty())
     }
 
     async fn tenant_usage(&self, tenant: &str) -> Result<TenantUsage> {

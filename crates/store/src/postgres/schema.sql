@@ -428,6 +428,9 @@ CREATE TABLE operation_audit (
     at         timestamptz NOT NULL,
     actor      text NOT NULL,
     action     text NOT NULL,
+    -- The sandbox that it was about, and the provider of that sandbox.
+    sandbox    text,
+    provider   text,
     resource   text NOT NULL,
     status     text NOT NULL,
     detail     text,
@@ -439,6 +442,24 @@ CREATE TABLE tenant_limits (
     tenant     text COLLATE "C" PRIMARY KEY,
     limits     text NOT NULL,
     updated_at timestamptz NOT NULL
+);
+
+-- What is said about tenants. A tenant needs no row to be used. `settings` is JSON that belongs to clients.
+CREATE TABLE tenants (
+    id         text COLLATE "C" PRIMARY KEY,
+    name       text NOT NULL,
+    owner      text,
+    settings   text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+
+CREATE TABLE tenant_members (
+    tenant     text COLLATE "C" NOT NULL,
+    user_id    text COLLATE "C" NOT NULL,
+    role       text NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, user_id)
 );
 
 -- Locked by whoever places a sandbox or hands out a warm one, so that control planes never exceed a cap together.

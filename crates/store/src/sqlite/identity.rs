@@ -8,8 +8,9 @@ use tenure_core::time::Timestamp;
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, NewApiKey, OperationAudit,
-    OperationAuditFilter, OperationAuditRow, key_is_taken, page, task_keys_since, without_nul, without_nul_if,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
+    OperationAudit, OperationAuditFilter, OperationAuditRow, TENANTS_MAX, TenantRecord, TenantRow, key_is_taken, page,
+    task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -52,13 +53,26 @@ fn operation_row(row: &Row<'_>) -> rusqlite::Result<OperationAuditRow> {
     let entry = OperationAudit {
         actor: row.get(2)?,
         action: row.get(3)?,
+        sandbox: row.get(9)?,
         resource: row.get(4)?,
         status: row.get(5)?,
         detail: row.get(6)?,
         tenant: row.get(7)?,
         request_id: row.get(8)?,
     };
-    Ok(OperationAuditRow { id: row.get(0)?, at: Timestamp::from_millis(row.get(1)?), entry })
+    let at = Timestamp::from_millis(row.get(1)?);
+    Ok(OperationAuditRow { id: row.get(0)?, at, provider: row.get(10)?, entry })
+}
+
+fn tenant_row(row: &Row<'_>) -> rusqlite::Result<TenantRow> {
+    let record = TenantRecord { id: row.get(0)?, name: row.get(1)?, owner: row.get(2)?, settings: row.get(3)? };
+    let (created_at, updated_at) = (Timestamp::from_millis(row.get(4)?), Timestamp::from_millis(row.get(5)?));
+    Ok(TenantRow { record, created_at, updated_at })
+}
+
+fn member_row(row: &Row<'_>) -> rusqlite::Result<MemberRow> {
+    let created_at = Timestamp::from_millis(row.get(2)?);
+    Ok(MemberRow { user_id: row.get(0)?, role: row.get(1)?, created_at })
 }
 
 fn key_of_hash(tx: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Option<ApiKey>> {
@@ -66,6 +80,21 @@ fn key_of_hash(tx: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Option<ApiK
 }
 
 impl Sqlite {
+    async fn store_tenant(
+        &self,
+        operation: &'static str,
+        statement: &'static str,
+        record: &TenantRecord,
+    ) -> Result<bool> {
+        let (record, now) = (record.clone(), self.millis());
+        self.write(operation, move |tx| {
+            let TenantRecord { id, name, owner, settings } = record;
+            let params = params![id, name, owner, settings, now, TENANTS_MAX as i64];
+            Ok(tx.prepare_cached(statement)?.execute(params)? > 0)
+        })
+        .await
+    }
+
     pub(super) fn millis(&self) -> i64 {
         self.clock.read_process().now.as_millis()
     }
@@ -211,6 +240,7 @@ impl IdentityStore for Sqlite {
                     now,
                     without_nul(&entry.actor),
                     without_nul(&entry.action),
+                    without_nul_if(entry.sandbox.as_ref()),
                     without_nul(&entry.resource),
                     without_nul(&entry.status),
                     without_nul_if(entry.detail.as_ref()),
@@ -267,6 +297,58 @@ impl IdentityStore for Sqlite {
         self.read("read the limits of tenants", |tx| {
             let mut statement = tx.prepare_cached(sql::TENANT_LIMITS_ALL)?;
             statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .await
+    }
+
+    async fn create_tenant(&self, record: &TenantRecord) -> Result<bool> {
+        self.store_tenant("create a tenant", sql::TENANT_INSERT, record).await
+    }
+
+    async fn put_tenant(&self, record: &TenantRecord) -> Result<bool> {
+        self.store_tenant("set a tenant", sql::TENANT_PUT, record).await
+    }
+
+    async fn tenant(&self, id: &str) -> Result<Option<TenantRow>> {
+        let id = id.to_owned();
+        self.read("read a tenant", move |tx| tx.prepare_cached(sql::TENANT_GET)?.query_row([id], tenant_row).optional())
+            .await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantRow>> {
+        self.read("list tenants", |tx| tx.prepare_cached(sql::TENANTS_LIST)?.query_map([], tenant_row)?.collect()).await
+    }
+
+    async fn delete_tenant(&self, id: &str) -> Result<bool> {
+        let id = id.to_owned();
+        self.write("delete a tenant", move |tx| {
+            tx.prepare_cached(sql::TENANT_MEMBERS_DELETE)?.execute([&id])?;
+            Ok(tx.prepare_cached(sql::TENANT_DELETE)?.execute([&id])? > 0)
+        })
+        .await
+    }
+
+    async fn put_member(&self, tenant: &str, user_id: &str, role: &str) -> Result<Option<MemberRow>> {
+        let (tenant, user_id, role, now) = (tenant.to_owned(), user_id.to_owned(), role.to_owned(), self.millis());
+        self.write("set a member", move |tx| {
+            let params = params![tenant, user_id, role, now, MEMBERS_MAX as i64];
+            tx.prepare_cached(sql::TENANT_MEMBER_PUT)?.query_row(params, member_row).optional()
+        })
+        .await
+    }
+
+    async fn members(&self, tenant: &str) -> Result<Vec<MemberRow>> {
+        let tenant = tenant.to_owned();
+        self.read("list members", move |tx| {
+            tx.prepare_cached(sql::TENANT_MEMBERS_LIST)?.query_map([tenant], member_row)?.collect()
+        })
+        .await
+    }
+
+    async fn delete_member(&self, tenant: &str, user_id: &str) -> Result<bool> {
+        let (tenant, user_id) = (tenant.to_owned(), user_id.to_owned());
+        self.write("remove a member", move |tx| {
+            Ok(tx.prepare_cached(sql::TENANT_MEMBER_DELETE)?.execute([tenant, user_id])? > 0)
         })
         .await
     }

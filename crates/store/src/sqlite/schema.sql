@@ -398,6 +398,9 @@ CREATE TABLE operation_audit (
     at         INTEGER NOT NULL,
     actor      TEXT NOT NULL,
     action     TEXT NOT NULL,
+    -- The sandbox that it was about, and the provider of that sandbox.
+    sandbox    TEXT,
+    provider   TEXT,
     resource   TEXT NOT NULL,
     status     TEXT NOT NULL,
     detail     TEXT,
@@ -409,6 +412,24 @@ CREATE TABLE tenant_limits (
     tenant     TEXT PRIMARY KEY,
     limits     TEXT NOT NULL,
     updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What is said about tenants. A tenant needs no row to be used. `settings` is JSON that belongs to clients.
+CREATE TABLE tenants (
+    id         TEXT PRIMARY KEY,
+    name       TEXT NOT NULL,
+    owner      TEXT,
+    settings   TEXT,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tenant_members (
+    tenant     TEXT NOT NULL,
+    user_id    TEXT NOT NULL,
+    role       TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, user_id)
 ) STRICT, WITHOUT ROWID;
 
 -- Locked by whoever places a sandbox or hands out a warm one, so that control planes never exceed a cap together.

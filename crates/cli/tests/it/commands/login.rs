@@ -291,7 +291,7 @@ async fn a_ca_file_that_is_none_is_named() {
 
 #[tokio::test]
 async fn flags_of_the_audit_keep_to_their_list() {
-    let (server, home) = (Fake::start(|_| (200, json!({"items": [], "next_cursor": null}))), Home::new());
+    let (server, home) = (Fake::start(|_| (200, json!([]))), Home::new());
     let run = async |args: &[&str]| home.run(&[&["audit", "--server", &server.url], args].concat()).await;
     assert_eq!(
         run(&["--status", "403", "--path", "/api/v1/admin", "--method", "DELETE"]).await.stdout,

@@ -5,14 +5,14 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde::Deserialize;
-use tenure_contract::admin::{AdminAuditRow, AdminAuditRowPage, OperationAuditRow, OperationAuditRowPage};
+use serde::{Deserialize, Serialize};
+use tenure_contract::admin::{AdminAuditRow, OperationAuditRow};
 use tenure_contract::user::Page;
-use tenure_engine::store::{AdminAuditFilter, OperationAuditFilter};
+use tenure_engine::store::{self, AdminAuditFilter, OperationAuditFilter};
 
 use crate::access::guard::User;
 use crate::api::errors::refuse;
-use crate::api::{query, respond};
+use crate::api::query;
 use crate::error::Fault;
 use crate::request::RequestId;
 use crate::state::App;
@@ -46,7 +46,7 @@ pub struct AdminQuery {
 
 /// What admins did, newest first
 #[utoipa::path(get, path = "/api/v1/admin/audit", operation_id = "list_admin_audit", tag = "admin", params(AdminQuery), security(("api_key" = ["admin"])),
-    responses((status = 200, description = "A page of requests, as JSON or CSV", content((AdminAuditRowPage = "application/json"), (String = "text/csv")))))]
+    responses((status = 200, description = "A page of requests, as JSON or CSV", content((Vec<AdminAuditRow> = "application/json"), (String = "text/csv")))))]
 pub async fn admin(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -79,11 +79,11 @@ pub async fn admin(
             tenant_id: row.entry.tenant.unwrap_or_default(),
             created_at: row.at.to_string(),
         });
-        Ok::<_, Fault>((Page { items: rows.collect(), next_cursor: page.next }, csv))
+        Ok::<_, Fault>((Page { items: rows.collect::<Vec<_>>(), next_cursor: page.next }, csv))
     };
     match answer.await {
         Ok((page, true)) => csv(&ADMIN_COLUMNS, page.items.iter().map(admin_cells), page.next_cursor.as_deref()),
-        Ok((page, false)) => respond(Ok(page), &id),
+        Ok((page, false)) => list(&page.items, page.next_cursor.as_deref()),
         Err(fault) => refuse(fault, &id),
     }
 }
@@ -136,7 +136,7 @@ pub struct OperationQuery {
 
 /// What users changed, newest first
 #[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "admin", params(OperationQuery), security(("api_key" = ["read"])),
-    responses((status = 200, description = "A page of changes, as JSON or CSV", content((OperationAuditRowPage = "application/json"), (String = "text/csv")))))]
+    responses((status = 200, description = "A page of changes, as JSON or CSV", content((Vec<OperationAuditRow> = "application/json"), (String = "text/csv")))))]
 pub async fn operations(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
@@ -161,38 +161,59 @@ pub async fn operations(
             limit: limit(asked.limit)?,
         };
         let page = app.engine.identity().operation_audit(&filter).await.map_err(unavailable)?;
-        let rows = page.items.into_iter().map(|row| OperationAuditRow {
-            id: row.id,
-            actor: row.entry.actor,
-            action: row.entry.action,
-            resource: row.entry.resource,
-            status: row.entry.status,
-            detail: row.entry.detail.unwrap_or_default(),
-            tenant_id: row.entry.tenant.unwrap_or_default(),
-            request_id: row.entry.request_id.unwrap_or_default(),
-            created_at: row.at.to_string(),
-        });
-        Ok::<_, Fault>((Page { items: rows.collect(), next_cursor: page.next }, csv))
+        let rows = page.items.into_iter().map(operation_row);
+        Ok::<_, Fault>((Page { items: rows.collect::<Vec<_>>(), next_cursor: page.next }, csv))
     };
     match answer.await {
         Ok((page, true)) => {
             csv(&OPERATION_COLUMNS, page.items.iter().map(operation_cells), page.next_cursor.as_deref())
         }
-        Ok((page, false)) => respond(Ok(page), &id),
+        Ok((page, false)) => list(&page.items, page.next_cursor.as_deref()),
         Err(fault) => refuse(fault, &id),
     }
 }
 
-const OPERATION_COLUMNS: [&str; 9] =
-    ["id", "created_at", "actor", "action", "resource", "status", "detail", "tenant_id", "request_id"];
+/// As clients see a row.
+pub fn operation_row(row: store::OperationAuditRow) -> OperationAuditRow {
+    let entry = row.entry;
+    OperationAuditRow {
+        id: row.id,
+        actor: entry.actor,
+        action: entry.action,
+        sandbox_id: entry.sandbox.unwrap_or_default(),
+        resource: entry.resource,
+        provider: row.provider.unwrap_or_default(),
+        status: entry.status,
+        detail: entry.detail.unwrap_or_default(),
+        tenant_id: entry.tenant.unwrap_or_default(),
+        request_id: entry.request_id.unwrap_or_default(),
+        created_at: row.at.to_string(),
+    }
+}
 
-fn operation_cells(row: &OperationAuditRow) -> [String; 9] {
+const OPERATION_COLUMNS: [&str; 11] = [
+    "id",
+    "created_at",
+    "actor",
+    "action",
+    "sandbox_id",
+    "resource",
+    "provider",
+    "status",
+    "detail",
+    "tenant_id",
+    "request_id",
+];
+
+fn operation_cells(row: &OperationAuditRow) -> [String; 11] {
     [
         row.id.to_string(),
         row.created_at.clone(),
         row.actor.clone(),
         row.action.clone(),
+        row.sandbox_id.clone(),
         row.resource.clone(),
+        row.provider.clone(),
         row.status.clone(),
         row.detail.clone(),
         row.tenant_id.clone(),
@@ -215,12 +236,24 @@ fn limit(asked: Option<i64>) -> Result<usize, Fault> {
 
 fn before(cursor: Option<&str>) -> Result<Option<i64>, Fault> {
     let parse = |text: &str| {
-        text.parse().map_err(|_| Fault::invalid("cursor", "must be next_cursor of the previous page, unchanged"))
+        text.parse().map_err(|_| Fault::invalid("cursor", "must be X-Next-Cursor of the previous page, unchanged"))
     };
     cursor.map(parse).transpose()
 }
 
-/// A page as a table. What `next_cursor` is in JSON stands in `X-Next-Cursor`.
+/// A page as a list. `X-Next-Cursor` says where the next one begins.
+fn list<T: Serialize>(rows: &[T], next_cursor: Option<&str>) -> Response {
+    followed(axum::Json(rows).into_response(), next_cursor)
+}
+
+fn followed(mut response: Response, next_cursor: Option<&str>) -> Response {
+    if let Some(cursor) = next_cursor.and_then(|cursor| HeaderValue::from_str(cursor).ok()) {
+        response.headers_mut().insert("x-next-cursor", cursor);
+    }
+    response
+}
+
+/// A page as a table.
 fn csv<const N: usize>(
     columns: &[&str; N],
     rows: impl Iterator<Item = [String; N]>,
@@ -234,10 +267,7 @@ fn csv<const N: usize>(
     }
     let mut response = text.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
-    if let Some(cursor) = next_cursor.and_then(|cursor| HeaderValue::from_str(cursor).ok()) {
-        response.headers_mut().insert("x-next-cursor", cursor);
-    }
-    response
+    followed(response, next_cursor)
 }
 
 /// A cell as RFC 4180 has it. One that a spreadsheet would take for a formula gets an apostrophe in front.

@@ -11,6 +11,7 @@ pub mod files;
 pub mod fleet;
 pub mod lifecycle;
 pub mod logs;
+pub mod members;
 pub mod params;
 pub mod policies;
 pub mod proxy;
@@ -27,8 +28,8 @@ pub use params::Params;
 /// The handlers, for the document.
 pub mod paths {
     pub use super::{
-        diagnostics, environments, exec, files, fleet, lifecycle, logs, policies, proxy, quotas, snapshots, socket,
-        templates, tenant_audit,
+        diagnostics, environments, exec, files, fleet, lifecycle, logs, members, policies, proxy, quotas, snapshots,
+        socket, templates, tenant_audit,
     };
 }
 
@@ -95,6 +96,7 @@ fn router() -> Router<App> {
         .merge(fleet::router())
         .merge(quotas::router())
         .merge(policies::router())
+        .merge(members::router())
         .merge(tenant_audit::router())
         .merge(diagnostics::router())
         .merge(environments::router())

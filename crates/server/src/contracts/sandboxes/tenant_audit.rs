@@ -5,14 +5,14 @@ use axum::extract::{Extension, Path, State};
 use axum::response::Response;
 use axum::routing::get;
 use tenure_contract::admin::AdminAuditRow;
-use tenure_contract::sandboxes::{SandboxAuditRow, TenantAudit};
-use tenure_engine::store::{AdminAuditFilter, OperationAuditFilter, OperationAuditRow};
+use tenure_contract::sandboxes::TenantAudit;
+use tenure_engine::store::{AdminAuditFilter, OperationAuditFilter};
 
 use super::policies::within_reach;
 use super::respond;
 use crate::access::guard::User;
+use crate::api::admin::audit::operation_row;
 use crate::request::RequestId;
-use crate::sandboxes::is_sandbox_id;
 use crate::state::App;
 use crate::tenants::unavailable;
 
@@ -60,28 +60,9 @@ pub async fn export(
                     created_at: row.at.to_string(),
                 })
                 .collect(),
-            op_audit: operations.items.into_iter().map(operation).collect(),
+            op_audit: operations.items.into_iter().map(operation_row).collect(),
             exported_at: now.to_string(),
         })
     };
     respond(answer.await, &id)
-}
-
-/// A row of the contract. What was done to a sandbox names it first, and then a part of it.
-pub fn operation(row: OperationAuditRow) -> SandboxAuditRow {
-    let entry = row.entry;
-    let (first, rest) = entry.resource.split_once(' ').unwrap_or((&entry.resource, ""));
-    let (sandbox_id, resource) = if is_sandbox_id(first) { (first, rest) } else { ("", entry.resource.as_str()) };
-    SandboxAuditRow {
-        id: row.id,
-        actor: entry.actor,
-        action: entry.action,
-        sandbox_id: sandbox_id.to_owned(),
-        resource: resource.to_owned(),
-        provider: String::new(),
-        status: entry.status,
-        detail: entry.detail.unwrap_or_default(),
-        tenant_id: entry.tenant.unwrap_or_default(),
-        created_at: row.at.to_string(),
-    }
 }

@@ -199,6 +199,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/admin/worker-tokens/revocations") => (Some(json!({"token_id": "nobody's"})), Nothing),
         ("DELETE", "/api/v1/admin/task-keys/{id}") => (None, Nothing),
         ("POST", "/api/v1/admin/outbox/retry") => (Some(json!({"all": true, "queue": queue})), Nothing),
+        ("POST", "/api/v1/admin/tenants") => (Some(json!({"name": "n"})), Nothing),
         ("GET" | "DELETE", "/api/v1/admin/tenants/{tenant}") => (None, NotFound),
         ("PUT", "/api/v1/admin/tenants/{tenant}") => (Some(limits), NotFound),
         ("GET", path) if !path.contains('{') => (None, Nothing),

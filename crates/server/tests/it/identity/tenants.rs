@@ -7,7 +7,7 @@ use tenure_contract::admin::TenantLimits;
 use tenure_testkit::wait_until;
 
 use crate::cases;
-use crate::harness::{Answer, SOON, Server};
+use crate::harness::{Answer, SOON, Server, time};
 use crate::identity::people::{
     ADMIN, Header, Key, column, delete, get, made, patch, post, put, said, set, submit, with_users,
 };
@@ -21,7 +21,7 @@ cases!(
         a_queue_belongs_to_the_tenant_that_made_it,
         a_shared_queue_is_for_all_and_set_by_admins,
     ],
-    on_both_stores: [each_limit_refuses_with_a_clear_word_and_touches_nobody_else, a_limit_holds_on_every_replica],
+    on_both_stores: [tenants_are_created_named_and_deleted, each_limit_refuses_with_a_clear_word_and_touches_nobody_else, a_limit_holds_on_every_replica],
 );
 
 const TASKS: &str = "/api/v1/tasks";
@@ -126,8 +126,8 @@ async fn limits_are_set_shown_and_taken_away(server: Server) {
     }
     put(&server, &[ADMIN], "/api/v1/admin/tenants/zoo", json!({"max_ready": 1})).await.ok();
     let listed = get(&server, &[ADMIN], "/api/v1/admin/tenants").await.ok();
-    let zoo = json!({"name": "zoo", "limits": {"max_ready": 1}});
-    assert_eq!(listed, json!({"tenants": [{"name": "acme", "limits": limits}, zoo]}));
+    let zoo = json!({"id": "zoo", "name": "zoo", "limits": {"max_ready": 1}});
+    assert_eq!(listed, json!({"tenants": [{"id": "acme", "name": "acme", "limits": limits}, zoo]}));
     // A tenant's own admin looks and does not set.
     assert_eq!(said(&put(&server, &[chief.header()], path, json!({})).await), (403, "forbidden"));
     assert_eq!(said(&delete(&server, &[chief.header()], path).await), (403, "forbidden"));
@@ -135,7 +135,8 @@ async fn limits_are_set_shown_and_taken_away(server: Server) {
     // The whole setting is replaced, then taken away.
     let set = put(&server, &[ADMIN], path, json!({"max_ready": 7})).await.ok();
     assert_eq!(set["tenant"]["limits"], json!({"max_ready": 7}));
-    assert_eq!(delete(&server, &[ADMIN], path).await.ok()["tenant"]["limits"], json!({}));
+    assert_eq!(delete(&server, &[ADMIN], path).await.status, 204);
+    assert_eq!(get(&server, &[ADMIN], path).await.ok()["tenant"]["limits"], json!({}));
     assert_eq!(get(&server, &[ADMIN], "/api/v1/admin/tenants").await.ok(), json!({"tenants": [zoo]}));
     for (bad, field) in [
         (json!({"max_ready": -1}), "max_ready"),
@@ -149,6 +150,74 @@ async fn limits_are_set_shown_and_taken_away(server: Server) {
     }
     assert_eq!(said(&put(&server, &[ADMIN], "/api/v1/admin/tenants/No", json!({})).await), (404, "tenant_not_found"));
     assert_eq!(get(&server, &[ADMIN], path).await.ok()["tenant"]["limits"], json!({}));
+}
+
+async fn tenants_are_created_named_and_deleted(server: Server) {
+    with_users(&server);
+    let all = "/api/v1/admin/tenants";
+    let body = json!({"id": "acme", "name": "Acme Inc", "owner_id": "ann", "settings": {"plan": [1, null]}});
+    let first = post(&server, &[ADMIN], all, body.clone()).await;
+    assert_eq!(first.status, 201, "{}", first.body);
+    let tenant = &first.body["tenant"];
+    for field in ["id", "name", "owner_id", "settings"] {
+        assert_eq!(tenant[field], body[field], "{field}");
+    }
+    time(&tenant["created_at"]);
+    assert_eq!(tenant["created_at"], tenant["updated_at"]);
+    let again = post(&server, &[ADMIN], all, json!({"id": "acme"})).await.refused(409);
+    assert!(again["message"].as_str().unwrap().contains("already exists"), "{again}");
+    let drawn = post(&server, &[ADMIN], all, json!({})).await.ok()["tenant"]["id"].as_str().unwrap().to_owned();
+    assert!(drawn.len() == 15 && drawn.starts_with("tenant-"), "{drawn}");
+    // A new name leaves the limits alone, and new limits the name.
+    let path = format!("{all}/acme");
+    put(&server, &[ADMIN], &path, json!({"max_ready": 3})).await.ok();
+    let named = put(&server, &[ADMIN], &path, json!({"name": "Acme"})).await.ok()["tenant"].clone();
+    assert_eq!((&named["name"], &named["limits"]), (&json!("Acme"), &json!({"max_ready": 3})));
+    let limited = put(&server, &[ADMIN], &path, json!({"max_ready": 4})).await.ok()["tenant"].clone();
+    assert_eq!((&limited["name"], &limited["limits"]), (&json!("Acme"), &json!({"max_ready": 4})));
+    let listed = get(&server, &[ADMIN], all).await.ok();
+    let ids: Vec<_> = listed["tenants"].as_array().unwrap().iter().map(|tenant| tenant["id"].clone()).collect();
+    assert_eq!(ids, [json!("acme"), json!(drawn)]);
+    for (body, field) in [
+        (json!({"id": "No"}), "id"),
+        (json!({"name": "a\u{0}b"}), "name"),
+        (json!({"owner_id": "a b"}), "owner_id"),
+        (json!({"settings": "x".repeat(70_000)}), "settings"),
+        (json!({"settings": "a\u{0}b"}), "settings"),
+    ] {
+        let refused = post(&server, &[ADMIN], all, body).await.refused(422);
+        assert_eq!(refused["field"], field);
+    }
+    assert_eq!(post(&server, &[ADMIN], all, json!({"nmae": "x"})).await.refused(422)["error"], "unknown_field");
+    let members = format!("{path}/members");
+    assert_eq!(get(&server, &[ADMIN], &members).await.ok(), json!({"members": []}));
+    let added = post(&server, &[ADMIN], &members, json!({"user_id": "zoe", "role": "viewer"})).await;
+    assert_eq!(added.status, 201, "{}", added.body);
+    let set = put(&server, &[ADMIN], &format!("{members}/ann"), json!({"role": "operator"})).await.ok();
+    let (role, of) = (&set["member"]["role"], &set["member"]["tenant_id"]);
+    assert_eq!((role, of), (&json!("operator"), &json!("acme")));
+    let listed = get(&server, &[ADMIN], &members).await.ok();
+    let users: Vec<_> = listed["members"].as_array().unwrap().iter().map(|member| member["user_id"].clone()).collect();
+    assert_eq!(users, ["ann", "zoe"]);
+    for (user, body) in [("ann", json!({})), ("ann", json!({"role": "king"})), ("a%20b", json!({"role": "viewer"}))] {
+        let refused = put(&server, &[ADMIN], &format!("{members}/{user}"), body).await.refused(400);
+        assert_eq!(refused["code"], "BAD_REQUEST");
+    }
+    assert_eq!(delete(&server, &[ADMIN], &format!("{members}/zoe")).await.status, 204);
+    assert_eq!(delete(&server, &[ADMIN], &format!("{members}/zoe")).await.status, 404);
+    // The list gives nobody a right, and nobody else sees it.
+    let chief = made(&server, json!({"role": "tenant_admin", "tenant": "acme"})).await;
+    let stranger = made(&server, json!({"role": "tenant_admin", "tenant": "other"})).await;
+    assert_eq!(get(&server, &[chief.header()], &members).await.status, 200);
+    assert_eq!(get(&server, &[stranger.header()], &members).await.status, 404);
+    assert_eq!(
+        put(&server, &[stranger.header()], &format!("{members}/eve"), json!({"role": "admin"})).await.status,
+        404
+    );
+    assert_eq!(delete(&server, &[ADMIN], &path).await.status, 204);
+    assert_eq!(get(&server, &[ADMIN], &members).await.ok(), json!({"members": []}));
+    let bare = get(&server, &[ADMIN], &path).await.ok()["tenant"].clone();
+    assert_eq!((&bare["name"], &bare["limits"], bare.get("created_at")), (&json!("acme"), &json!({}), None));
 }
 
 async fn limits_of_the_configuration_hold_where_a_tenant_has_none_of_its_own(server: Server) {

@@ -41,7 +41,12 @@ async fn files_are_written_listed_moved_and_deleted(plane: Plane) {
     assert_eq!(server.get(&at("/stat?path=/workspace/d")).await.status, 404);
     let rows = server.get("/api/v1/audit").await.ok();
     let actions: Vec<_> =
-        rows["items"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap().to_owned()).collect();
+        rows.as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap().to_owned()).collect();
+    for row in rows.as_array().unwrap() {
+        assert_eq!((&row["sandbox_id"], &row["provider"]), (&json!(sandbox), &json!("process")), "{row}");
+    }
+    let moved = rows.as_array().unwrap().iter().find(|row| row["action"] == "file_chmod").unwrap();
+    assert_eq!((&moved["resource"], &moved["detail"]), (&json!("/workspace/c.txt"), &json!("mode 755")));
     for action in [
         "spawn",
         "file_write",
@@ -130,7 +135,7 @@ async fn a_body_that_stops_writes_nothing(plane: Plane) {
     drop(client);
     let audited = async || {
         let rows = plane.server.get("/api/v1/audit?action=file_write").await.ok();
-        rows["items"].as_array().unwrap().iter().any(|row| row["status"] == "refused").then_some(())
+        rows.as_array().unwrap().iter().any(|row| row["status"] == "refused").then_some(())
     };
     tenure_testkit::wait_until("the upload has failed", SOON, audited).await;
     let path = format!("/api/v1/sandboxes/{sandbox}/files/stat?path=/workspace/cut");

@@ -93,7 +93,7 @@ async fn a_deletion_leaves_a_row_in_the_audit(server: Server) {
     server.delete(Q).await.ok();
     server.delete(Q).await.refused(404);
     let rows = server.get("/api/v1/audit?action=queue.delete").await.ok();
-    let rows: Vec<_> = rows["items"].as_array().unwrap().iter().map(|row| (&row["resource"], &row["status"])).collect();
+    let rows: Vec<_> = rows.as_array().unwrap().iter().map(|row| (&row["resource"], &row["status"])).collect();
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows.iter().all(|(resource, _)| **resource == json!("q")), "{rows:?}");
 }

@@ -1,11 +1,13 @@
 -- name: operation_audit_insert
-INSERT INTO operation_audit (at, actor, action, resource, status, detail, tenant, request_id)
-SELECT $1::timestamptz, unnest($2::text[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
-    unnest($6::text[]),
-    unnest($7::text[]), unnest($8::text[])
+INSERT INTO operation_audit (at, actor, action, sandbox, provider, resource, status, detail, tenant, request_id)
+SELECT $1::timestamptz, actor, action, sandbox, (SELECT s.provider FROM sandboxes s WHERE s.id = sandbox),
+    resource, status, detail, tenant, request_id
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+    WITH ORDINALITY AS sent (actor, action, sandbox, resource, status, detail, tenant, request_id, place)
+ORDER BY place
 
 -- name: operation_audit_list
-SELECT id, at, actor, action, resource, status, detail, tenant, request_id
+SELECT id, at, actor, action, resource, status, detail, tenant, request_id, sandbox, provider
 FROM operation_audit
 WHERE id < $1
   AND ($2::text IS NULL OR action = $2)

@@ -1,9 +1,9 @@
 -- name: operation_audit_insert
-INSERT INTO operation_audit (at, actor, action, resource, status, detail, tenant, request_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operation_audit (at, actor, action, sandbox, provider, resource, status, detail, tenant, request_id)
+VALUES (?1, ?2, ?3, ?4, (SELECT provider FROM sandboxes WHERE id = ?4), ?5, ?6, ?7, ?8, ?9)
 
 -- name: operation_audit_list
-SELECT id, at, actor, action, resource, status, detail, tenant, request_id
+SELECT id, at, actor, action, resource, status, detail, tenant, request_id, sandbox, provider
 FROM operation_audit
 WHERE id < ?1
   AND (?2 IS NULL OR action = ?2)

@@ -2,6 +2,7 @@
 
 use tenure_store::{AdminAudit, AdminAuditFilter, AuditCut, Fault, OperationAudit, OperationAuditFilter};
 
+use super::sandboxes::running;
 use crate::common::{Fixture, START, after_start};
 
 crate::on_both_stores!(
@@ -9,6 +10,7 @@ crate::on_both_stores!(
     every_filter_of_requests_finds_its_rows,
     requests_are_listed_newest_first_in_pages,
     operations_come_back_as_they_were,
+    the_provider_of_a_sandbox_is_kept_with_its_operations,
     every_filter_of_operations_finds_its_rows,
     a_text_with_a_nul_costs_nobody_a_row,
     audit_rows_that_are_old_go_bite_by_bite,
@@ -34,6 +36,7 @@ fn operation(actor: &str, action: &str) -> OperationAudit {
     OperationAudit {
         actor: actor.to_owned(),
         action: action.to_owned(),
+        sandbox: None,
         resource: "queue/q".to_owned(),
         status: "ok".to_owned(),
         detail: None,
@@ -132,6 +135,17 @@ async fn operations_come_back_as_they_were(t: &Fixture) {
     let before = first.next.map(|next| next.parse().unwrap());
     let second = t.store.operation_audit(&OperationAuditFilter { before, ..filter }).await.unwrap();
     assert_eq!((&second.items[0].entry, second.next), (&full, None));
+}
+
+async fn the_provider_of_a_sandbox_is_kept_with_its_operations(t: &Fixture) {
+    let row = running(t, 1).await;
+    let of = |sandbox: &str| OperationAudit { sandbox: Some(sandbox.to_owned()), ..operation("ann", "exec") };
+    t.store.audit_operations(&[of(&row.id), of("sb-unknown"), operation("ann", "queue.pause")]).await.unwrap();
+    let page = t.store.operation_audit(&OperationAuditFilter { limit: 9, ..OperationAuditFilter::default() }).await;
+    let found: Vec<_> = page.unwrap().items.into_iter().map(|row| (row.entry.sandbox, row.provider)).collect();
+    let provider = Some(row.spec.provider.clone());
+    let expected = [(None, None), (Some("sb-unknown".to_owned()), None), (Some(row.id.to_string()), provider)];
+    assert_eq!(found, expected);
 }
 
 async fn every_filter_of_operations_finds_its_rows(t: &Fixture) {

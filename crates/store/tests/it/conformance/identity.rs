@@ -2,7 +2,7 @@
 
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::tenant::TenantUsage;
-use tenure_store::{ApiKey, AuditCut, NewApiKey, StoreError, TASK_KEY_KEPT};
+use tenure_store::{ApiKey, AuditCut, MemberRow, NewApiKey, StoreError, TASK_KEY_KEPT, TenantRecord, TenantRow};
 
 use crate::common::{Fixture, START, after_start, make};
 
@@ -17,6 +17,8 @@ crate::on_both_stores!(
     a_task_key_is_offered_while_its_owner_is_seen,
     what_was_offered_under_a_kid_stays,
     limits_of_tenants_are_set_and_removed,
+    tenants_are_created_once_changed_and_deleted,
+    members_are_listed_by_tenant_and_go_with_it,
     usage_counts_what_has_not_ended_of_one_tenant,
 );
 
@@ -192,6 +194,52 @@ async fn limits_of_tenants_are_set_and_removed(t: &Fixture) {
     t.store.set_tenant_limits("a", None).await.unwrap();
     t.store.set_tenant_limits("nobody", None).await.unwrap();
     assert_eq!(t.store.tenant_limits().await.unwrap(), pairs(&[("b", r#"{"ready":2}"#)]));
+}
+
+fn tenant(id: &str, name: &str) -> TenantRecord {
+    TenantRecord { id: id.to_owned(), name: name.to_owned(), owner: None, settings: None }
+}
+
+async fn tenants_are_created_once_changed_and_deleted(t: &Fixture) {
+    assert_eq!((t.store.tenant("acme").await.unwrap(), t.store.tenants().await.unwrap()), (None, vec![]));
+    assert!(t.store.create_tenant(&tenant("acme", "Acme")).await.unwrap());
+    assert!(!t.store.create_tenant(&tenant("acme", "another")).await.unwrap());
+    let first = TenantRow { record: tenant("acme", "Acme"), created_at: START, updated_at: START };
+    assert_eq!(t.store.tenant("acme").await.unwrap(), Some(first.clone()));
+    t.clock.advance(5);
+    let full = TenantRecord {
+        owner: Some("ann".to_owned()),
+        settings: Some(r#"{"a":1}"#.to_owned()),
+        ..tenant("acme", "Acme Inc")
+    };
+    assert!(t.store.put_tenant(&full).await.unwrap());
+    assert!(t.store.put_tenant(&tenant("B", "by put")).await.unwrap());
+    let (acme, other) = (TenantRow { record: full, updated_at: after_start(5), ..first }, tenant("B", "by put"));
+    let other = TenantRow { record: other, created_at: after_start(5), updated_at: after_start(5) };
+    assert_eq!(t.store.tenants().await.unwrap(), [other.clone(), acme], "by id, in the order of bytes");
+    assert!(t.store.delete_tenant("acme").await.unwrap());
+    assert!(!t.store.delete_tenant("acme").await.unwrap());
+    assert_eq!(t.store.tenants().await.unwrap(), [other]);
+}
+
+async fn members_are_listed_by_tenant_and_go_with_it(t: &Fixture) {
+    let member =
+        |user: &str, role: &str| MemberRow { user_id: user.to_owned(), role: role.to_owned(), created_at: START };
+    t.store.create_tenant(&tenant("acme", "Acme")).await.unwrap();
+    for (tenant, user) in [("acme", "zoe"), ("acme", "Ann"), ("other", "ann")] {
+        let put = t.store.put_member(tenant, user, "viewer").await.unwrap();
+        assert_eq!(put, Some(member(user, "viewer")));
+    }
+    t.clock.advance(9);
+    let changed = t.store.put_member("acme", "zoe", "admin").await.unwrap();
+    assert_eq!(changed, Some(member("zoe", "admin")), "a member since the first time");
+    assert_eq!(t.store.members("acme").await.unwrap(), [member("Ann", "viewer"), member("zoe", "admin")]);
+    assert!(t.store.delete_member("acme", "Ann").await.unwrap());
+    assert!(!t.store.delete_member("acme", "Ann").await.unwrap());
+    assert!(!t.store.delete_member("acme", "ann").await.unwrap());
+    t.store.delete_tenant("acme").await.unwrap();
+    assert_eq!(t.store.members("acme").await.unwrap(), []);
+    assert_eq!(t.store.members("other").await.unwrap(), [member("ann", "viewer")]);
 }
 
 async fn usage_counts_what_has_not_ended_of_one_tenant(t: &Fixture) {
