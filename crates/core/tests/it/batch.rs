@@ -206,7 +206,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => Just(Command::Expire(expire::Expire { row })),
         2 => Just(Command::Promote(promote::Promote { row })),
         1 => seed.prop_map(move |seed| {
-            Command::Release(release::Release { row, attempt_id: credentials(seed).0 })
+            Command::Release(release::Release { row, attempt_id: credentials(seed).0, by_holder: false })
         }),
         1 => Just(Command::Redrive(redrive::Redrive {
             redrive_id: 1,

@@ -374,7 +374,12 @@ impl Model for System {
             Action::Release(grant) => {
                 let row = task_id(state.audit.grants[usize::from(grant)].task).seq();
                 let attempt_id = credentials(grant).0;
-                state.execute(&Command::Release(release::Release { row, attempt_id }), None, &last.store, config);
+                state.execute(
+                    &Command::Release(release::Release { row, attempt_id, by_holder: false }),
+                    None,
+                    &last.store,
+                    config,
+                );
                 state.releases += u8::from(state.store != last.store);
             }
             Action::Outage => {
