@@ -11,8 +11,14 @@ use walkdir::WalkDir;
 use crate::error::ObjectError;
 use crate::store::Entry;
 
+/// A folder that is gone, such as one on a file system that is not mounted, holds no outputs that could be judged.
+pub fn exists(root: &Path) -> Result<(), ObjectError> {
+    if root.is_dir() { Ok(()) } else { Err(ObjectError::unavailable("the folder of the object store does not exist")) }
+}
+
 /// Files below `root/below`, one more than `limit` at most.
 pub fn list(root: &Path, below: &str, limit: usize) -> Result<Vec<Entry>, ObjectError> {
+    exists(root)?;
     let folder = root.join(below);
     if !is_inside(root, below)? {
         return Ok(Vec::new());

@@ -146,14 +146,17 @@ impl Objects {
 
     /// Asks the store for something, to see that it is there and lets this process in.
     pub async fn check(&self) -> Result<(), ObjectError> {
+        if let Backing::Folder { folder, .. } = &self.backing {
+            let folder = folder.clone();
+            return self
+                .within("look for the folder", async { blocking(move || folder::exists(&folder)).await? })
+                .await;
+        }
         let place = self.place(self.layout.root())?;
-        let path = place.path("_check")?;
-        let found = async {
-            Ok(place.store.get_opts(&path, object_store::GetOptions { head: true, ..Default::default() }).await?)
-        };
-        match self.within("look for an object", found).await {
-            Ok(_) | Err(ObjectError::NotFound) => Ok(()),
-            Err(error) => Err(error),
+        let mut found = place.store.list(Some(&place.path("")?));
+        match self.within("list", async { Ok(found.next().await) }).await? {
+            Some(Err(error)) => Err(error.into()),
+            Some(Ok(_)) | None => Ok(()),
         }
     }
 

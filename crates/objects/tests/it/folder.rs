@@ -84,6 +84,18 @@ async fn without_files_a_folder_is_known_as_a_bucket() {
 }
 
 #[tokio::test]
+async fn a_folder_that_is_gone_is_a_store_that_is_away() {
+    let stand = Stand::new(Kind::Folder).await;
+    let At::Folder(folder) = &stand.place else { panic!("not a folder") };
+    stand.objects.check().await.unwrap();
+    std::fs::remove_dir_all(folder.path().join("objects")).unwrap();
+    let location = stand.staging(&output(1, 1));
+    let away = stand.objects.finished(&at(&output(1, 1), &location)).await.unwrap_err();
+    assert_eq!((away.code(), away.to_string().contains('/')), ("object_store_unavailable", false));
+    assert!(stand.objects.check().await.is_err());
+}
+
+#[tokio::test]
 async fn nothing_beside_the_folder_is_reached() {
     let stand = Stand::new(Kind::Folder).await;
     let (_, beside) = folders(&stand, &stand.staging(&output(1, 1)));
