@@ -453,6 +453,7 @@ async fn names_are_unique_in_a_tenant_and_near_ones_are_suggested(server: Server
 }
 
 async fn a_schedule_belongs_to_its_tenant(server: Server) {
+    still(&server).await;
     with_users(&server);
     let acme = made(&server, json!({"tenant": "acme", "role": "api"})).await;
     let other = made(&server, json!({"tenant": "other", "role": "api"})).await;
@@ -487,6 +488,7 @@ async fn a_schedule_belongs_to_its_tenant(server: Server) {
 }
 
 async fn what_is_done_with_schedules_is_audited(server: Server) {
+    still(&server).await;
     with_users(&server);
     post(&server, &[ADMIN], SCHEDULES, hourly("s")).await.ok();
     for act in ["pause", "resume", "trigger"] {
