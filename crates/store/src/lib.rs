@@ -43,8 +43,9 @@ pub use outbox::{
 };
 pub use sandboxes::{
     Beat, Beaten, Changed, INVENTORY_ITEMS, KEY_KEPT_MS, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced,
-    PIECES_KEPT_MS, Placed, PolicyRow, QueuedSpawn, Queueing, QuotaRow, RequestKey, SANDBOX_PAGE, SNAPSHOT_PIECE,
-    SPEC_BYTES, SandboxEvent, SandboxFilter, SandboxStore, SnapshotRow, TemplateRow, worker_holder,
+    PIECES_KEPT_MS, Placed, PolicyRow, QueuedSpawn, Queueing, QuotaRow, Quotas, RequestKey, SANDBOX_PAGE,
+    SNAPSHOT_PIECE, SPEC_BYTES, SandboxEvent, SandboxFilter, SandboxRoute, SandboxStore, SnapshotRow, SpawnTerms,
+    TemplateRow, Told, worker_holder,
 };
 pub use schedules::{
     DueSchedules, NewSchedule, ScheduleFilter, ScheduleRow, ScheduleSetting, ScheduleStore, TemplateKind,

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tenure_core::command::Reach;
 use tenure_core::sandbox::placement::Worker;
 use tenure_core::sandbox::{Sandbox, SandboxId, State};
+use tenure_core::time::DurationMs;
+use tenure_store::SandboxRoute;
 
 use super::leases::token;
 use super::workers::{CallClass, CallError, CallTerms, RpcLease, RuntimeRef, Target};
-use super::{SandboxError, Sandboxes, lock};
+use super::{SandboxError, Sandboxes, TENANT_WIDE, lock};
 
 /// How often a call is repeated with a newer lease.
 const STALE_RETRIES: u32 = 3;
@@ -26,6 +28,15 @@ pub struct Route {
     pub request_id: Arc<str>,
     /// Variables that a command must be given because the worker does not keep them with the runtime.
     pub env: BTreeMap<String, String>,
+}
+
+/// A sandbox that is there.
+#[derive(Debug)]
+pub struct Found {
+    pub row: Sandbox,
+    /// The longest time that a command of its owner may take; 0 is without a bound.
+    pub max_exec_timeout_ms: DurationMs,
+    pub route: Result<Route, SandboxError>,
 }
 
 impl Route {
@@ -61,20 +72,34 @@ impl Sandboxes {
 
     /// The way to a sandbox that can be used.
     pub async fn route(&self, id: &str, reach: &Reach) -> Result<Route, SandboxError> {
-        let row = self.row(id, reach).await?;
+        self.find(id, reach).await?.route
+    }
+
+    /// A sandbox that the caller may see and that is not destroyed, with the way to it.
+    pub async fn find(&self, id: &str, reach: &Reach) -> Result<Found, SandboxError> {
+        let found = self.rows().sandbox_route(id, TENANT_WIDE).await?;
+        let found = found.filter(|found| found.row.is_covered(reach) && found.row.state != State::Destroyed);
+        let found = found.ok_or_else(|| SandboxError::not_found("sandbox", id))?;
+        let row = found.row.clone();
+        let limits = self.limits_by(&found.quotas, row.owner.as_deref());
+        Ok(Found { row, max_exec_timeout_ms: limits.max_exec_timeout_ms, route: self.route_by(found) })
+    }
+
+    fn route_by(&self, found: SandboxRoute) -> Result<Route, SandboxError> {
+        let SandboxRoute { row, worker, lease, .. } = found;
+        let id = &row.id;
         if !matches!(row.state, State::Running | State::Idle | State::Unhealthy) {
             let message = format!("sandbox {id} is {}", row.state.as_str());
             return Err(SandboxError::conflict("not_running", message));
         }
-        let (_, target) = self.owner_of(&row).await?;
-        let Some(target) = target else {
+        let Some(target) = worker.as_ref().and_then(|worker| self.target(worker)) else {
             let worker = row.worker.as_deref().unwrap_or_default();
             let message = format!(
                 "worker '{worker}' of sandbox {id} cannot be called: it is gone, or has no rpc_url or credential"
             );
             return Err(SandboxError::unavailable("remote_worker_rpc_unavailable", message));
         };
-        let lease = self.rows().sandbox_lease(id).await?.filter(|lease| lease.lease.holder == target.worker);
+        let lease = lease.filter(|lease| lease.lease.holder == target.worker);
         let env = self.env_for(&target, &row)?;
         Ok(Route { lease: lease.as_ref().map(token), request_id: self.request_id(), row, target, env })
     }
@@ -87,7 +112,18 @@ impl Sandboxes {
         R: Future<Output = Result<T, CallError>> + Send,
         T: Send,
     {
-        let mut route = self.route(id, reach).await?;
+        self.call_by(self.route(id, reach).await?, reach, call).await
+    }
+
+    /// The same by a way that was found before.
+    pub async fn call_by<T, F, R>(&self, mut route: Route, reach: &Reach, call: F) -> Result<T, SandboxError>
+    where
+        F: Fn(Route) -> R + Send + Sync,
+        R: Future<Output = Result<T, CallError>> + Send,
+        T: Send,
+    {
+        let id = Arc::clone(&route.row.id);
+        let id = &*id;
         let (mut stale, mut is_renewed) = (0, false);
         loop {
             let holder = Arc::clone(&route.target.worker);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tenure_core::WorkerId;
 use tenure_core::sandbox::State;
-use tenure_store::ResourceType;
 
 use super::templates::pool_key;
 use super::{SandboxError, Sandboxes};
@@ -76,10 +75,7 @@ impl Sandboxes {
             *counts.workers.entry(status).or_default() += 1;
             counts.heartbeat_age_ms.insert(worker.id, now.since(worker.last_heartbeat).max(0));
         }
-        for lease in self.inner.shared.store.leases(ResourceType::Sandbox).await? {
-            let live = lease.lease.expires_at > now;
-            *(if live { &mut counts.leases.active } else { &mut counts.leases.expired }) += 1;
-        }
+        (counts.leases.active, counts.leases.expired) = self.rows().count_sandbox_leases().await?;
         counts.queue_depth = self.rows().queued_spawns().await?.len() as u64;
         counts.queue_capacity = self.settings().max_spawn_queue;
         for quota in self.rows().quotas(None).await? {

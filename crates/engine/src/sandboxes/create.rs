@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_core::WorkerId;
-use tenure_core::sandbox::placement::{self, Caps, NoPlace, Worker};
+use tenure_core::sandbox::placement::{self, NoPlace, Rules, Worker};
 use tenure_core::sandbox::reconcile::{self, Answer, Owner};
 use tenure_core::sandbox::template::{self, EGRESS_ALLOW_LIST, Request, Template};
 use tenure_core::sandbox::{Change, Sandbox, SandboxId, Spec, State, policy};
 use tenure_core::time::DurationMs;
-use tenure_store::{NewSandbox, NotPlaced, Page, Placed, Queueing, RequestKey, ResourceLease, SandboxFilter};
+use tenure_store::{
+    NewSandbox, NewSandboxEvent, NotPlaced, Page, Placed, Queueing, RequestKey, ResourceLease, SandboxFilter,
+    SpawnTerms, TemplateRow,
+};
 use tokio::sync::oneshot;
 
 use super::calls::runtime;
@@ -18,7 +21,7 @@ use super::error::span;
 use super::limits::Limits;
 use super::spawn::Driving;
 use super::templates::pool_key;
-use super::{Caller, ErrorClass, Overflow, SandboxError, Sandboxes, event, lock};
+use super::{Caller, ErrorClass, Overflow, SandboxError, Sandboxes, TENANT_WIDE, event, lock};
 use crate::random::random_bits;
 
 /// An id that is taken is drawn again this often.
@@ -60,6 +63,8 @@ pub(super) struct Prepared {
     pub limits: Limits,
     /// The pool whose warm sandboxes fit.
     pub pool: Option<Arc<str>>,
+    /// How workers are compared, with those that can be called.
+    pub rules: Rules,
 }
 
 impl Prepared {
@@ -90,19 +95,18 @@ impl Sandboxes {
             return Ok(Created { row, is_repeat: false });
         }
         let new = |id| self.new_sandbox(id, &prepared, caller, key.clone());
-        let placed = self.place(new, prepared.limits.caps).await;
+        let placed = self.place(new, &prepared).await;
         let (placed, driving) =
             placed.inspect_err(|_| self.measure("spawn", &prepared.spec.provider, false, Duration::ZERO))?;
         let (row, is_repeat) = match placed {
             Placed::On(row, worker, lease) => {
-                self.created(&row).await;
+                self.recorded(1);
                 let waiting = wait.then(|| self.wait_for(&row.id));
                 self.start_spawn(driving, (*row).clone(), *worker, lease);
                 return self.await_outcome(*row, waiting, caller).await;
             }
             Placed::Queued(row) => {
-                self.created(&row).await;
-                self.queued(&row).await;
+                self.queued();
                 (*row, false)
             }
             Placed::Known(row) => (*row, true),
@@ -113,23 +117,17 @@ impl Sandboxes {
         Ok(Created { is_repeat, ..created })
     }
 
-    pub(super) async fn created(&self, row: &Sandbox) {
-        let data = json!({"image": row.spec.image, "provider": row.spec.provider, "worker": row.worker});
-        self.record(vec![event("sandbox.created", row, Some(data))]).await;
-    }
-
     /// Gives a new row a place, under an id that nobody has. It counts as driven from before it stands, so that
     /// reconciliation leaves it alone.
     pub(super) async fn place(
         &self,
         new: impl Fn(SandboxId) -> NewSandbox,
-        caps: Caps,
+        prepared: &Prepared,
     ) -> Result<(Placed, Driving), SandboxError> {
-        let rules = self.rules().await?;
         for _ in 0..DRAWS {
             let id: SandboxId = format!("sb-{:08x}", random_bits() as u32).into();
             let Some(driving) = self.begin_driving(&id) else { continue };
-            match self.rows().place_sandbox(new(id), caps, &rules).await? {
+            match self.rows().place_sandbox(new(id), prepared.limits.caps, &prepared.rules).await? {
                 Ok(placed) => return Ok((placed, driving)),
                 Err(NotPlaced::IdTaken) => {}
                 Err(NotPlaced::NoPlace(why)) => return Err(self.no_place(why).await),
@@ -176,6 +174,7 @@ impl Sandboxes {
             lease: self.lease_terms(),
             key,
             queue,
+            told: created,
         }
     }
 
@@ -189,40 +188,26 @@ impl Sandboxes {
     /// Fills in template, snapshot and defaults, and checks what does not depend on room.
     pub(super) async fn prepare(&self, request: &Request, caller: &Caller) -> Result<Prepared, SandboxError> {
         let mut request = request.clone();
-        let template = self.template_of(&request, caller).await?;
+        let name = request.template.as_deref().filter(|name| !name.is_empty());
+        let terms = self.rows().spawn_terms(&caller.tenant, caller.owner.as_deref(), TENANT_WIDE, name).await?;
+        let SpawnTerms { template, policies, quotas, workers } = terms;
+        let template = template_of(&request, template)?;
         self.fill_from_snapshot(&mut request, caller).await?;
         let settings = self.settings();
         let body = template.as_ref().map(|(_, _, template)| template);
         let resolved = template::resolve(&request, body, &settings.defaults)
             .map_err(|error| SandboxError::bad_request("invalid", error.to_string()))?;
-        self.check_hosts(&resolved.spec.allowed_hosts).await?;
+        check_hosts(&resolved.spec.allowed_hosts, &workers)?;
         self.env_of(&caller.tenant, &resolved.spec)?;
-        let policies = self.policies_of(&caller.tenant).await?;
-        policy::judge(&policies, &resolved.spec)
+        policy::judge(&super::limits::policies(policies)?, &resolved.spec)
             .map_err(|denied| SandboxError::new(ErrorClass::Forbidden, "policy_denied", denied.to_string()))?;
-        let limits = self.limits_of(&caller.tenant, caller.owner.as_deref()).await?;
+        let limits = self.limits_by(&quotas, caller.owner.as_deref());
         let pool = template.filter(|_| request.fits_warm());
         let pool = pool.and_then(|(name, version, template)| {
             (self.pool_target(&caller.tenant, &name, &template) > 0).then(|| pool_key(&caller.tenant, &name, version))
         });
-        Ok(Prepared { spec: Arc::new(resolved.spec), ttl_ms: resolved.ttl_ms, limits, pool })
-    }
-
-    async fn template_of(
-        &self,
-        request: &Request,
-        caller: &Caller,
-    ) -> Result<Option<(Arc<str>, i64, Template)>, SandboxError> {
-        let Some(name) = request.template.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
-        match self.rows().template(&caller.tenant, name).await? {
-            Some(row) => {
-                let template = super::templates::read(&row)?;
-                Ok(Some((row.name, row.version, template)))
-            }
-            // Existing clients send both.
-            None if request.image.as_deref().is_some_and(|image| !image.is_empty()) => Ok(None),
-            None => Err(SandboxError::not_found("template", name)),
-        }
+        let rules = self.rules_of(&workers);
+        Ok(Prepared { spec: Arc::new(resolved.spec), ttl_ms: resolved.ttl_ms, limits, pool, rules })
     }
 
     /// A snapshot begins a sandbox of the same image and provider.
@@ -244,17 +229,13 @@ impl Sandboxes {
 
     /// Hosts are refused where nobody would keep to them.
     pub(super) async fn check_hosts(&self, hosts: &[String]) -> Result<(), SandboxError> {
-        if hosts.is_empty() || self.rows().sandbox_workers().await?.iter().any(|worker| worker.can(EGRESS_ALLOW_LIST)) {
-            return Ok(());
-        }
-        let message = "allowed_hosts: no worker enforces a list of hosts (capability egress_allow_list)";
-        Err(SandboxError::bad_request("egress_allow_list_unsupported", message))
+        if hosts.is_empty() { Ok(()) } else { check_hosts(hosts, &self.rows().sandbox_workers().await?) }
     }
 
     /// Whether a request would be served now. Changes nothing.
     pub async fn admission(&self, request: &Request, caller: &Caller) -> Result<Admission, SandboxError> {
         let prepared = self.prepare(request, caller).await?;
-        let (rules, owner) = (self.rules().await?, caller.owner.as_deref());
+        let owner = caller.owner.as_deref();
         let (fleet, now) = self.rows().fleet(&caller.tenant, owner).await?;
         let caps = prepared.limits.caps;
         let mut decision = Admission {
@@ -263,7 +244,7 @@ impl Sandboxes {
             active_owner_sandboxes: owner.map(|_| fleet.counts.owner),
             max_owner_sandboxes: owner.map(|_| caps.per_owner),
             max_ttl_ms: Some(prepared.limits.max_ttl_ms).filter(|max| *max > 0),
-            eligible_workers: placement::eligible_workers(&fleet, &prepared.spec, &rules, now),
+            eligible_workers: placement::eligible_workers(&fleet, &prepared.spec, &prepared.rules, now),
             ..Admission::default()
         };
         if let Err(error) = prepared.check_ttl() {
@@ -271,7 +252,7 @@ impl Sandboxes {
             decision.reason = Some("max_ttl");
             return Ok(decision);
         }
-        match placement::place(&fleet, &prepared.spec, caps, &rules, &[], now) {
+        match placement::place(&fleet, &prepared.spec, caps, &prepared.rules, &[], now) {
             Ok(worker) => (decision.allowed, decision.selected_worker) = (true, Some(worker)),
             Err(why) => {
                 let can_queue = self.settings().spawn_overflow == Overflow::Queue;
@@ -418,6 +399,47 @@ impl Sandboxes {
             drop(driving);
         });
     }
+}
+
+/// What is told of a new row.
+fn created(row: &Sandbox) -> Vec<NewSandboxEvent> {
+    let data = json!({"image": row.spec.image, "provider": row.spec.provider, "worker": row.worker});
+    let mut events = vec![event("sandbox.created", row, Some(data))];
+    if row.worker.is_none() {
+        events.push(event("spawn.queued", row, None));
+    }
+    events
+}
+
+/// What is told of a warm sandbox that has an owner now.
+pub(super) fn claimed(row: &Sandbox) -> Vec<NewSandboxEvent> {
+    let mut events = created(row);
+    events.push(event("sandbox.running", row, None));
+    events
+}
+
+fn template_of(
+    request: &Request,
+    found: Option<TemplateRow>,
+) -> Result<Option<(Arc<str>, i64, Template)>, SandboxError> {
+    let Some(name) = request.template.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
+    match found {
+        Some(row) => {
+            let template = super::templates::read(&row)?;
+            Ok(Some((row.name, row.version, template)))
+        }
+        // Existing clients send both.
+        None if request.image.as_deref().is_some_and(|image| !image.is_empty()) => Ok(None),
+        None => Err(SandboxError::not_found("template", name)),
+    }
+}
+
+fn check_hosts(hosts: &[String], workers: &[Worker]) -> Result<(), SandboxError> {
+    if hosts.is_empty() || workers.iter().any(|worker| worker.can(EGRESS_ALLOW_LIST)) {
+        return Ok(());
+    }
+    let message = "allowed_hosts: no worker enforces a list of hosts (capability egress_allow_list)";
+    Err(SandboxError::bad_request("egress_allow_list_unsupported", message))
 }
 
 /// Somebody who waits for the end of a spawn.

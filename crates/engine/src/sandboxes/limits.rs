@@ -6,7 +6,7 @@ use serde_json::json;
 use tenure_core::sandbox::placement::Caps;
 use tenure_core::sandbox::policy::{Effect, Policy, ResourceType};
 use tenure_core::time::DurationMs;
-use tenure_store::{PolicyRow, QuotaRow};
+use tenure_store::{PolicyRow, QuotaRow, Quotas};
 
 use super::{SandboxError, Sandboxes, system_event};
 use crate::random::random_bits;
@@ -37,22 +37,30 @@ pub struct OwnerUsage {
 impl Sandboxes {
     /// An owner's quota above 0 replaces the global value.
     pub(super) async fn limits_of(&self, tenant: &str, owner: Option<&str>) -> Result<Limits, SandboxError> {
+        let of_owner = match owner {
+            Some(owner) => self.rows().quota(tenant, owner).await?,
+            None => None,
+        };
+        let quotas = Quotas { of_tenant: self.rows().quota(tenant, TENANT_WIDE).await?, of_owner };
+        Ok(self.limits_by(&quotas, owner))
+    }
+
+    /// The same with quotas that were read before.
+    pub(super) fn limits_by(&self, quotas: &Quotas, owner: Option<&str>) -> Limits {
         let settings = self.settings();
         let mut limits = Limits {
             caps: settings.caps(),
             max_ttl_ms: settings.max_ttl_ms,
             max_exec_timeout_ms: settings.max_exec_timeout_ms,
         };
-        if let Some(quota) = self.rows().quota(tenant, TENANT_WIDE).await? {
-            limits.apply(&quota);
+        if let Some(quota) = &quotas.of_tenant {
+            limits.apply(quota);
             if quota.max_sandboxes > 0 {
                 limits.caps.per_tenant = quota.max_sandboxes;
             }
         }
-        if let Some(owner) = owner
-            && let Some(quota) = self.rows().quota(tenant, owner).await?
-        {
-            limits.apply(&quota);
+        if let Some(quota) = &quotas.of_owner {
+            limits.apply(quota);
             if quota.max_sandboxes > 0 {
                 limits.caps.per_owner = quota.max_sandboxes;
             }
@@ -60,11 +68,15 @@ impl Sandboxes {
         if owner.is_none() {
             limits.caps.per_owner = 0;
         }
-        Ok(limits)
+        limits
     }
 
     /// The longest time that a command of this owner may take; 0 is without a bound.
-    pub async fn max_exec_timeout_ms(&self, tenant: &str, owner: Option<&str>) -> Result<DurationMs, SandboxError> {
+    pub(super) async fn max_exec_timeout_ms(
+        &self,
+        tenant: &str,
+        owner: Option<&str>,
+    ) -> Result<DurationMs, SandboxError> {
         Ok(self.limits_of(tenant, owner).await?.max_exec_timeout_ms)
     }
 
@@ -149,19 +161,18 @@ impl Sandboxes {
     pub async fn delete_policy(&self, tenant: Option<&str>, id: &str) -> Result<bool, SandboxError> {
         Ok(self.rows().delete_policy(tenant, id).await?)
     }
+}
 
-    pub(super) async fn policies_of(&self, tenant: &str) -> Result<Vec<Policy>, SandboxError> {
-        let rows = self.rows().policies(tenant).await?;
-        let policies = rows.into_iter().map(|row| {
-            let (resource_type, effect) = (ResourceType::parse(&row.resource_type), Effect::parse(&row.effect));
-            let (Some(resource_type), Some(effect)) = (resource_type, effect) else {
-                // A rule that cannot be read must not let through what it forbids.
-                return Err(SandboxError::internal(format!("policy {} cannot be decoded", row.id)));
-            };
-            Ok(Policy { id: row.id, resource_type, effect, pattern: row.pattern })
-        });
-        policies.collect()
-    }
+pub(super) fn policies(rows: Vec<PolicyRow>) -> Result<Vec<Policy>, SandboxError> {
+    let policies = rows.into_iter().map(|row| {
+        let (resource_type, effect) = (ResourceType::parse(&row.resource_type), Effect::parse(&row.effect));
+        let (Some(resource_type), Some(effect)) = (resource_type, effect) else {
+            // A rule that cannot be read must not let through what it forbids.
+            return Err(SandboxError::internal(format!("policy {} cannot be decoded", row.id)));
+        };
+        Ok(Policy { id: row.id, resource_type, effect, pattern: row.pattern })
+    });
+    policies.collect()
 }
 
 impl Limits {

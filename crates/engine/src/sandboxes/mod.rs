@@ -22,6 +22,7 @@ mod setup;
 mod snapshots;
 mod spawn;
 mod tasks;
+mod telling;
 mod templates;
 pub mod workers;
 
@@ -37,14 +38,14 @@ use tenure_core::sandbox::placement::{Rules, Worker};
 use tenure_core::sandbox::{Change, Refused, Sandbox, SandboxId, State};
 use tenure_core::time::Timestamp;
 use tenure_store::{Changed, NewSandboxEvent, OperationAudit, SandboxStore};
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::engine::{Engine, Shared};
 use crate::random::random_bits;
 
 pub use beats::{BeatReply, Orphan, Renewed};
-pub use calls::{ExecGuard, Route};
+pub use calls::{ExecGuard, Found, Route};
 pub use counts::{LeaseCounts, PoolStatus, SandboxCounts, WarmPool};
 pub use create::{Admission, Created};
 pub use destroy::Ended;
@@ -119,6 +120,8 @@ struct Manager {
     longest: Mutex<HashMap<String, f64>>,
     /// Pools whose sandboxes fail: how often in a row, and until when they are left alone.
     cold: Mutex<HashMap<Arc<str>, (u32, Instant)>>,
+    /// Events that nobody waits for.
+    told: mpsc::Sender<NewSandboxEvent>,
     tasks: TaskTracker,
 }
 
@@ -134,6 +137,7 @@ impl Engine {
     /// Starts to manage sandboxes on this engine. Called once: what happens by itself ends with the engine.
     pub fn sandboxes(&self, settings: SandboxSettings, workers: Arc<dyn Workers>) -> Sandboxes {
         let rows: Arc<dyn SandboxStore> = Arc::clone(&self.shared.store) as _;
+        let (told, untold) = mpsc::channel(telling::WAITING);
         let inner = Manager {
             shared: Arc::clone(&self.shared),
             rows,
@@ -152,10 +156,12 @@ impl Engine {
             stale: Mutex::default(),
             longest: Mutex::default(),
             cold: Mutex::default(),
+            told,
             tasks: self.tracker().clone(),
         };
         let sandboxes = Sandboxes { inner: Arc::new(inner) };
         sandboxes.start();
+        sandboxes.inner.tasks.spawn(sandboxes.clone().keep_told(untold));
         sandboxes
     }
 }
@@ -198,9 +204,12 @@ impl Sandboxes {
 
     /// How workers are compared, with those that this control plane can call.
     async fn rules(&self) -> Result<Rules, SandboxError> {
-        let workers = self.rows().sandbox_workers().await?;
-        let callable = workers.into_iter().filter(|worker| self.workers().can_call(worker));
-        Ok(Rules { callable: Some(callable.map(|worker| worker.id).collect()), ..self.settings().rules() })
+        Ok(self.rules_of(&self.rows().sandbox_workers().await?))
+    }
+
+    fn rules_of(&self, workers: &[Worker]) -> Rules {
+        let callable = workers.iter().filter(|worker| self.workers().can_call(worker));
+        Rules { callable: Some(callable.map(|worker| Arc::clone(&worker.id)).collect()), ..self.settings().rules() }
     }
 
     /// The worker, if it can be called.
@@ -278,11 +287,6 @@ impl Sandboxes {
     fn recorded(&self, count: u64) {
         metrics::counter!("tenure_events_total").increment(count);
         self.inner.recorded.notify_waiters();
-    }
-
-    /// Tells watchers what happened to a sandbox outside of the manager: a command, a file.
-    pub async fn tell(&self, kind: &'static str, row: &Sandbox, data: serde_json::Value) {
-        self.record(vec![event(kind, row, Some(data))]).await;
     }
 
     /// Records an operation. One that cannot be recorded is logged: what it tells of has happened.

@@ -10,7 +10,7 @@ use tenure_store::{NotPlaced, Placed, RequestKey, SandboxFilter};
 
 use super::create::Prepared;
 use super::templates::pool_key;
-use super::{Caller, SandboxError, Sandboxes, event, lock};
+use super::{Caller, SandboxError, Sandboxes, lock};
 use crate::background::Pacer;
 use crate::duty::Duty;
 
@@ -49,16 +49,17 @@ impl Sandboxes {
             ttl_ms: prepared.ttl_ms,
             metadata: request.metadata.clone().into_iter().collect(),
         };
-        let rules = self.rules().await?;
-        let claimed = self.rows().claim_warm(pool, &claim, key, prepared.limits.caps, &rules).await?;
+        let (caps, rules) = (prepared.limits.caps, &prepared.rules);
+        let claimed = self.rows().claim_warm(pool, &claim, key, caps, rules, super::create::claimed).await?;
         match claimed {
             None => Ok(None),
             Some(Ok(changed)) => {
                 if changed.before != changed.after {
                     self.inner.refill.notify_one();
-                    self.created(&changed.after).await;
-                    self.record(vec![event("sandbox.running", &changed.after, None)]).await;
-                    self.push_end(&changed.after).await;
+                    self.recorded(2);
+                    // Nobody waits for it: the worker's next renewal would tell it, too.
+                    let (sandboxes, row) = (self.clone(), changed.after.clone());
+                    self.inner.tasks.spawn(async move { sandboxes.push_end(&row).await });
                 }
                 Ok(Some(changed.after))
             }
@@ -151,15 +152,16 @@ impl Sandboxes {
         let caller = Caller { tenant: Arc::clone(&view.tenant), ..Caller::system() };
         let request = Request { template: Some(view.name.to_string()), ..Request::default() };
         let prepared = self.prepare(&request, &caller).await?;
-        let caps = prepared.limits.caps;
         let ttl_ms =
             Some(self.settings().max_ttl_ms).filter(|max| *max > 0).map_or(WARM_TTL_MS, |max| max.min(WARM_TTL_MS));
         let new = |id| {
             let mut new = self.new_sandbox(id, &prepared, &caller, None);
             (new.pool, new.ttl_ms, new.queue) = (Some(Arc::clone(pool)), ttl_ms, None);
+            // Nobody asked for it.
+            new.told = |_| Vec::new();
             new
         };
-        if let (Placed::On(row, worker, lease), driving) = self.place(new, caps).await? {
+        if let (Placed::On(row, worker, lease), driving) = self.place(new, &prepared).await? {
             self.start_spawn(driving, *row, *worker, lease);
         }
         Ok(())

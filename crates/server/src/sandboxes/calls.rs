@@ -54,11 +54,22 @@ where
 {
     let part = app.sandboxes()?;
     known(sandbox)?;
+    let route = part.manager.route(sandbox, &caller.reach()).await?;
+    call_by(app, caller, route, calling).await
+}
+
+/// The same by a way that was found before.
+pub async fn call_by<T, F, R>(app: &App, caller: &Caller, route: Route, calling: F) -> Result<T, Fault>
+where
+    F: Fn(Reached) -> R + Send + Sync,
+    R: Future<Output = Result<T, Error>> + Send,
+    T: Send,
+{
     let once = |route: Route| {
         let called = calling(Reached::new(route));
         async move { called.await.map_err(workers::failed) }
     };
-    Ok(part.manager.call(sandbox, &caller.reach(), once).await?)
+    Ok(app.sandboxes()?.manager.call_by(route, &caller.reach(), once).await?)
 }
 
 /// What cannot be the id of a sandbox is not looked up.

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_contract::sandboxes::ExecRequest;
-use tenure_core::sandbox::{Sandbox, State};
-use tenure_engine::sandboxes::{Caller as Asker, ExecGuard, Sandboxes};
+use tenure_core::sandbox::Sandbox;
+use tenure_engine::sandboxes::{Caller as Asker, ExecGuard, Found, Route, SandboxError, Sandboxes};
 
-use super::calls::known;
+use super::calls::{self, Reached, known};
 use super::duration_ms;
 use crate::access::caller::Caller;
 use crate::audit::plain;
-use crate::error::{Fault, SandboxFault, SandboxFaultKind};
+use crate::error::{Fault, SandboxFaultKind};
 use crate::state::App;
 
 /// How a command ended.
@@ -50,7 +50,7 @@ pub fn tell_of_file(app: &App, caller: &Caller, sandbox: &str, kind: &'static st
     tokio::spawn(async move {
         let Ok(part) = app.sandboxes() else { return };
         if let Ok(Some(row)) = part.manager.stored(&sandbox, &asker).await {
-            part.manager.tell(kind, &row, json!({"path": path})).await;
+            part.manager.tell(kind, &row, json!({"path": path}));
         }
     });
 }
@@ -65,6 +65,8 @@ pub struct Exec {
     pub timeout: Option<Duration>,
     /// While it lives, the sandbox is not restored.
     guard: Option<ExecGuard>,
+    /// Until the first call.
+    route: Option<Result<Route, SandboxError>>,
 }
 
 impl Exec {
@@ -72,15 +74,25 @@ impl Exec {
         let manager = app.sandboxes()?.manager.clone();
         known(sandbox)?;
         let asked_ms = asked.timeout.as_deref().map(|timeout| duration_ms(timeout, "timeout")).transpose()?;
-        let row = manager.stored(sandbox, &asker(caller)).await?;
-        let row = row.filter(|row| row.state != State::Destroyed);
-        let row = row.ok_or_else(|| SandboxFault::fault(SandboxFaultKind::NotFound, "no such sandbox"))?;
-        let max_ms = manager.max_exec_timeout_ms(&row.tenant, row.owner.as_deref()).await?;
+        let Found { row, max_exec_timeout_ms, route } = manager.find(sandbox, &caller.reach()).await?;
         let default_ms = manager.settings().default_exec_timeout_ms;
-        let timeout = effective(asked_ms, default_ms, max_ms);
+        let timeout = effective(asked_ms, default_ms, max_exec_timeout_ms);
         let guard = Some(manager.begin_exec(&row.id));
-        manager.tell("exec.started", &row, json!({})).await;
-        Ok(Self { manager, row, began: Instant::now(), timeout, guard })
+        manager.tell("exec.started", &row, json!({}));
+        Ok(Self { manager, row, began: Instant::now(), timeout, guard, route: Some(route) })
+    }
+
+    /// Calls the worker of the sandbox, by the way that was found at the beginning.
+    pub async fn call<T, F, R>(&mut self, app: &App, caller: &Caller, calling: F) -> Result<T, Fault>
+    where
+        F: Fn(Reached) -> R + Send + Sync,
+        R: Future<Output = Result<T, tenure_rpc::Error>> + Send,
+        T: Send,
+    {
+        match self.route.take() {
+            Some(route) => calls::call_by(app, caller, route?, calling).await,
+            None => calls::call(app, caller, &self.row.id, calling).await,
+        }
     }
 
     pub fn end(mut self, outcome: &Outcome) {
@@ -106,10 +118,7 @@ impl Exec {
         metrics::counter!(name, "operation" => "exec", "provider" => provider.clone()).increment(1);
         metrics::histogram!("tenure_operation_latency_milliseconds", "operation" => "exec", "provider" => provider)
             .record(took_ms as f64);
-        let (manager, row) = (self.manager.clone(), self.row.clone());
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { manager.tell(kind, &row, data).await });
-        }
+        self.manager.tell(kind, &self.row, data);
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::conn::{Conn, failed};
+use super::conn::{Conn, Pool, failed};
 use super::load::query;
 use super::rows::{self, Time};
 use super::{Postgres, sql};
@@ -40,6 +40,7 @@ impl Postgres {
     /// One statement that changes leases, and then the leases themselves: what they are now says why one was refused.
     async fn change_leases(
         &self,
+        pool: &Pool,
         operation: &'static str,
         sql: &str,
         params: &[&(dyn ToSql + Sync)],
@@ -47,7 +48,7 @@ impl Postgres {
     ) -> Result<(Vec<ResourceLease>, Vec<ResourceLease>), StoreError> {
         self.faults.before(operation)?;
         let fail = |error| failed(operation, error);
-        let conn = Conn::get(&self.work).await?;
+        let conn = Conn::get(pool).await?;
         let changed = query(&conn, sql, params).await.map_err(fail)?;
         let changed = changed.iter().map(lease).collect::<rows::Result<Vec<_>>>().map_err(fail)?;
         let mut found = Vec::new();
@@ -89,7 +90,8 @@ impl LeaseStore for Postgres {
         let (frozen, ahead_ms) = self.clock.settings();
         let params: [&(dyn ToSql + Sync); 8] =
             [&kinds, &ids, &keep, &&*holder.name, &token, &ttl_ms, &frozen.map(Time), &ahead_ms];
-        let (acquired, found) = self.change_leases("acquire leases", sql::LEASES_ACQUIRE, &params, resources).await?;
+        let (acquired, found) =
+            self.change_leases(&self.work, "acquire leases", sql::LEASES_ACQUIRE, &params, resources).await?;
         let answer = |resource| of(&acquired, resource).ok_or_else(|| held(of(&found, resource)));
         Ok(resources.iter().map(answer).collect())
     }
@@ -106,7 +108,9 @@ impl LeaseStore for Postgres {
         let params: [&(dyn ToSql + Sync); 8] =
             [&kind, &&*resource.id, &step, &&*holder.name, &token, &ttl_ms, &frozen.map(Time), &ahead_ms];
         let resources = std::slice::from_ref(resource);
-        let (renewed, found) = self.change_leases("renew a lease", sql::LEASE_RENEW, &params, resources).await?;
+        // Whoever holds something must not lose it to a flood of work.
+        let (renewed, found) =
+            self.change_leases(&self.heartbeat, "renew a lease", sql::LEASE_RENEW, &params, resources).await?;
         match of(&renewed, resource) {
             Some(renewed) => Ok(Ok(renewed)),
             None => Ok(Err(lost(of(&found, resource), holder, self.now().await?))),
@@ -124,7 +128,8 @@ impl LeaseStore for Postgres {
         let params: [&(dyn ToSql + Sync); 6] =
             [&kind, &&*resource.id, &&*holder.name, &token, &frozen.map(Time), &ahead_ms];
         let resources = std::slice::from_ref(resource);
-        let (released, found) = self.change_leases("release a lease", sql::LEASE_RELEASE, &params, resources).await?;
+        let (released, found) =
+            self.change_leases(&self.work, "release a lease", sql::LEASE_RELEASE, &params, resources).await?;
         match released.first() {
             Some(_) => Ok(Ok(())),
             None => Ok(Err(lost(of(&found, resource), holder, self.now().await?))),

@@ -57,7 +57,7 @@ use rows::Time;
 /// An arbitrary number that all control planes share.
 const SCHEMA_LOCK: i64 = 7_423_000_001;
 const WORK_CONNECTIONS: usize = 4;
-const HEARTBEAT_CONNECTIONS: usize = 1;
+const HEARTBEAT_CONNECTIONS: usize = 2;
 const READ_CONNECTIONS: usize = 4;
 /// To tell others; one more listens.
 const NOTICE_CONNECTIONS: usize = 1;

@@ -35,7 +35,11 @@ pub struct NewSandbox {
     pub key: Option<RequestKey>,
     /// What to do when there is no room: wait this long, if fewer wait than `places`.
     pub queue: Option<Queueing>,
+    pub told: Told,
 }
+
+/// What is told of a row that was written, in the same transaction.
+pub type Told = fn(&Sandbox) -> Vec<NewSandboxEvent>;
 
 /// A caller's idempotency key and a digest of its request. Keys are those of an owner in a tenant, for 24 hours.
 pub type RequestKey = (Arc<str>, [u8; 32]);
@@ -126,6 +130,37 @@ pub struct Beaten {
     pub is_ignored: bool,
     /// Rows that the inventory names, as they stand.
     pub rows: Vec<Sandbox>,
+}
+
+/// What is set for an owner: the quotas of its tenant as a whole and its own, as far as there are any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quotas {
+    pub of_tenant: Option<QuotaRow>,
+    pub of_owner: Option<QuotaRow>,
+}
+
+/// What a request for a sandbox is judged by.
+#[derive(Debug, Clone)]
+pub struct SpawnTerms {
+    /// The template that was asked for, if there is one of this name.
+    pub template: Option<TemplateRow>,
+    /// Those of the tenant and those of all tenants, in the order in which they decide.
+    pub policies: Vec<PolicyRow>,
+    pub quotas: Quotas,
+    /// All workers, without their inventories.
+    pub workers: Vec<Worker>,
+}
+
+/// What a call to a sandbox needs.
+#[derive(Debug, Clone)]
+pub struct SandboxRoute {
+    /// The row, destroyed or not.
+    pub row: Sandbox,
+    /// Without its inventory.
+    pub worker: Option<Worker>,
+    /// Unless it was released.
+    pub lease: Option<ResourceLease>,
+    pub quotas: Quotas,
 }
 
 /// A row that waits for room, in the order of its sequence within a provider.
@@ -274,6 +309,18 @@ impl SandboxFilter {
 /// [`INVENTORY_ITEMS`] entries are refused here too, as [`StoreError::Failed`].
 #[async_trait]
 pub trait SandboxStore: Send + Sync {
+    /// What a request of this owner is judged by, read at once. `tenant_wide` is the owner of a quota for all of a tenant.
+    async fn spawn_terms(
+        &self,
+        tenant: &str,
+        owner: Option<&str>,
+        tenant_wide: &str,
+        template: Option<&str>,
+    ) -> Result<SpawnTerms, StoreError>;
+
+    /// The way to a sandbox and what its owner may do, read at once. `None`: there is no such row.
+    async fn sandbox_route(&self, id: &str, tenant_wide: &str) -> Result<Option<SandboxRoute>, StoreError>;
+
     /// Creates a row on a worker that `placement::place` chooses, and acquires its lease for that worker, in one
     /// transaction and under one lock for all placements. Without room the row waits, if it may. A crash before the commit
     /// leaves nothing; one after it leaves a row that is `creating`, which is resumed or fails at its deadline.
@@ -309,7 +356,7 @@ pub trait SandboxStore: Send + Sync {
 
     /// Takes the oldest warm sandbox of a template whose worker is fresh and has not been drained, for an owner. The caps of
     /// the owner and the tenant apply; the total does not change. A key that has claimed or created one before returns that
-    /// row, unchanged: `before` equals `after`. `None`: there is no such warm sandbox.
+    /// row, unchanged: `before` equals `after`, and nothing is told. `None`: there is no such warm sandbox.
     async fn claim_warm(
         &self,
         pool: &str,
@@ -317,6 +364,7 @@ pub trait SandboxStore: Send + Sync {
         key: Option<RequestKey>,
         caps: Caps,
         rules: &Rules,
+        told: Told,
     ) -> Result<Option<Result<Changed, NotPlaced>>, StoreError>;
 
     /// A row, destroyed or not.
@@ -342,6 +390,9 @@ pub trait SandboxStore: Send + Sync {
     /// Removes rows that were destroyed before then, and old idempotency keys. Their leases stay: with its row a resource would lose its generation.
     async fn prune_sandboxes(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError>;
 
+    /// How many leases of sandboxes that are not destroyed are held, and how many have lapsed.
+    async fn count_sandbox_leases(&self) -> Result<(u64, u64), StoreError>;
+
     /// The lease of a sandbox, unless it was released.
     async fn sandbox_lease(&self, id: &str) -> Result<Option<ResourceLease>, StoreError>;
 
@@ -363,7 +414,7 @@ pub trait SandboxStore: Send + Sync {
 
     async fn sandbox_worker(&self, id: &str) -> Result<Option<Worker>, StoreError>;
 
-    /// By id.
+    /// By id, without their inventories.
     async fn sandbox_workers(&self) -> Result<Vec<Worker>, StoreError>;
 
     /// Sets what an admin wants of a worker. `None`: there is none.

@@ -11,6 +11,7 @@ use tenure_core::{Fence, LeaseToken};
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType, held, lost};
+use crate::store::Lane;
 
 /// Whoever opens the file has it alone: what control planes held before is free.
 pub fn end_all(conn: &Connection) -> rusqlite::Result<()> {
@@ -95,7 +96,7 @@ impl LeaseStore for Sqlite {
         ttl_ms: DurationMs,
     ) -> Result<Result<ResourceLease, LeaseRefusal>, StoreError> {
         let (clock, resource, holder) = (Arc::clone(&self.clock), resource.clone(), holder.clone());
-        self.write("renew a lease", move |tx| {
+        self.write_in(Lane::Heartbeat, "renew a lease", move |tx| {
             let now = clock.read_process().now;
             let params = params![
                 resource.kind.as_str(),

@@ -179,9 +179,18 @@ impl Sqlite {
         operation: &'static str,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.write_in(Lane::Work, operation, work).await
+    }
+
+    async fn write_in<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        operation: &'static str,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let faults = Arc::clone(&self.faults);
         self.writer
-            .run(Lane::Work, move |db| {
+            .run(lane, move |db| {
                 faults.before(operation)?;
                 let tx = db
                     .conn

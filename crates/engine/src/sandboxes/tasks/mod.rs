@@ -128,7 +128,7 @@ impl Sandboxes {
             let (placed, driving) = self.draw(new, &prepared).await?;
             match placed {
                 Placed::On(row, worker, lease) => {
-                    self.created(&row).await;
+                    self.recorded(1);
                     let spawn = Some(self.wait_for(&row.id));
                     self.start_spawn(driving, (*row).clone(), *worker, lease);
                     return Ok(InPlace { row: *row, spawn, is_mine: true });
@@ -152,11 +152,10 @@ impl Sandboxes {
         new: impl Fn(Arc<str>) -> NewSandbox,
         prepared: &super::create::Prepared,
     ) -> Result<(Placed, super::spawn::Driving), SandboxError> {
-        let rules = self.rules().await?;
         for _ in 0..DRAWS {
             let id: Arc<str> = format!("sb-{:08x}", random_bits() as u32).into();
             let Some(driving) = self.begin_driving(&id) else { continue };
-            match self.rows().place_sandbox(new(id), prepared.limits.caps, &rules).await? {
+            match self.rows().place_sandbox(new(id), prepared.limits.caps, &prepared.rules).await? {
                 Ok(placed) => return Ok((placed, driving)),
                 Err(NotPlaced::IdTaken) => {}
                 Err(NotPlaced::NoPlace(why) | NotPlaced::QueueFull(why)) => return Err(why.into()),

@@ -22,7 +22,7 @@ use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
-use crate::sandboxes::calls::{Reached, call, fault};
+use crate::sandboxes::calls::{Reached, fault};
 use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
@@ -86,9 +86,9 @@ pub fn operation(
 async fn buffered(app: &App, caller: &Caller, sandbox: &str, asked: &ExecRequest) -> Result<(Bytes, Room), Fault> {
     let part = app.sandboxes()?;
     check(asked)?;
-    let watched = Exec::begin(app, caller, sandbox, asked).await?;
+    let mut watched = Exec::begin(app, caller, sandbox, asked).await?;
     let timeout = watched.timeout;
-    let started = call(app, caller, sandbox, |to| {
+    let started = watched.call(app, caller, |to| {
         let params = command(&to, asked, timeout);
         async move {
             // Only a stream ends with its reader: a worker finishes a plain call for a caller that comes back.

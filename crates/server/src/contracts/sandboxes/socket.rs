@@ -21,7 +21,7 @@ use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::Fault;
 use crate::request::RequestId;
-use crate::sandboxes::calls::{call, fault, known};
+use crate::sandboxes::calls::{fault, known};
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 
@@ -106,9 +106,9 @@ async fn serve(app: App, id: RequestId, caller: Caller, sandbox: String, mut soc
 async fn begin(app: &App, caller: &Caller, sandbox: &str, start: &ExecStart) -> Result<(ExecSocket, Exec), Fault> {
     let part = app.sandboxes()?;
     check(&start.exec)?;
-    let watched = Exec::begin(app, caller, sandbox, &start.exec).await?;
+    let mut watched = Exec::begin(app, caller, sandbox, &start.exec).await?;
     let timeout = watched.timeout;
-    let opened = call(app, caller, sandbox, |to| {
+    let opened = watched.call(app, caller, |to| {
         let first = SocketStart {
             exec: command(&to, &start.exec, timeout),
             tty: start.tty,

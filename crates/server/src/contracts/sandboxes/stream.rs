@@ -20,7 +20,7 @@ use crate::error::Fault;
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
-use crate::sandboxes::calls::{call, fault};
+use crate::sandboxes::calls::fault;
 use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
@@ -67,9 +67,9 @@ async fn start(
     let part = app.sandboxes()?;
     check(asked)?;
     let open = part.bounds.place(&caller.share())?;
-    let watched = Exec::begin(app, caller, sandbox, asked).await?;
+    let mut watched = Exec::begin(app, caller, sandbox, asked).await?;
     let timeout = watched.timeout;
-    let started = call(app, caller, sandbox, |to| {
+    let started = watched.call(app, caller, |to| {
         let params = command(&to, asked, timeout);
         async move { part.rpc.exec_stream(&to.target, to.call(), &params).await }
     });

@@ -41,6 +41,19 @@ impl<'s> Deal<'s> {
         Ok((deal, answers))
     }
 
+    /// Asks without a transaction, in one trip: the answers may be of different moments.
+    pub async fn look(
+        store: &'s Postgres,
+        pool: &Pool,
+        operation: &'static str,
+        asks: Vec<Ask<'_>>,
+    ) -> Result<Answers> {
+        let deal = Self { store, conn: Conn::get(pool).await?, operation };
+        let answers = deal.send(asks, false).await?;
+        deal.conn.give_back();
+        Ok(answers)
+    }
+
     pub async fn ask(&self, asks: Vec<Ask<'_>>) -> Result<Answers> {
         self.send(asks, false).await
     }

@@ -25,8 +25,8 @@ use crate::model::Page;
 use crate::sandboxes::plan;
 use crate::sandboxes::{
     Beat, Beaten, Changed, KEY_KEPT_MS, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, PIECES_KEPT_MS, Placed,
-    PolicyRow, QueuedSpawn, QuotaRow, RequestKey, SANDBOX_PAGE, SandboxEvent, SandboxFilter, SandboxStore, Search,
-    SnapshotRow, TemplateRow,
+    PolicyRow, QueuedSpawn, QuotaRow, Quotas, RequestKey, SANDBOX_PAGE, SandboxEvent, SandboxFilter, SandboxRoute,
+    SandboxStore, Search, SnapshotRow, SpawnTerms, TemplateRow, Told,
 };
 use deal::{Ask, Deal, Params, Write, clock};
 
@@ -86,7 +86,7 @@ async fn beat_of(store: &Postgres, beat: &Beat) -> Result<Beaten> {
     if !named.is_empty() {
         asks.push(Ask(sql::SANDBOXES_NAMED, vec![&named]));
     }
-    let (deal, mut answers) = Deal::begin(store, &store.work, "record a heartbeat", asks).await?;
+    let (deal, mut answers) = Deal::begin(store, &store.heartbeat, "record a heartbeat", asks).await?;
     let is_new = answers.one(|row| text(row, 0))?.is_some();
     let known = answers.one(rows::worker)?;
     let now = answers.now(store)?;
@@ -137,6 +137,49 @@ async fn record_snapshot(store: &Postgres, snapshot: &SnapshotRow) -> Result<Sna
 
 #[async_trait]
 impl SandboxStore for Postgres {
+    async fn spawn_terms(
+        &self,
+        tenant: &str,
+        owner: Option<&str>,
+        tenant_wide: &str,
+        template: Option<&str>,
+    ) -> Result<SpawnTerms> {
+        // What is not asked for has a name that nothing has.
+        let (owner, template) = (owner.unwrap_or_default(), template.unwrap_or_default());
+        let asks = vec![
+            Ask(sql::SANDBOX_TEMPLATE_GET, vec![&tenant, &template]),
+            Ask(sql::SANDBOX_POLICIES_OF_TENANT, vec![&tenant, &plan::SETTINGS]),
+            Ask(sql::SANDBOX_QUOTA_GET, vec![&tenant, &tenant_wide]),
+            Ask(sql::SANDBOX_QUOTA_GET, vec![&tenant, &owner]),
+            Ask(sql::SANDBOX_WORKERS_LIST, Vec::new()),
+        ];
+        let mut answers = Deal::look(self, &self.read, "read the terms of a sandbox", asks).await?;
+        Ok(SpawnTerms {
+            template: answers.one(rows::template)?,
+            policies: answers.all(rows::policy)?,
+            quotas: Quotas { of_tenant: answers.one(rows::quota)?, of_owner: answers.one(rows::quota)? },
+            workers: answers.all(rows::worker)?,
+        })
+    }
+
+    async fn sandbox_route(&self, id: &str, tenant_wide: &str) -> Result<Option<SandboxRoute>> {
+        let (kinds, ids) = (vec![ResourceType::Sandbox.as_str()], vec![id]);
+        let asks = vec![
+            Ask(sql::SANDBOX_GET, vec![&id]),
+            Ask(sql::SANDBOX_WORKER_OF, vec![&id]),
+            Ask(sql::LEASES_GET, vec![&kinds, &ids]),
+            Ask(sql::SANDBOX_QUOTA_OF_TENANT, vec![&id, &tenant_wide]),
+            Ask(sql::SANDBOX_QUOTA_OF, vec![&id]),
+        ];
+        let mut answers = Deal::look(self, &self.read, "read the way to a sandbox", asks).await?;
+        let Some(row) = answers.one(rows::sandbox)? else { return Ok(None) };
+        // Placed on another worker between two questions: the lease tells, and the call is made again.
+        let worker = answers.one(rows::worker)?.filter(|worker| Some(&worker.id) == row.worker.as_ref());
+        let lease = answers.one(leases::lease)?.filter(|lease| lease.released_at.is_none());
+        let quotas = Quotas { of_tenant: answers.one(rows::quota)?, of_owner: answers.one(rows::quota)? };
+        Ok(Some(SandboxRoute { row, worker, lease, quotas }))
+    }
+
     async fn place_sandbox(
         &self,
         new: NewSandbox,
@@ -177,8 +220,9 @@ impl SandboxStore for Postgres {
         key: Option<RequestKey>,
         caps: Caps,
         rules: &Rules,
+        told: Told,
     ) -> Result<Option<std::result::Result<Changed, NotPlaced>>> {
-        place::claim(self, pool, claim, key.as_ref(), caps, rules).await
+        place::claim(self, pool, claim, key.as_ref(), caps, rules, told).await
     }
 
     async fn sandbox(&self, id: &str, reach: &Reach) -> Result<Option<Sandbox>> {
@@ -235,6 +279,13 @@ impl SandboxStore for Postgres {
         self.run(operation, sql::SANDBOXES_PRUNE, &[&Time(before), &(limit as i64)]).await
     }
 
+    async fn count_sandbox_leases(&self) -> Result<(u64, u64)> {
+        let now = Time(crate::store::Store::now(self).await?);
+        let read = |row: &Row| Ok((rows::count(row, 0)?, rows::count(row, 1)?));
+        let found = self.list("count leases", sql::SANDBOXES_LEASES, &[&now], read).await?;
+        Ok(found.into_iter().next().unwrap_or_default())
+    }
+
     async fn sandbox_lease(&self, id: &str) -> Result<Option<ResourceLease>> {
         let (kinds, ids) = (vec![ResourceType::Sandbox.as_str()], vec![id]);
         let found = self.list("read a lease", sql::LEASES_GET, &[&kinds, &ids], leases::lease).await?;
@@ -261,7 +312,7 @@ impl SandboxStore for Postgres {
 
     async fn count_orphans(&self, worker: &str, runtimes: &[Arc<str>]) -> Result<()> {
         let asks = vec![Ask(sql::SANDBOX_WORKER_LOCK, vec![&worker])];
-        let (deal, mut answers) = Deal::begin(self, &self.work, "count orphans", asks).await?;
+        let (deal, mut answers) = Deal::begin(self, &self.heartbeat, "count orphans", asks).await?;
         let mut inventory = answers.one(rows::worker)?.map_or_else(Vec::new, |worker| worker.inventory);
         if !plan::count_orphans(&mut inventory, runtimes) {
             return deal.end().await;

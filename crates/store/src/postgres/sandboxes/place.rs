@@ -23,7 +23,7 @@ use crate::identity::without_nul;
 use crate::leases::{Holder, ResourceLease, ResourceType};
 use crate::sandboxes::plan::{self, Outcome, Place, Scene, Wait};
 use crate::sandboxes::{
-    Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, QueuedSpawn, RequestKey, worker_holder,
+    Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, QueuedSpawn, RequestKey, Told, worker_holder,
 };
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -287,7 +287,8 @@ pub async fn place(
     let scene = Scene { now, ahead, fleet: fleet_of(&mut answers)? };
     match plan::decide(new, scene, waiting, caps, rules) {
         Outcome::Place(place) => {
-            let lease = commit_place(deal, &place, new.key.as_ref(), None, now).await?;
+            let told = (new.told)(&place.row);
+            let lease = commit_place(deal, &place, new.key.as_ref(), None, &told, now).await?;
             Ok(Ok(Placed::On(Box::new(place.row), Box::new(place.worker), lease)))
         }
         Outcome::Wait(wait) => {
@@ -299,6 +300,9 @@ pub async fn place(
             writes.extend(key.as_ref().map(Key::put));
             let params: Params<'_> = vec![&id, &provider, &deadline, &caps[0], &caps[1]];
             writes.push(Write("queue a sandbox", sql::SPAWN_QUEUE_INSERT, params));
+            let told = (new.told)(&row);
+            let events = Events::of(&told, now);
+            events.write(&mut writes);
             deal.commit(writes).await?;
             Ok(Ok(Placed::Queued(Box::new(row))))
         }
@@ -315,6 +319,7 @@ async fn commit_place(
     place: &Place,
     key: Option<&RequestKey>,
     waited: Option<&str>,
+    told: &[NewSandboxEvent],
     now: Timestamp,
 ) -> Result<ResourceLease> {
     let operation = deal.operation;
@@ -331,6 +336,8 @@ async fn commit_place(
         None => writes.push(saved.insert()),
     }
     writes.extend(key.as_ref().map(Key::put));
+    let events = Events::of(told, now);
+    events.write(&mut writes);
     let mut answers = deal.commit(writes).await?;
     answers.one(leases::lease)?.ok_or_else(|| plan::lease_is_held(operation))
 }
@@ -376,7 +383,7 @@ pub async fn place_again(
                 deal.end().await?;
                 return Err(plan::lease_is_held(operation));
             }
-            let lease = commit_place(deal, &place, None, Some(id), now).await?;
+            let lease = commit_place(deal, &place, None, Some(id), &[], now).await?;
             Ok(Ok(Placed::On(Box::new(place.row), Box::new(place.worker), lease)))
         }
         Err(no_place) => {
@@ -446,6 +453,7 @@ pub async fn claim(
     key: Option<&RequestKey>,
     caps: Caps,
     rules: &Rules,
+    told: Told,
 ) -> Result<Option<std::result::Result<Changed, NotPlaced>>> {
     let Change::Claim { tenant, owner, .. } = change else { return Ok(None) };
     let operation = "claim a warm sandbox";
@@ -476,6 +484,9 @@ pub async fn claim(
     let key = Key::of(key, &changed.after, now);
     let mut writes = vec![saved.save()];
     writes.extend(key.as_ref().map(Key::put));
+    let told = told(&changed.after);
+    let events = Events::of(&told, now);
+    events.write(&mut writes);
     deal.commit(writes).await?;
     Ok(Some(Ok(changed)))
 }

@@ -29,6 +29,12 @@ SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, 
     last_heartbeat, created_at, updated_at, barred, inventory
 FROM sandbox_workers WHERE worker_id = $1 FOR UPDATE
 
+-- name: sandbox_worker_of
+-- The worker of a sandbox, without the inventory, which calls do not need and which may be long.
+SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, seq, desired_status, drain_reason,
+    last_heartbeat, created_at, updated_at, barred, '[]'
+FROM sandbox_workers WHERE worker_id = (SELECT worker_id FROM sandboxes WHERE id = $1)
+
 -- name: sandbox_worker_save
 UPDATE sandbox_workers SET hostname = $2, status = $3, providers = $4, capabilities = $5, capacity = $6, boot_id = $7,
     seq = $8, inventory = $9, held = $10, last_heartbeat = $11, updated_at = $11, barred = false
@@ -40,6 +46,7 @@ SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, 
 FROM sandbox_workers ORDER BY worker_id
 
 -- name: sandbox_workers_list
+-- Without the inventories, which may be long.
 SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, seq, desired_status, drain_reason,
-    last_heartbeat, created_at, updated_at, barred, inventory
+    last_heartbeat, created_at, updated_at, barred, '[]'
 FROM sandbox_workers ORDER BY worker_id

@@ -43,6 +43,12 @@ SELECT id, tenant, owner, state, reason, spec, worker_id, runtime_id, request_id
 FROM sandboxes WHERE pool = $1 AND pool IS NOT NULL AND state IN ('creating', 'idle') AND state = 'idle'
 ORDER BY created_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 
+-- name: sandboxes_leases
+-- From the rows that are not destroyed: released leases stay for ever.
+SELECT count(*) FILTER (WHERE l.expires_at > $1), count(*) FILTER (WHERE l.expires_at <= $1)
+FROM sandboxes s JOIN leases l ON l.resource_type = 'sandbox' AND l.resource_id = s.id
+WHERE s.state <> 'destroyed' AND l.released_at IS NULL
+
 -- name: sandboxes_list
 SELECT id, tenant, owner, state, reason, spec, worker_id, runtime_id, request_id, pool, created_at, changed_at,
     expires_at, spawn_deadline, refused_by

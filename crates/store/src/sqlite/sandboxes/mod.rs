@@ -23,8 +23,8 @@ use crate::model::Page;
 use crate::sandboxes::plan;
 use crate::sandboxes::{
     Beat, Beaten, Changed, KEY_KEPT_MS, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, PIECES_KEPT_MS, Placed,
-    PolicyRow, QueuedSpawn, QuotaRow, RequestKey, SANDBOX_PAGE, SandboxEvent, SandboxFilter, SandboxStore, Search,
-    SnapshotRow, TemplateRow,
+    PolicyRow, QueuedSpawn, QuotaRow, Quotas, RequestKey, SANDBOX_PAGE, SandboxEvent, SandboxFilter, SandboxRoute,
+    SandboxStore, Search, SnapshotRow, SpawnTerms, TemplateRow, Told,
 };
 use crate::store::Lane;
 
@@ -55,12 +55,13 @@ impl Sqlite {
     /// Several steps, committed together.
     async fn transact<T: Send + 'static>(
         &self,
+        lane: Lane,
         operation: &'static str,
         work: impl FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (faults, clock) = (Arc::clone(&self.faults), Arc::clone(&self.clock));
         self.writer
-            .run(Lane::Work, move |db| {
+            .run(lane, move |db| {
                 faults.before(operation)?;
                 let conn = db
                     .conn
@@ -128,6 +129,17 @@ fn list(tx: &Connection, filter: &SandboxFilter) -> rusqlite::Result<Vec<Sandbox
     all(tx, sql, params, rows::sandbox)
 }
 
+fn quotas_of(tx: &Connection, tenant: &str, owner: Option<&str>, tenant_wide: &str) -> rusqlite::Result<Quotas> {
+    let of = |owner: &str| one(tx, sql::SANDBOX_QUOTA_GET, [tenant, owner], rows::quota);
+    Ok(Quotas {
+        of_tenant: of(tenant_wide)?,
+        of_owner: match owner {
+            Some(owner) => of(owner)?,
+            None => None,
+        },
+    })
+}
+
 fn beat_of(tx: &Tx<'_>, beat: &Beat) -> Result<Beaten> {
     let now = tx.now();
     let named: Vec<&str> = beat.inventory.iter().flatten().map(|held| &*held.sandbox_id).collect();
@@ -191,6 +203,45 @@ fn record_snapshot(tx: &Tx<'_>, snapshot: &SnapshotRow) -> Result<SnapshotRow> {
 
 #[async_trait]
 impl SandboxStore for Sqlite {
+    async fn spawn_terms(
+        &self,
+        tenant: &str,
+        owner: Option<&str>,
+        tenant_wide: &str,
+        template: Option<&str>,
+    ) -> Result<SpawnTerms> {
+        let (tenant, owner) = (tenant.to_owned(), owner.map(ToOwned::to_owned));
+        let (tenant_wide, template) = (tenant_wide.to_owned(), template.map(ToOwned::to_owned));
+        self.read("read the terms of a sandbox", move |tx| {
+            let template = match &template {
+                Some(name) => one(tx, sql::SANDBOX_TEMPLATE_GET, [&tenant, name], rows::template)?,
+                None => None,
+            };
+            Ok(SpawnTerms {
+                template,
+                policies: all(tx, sql::SANDBOX_POLICIES_OF_TENANT, params![tenant, plan::SETTINGS], rows::policy)?,
+                quotas: quotas_of(tx, &tenant, owner.as_deref(), &tenant_wide)?,
+                workers: all(tx, sql::SANDBOX_WORKERS_LIST, [], rows::worker)?,
+            })
+        })
+        .await
+    }
+
+    async fn sandbox_route(&self, id: &str, tenant_wide: &str) -> Result<Option<SandboxRoute>> {
+        let (id, tenant_wide) = (id.to_owned(), tenant_wide.to_owned());
+        self.read("read the way to a sandbox", move |tx| {
+            let Some(row) = rows::get_sandbox(tx, &id)? else { return Ok(None) };
+            let worker = match &row.worker {
+                Some(worker) => one(tx, sql::SANDBOX_WORKER_BARE, [worker], rows::worker)?,
+                None => None,
+            };
+            let lease = leases::get(tx, &Resource::new(ResourceType::Sandbox, Arc::clone(&row.id)))?;
+            let quotas = quotas_of(tx, &row.tenant, row.owner.as_deref(), &tenant_wide)?;
+            Ok(Some(SandboxRoute { row, worker, lease: lease.filter(|lease| lease.released_at.is_none()), quotas }))
+        })
+        .await
+    }
+
     async fn place_sandbox(
         &self,
         new: NewSandbox,
@@ -200,7 +251,7 @@ impl SandboxStore for Sqlite {
         let operation = "place a sandbox";
         plan::check_spec(operation, &new.spec)?;
         let rules = rules.clone();
-        self.transact(operation, move |tx| place::place(tx, &new, caps, &rules)).await
+        self.transact(Lane::Work, operation, move |tx| place::place(tx, &new, caps, &rules)).await
     }
 
     async fn place_again(
@@ -211,7 +262,7 @@ impl SandboxStore for Sqlite {
         rules: &Rules,
     ) -> Result<std::result::Result<Placed, NotPlaced>> {
         let (id, rules) = (id.to_owned(), rules.clone());
-        self.transact("place a sandbox", move |tx| place::place_again(tx, &id, lease, caps, &rules)).await
+        self.transact(Lane::Work, "place a sandbox", move |tx| place::place_again(tx, &id, lease, caps, &rules)).await
     }
 
     async fn fleet(&self, tenant: &str, owner: Option<&str>) -> Result<(Fleet, Timestamp)> {
@@ -226,7 +277,7 @@ impl SandboxStore for Sqlite {
         events: Vec<NewSandboxEvent>,
     ) -> Result<Option<std::result::Result<Changed, Refused>>> {
         let (id, change) = (id.to_owned(), change.clone());
-        self.transact("change a sandbox", move |tx| place::change(tx, &id, &change, &events)).await
+        self.transact(Lane::Work, "change a sandbox", move |tx| place::change(tx, &id, &change, &events)).await
     }
 
     async fn claim_warm(
@@ -236,10 +287,11 @@ impl SandboxStore for Sqlite {
         key: Option<RequestKey>,
         caps: Caps,
         rules: &Rules,
+        told: Told,
     ) -> Result<Option<std::result::Result<Changed, NotPlaced>>> {
-        let claim = place::Claim { pool: pool.to_owned(), change: claim.clone(), key };
+        let claim = place::Claim { pool: pool.to_owned(), change: claim.clone(), key, told };
         let rules = rules.clone();
-        self.transact("claim a warm sandbox", move |tx| place::claim(tx, &claim, caps, &rules)).await
+        self.transact(Lane::Work, "claim a warm sandbox", move |tx| place::claim(tx, &claim, caps, &rules)).await
     }
 
     async fn sandbox(&self, id: &str, reach: &Reach) -> Result<Option<Sandbox>> {
@@ -284,6 +336,14 @@ impl SandboxStore for Sqlite {
         .await
     }
 
+    async fn count_sandbox_leases(&self) -> Result<(u64, u64)> {
+        let now = self.millis();
+        let read =
+            |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get::<_, i64>(1)?.unsigned_abs()));
+        let found = self.read("count leases", move |tx| one(tx, sql::SANDBOXES_LEASES, [now], read)).await?;
+        Ok(found.unwrap_or_default())
+    }
+
     async fn sandbox_lease(&self, id: &str) -> Result<Option<ResourceLease>> {
         let resource = Resource::new(ResourceType::Sandbox, id);
         let found = self.read("read a lease", move |tx| leases::get(tx, &resource)).await?;
@@ -306,12 +366,12 @@ impl SandboxStore for Sqlite {
         let operation = "record a heartbeat";
         plan::check_inventory(operation, beat)?;
         let own = beat.clone();
-        self.transact(operation, move |tx| beat_of(tx, &own)).await
+        self.transact(Lane::Heartbeat, operation, move |tx| beat_of(tx, &own)).await
     }
 
     async fn count_orphans(&self, worker: &str, runtimes: &[Arc<str>]) -> Result<()> {
         let (worker, runtimes) = (worker.to_owned(), runtimes.to_vec());
-        self.write("count orphans", move |tx| {
+        self.write_in(Lane::Heartbeat, "count orphans", move |tx| {
             let Some(mut found) = rows::get_worker(tx, &worker)? else { return Ok(()) };
             if plan::count_orphans(&mut found.inventory, &runtimes) {
                 run(tx, sql::SANDBOX_WORKER_INVENTORY, params![worker, plan::json(&found.inventory)])?;
@@ -439,7 +499,7 @@ impl SandboxStore for Sqlite {
 
     async fn record_snapshot(&self, snapshot: &SnapshotRow) -> Result<SnapshotRow> {
         let own = snapshot.clone();
-        self.transact("record a snapshot", move |tx| record_snapshot(tx, &own)).await
+        self.transact(Lane::Work, "record a snapshot", move |tx| record_snapshot(tx, &own)).await
     }
 
     async fn snapshot_piece(&self, id: &str, index: u32) -> Result<Option<Vec<u8>>> {
@@ -472,7 +532,7 @@ impl SandboxStore for Sqlite {
 
     async fn delete_snapshot(&self, id: &str, reach: &Reach) -> Result<bool> {
         let (id, reach) = (id.to_owned(), reach.clone());
-        self.transact("delete a snapshot", move |tx| {
+        self.transact(Lane::Work, "delete a snapshot", move |tx| {
             let found =
                 tx.step("read a snapshot", |conn| one(conn, sql::SANDBOX_SNAPSHOT_GET, [&id], rows::snapshot))?;
             if !found.is_some_and(|row| reach.covers(&row.tenant, row.owner.as_deref())) {

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::leases::{Resource, ResourceLease, ResourceType};
 use crate::sandboxes::plan::{self, Outcome, Place, Scene, Wait};
 use crate::sandboxes::{
-    Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, QueuedSpawn, RequestKey, worker_holder,
+    Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, QueuedSpawn, RequestKey, Told, worker_holder,
 };
 
 type Answer<T> = std::result::Result<T, StoreError>;
@@ -108,6 +108,7 @@ pub fn place(
         Outcome::Place(place) => {
             insert(&place.row)?;
             let lease = acquire(tx, &place, now)?;
+            tell(tx, &(new.told)(&place.row), now)?;
             Ok(Ok(Placed::On(Box::new(place.row), Box::new(place.worker), lease)))
         }
         Outcome::Wait(wait) => {
@@ -122,10 +123,18 @@ pub fn place(
                     plan::number(caps.per_tenant),
                 ])
             })?;
+            tell(tx, &(new.told)(&row), now)?;
             Ok(Ok(Placed::Queued(Box::new(row))))
         }
         Outcome::Refuse(refused) => Ok(Err(refused)),
     }
+}
+
+fn tell(tx: &Tx<'_>, events: &[NewSandboxEvent], now: Timestamp) -> Answer<()> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    tx.step("write events", |conn| rows::insert_events(conn, events, now))
 }
 
 fn entry(tx: &Connection, id: &str) -> Result<Option<QueuedSpawn>> {
@@ -200,9 +209,7 @@ pub fn change(
             leases::release(conn, &resource, &worker_holder(worker), now)
         })?;
     }
-    if !events.is_empty() {
-        tx.step("write events", |conn| rows::insert_events(conn, events, now))?;
-    }
+    tell(tx, events, now)?;
     Ok(Some(Ok(Changed { before, after })))
 }
 
@@ -211,6 +218,7 @@ pub struct Claim {
     pub pool: String,
     pub change: Change,
     pub key: Option<RequestKey>,
+    pub told: Told,
 }
 
 pub fn claim(
@@ -235,5 +243,6 @@ pub fn claim(
         rows::save_sandbox(conn, &changed.after)?;
         put_key(conn, claim.key.as_ref(), &changed.after, now)
     })?;
+    tell(tx, &(claim.told)(&changed.after), now)?;
     Ok(Some(Ok(changed)))
 }

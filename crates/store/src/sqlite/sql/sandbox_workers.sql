@@ -8,6 +8,12 @@ ON CONFLICT (worker_id) DO NOTHING
 -- name: sandbox_worker_bar
 UPDATE sandbox_workers SET barred = true WHERE worker_id = ?1
 
+-- name: sandbox_worker_bare
+-- Without the inventory, which calls do not need and which may be long.
+SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, seq, desired_status, drain_reason,
+    last_heartbeat, created_at, updated_at, barred, '[]'
+FROM sandbox_workers WHERE worker_id = ?1
+
 -- name: sandbox_worker_delete
 DELETE FROM sandbox_workers WHERE worker_id = ?1
 
@@ -35,6 +41,7 @@ SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, 
 FROM sandbox_workers ORDER BY worker_id
 
 -- name: sandbox_workers_list
+-- Without the inventories, which may be long.
 SELECT worker_id, hostname, status, providers, capabilities, capacity, boot_id, seq, desired_status, drain_reason,
-    last_heartbeat, created_at, updated_at, barred, inventory
+    last_heartbeat, created_at, updated_at, barred, '[]'
 FROM sandbox_workers ORDER BY worker_id

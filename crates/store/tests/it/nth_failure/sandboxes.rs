@@ -12,7 +12,7 @@ use tenure_store::{Fault, NewSandbox, NewSandboxEvent, Placed, SnapshotRow, Stor
 use super::nothing_is_left_open;
 use crate::common::{Fixture, Kind};
 use crate::conformance::sandboxes::{
-    LEASE, NO_CAPS, beat, check, confirm, destroy, id, new, placed, queued, room_for, row, running, worker,
+    LEASE, NO_CAPS, beat, check, confirm, destroy, id, new, placed, queued, room_for, row, running, told, worker,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,8 @@ fn warm(number: u32) -> NewSandbox {
 }
 
 fn with_key(number: u32, make: impl Fn(u32) -> NewSandbox) -> NewSandbox {
-    NewSandbox { key: Some((format!("key-{number}").into(), [1; 32])), ..make(number) }
+    let key = Some((format!("key-{number}").into(), [1; 32]));
+    NewSandbox { key, told: |row| vec![told("k", row)], ..make(number) }
 }
 
 fn snapshot(number: u32) -> SnapshotRow {
@@ -126,7 +127,11 @@ async fn run(store: Arc<dyn Store>, work: Work, number: u32) -> Result<(), Store
             let claim =
                 Change::Claim { tenant: "acme".into(), owner: Some("ann".into()), ttl_ms: 1, metadata: Vec::new() };
             let key = Some((format!("key-{number}").into(), [1; 32]));
-            store.claim_warm(&format!("pool-{number}"), &claim, key, NO_CAPS, &rules).await?.unwrap().unwrap();
+            store
+                .claim_warm(&format!("pool-{number}"), &claim, key, NO_CAPS, &rules, |row| vec![told("k", row)])
+                .await?
+                .unwrap()
+                .unwrap();
         }
         Work::Beat => drop(store.worker_beat(&beat(&format!("worker-{number}"))).await?),
         Work::RecordSnapshot => {
@@ -148,8 +153,13 @@ async fn verify(t: &Fixture, work: Work, number: u32) {
             let row = row(t, number).await;
             assert_eq!(row.worker, lease.map(|lease| lease.lease.holder));
             assert!(row.worker.is_some());
+            let heard = if matches!(work, Work::Place) { 1 } else { 0 };
+            assert_eq!(t.raw.number(&events).await, heard);
         }
-        Work::Wait => assert!(row(t, number).await.is_queued()),
+        Work::Wait => {
+            assert!(row(t, number).await.is_queued());
+            assert_eq!(t.raw.number(&events).await, 1, "once");
+        }
         Work::Confirm => {
             assert_eq!(row(t, number).await.state, State::Running);
             assert_eq!(t.raw.number(&events).await, 1, "once");
@@ -158,7 +168,10 @@ async fn verify(t: &Fixture, work: Work, number: u32) {
             assert_eq!((row(t, number).await.state, lease), (State::Destroyed, None));
             assert_eq!(t.raw.number(&events).await, 1, "once");
         }
-        Work::Claim => assert_eq!(row(t, number).await.owner.as_deref(), Some("ann")),
+        Work::Claim => {
+            assert_eq!(row(t, number).await.owner.as_deref(), Some("ann"));
+            assert_eq!(t.raw.number(&events).await, 1, "once");
+        }
         Work::Beat => assert!(t.store.sandbox_worker(&format!("worker-{number}")).await.unwrap().is_some()),
         Work::RecordSnapshot => assert!(t.store.snapshot(&snapshot(number).id, &Reach::All).await.unwrap().is_some()),
         Work::DeleteSnapshot => {

@@ -1,11 +1,16 @@
 //! Events: in order, seen once all before them are, and pruned by age.
 
-use tenure_store::NewSandboxEvent;
+use tenure_store::Told;
 
 use super::*;
 use crate::common::after_start;
 
-crate::on_both_stores!(events_come_back_in_order, a_reader_that_follows_misses_nothing, old_events_are_pruned,);
+crate::on_both_stores!(
+    events_come_back_in_order,
+    a_reader_that_follows_misses_nothing,
+    old_events_are_pruned,
+    what_is_told_of_a_new_row_is_written_with_it,
+);
 
 fn event(n: usize) -> NewSandboxEvent {
     NewSandboxEvent {
@@ -81,4 +86,33 @@ async fn old_events_are_pruned(t: &Fixture) {
     t.store.record_sandbox_events(vec![event(9)]).await.unwrap();
     let next = t.store.sandbox_events(left[1].id, 10).await.unwrap();
     assert_eq!(next.len(), 1, "numbers are not used again");
+}
+
+/// Kinds and data, oldest first.
+async fn heard(t: &Fixture) -> Vec<(String, String)> {
+    let all = t.store.sandbox_events(0, 100).await.unwrap();
+    all.into_iter().map(|event| (event.kind, event.data)).collect()
+}
+
+async fn what_is_told_of_a_new_row_is_written_with_it(t: &Fixture) {
+    let telling = |new: NewSandbox| NewSandbox { told: |row| vec![told("created", row)], ..new };
+    worker(t, room_for(2, "worker-a")).await;
+    let new_row = telling(NewSandbox { pool: Some("py".into()), owner: None, ..new(1) });
+    let (row, ..) = placed(t, new_row.clone()).await;
+    assert!(matches!(place(&*t.store, new_row, NO_CAPS).await, Ok(Placed::Known(_))));
+    let of = |kind: &str, worker: &str| (kind.to_owned(), format!("{{\"worker\":\"{worker}\"}}"));
+    assert_eq!(heard(t).await, [of("created", "worker-a")], "once");
+
+    change(&*t.store, 1, confirm(&row)).await.unwrap();
+    let claim = Change::Claim { tenant: "acme".into(), owner: None, ttl_ms: 5_000, metadata: Vec::new() };
+    let key = Some(("key".into(), [1; 32]));
+    for _ in 0..2 {
+        let told: Told = |row| vec![told("claimed", row)];
+        let claimed = t.store.claim_warm("py", &claim, key.clone(), NO_CAPS, &Rules::default(), told).await.unwrap();
+        assert_eq!(claimed.unwrap().unwrap().after.state, State::Running);
+    }
+    placed(t, new(2)).await;
+    assert!(place(&*t.store, telling(new(3)), NO_CAPS).await.is_err(), "no room");
+    assert!(matches!(place(&*t.store, telling(queued(4)), NO_CAPS).await, Ok(Placed::Queued(_))));
+    assert_eq!(heard(t).await, [of("created", "worker-a"), of("claimed", "worker-a"), of("created", "nobody")]);
 }

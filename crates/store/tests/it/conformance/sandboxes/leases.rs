@@ -12,6 +12,7 @@ crate::on_both_stores!(
     a_generation_only_grows,
     of_sixteen_acquirers_one_wins_also_after_the_expiry,
     a_renewal_and_a_release_by_a_change,
+    leases_are_counted,
 );
 
 fn resource(number: u32) -> Resource {
@@ -98,4 +99,19 @@ async fn a_renewal_and_a_release_by_a_change(t: &Fixture) {
         assert_eq!(t.store.sandbox_lease(&id(number)).await.unwrap(), None);
     }
     check(t).await;
+}
+
+async fn leases_are_counted(t: &Fixture) {
+    let counted = async || t.store.count_sandbox_leases().await.unwrap();
+    assert_eq!(counted().await, (0, 0));
+    worker(t, beat("worker-a")).await;
+    for number in 1..=4 {
+        running(t, number).await;
+    }
+    change(&*t.store, 4, destroy()).await.unwrap();
+    assert_eq!(counted().await, (3, 0), "one was released");
+    t.clock.advance(LEASE.ttl_ms - 1);
+    renew(t, 1, "worker-a").await.unwrap();
+    t.clock.advance(1);
+    assert_eq!(counted().await, (1, 2));
 }

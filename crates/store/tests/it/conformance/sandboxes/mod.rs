@@ -20,7 +20,8 @@ use tenure_core::sandbox::placement::{Capacity, Caps, Rules, Worker};
 use tenure_core::sandbox::{Change, Held, Refused, Sandbox, Spec, State};
 use tenure_core::time::Timestamp;
 use tenure_store::{
-    Beat, Changed, LeaseTerms, NewSandbox, NotPlaced, Placed, Queueing, ResourceLease, Store, worker_holder,
+    Beat, Changed, LeaseTerms, NewSandbox, NewSandboxEvent, NotPlaced, Placed, Queueing, ResourceLease, Store,
+    worker_holder,
 };
 
 use crate::common::{Fixture, Kind};
@@ -53,6 +54,19 @@ pub fn new(number: u32) -> NewSandbox {
         lease: LEASE,
         key: None,
         queue: None,
+        told: |_| Vec::new(),
+    }
+}
+
+/// An event of a row, as it was written.
+pub fn told(kind: &'static str, row: &Sandbox) -> NewSandboxEvent {
+    let worker = row.worker.as_deref().unwrap_or("nobody");
+    NewSandboxEvent {
+        kind,
+        sandbox: Some(Arc::clone(&row.id)),
+        tenant: Some(Arc::clone(&row.tenant)),
+        owner: row.owner.clone(),
+        data: format!("{{\"worker\":\"{worker}\"}}"),
     }
 }
 

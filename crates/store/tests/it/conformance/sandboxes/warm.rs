@@ -44,14 +44,20 @@ async fn take(
     key: Option<RequestKey>,
     caps: Caps,
 ) -> Option<Result<Changed, NotPlaced>> {
-    store.claim_warm("py", &claim(owner), key, caps, &Rules::default()).await.unwrap()
+    store.claim_warm("py", &claim(owner), key, caps, &Rules::default(), |row| vec![told("claimed", row)]).await.unwrap()
 }
 
 async fn a_warm_sandbox_gets_its_owner(t: &Fixture) {
     worker(t, beat("worker-a")).await;
     assert!(take(&*t.store, "ann", None, NO_CAPS).await.is_none());
     let warm = idle(t, 1).await;
-    assert!(t.store.claim_warm("other", &claim("ann"), None, NO_CAPS, &Rules::default()).await.unwrap().is_none());
+    assert!(
+        t.store
+            .claim_warm("other", &claim("ann"), None, NO_CAPS, &Rules::default(), |_| Vec::new())
+            .await
+            .unwrap()
+            .is_none()
+    );
     t.clock.advance(1_000);
     let changed = take(&*t.store, "ann", None, NO_CAPS).await.unwrap().unwrap();
     assert_eq!(changed.before, warm);
@@ -107,7 +113,10 @@ async fn only_workers_that_serve_are_claimed_from(t: &Fixture) {
     assert!(take(&*t.store, "ann", None, NO_CAPS).await.is_none(), "stale");
     worker(t, beat("worker-a")).await;
     let rules = Rules { callable: Some(vec!["worker-b".into()]), ..Rules::default() };
-    assert!(t.store.claim_warm("py", &claim("ann"), None, NO_CAPS, &rules).await.unwrap().is_none(), "not callable");
+    assert!(
+        t.store.claim_warm("py", &claim("ann"), None, NO_CAPS, &rules, |_| Vec::new()).await.unwrap().is_none(),
+        "not callable"
+    );
     t.store.remove_worker("worker-a", true).await.unwrap();
     assert!(take(&*t.store, "ann", None, NO_CAPS).await.is_none(), "barred");
     worker(t, beat("worker-a")).await;
