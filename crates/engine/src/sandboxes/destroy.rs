@@ -75,7 +75,7 @@ impl Sandboxes {
         let torn = self.tear_down_on(row, &worker, &target).await;
         if !row.state.counts() {
             // It was acquired for this call only: with it the worker would keep the runtime.
-            self.release_unless_wanted(row, &worker).await;
+            self.release_unless_wanted(row, &worker.id).await;
         }
         torn
     }
@@ -190,6 +190,19 @@ impl Sandboxes {
             // Its next renewal tells it.
             tracing::debug!(sandbox.id = &*row.id, "the new end of a sandbox was not pushed: {error}");
         }
+    }
+
+    /// The same without waiting for it.
+    pub(super) fn push_end_soon(&self, row: &Sandbox) {
+        let (sandboxes, row, stopping) = (self.clone(), row.clone(), self.inner.shared.stopping.clone());
+        let push = async move {
+            sandboxes.push_end(&row).await;
+            // If the row has ended meanwhile, its lease may have been acquired once more.
+            if let Some(worker) = &row.worker {
+                sandboxes.release_unless_wanted(&row, worker).await;
+            }
+        };
+        self.inner.tasks.spawn(stopping.run_until_cancelled_owned(push));
     }
 
     /// A row, whoever may see it.

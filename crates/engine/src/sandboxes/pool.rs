@@ -57,9 +57,8 @@ impl Sandboxes {
                 if changed.before != changed.after {
                     self.inner.refill.notify_one();
                     self.recorded(2);
-                    // Nobody waits for it: the worker's next renewal would tell it, too.
-                    let (sandboxes, row) = (self.clone(), changed.after.clone());
-                    self.inner.tasks.spawn(async move { sandboxes.push_end(&row).await });
+                    // The worker's next renewal would tell it, too.
+                    self.push_end_soon(&changed.after);
                 }
                 Ok(Some(changed.after))
             }

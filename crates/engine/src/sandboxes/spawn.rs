@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tenure_core::WorkerId;
 use tenure_core::command::Reach;
 use tenure_core::sandbox::placement::{Rules, Worker};
 use tenure_core::sandbox::{Change, Sandbox, SandboxId, State, reconcile, template};
@@ -268,15 +269,15 @@ impl Sandboxes {
                 "a runtime was not discarded, and is left to the heartbeats: {error}"
             );
         }
-        self.release_unless_wanted(row, worker).await;
+        self.release_unless_wanted(row, &worker.id).await;
     }
 
     /// A row that has ended must not keep a lease.
-    pub(super) async fn release_unless_wanted(&self, row: &Sandbox, worker: &Worker) {
+    pub(super) async fn release_unless_wanted(&self, row: &Sandbox, worker: &WorkerId) {
         let now = self.rows().sandbox(&row.id, &Reach::All).await.ok().flatten();
-        let is_wanted = now.is_some_and(|row| row.state.counts() && row.worker.as_ref() == Some(&worker.id));
+        let is_wanted = now.is_some_and(|row| row.state.counts() && row.worker.as_ref() == Some(worker));
         if !is_wanted {
-            let holder = worker_holder(&worker.id);
+            let holder = worker_holder(worker);
             if let Err(error) = self.inner.shared.store.release_lease(&resource(&row.id), &holder).await {
                 tracing::debug!(sandbox.id = &*row.id, error = error.chain(), "a lease was not released");
             }

@@ -12,8 +12,8 @@ use super::{Sandboxes, event};
 pub(super) const WAITING: usize = 4_096;
 /// Events that are written together.
 const AT_ONCE: usize = 256;
-/// How long the first one waits for others.
-const GATHER: Duration = Duration::from_millis(2);
+/// How long the first one waits for others: a short command is over by then, and its events are written together.
+const GATHER: Duration = Duration::from_millis(10);
 
 impl Sandboxes {
     /// Tells watchers what happened to a sandbox outside of the manager: a command, a file. Events that one caller tells of
