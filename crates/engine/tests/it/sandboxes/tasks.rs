@@ -121,7 +121,7 @@ async fn a_task_runs_in_a_sandbox_that_ends_with_its_lease(home: Home) {
     let files = plane.farm.with(&worker, |node| node.runtimes[&sandbox].files.clone());
     assert_eq!(files["/workspace/payload.json"], br#"{"day":7}"#);
     let script = String::from_utf8(files["/workspace/.tenure-task.sh"].clone()).unwrap();
-    assert!(script.contains("sh -c 'make it'") && script.contains("export TENURE_FENCE='1'"), "{script}");
+    assert!(script.contains("'make it' <payload.json") && script.contains("export TENURE_FENCE='1'"), "{script}");
     assert!(script.contains(&format!("export TENURE_TASK_ID='{id}'")), "{script}");
     assert_eq!(plane.farm.with(&worker, |node| node.runtimes[&sandbox].env["MODE"].clone()), "fast");
     let row = plane.row(&sandbox).await;
