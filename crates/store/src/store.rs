@@ -11,6 +11,7 @@ use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
 
+use crate::dags::DagStore;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::identity::IdentityStore;
@@ -64,7 +65,16 @@ pub struct PushesDue {
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
 pub trait Store:
-    IdentityStore + LeaseStore + NoticeStore + OutboxStore + SandboxStore + ScheduleStore + Send + Sync + std::fmt::Debug
+    DagStore
+    + IdentityStore
+    + LeaseStore
+    + NoticeStore
+    + OutboxStore
+    + SandboxStore
+    + ScheduleStore
+    + Send
+    + Sync
+    + std::fmt::Debug
 {
     /// `sqlite` or `postgres`.
     fn kind(&self) -> &'static str;

@@ -5,6 +5,8 @@
 //! plan adds. What tasks report about datasets is written by the batch that accepts the report, as
 //! [`Writes::data`](tenure_core::batch::Writes) says.
 
+pub(crate) mod plan;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -127,7 +129,10 @@ pub struct PartitionRow {
     pub location: Option<Arc<str>>,
     pub row_count: Option<i64>,
     pub bytes: Option<i64>,
+    pub schema_hash: Option<Arc<str>>,
     pub manifest: Option<Arc<str>>,
+    /// The name that the worker gave what it made.
+    pub artifact: Option<VersionId>,
     pub materialized_at: Option<Timestamp>,
     /// Which attempt made it.
     pub producer: Option<(TaskId, u32)>,
@@ -138,7 +143,7 @@ pub struct PartitionRow {
 pub struct GenerationRow {
     pub version: VersionId,
     pub dataset: DatasetId,
-    /// How often all of it was invalidated, for data that is read by cursor.
+    /// How often all of it was invalidated. Data that is read by cursor and new partitions have this generation.
     pub generation: i64,
     /// The highest cursor that was produced.
     pub cursor: Option<i64>,
@@ -206,6 +211,8 @@ pub trait DagStore {
 
     /// Which of these events are on record at the present generation of their position, and who told of each first. In
     /// the order of the question.
+    ///
+    /// The generation of a partition is that of its row; one without a row, and a cursor, have that of their version.
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>, StoreError>;
 
     /// Events that were not looked at yet, oldest first. Reads only.
@@ -250,7 +257,8 @@ pub trait DagStore {
         limit: usize,
     ) -> Result<Vec<Unread>, StoreError>;
 
-    /// Says that data has changed: the generations in scope grow by one. The same id again changes nothing. Gives the row.
+    /// Says that data has changed: the generations in scope grow by one. A range of rows covers the whole version. The same
+    /// id again changes nothing. Returns the row.
     async fn invalidate(&self, org: &str, new: &NewInvalidation) -> Result<InvalidationRow, StoreError>;
 
     /// Invalidations whose tasks were not made yet, oldest first.
@@ -265,7 +273,14 @@ pub trait DagStore {
         jobs: &[JobId],
     ) -> Result<Result<(), Moved>, StoreError>;
 
-    /// Removes what belongs to no deployment any more: rows of jobs and generations that the document does not name,
-    /// a bounded number at a time. Gives how many are left behind.
-    async fn retire(&self, org: &str, jobs: &[JobId], versions: &[VersionId]) -> Result<u64, StoreError>;
+    /// Removes the rows of jobs and generations that the deployment with this `seq` does not name, some of each table at a
+    /// time. `jobs` and `versions` are all that it names. Returns how many jobs and generations are left to remove, counted
+    /// up to [`DATA_PAGE`] of each. The queues of the jobs stay.
+    async fn retire(
+        &self,
+        org: &str,
+        seen: i64,
+        jobs: &[JobId],
+        versions: &[VersionId],
+    ) -> Result<Result<u64, Moved>, StoreError>;
 }

@@ -7,6 +7,8 @@ mod address;
 mod columns;
 mod conn;
 mod cursors;
+mod dags;
+mod deal;
 mod hosts;
 mod identity;
 mod inspect;
@@ -231,6 +233,11 @@ impl Postgres {
             cache.made.remove(&queue.name);
             cache.ids.remove(&queue.name);
         }
+    }
+
+    /// Settings of queues were changed by something that is not a batch.
+    fn forget_settings(&self) {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).queues.clear();
     }
 
     /// Another transaction was in the way of a batch. If it deleted a queue, what is remembered is wrong, and the next

@@ -13,8 +13,9 @@ use uuid::Uuid;
 use super::columns::{self, Columns, Split};
 use super::conn::{Conn, commit_failed, failed};
 use super::rows::{self, Time};
-use super::{Postgres, outbox, runs, sql};
+use super::{Postgres, dags, outbox, runs, sql};
 use crate::codec;
+use crate::dags::plan::DataWrites;
 use crate::error::StoreError;
 
 /// A statement and its arrays, ready to be sent.
@@ -28,7 +29,8 @@ struct Step<'a> {
 pub async fn write(store: &Postgres, conn: &Conn, write: &Write) -> Result<Saved, StoreError> {
     let (writes, now) = (&write.writes, write.now);
     let finish = columns::split(&writes.tasks.finish);
-    let steps = steps(conn, writes, &finish, now).await.map_err(|error| failed("prepare a batch", error))?;
+    let data = DataWrites::of(&writes.data);
+    let steps = steps(conn, writes, &finish, &data, now).await.map_err(|error| failed("prepare a batch", error))?;
     let prepare = async |sql| conn.prepare_cached(sql).await.map_err(|error| failed("prepare a batch", error));
     let bodies = prepare(sql::BODIES_GET).await?;
     let receipts = prepare(sql::OUTBOX_RECEIPTS).await?;
@@ -79,6 +81,7 @@ async fn steps<'a>(
     conn: &Conn,
     w: &'a Writes,
     finish: &'a [Split<'a>],
+    data: &'a DataWrites,
     now: Timestamp,
 ) -> Result<Vec<Step<'a>>, tokio_postgres::Error> {
     let mut plan: Vec<(&'static str, &'static str, Columns<'a>)> = Vec::new();
@@ -170,6 +173,7 @@ async fn steps<'a>(
         ];
         plan.push(("write a redrive", sql::REDRIVE_STEP, columns));
     }
+    plan.extend(dags::save::steps(data, now));
     let mut steps = Vec::with_capacity(plan.len());
     for (name, sql, columns) in plan {
         steps.push(Step { name, statement: conn.prepare_cached(sql).await?, columns });

@@ -646,6 +646,142 @@ CREATE TABLE schedules (
 );
 CREATE INDEX schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
 
+-- What is deployed, one document per organisation. `seq` grows with every change of it.
+CREATE TABLE deployments (
+    org        text COLLATE "C" PRIMARY KEY,
+    seq        bigint NOT NULL CHECK (seq >= 1),
+    document   text NOT NULL,
+    changed_at timestamptz NOT NULL
+);
+
+CREATE TABLE dag_versions (
+    version_id uuid PRIMARY KEY,
+    org        text COLLATE "C" NOT NULL,
+    dag        text NOT NULL,
+    number     bigint NOT NULL,
+    yaml       text NOT NULL,
+    created_at timestamptz NOT NULL
+);
+
+-- Jobs of DAGs. Each has a queue of its own.
+CREATE TABLE dag_jobs (
+    job_id     bigint PRIMARY KEY,
+    org        text COLLATE "C" NOT NULL,
+    dag        text NOT NULL,
+    name       text NOT NULL,
+    definition text NOT NULL,
+    queue_id   int NOT NULL
+);
+CREATE INDEX dag_jobs_by_org ON dag_jobs (org, job_id);
+
+-- Generations of datasets. `generation` counts the invalidations that cover all of it; `cursor` is the highest one produced.
+CREATE TABLE dataset_generations (
+    version_id uuid PRIMARY KEY,
+    dataset_id uuid NOT NULL,
+    org        text COLLATE "C" NOT NULL,
+    generation bigint NOT NULL DEFAULT 0,
+    cursor     bigint,
+    created_at timestamptz NOT NULL
+);
+CREATE INDEX dataset_generations_by_org ON dataset_generations (org, version_id);
+
+-- Who wrote what. An event without `routed_at` has yet to be routed; `unrouted` says why one was not.
+CREATE TABLE dataset_events (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    org           text COLLATE "C" NOT NULL,
+    dataset_id    uuid NOT NULL,
+    version_id    uuid NOT NULL,
+    position      text COLLATE "C" NOT NULL,
+    generation    bigint NOT NULL,
+    cursor        bigint,
+    partition_key text COLLATE "C",
+    range_start   bigint,
+    range_end     bigint,
+    producer      uuid,
+    attempt       int,
+    recorded_at   timestamptz NOT NULL,
+    routed_at     timestamptz,
+    unrouted      text,
+    CHECK ((cursor IS NULL) <> (partition_key IS NULL)),
+    CHECK ((range_start IS NULL) = (range_end IS NULL)),
+    CHECK ((producer IS NULL) = (attempt IS NULL))
+);
+CREATE UNIQUE INDEX dataset_events_by_position ON dataset_events (version_id, position, generation);
+CREATE INDEX dataset_events_unrouted ON dataset_events (id) WHERE routed_at IS NULL;
+
+-- Partitions of generations. One without a location was invalidated before anything was committed to it.
+CREATE TABLE dataset_partitions (
+    version_id      uuid NOT NULL,
+    key             text COLLATE "C" NOT NULL,
+    range_start     bigint,
+    range_end       bigint,
+    generation      bigint NOT NULL,
+    location        text,
+    row_count       bigint,
+    bytes           bigint,
+    schema_hash     text,
+    manifest        text,
+    artifact        uuid,
+    materialized_at timestamptz,
+    producer        uuid,
+    attempt         int,
+    PRIMARY KEY (version_id, key),
+    CHECK ((range_start IS NULL) = (range_end IS NULL)),
+    CHECK ((location IS NULL) = (materialized_at IS NULL)),
+    CHECK ((producer IS NULL) = (attempt IS NULL))
+);
+
+-- How far jobs have read generations by cursor.
+CREATE TABLE edge_cursors (
+    job_id     bigint NOT NULL,
+    version_id uuid NOT NULL,
+    value      bigint NOT NULL,
+    PRIMARY KEY (job_id, version_id)
+);
+
+-- Partitions that jobs have read, and at which generation.
+CREATE TABLE edge_partitions (
+    job_id     bigint NOT NULL,
+    version_id uuid NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    generation bigint NOT NULL,
+    PRIMARY KEY (job_id, version_id, key)
+);
+
+-- Data that has changed. `generation` is NULL only inside the transaction that applies the invalidation. `dependents` is
+-- NULL until its tasks were made.
+CREATE TABLE data_invalidations (
+    invalidation_id uuid PRIMARY KEY,
+    org             text COLLATE "C" NOT NULL,
+    dataset_id      uuid NOT NULL,
+    version_id      uuid NOT NULL,
+    partition_key   text COLLATE "C",
+    row_filter      text,
+    reason          text NOT NULL,
+    generation      bigint,
+    created_at      timestamptz NOT NULL,
+    dependents      bigint,
+    CHECK ((partition_key IS NULL) <> (row_filter IS NULL))
+);
+CREATE INDEX data_invalidations_open ON data_invalidations (created_at, invalidation_id) WHERE dependents IS NULL;
+CREATE INDEX data_invalidations_by_version ON data_invalidations (version_id);
+
+-- Jobs that an invalidation makes run again. A row without `done_at` is a task that has yet to succeed.
+CREATE TABLE invalidation_dependents (
+    invalidation_id uuid NOT NULL,
+    job_id          bigint NOT NULL,
+    done_at         timestamptz,
+    PRIMARY KEY (invalidation_id, job_id)
+);
+CREATE INDEX invalidation_dependents_by_job ON invalidation_dependents (job_id);
+
+-- What jobs keep from one task to the next.
+CREATE TABLE operator_state (
+    job_id     bigint PRIMARY KEY,
+    state      text NOT NULL,
+    changed_at timestamptz NOT NULL
+);
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 -- With two more tables a query has eight, the most that the planner reorders.
 CREATE VIEW task_state AS

@@ -6,8 +6,9 @@ use tenure_core::batch::{RemovedWake, Saved, Write, Writes};
 use tenure_core::queue::FairnessKey;
 use tenure_core::time::Timestamp;
 
-use super::{load, outbox, rows, runs, sql};
+use super::{dags, load, outbox, rows, runs, sql};
 use crate::codec;
+use crate::dags::plan::DataWrites;
 use crate::error::StoreError;
 use crate::faults::Faults;
 
@@ -72,6 +73,12 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
         changed.try_for_each(|queue| refair(tx, queue.id.0, queue.settings.fairness_key.as_ref()))
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
+    if !writes.data.is_empty() {
+        let data = DataWrites::of(&writes.data);
+        for (name, save) in dags::save::STEPS {
+            step(name, &|| save(tx, &data, now))?;
+        }
+    }
     step("write the rest", &|| rest(tx, writes, now))?;
     step("delete queues", &|| {
         for queue in &writes.queues.deleted {

@@ -614,6 +614,142 @@ CREATE TABLE schedules (
 ) STRICT;
 CREATE INDEX schedules_due ON schedules (due_at) WHERE due_at IS NOT NULL;
 
+-- What is deployed, one document per organisation. `seq` grows with every change of it.
+CREATE TABLE deployments (
+    org        TEXT PRIMARY KEY,
+    seq        INTEGER NOT NULL CHECK (seq >= 1),
+    document   TEXT NOT NULL,
+    changed_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dag_versions (
+    version_id BLOB PRIMARY KEY CHECK (length(version_id) = 16),
+    org        TEXT NOT NULL,
+    dag        TEXT NOT NULL,
+    number     INTEGER NOT NULL,
+    yaml       TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+
+-- Jobs of DAGs. Each has a queue of its own.
+CREATE TABLE dag_jobs (
+    job_id     INTEGER PRIMARY KEY,
+    org        TEXT NOT NULL,
+    dag        TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    queue_id   INTEGER NOT NULL
+) STRICT;
+CREATE INDEX dag_jobs_by_org ON dag_jobs (org, job_id);
+
+-- Generations of datasets. `generation` counts the invalidations that cover all of it; `cursor` is the highest one produced.
+CREATE TABLE dataset_generations (
+    version_id BLOB PRIMARY KEY CHECK (length(version_id) = 16),
+    dataset_id BLOB NOT NULL CHECK (length(dataset_id) = 16),
+    org        TEXT NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0,
+    cursor     INTEGER,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dataset_generations_by_org ON dataset_generations (org, version_id);
+
+-- Who wrote what. An event without `routed_at` has yet to be routed; `unrouted` says why one was not.
+CREATE TABLE dataset_events (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    org           TEXT NOT NULL,
+    dataset_id    BLOB NOT NULL CHECK (length(dataset_id) = 16),
+    version_id    BLOB NOT NULL CHECK (length(version_id) = 16),
+    position      TEXT NOT NULL,
+    generation    INTEGER NOT NULL,
+    cursor        INTEGER,
+    partition_key TEXT,
+    range_start   INTEGER,
+    range_end     INTEGER,
+    producer      BLOB CHECK (length(producer) = 16),
+    attempt       INTEGER,
+    recorded_at   INTEGER NOT NULL,
+    routed_at     INTEGER,
+    unrouted      TEXT,
+    CHECK ((cursor IS NULL) <> (partition_key IS NULL)),
+    CHECK ((range_start IS NULL) = (range_end IS NULL)),
+    CHECK ((producer IS NULL) = (attempt IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX dataset_events_by_position ON dataset_events (version_id, position, generation);
+CREATE INDEX dataset_events_unrouted ON dataset_events (id) WHERE routed_at IS NULL;
+
+-- Partitions of generations. One without a location was invalidated before anything was committed to it.
+CREATE TABLE dataset_partitions (
+    version_id      BLOB NOT NULL CHECK (length(version_id) = 16),
+    key             TEXT NOT NULL,
+    range_start     INTEGER,
+    range_end       INTEGER,
+    generation      INTEGER NOT NULL,
+    location        TEXT,
+    row_count       INTEGER,
+    bytes           INTEGER,
+    schema_hash     TEXT,
+    manifest        TEXT,
+    artifact        BLOB CHECK (length(artifact) = 16),
+    materialized_at INTEGER,
+    producer        BLOB CHECK (length(producer) = 16),
+    attempt         INTEGER,
+    PRIMARY KEY (version_id, key),
+    CHECK ((range_start IS NULL) = (range_end IS NULL)),
+    CHECK ((location IS NULL) = (materialized_at IS NULL)),
+    CHECK ((producer IS NULL) = (attempt IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- How far jobs have read generations by cursor.
+CREATE TABLE edge_cursors (
+    job_id     INTEGER NOT NULL,
+    version_id BLOB NOT NULL CHECK (length(version_id) = 16),
+    value      INTEGER NOT NULL,
+    PRIMARY KEY (job_id, version_id)
+) STRICT, WITHOUT ROWID;
+
+-- Partitions that jobs have read, and at which generation.
+CREATE TABLE edge_partitions (
+    job_id     INTEGER NOT NULL,
+    version_id BLOB NOT NULL CHECK (length(version_id) = 16),
+    key        TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    PRIMARY KEY (job_id, version_id, key)
+) STRICT, WITHOUT ROWID;
+
+-- Data that has changed. `generation` is NULL only inside the transaction that applies the invalidation. `dependents` is
+-- NULL until its tasks were made.
+CREATE TABLE data_invalidations (
+    invalidation_id BLOB PRIMARY KEY CHECK (length(invalidation_id) = 16),
+    org             TEXT NOT NULL,
+    dataset_id      BLOB NOT NULL CHECK (length(dataset_id) = 16),
+    version_id      BLOB NOT NULL CHECK (length(version_id) = 16),
+    partition_key   TEXT,
+    row_filter      TEXT,
+    reason          TEXT NOT NULL,
+    generation      INTEGER,
+    created_at      INTEGER NOT NULL,
+    dependents      INTEGER,
+    CHECK ((partition_key IS NULL) <> (row_filter IS NULL))
+) STRICT;
+CREATE INDEX data_invalidations_open ON data_invalidations (created_at, invalidation_id) WHERE dependents IS NULL;
+CREATE INDEX data_invalidations_by_version ON data_invalidations (version_id);
+
+-- Jobs that an invalidation makes run again. A row without `done_at` is a task that has yet to succeed.
+CREATE TABLE invalidation_dependents (
+    invalidation_id BLOB NOT NULL CHECK (length(invalidation_id) = 16),
+    job_id          INTEGER NOT NULL,
+    done_at         INTEGER,
+    PRIMARY KEY (invalidation_id, job_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX invalidation_dependents_by_job ON invalidation_dependents (job_id);
+
+-- What jobs keep from one task to the next.
+CREATE TABLE operator_state (
+    job_id     INTEGER PRIMARY KEY,
+    state      TEXT NOT NULL,
+    changed_at INTEGER NOT NULL
+) STRICT;
+
 -- The state of every task, derived from the place that its row is in. Statements that show a state read it here.
 CREATE VIEW task_state AS
 SELECT b.seq, b.id, b.queue_id, b.operator, b.task_key,

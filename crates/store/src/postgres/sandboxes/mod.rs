@@ -1,6 +1,5 @@
 //! What is kept about sandboxes.
 
-mod deal;
 mod place;
 mod rows;
 
@@ -16,6 +15,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::conn::{Conn, failed};
+use super::deal::{Ask, Deal, Params, Write, clock};
 use super::rows::{Time, text, text_if};
 use super::{Postgres, leases, sql};
 use crate::error::StoreError;
@@ -28,13 +28,12 @@ use crate::sandboxes::{
     PolicyRow, QueuedSpawn, QuotaRow, Quotas, RequestKey, SANDBOX_PAGE, SandboxEvent, SandboxFilter, SandboxRoute,
     SandboxStore, Search, SnapshotRow, SpawnTerms, TemplateRow, Told,
 };
-use deal::{Ask, Deal, Params, Write, clock};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
 impl Postgres {
     /// Reads with one statement.
-    async fn list<T>(
+    pub(super) async fn list<T>(
         &self,
         operation: &'static str,
         sql: &str,
@@ -46,7 +45,7 @@ impl Postgres {
     }
 
     /// Writes with one statement, which is a transaction by itself, and returns its first row.
-    async fn put<T>(
+    pub(super) async fn put<T>(
         &self,
         operation: &'static str,
         sql: &str,
@@ -59,13 +58,18 @@ impl Postgres {
     }
 
     /// Writes with one statement, and returns how many rows it returned.
-    async fn run(&self, operation: &'static str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<usize> {
+    pub(super) async fn run(
+        &self,
+        operation: &'static str,
+        sql: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<usize> {
         let conn = Conn::get(&self.work).await?;
         Ok(self.write_one(operation, conn, sql, params).await?.len())
     }
 
     /// The time, for rows that say when they were written.
-    async fn written_at(&self) -> Result<Timestamp> {
+    pub(super) async fn written_at(&self) -> Result<Timestamp> {
         let conn = Conn::get(&self.work).await?;
         let now = self.reading(&conn).await?;
         conn.give_back();

@@ -13,10 +13,10 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::super::conn::Pool;
+use super::super::deal::{Answers, Ask, Deal, Params, Write, clock};
 use super::super::leases::{self, keeps_generation};
 use super::super::rows::Time;
 use super::super::{Postgres, sql};
-use super::deal::{Answers, Ask, Deal, Params, Write, clock};
 use super::rows;
 use crate::error::StoreError;
 use crate::identity::without_nul;

@@ -63,6 +63,17 @@ FROM queues WHERE queue_id = ANY($1) ORDER BY queue_id FOR NO KEY UPDATE
 -- name: queues_make
 INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($2::text[]), $3 ON CONFLICT DO NOTHING
 
+-- name: queues_make_for_jobs
+INSERT INTO queues (name, tenant, transport, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms,
+    no_dead_letter, push, strict, dispatch)
+SELECT v.name, $1, $2, v.max_running, v.rate, v.burst, v.fairness_key, v.lease_ttl_ms, v.heartbeat_ms, v.no_dead_letter,
+    v.push, v.strict, v.dispatch
+FROM unnest($3::text[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::bigint[], $9::bigint[], $10::bool[],
+            $11::text[], $12::bool[], $13::text[])
+     AS v (name, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter, push, strict,
+           dispatch)
+ON CONFLICT DO NOTHING
+
 -- name: queues_of_ids
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
@@ -77,3 +88,15 @@ FROM queues WHERE name = ANY($1)
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE push IS NOT NULL
+
+-- name: queues_set_held
+-- The queues are locked in their order, like by everybody else.
+WITH held AS (
+    SELECT q.queue_id, v.held
+    FROM unnest($2::bigint[], $3::bool[]) AS v (job_id, held)
+    JOIN dag_jobs j ON j.job_id = v.job_id AND j.org = $1
+    JOIN queues q ON q.queue_id = j.queue_id
+    ORDER BY q.queue_id FOR NO KEY UPDATE OF q
+)
+UPDATE queues q SET dispatch = (q.dispatch::jsonb || jsonb_build_object('held', h.held))::text
+FROM held h WHERE q.queue_id = h.queue_id

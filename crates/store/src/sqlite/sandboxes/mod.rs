@@ -13,7 +13,7 @@ use tenure_core::sandbox::placement::{Caps, Counts, Fleet, Rules, Worker};
 use tenure_core::sandbox::{Change, Refused, Sandbox, State};
 use tenure_core::time::Timestamp;
 
-use super::{Sqlite, failed, leases, sql};
+use super::{Db, Sqlite, failed, leases, sql};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -39,11 +39,11 @@ pub struct Tx<'a> {
 }
 
 impl Tx<'_> {
-    fn now(&self) -> Timestamp {
+    pub fn now(&self) -> Timestamp {
         self.clock.read_process().now
     }
 
-    fn step<T>(&self, name: &'static str, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    pub fn step<T>(&self, name: &'static str, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         self.faults.before(name)?;
         let done = work(self.conn).map_err(|error| failed(self.operation, error))?;
         self.faults.after(name)?;
@@ -53,32 +53,52 @@ impl Tx<'_> {
 
 impl Sqlite {
     /// Several steps, committed together.
-    async fn transact<T: Send + 'static>(
+    pub(super) async fn transact<T: Send + 'static>(
         &self,
         lane: Lane,
         operation: &'static str,
         work: impl FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (faults, clock) = (Arc::clone(&self.faults), Arc::clone(&self.clock));
+        self.writer.run(lane, move |db| commit(db, operation, &faults, &clock, work)).await
+    }
+
+    /// As [`Self::transact`], for steps that change queues.
+    pub(super) async fn transact_queues<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (faults, clock) = (Arc::clone(&self.faults), Arc::clone(&self.clock));
         self.writer
-            .run(lane, move |db| {
-                faults.before(operation)?;
-                let conn = db
-                    .conn
-                    .transaction_with_behavior(TransactionBehavior::Immediate)
-                    .map_err(|error| failed(operation, error))?;
-                let tx = Tx { conn: &conn, faults: &faults, clock: &clock, operation };
-                let outcome = work(&tx)?;
-                faults.before("commit")?;
-                conn.commit().map_err(|error| failed("commit", error))?;
-                faults.after("commit")?;
-                Ok(outcome)
+            .run(Lane::Work, move |db| {
+                let outcome = commit(db, operation, &faults, &clock, work);
+                db.forget_cache();
+                outcome
             })
             .await
     }
 }
 
-fn all<T>(
+fn commit<T>(
+    db: &mut Db,
+    operation: &'static str,
+    faults: &Faults,
+    clock: &Clock,
+    work: impl FnOnce(&Tx<'_>) -> Result<T>,
+) -> Result<T> {
+    faults.before(operation)?;
+    let conn =
+        db.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|error| failed(operation, error))?;
+    let tx = Tx { conn: &conn, faults, clock, operation };
+    let outcome = work(&tx)?;
+    faults.before("commit")?;
+    conn.commit().map_err(|error| failed("commit", error))?;
+    faults.after("commit")?;
+    Ok(outcome)
+}
+
+pub fn all<T>(
     tx: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
@@ -87,7 +107,7 @@ fn all<T>(
     tx.prepare_cached(sql)?.query_map(params, read)?.collect()
 }
 
-fn one<T>(
+pub fn one<T>(
     tx: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
@@ -96,7 +116,7 @@ fn one<T>(
     tx.prepare_cached(sql)?.query_row(params, read).optional()
 }
 
-fn run(tx: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<usize> {
+pub fn run(tx: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<usize> {
     tx.prepare_cached(sql)?.execute(params)
 }
 

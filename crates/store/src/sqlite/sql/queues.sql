@@ -33,6 +33,12 @@ FROM queues WHERE name > ?1 AND (?2 IS NULL OR tenant IS NULL OR tenant = ?2) OR
 -- name: queues_make
 INSERT INTO queues (name, tenant, transport) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
 
+-- name: queues_make_for_jobs
+INSERT INTO queues (name, tenant, transport, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms,
+    no_dead_letter, push, strict, dispatch)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+ON CONFLICT DO NOTHING
+
 -- name: queues_of_ids
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
@@ -47,3 +53,7 @@ FROM queues WHERE name = ?
 SELECT queue_id, name, paused, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms, no_dead_letter,
     bucket_tokens, bucket_at, fair_cursor, tenant, transport, push, strict, dispatch
 FROM queues WHERE push IS NOT NULL
+
+-- name: queues_set_held
+UPDATE queues SET dispatch = json_set(dispatch, '$.held', json(?3))
+WHERE queue_id = (SELECT j.queue_id FROM dag_jobs j WHERE j.job_id = ?2 AND j.org = ?1)

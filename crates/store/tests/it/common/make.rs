@@ -1,6 +1,7 @@
 //! Commands in short.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::attempt::{Category, Failure, Report};
@@ -15,6 +16,7 @@ use tenure_core::command::retry::Retry;
 use tenure_core::command::run::{NewMember, NewRun, SubmitRun};
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::command::{Command, Reach};
+use tenure_core::dag::DataReport;
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{Idempotency, Spec};
 use tenure_core::{RunId, Seq, TaskId};
@@ -98,6 +100,14 @@ pub fn complete(grant: &Grant, result: &str) -> Command {
         report,
         data: None,
     })
+}
+
+/// As [`complete`], with what the attempt says about datasets.
+pub fn complete_with(grant: &Grant, result: &str, data: &Arc<DataReport>) -> Command {
+    match complete(grant, result) {
+        Command::Report(report) => Command::Report(AttemptReport { data: Some(Arc::clone(data)), ..report }),
+        other => other,
+    }
 }
 
 pub fn fail(grant: &Grant, code: &str, retryable: Option<bool>) -> Command {

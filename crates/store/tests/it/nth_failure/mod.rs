@@ -1,6 +1,7 @@
 //! Every step of every command fails once: with an error, with a panic, and with the answer lost behind the commit.
 //! Nothing is lost, nothing happens twice, and the command sent again gets the right answer.
 
+mod data;
 mod sandboxes;
 mod scenario;
 
@@ -18,7 +19,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 18] = [
+    const TABLES: [&str; 26] = [
         "bodies",
         "scheduled",
         "ready",
@@ -37,6 +38,14 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "runs",
         "run_tasks",
         "run_edges",
+        "dataset_generations",
+        "dataset_events",
+        "dataset_partitions",
+        "edge_cursors",
+        "edge_partitions",
+        "data_invalidations",
+        "invalidation_dependents",
+        "operator_state",
     ];
     let mut all = Vec::new();
     for table in TABLES {
@@ -149,6 +158,7 @@ scenarios! {
     claim_task: ClaimTask,
     heartbeat: Heartbeat,
     complete: Complete,
+    complete_with_data: CompleteData,
     fail_and_retry: FailRetry,
     fail_for_good: FailDead,
     cancel_what_waits: CancelReady,

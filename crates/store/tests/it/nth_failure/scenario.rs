@@ -18,6 +18,7 @@ use tenure_core::task::{Place, State};
 use tenure_core::{Fence, RunId, TaskId};
 use tenure_store::{NewRedrive, RedriveFilter};
 
+use super::data;
 use crate::common::{Fixture, make};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub enum Scenario {
     ClaimTask,
     Heartbeat,
     Complete,
+    CompleteData,
     FailRetry,
     FailDead,
     CancelReady,
@@ -156,6 +158,7 @@ impl Scenario {
                 checkpoint: Some("here".into()),
             }),
             Self::Complete => make::complete(grant, "[1]"),
+            Self::CompleteData => make::complete_with(grant, "[1]", &data::report(t, grant).await),
             Self::FailRetry => make::fail(grant, "X", None),
             Self::FailDead => make::fail(grant, "X", Some(false)),
             Self::CancelRunning => make::cancel(grant.task, Mode::Immediate),
@@ -292,6 +295,11 @@ impl Scenario {
                 assert_eq!(*outcome, Ok(Answer::Reported(Receipt::Completed)));
                 let Place::Finished(finished) = t.view(ids[0]).await.place else { panic!("it has ended") };
                 assert_eq!(finished.result.as_deref(), Some("[1]"));
+                self.assert_told(t, ids[0], FactKind::Succeeded).await;
+            }
+            Self::CompleteData => {
+                assert_eq!(*outcome, Ok(Answer::Reported(Receipt::Completed)));
+                data::verify(t, ids[0]).await;
                 self.assert_told(t, ids[0], FactKind::Succeeded).await;
             }
             Self::FailRetry => {

@@ -4,8 +4,8 @@ use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
-use super::super::conn::{Conn, Pool, commit_failed, failed};
-use super::super::{Postgres, load, sql};
+use super::conn::{Conn, Pool, commit_failed, failed};
+use super::{Postgres, load, sql};
 use crate::error::StoreError;
 use tenure_core::time::Timestamp;
 
@@ -97,7 +97,8 @@ impl<'s> Deal<'s> {
         sent.push(async { shared.batch_execute("COMMIT").await.map(|()| Vec::new()) }.boxed());
         // Should one statement fail, the server turns the commit into a rollback.
         let answers = join_all(sent).await.into_iter().collect::<std::result::Result<Vec<_>, _>>();
-        let answers = answers.map_err(commit_failed)?;
+        let mut answers = answers.map_err(commit_failed)?;
+        answers.pop();
         store.faults.after("commit")?;
         drop(statements);
         conn.give_back();
@@ -121,6 +122,11 @@ pub struct Answers {
 impl Answers {
     pub fn skip(&mut self) {
         self.rows.next();
+    }
+
+    /// The first row of the last answer.
+    pub fn last(self) -> Option<Row> {
+        self.rows.last().and_then(|rows| rows.into_iter().next())
     }
 
     pub fn all<T>(&mut self, read: impl Fn(&Row) -> std::result::Result<T, tokio_postgres::Error>) -> Result<Vec<T>> {

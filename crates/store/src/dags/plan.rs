@@ -1,0 +1,242 @@
+//! What reports about datasets come to, for both stores: each row once, in one order, so that two transactions never wait
+//! for each other in a ring.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tenure_core::TaskId;
+use tenure_core::command::TaskData;
+use tenure_core::dag::data::{NewEvent, NewInvalidation, OutputCommit, Position, Read, Scope};
+use tenure_core::dag::{DatasetId, InvalidationId, JobId, VersionId};
+
+use crate::identity::without_nul;
+
+/// Who told of something; `None` is Tenure itself.
+pub type Producer = Option<(TaskId, u32)>;
+
+/// The rows that a transaction writes about datasets.
+///
+/// Invalidations come first: an event of the same transaction is recorded at the generation that they lead to, so that it
+/// is not taken for a repeat.
+#[derive(Debug, Default)]
+pub struct DataWrites {
+    pub invalidations: Vec<InvalidationWrite>,
+    /// The highest cursor that was produced.
+    pub produced: BTreeMap<VersionId, i64>,
+    pub partitions: BTreeMap<(VersionId, Arc<str>), PartitionCommit>,
+    /// By version and text of the position.
+    pub events: BTreeMap<(VersionId, String), EventWrite>,
+    pub edge_cursors: BTreeMap<(JobId, VersionId), i64>,
+    pub edge_partitions: BTreeMap<(JobId, VersionId, Arc<str>), i64>,
+    pub operator_states: BTreeMap<JobId, Arc<str>>,
+    pub done: BTreeSet<(InvalidationId, JobId)>,
+}
+
+#[derive(Debug)]
+pub struct InvalidationWrite {
+    pub org: Arc<str>,
+    pub new: NewInvalidation,
+    pub reason: String,
+}
+
+#[derive(Debug)]
+pub struct PartitionCommit {
+    pub ends: Option<(i64, i64)>,
+    pub location: String,
+    pub row_count: Option<i64>,
+    pub bytes: Option<i64>,
+    pub schema_hash: Option<String>,
+    pub manifest: Option<Arc<str>>,
+    pub artifact: Option<VersionId>,
+    pub producer: Producer,
+}
+
+#[derive(Debug)]
+pub struct EventWrite {
+    pub org: Arc<str>,
+    pub dataset: DatasetId,
+    pub position: Position,
+    pub producer: Producer,
+}
+
+impl InvalidationWrite {
+    pub fn partition_key(&self) -> Option<&str> {
+        match &self.new.scope {
+            Scope::Partition { partition_key } => Some(partition_key),
+            Scope::RowRange { .. } => None,
+        }
+    }
+
+    pub fn row_filter(&self) -> Option<&str> {
+        match &self.new.scope {
+            Scope::Partition { .. } => None,
+            Scope::RowRange { row_filter } => Some(row_filter),
+        }
+    }
+}
+
+impl EventWrite {
+    pub fn cursor(&self) -> Option<i64> {
+        match self.position {
+            Position::Cursor(cursor) => Some(cursor),
+            Position::Partition(_) => None,
+        }
+    }
+
+    pub fn key(&self) -> Option<&str> {
+        self.position.partition().map(|partition| &*partition.key)
+    }
+
+    pub fn ends(&self) -> Option<(i64, i64)> {
+        self.position.partition().and_then(|partition| partition.ends)
+    }
+}
+
+impl DataWrites {
+    /// What a batch accepted, in the order in which it was decided.
+    pub fn of(reports: &[TaskData]) -> Self {
+        let mut writes = Self::default();
+        for TaskData { task, attempt, report } in reports {
+            let producer = Some((*task, *attempt));
+            for new in &report.invalidations {
+                writes.invalidate(&report.org, new);
+            }
+            for output in &report.outputs {
+                writes.commit(output, producer);
+            }
+            for event in &report.events {
+                writes.record(&report.org, event, producer);
+            }
+            for read in &report.reads {
+                writes.read(report.job, read);
+            }
+            if let Some(state) = &report.operator_state {
+                writes.operator_states.insert(report.job, Arc::clone(state));
+            }
+            writes.done.extend(report.invalidation.map(|id| (id, report.job)));
+        }
+        writes.invalidations.sort_by_key(|row| row.new.version);
+        writes
+    }
+
+    /// An event that Tenure itself causes.
+    pub fn event(org: &str, event: &NewEvent) -> Self {
+        let mut writes = Self::default();
+        writes.record(&org.into(), event, None);
+        writes
+    }
+
+    pub fn invalidation(org: &str, new: &NewInvalidation) -> Self {
+        let mut writes = Self::default();
+        writes.invalidate(&org.into(), new);
+        writes
+    }
+
+    fn invalidate(&mut self, org: &Arc<str>, new: &NewInvalidation) {
+        let reason = without_nul(&new.reason).into_owned();
+        self.invalidations.push(InvalidationWrite { org: Arc::clone(org), new: new.clone(), reason });
+    }
+
+    fn commit(&mut self, output: &OutputCommit, producer: Producer) {
+        match &output.position {
+            Position::Cursor(cursor) => self.produce(output.version, *cursor),
+            Position::Partition(partition) => {
+                let commit = PartitionCommit {
+                    ends: partition.ends,
+                    location: without_nul(&output.location).into_owned(),
+                    row_count: output.row_count,
+                    bytes: output.bytes,
+                    schema_hash: output.schema_hash.as_deref().map(|hash| without_nul(hash).into_owned()),
+                    manifest: output.manifest.clone(),
+                    artifact: output.artifact,
+                    producer,
+                };
+                self.partitions.insert((output.version, Arc::clone(&partition.key)), commit);
+            }
+        }
+    }
+
+    fn produce(&mut self, version: VersionId, cursor: i64) {
+        let highest = self.produced.entry(version).or_insert(cursor);
+        *highest = cursor.max(*highest);
+    }
+
+    fn record(&mut self, org: &Arc<str>, event: &NewEvent, producer: Producer) {
+        if let Position::Cursor(cursor) = event.position {
+            self.produce(event.version, cursor);
+        }
+        // The first one to tell of it is its producer.
+        self.events.entry((event.version, event.position.text())).or_insert_with(|| EventWrite {
+            org: Arc::clone(org),
+            dataset: event.dataset,
+            position: event.position.clone(),
+            producer,
+        });
+    }
+
+    fn read(&mut self, job: JobId, read: &Read) {
+        let (seen, to) = match read {
+            Read::UpTo { version, cursor } => (self.edge_cursors.entry((job, *version)).or_insert(*cursor), *cursor),
+            Read::Partition { version, key, generation } => {
+                let edge = (job, *version, Arc::clone(key));
+                (self.edge_partitions.entry(edge).or_insert(*generation), *generation)
+            }
+        };
+        *seen = to.max(*seen);
+    }
+
+    /// The versions whose rows change: they are locked in this order before anything else.
+    pub fn versions(&self) -> BTreeSet<VersionId> {
+        let invalidated = self.invalidations.iter().map(|row| row.new.version);
+        let committed = self.partitions.keys().map(|(version, _)| *version);
+        invalidated.chain(committed).chain(self.produced.keys().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::dag::DataReport;
+    use tenure_core::dag::data::Partition;
+
+    use super::*;
+
+    fn version(n: u128) -> VersionId {
+        VersionId::from_u128(n)
+    }
+
+    fn at(version: VersionId, position: Position) -> NewEvent {
+        NewEvent { dataset: DatasetId::from_u128(9), version, position }
+    }
+
+    #[test]
+    fn each_row_is_written_once_and_in_one_order() {
+        let report = |task: u128, cursor: i64, generation: i64| {
+            let key: Arc<str> = "1-9".into();
+            let mut report = DataReport::of("acme".into(), JobId(7));
+            let partition = Position::Partition(Partition { key: Arc::clone(&key), ends: Some((1, 9)) });
+            report.events = vec![at(version(2), Position::Cursor(cursor)), at(version(1), partition)];
+            report.reads = vec![
+                Read::UpTo { version: version(3), cursor },
+                Read::Partition { version: version(3), key, generation },
+            ];
+            report.operator_state = Some(task.to_string().into());
+            TaskData { task: TaskId::from_u128(task), attempt: 1, report: Arc::new(report) }
+        };
+        let writes = DataWrites::of(&[report(1, 20, 1), report(2, 10, 0)]);
+        let events: Vec<_> = writes.events.iter().map(|(key, row)| (key.clone(), row.producer)).collect();
+        let first = Some((TaskId::from_u128(1), 1));
+        assert_eq!(
+            events,
+            [
+                ((version(1), "partition:1-9".to_owned()), first),
+                ((version(2), "cursor:10".to_owned()), Some((TaskId::from_u128(2), 1))),
+                ((version(2), "cursor:20".to_owned()), first),
+            ]
+        );
+        assert_eq!(writes.produced, BTreeMap::from([(version(2), 20)]));
+        assert_eq!(writes.edge_cursors, BTreeMap::from([((JobId(7), version(3)), 20)]));
+        assert_eq!(writes.edge_partitions.values().collect::<Vec<_>>(), [&1]);
+        assert_eq!(&*writes.operator_states[&JobId(7)], "2", "the last one counts");
+        assert_eq!(writes.versions(), BTreeSet::from([version(2)]));
+    }
+}

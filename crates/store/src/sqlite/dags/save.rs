@@ -1,0 +1,121 @@
+//! Writes what reports say about datasets.
+
+use rusqlite::{Connection, params};
+use tenure_core::time::Timestamp;
+
+use super::super::sql;
+use crate::dags::plan::{DataWrites, InvalidationWrite, Producer};
+
+type Result<T> = rusqlite::Result<T>;
+type Save = fn(&Connection, &DataWrites, Timestamp) -> Result<()>;
+
+/// The parts, in the order in which they are written.
+pub const STEPS: [(&str, Save); 5] = [
+    ("write invalidations", invalidations),
+    ("write outputs", outputs),
+    ("write data events", events),
+    ("write what was read", reads),
+    ("write operator state", states),
+];
+
+fn invalidations(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    writes.invalidations.iter().try_for_each(|row| invalidate(tx, row, now))
+}
+
+fn invalidate(tx: &Connection, row: &InvalidationWrite, now: Timestamp) -> Result<()> {
+    let id = row.new.id.as_u128().to_be_bytes();
+    tx.prepare_cached(sql::INVALIDATION_INSERT)?.execute(params![
+        id,
+        row.org,
+        row.new.dataset.as_u128().to_be_bytes(),
+        row.new.version.as_u128().to_be_bytes(),
+        row.partition_key(),
+        row.row_filter(),
+        row.reason,
+        now.as_millis(),
+    ])?;
+    let apply: &[&str] = match row.partition_key() {
+        Some(_) => &[sql::INVALIDATION_BUMP_PARTITION],
+        None => &[sql::INVALIDATION_BUMP_PARTITIONS, sql::INVALIDATION_BUMP_VERSION],
+    };
+    for statement in apply.iter().chain(&[sql::INVALIDATION_SETTLE]) {
+        tx.prepare_cached(statement)?.execute([id])?;
+    }
+    Ok(())
+}
+
+fn columns(producer: Producer) -> (Option<[u8; 16]>, Option<u32>) {
+    (producer.map(|(task, _)| task.as_u128().to_be_bytes()), producer.map(|(_, attempt)| attempt))
+}
+
+fn outputs(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    for (version, cursor) in &writes.produced {
+        tx.prepare_cached(sql::GENERATIONS_ADVANCE)?.execute(params![version.as_u128().to_be_bytes(), cursor])?;
+    }
+    for ((version, key), row) in &writes.partitions {
+        let (task, attempt) = columns(row.producer);
+        tx.prepare_cached(sql::PARTITIONS_COMMIT)?.execute(params![
+            version.as_u128().to_be_bytes(),
+            key,
+            row.ends.map(|ends| ends.0),
+            row.ends.map(|ends| ends.1),
+            row.location,
+            row.row_count,
+            row.bytes,
+            row.schema_hash,
+            row.manifest,
+            row.artifact.map(|artifact| artifact.as_u128().to_be_bytes()),
+            task,
+            attempt,
+            now.as_millis(),
+        ])?;
+    }
+    Ok(())
+}
+
+fn events(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    if writes.events.is_empty() {
+        return Ok(());
+    }
+    let mut insert = tx.prepare_cached(sql::DATA_EVENTS_INSERT)?;
+    for ((version, position), row) in &writes.events {
+        let (task, attempt) = columns(row.producer);
+        insert.execute(params![
+            row.org,
+            row.dataset.as_u128().to_be_bytes(),
+            version.as_u128().to_be_bytes(),
+            position,
+            row.cursor(),
+            row.key(),
+            row.ends().map(|ends| ends.0),
+            row.ends().map(|ends| ends.1),
+            task,
+            attempt,
+            now.as_millis(),
+        ])?;
+    }
+    Ok(())
+}
+
+fn reads(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    for ((job, version), cursor) in &writes.edge_cursors {
+        let version = version.as_u128().to_be_bytes();
+        tx.prepare_cached(sql::EDGE_CURSORS_ADVANCE)?.execute(params![job.0, version, cursor])?;
+    }
+    for ((job, version, key), generation) in &writes.edge_partitions {
+        let version = version.as_u128().to_be_bytes();
+        tx.prepare_cached(sql::EDGE_PARTITIONS_ADVANCE)?.execute(params![job.0, version, key, generation])?;
+    }
+    for (invalidation, job) in &writes.done {
+        let invalidation = invalidation.as_u128().to_be_bytes();
+        tx.prepare_cached(sql::DEPENDENTS_DONE)?.execute(params![invalidation, job.0, now.as_millis()])?;
+    }
+    Ok(())
+}
+
+fn states(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    for (job, state) in &writes.operator_states {
+        tx.prepare_cached(sql::OPERATOR_STATE_PUT)?.execute(params![job.0, state, now.as_millis()])?;
+    }
+    Ok(())
+}

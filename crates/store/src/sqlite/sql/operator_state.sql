@@ -1,0 +1,9 @@
+-- name: operator_state_delete
+DELETE FROM operator_state WHERE job_id = ?1
+
+-- name: operator_state_get
+SELECT state FROM operator_state WHERE job_id = ?1
+
+-- name: operator_state_put
+INSERT INTO operator_state (job_id, state, changed_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (job_id) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at
