@@ -2,7 +2,7 @@
 
 use tenure_store::{AdminAudit, AdminAuditFilter, AuditCut, Fault, OperationAudit, OperationAuditFilter};
 
-use super::sandboxes::running;
+use super::sandboxes::{beat, running, worker};
 use crate::common::{Fixture, START, after_start};
 
 crate::on_both_stores!(
@@ -138,6 +138,7 @@ async fn operations_come_back_as_they_were(t: &Fixture) {
 }
 
 async fn the_provider_of_a_sandbox_is_kept_with_its_operations(t: &Fixture) {
+    worker(t, beat("a")).await;
     let row = running(t, 1).await;
     let of = |sandbox: &str| OperationAudit { sandbox: Some(sandbox.to_owned()), ..operation("ann", "exec") };
     t.store.audit_operations(&[of(&row.id), of("sb-unknown"), operation("ann", "queue.pause")]).await.unwrap();
