@@ -264,6 +264,7 @@ impl Ask {
     }
 
     /// An operation on what a parameter names.
+    #[allow(clippy::result_large_err, reason = "a refusal goes out as it is")]
     fn query(&self, action: &str, uri: &Uri, name: &str) -> Result<(Operation, Params), Response> {
         let params = Params::of(uri).map_err(|fault| refuse(fault, &self.id))?;
         Ok((self.operation(action).on(params.text(name).unwrap_or_default()), params))
