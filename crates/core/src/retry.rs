@@ -20,6 +20,8 @@ pub struct RetryPolicy {
 pub enum Jitter {
     Full,
     None,
+    /// From half of the back-off to one and a half.
+    Around,
 }
 
 impl Default for RetryPolicy {
@@ -41,6 +43,7 @@ impl RetryPolicy {
         let base = self.base_ms(n);
         let delay = match self.jitter {
             Jitter::None => base,
+            Jitter::Around => base / 2 + (draw(task, n) % (base as u64 + 1)) as DurationMs,
             Jitter::Full => (draw(task, n) % (base as u64 + 1)) as DurationMs,
         };
         if timed_out { delay.saturating_mul(2).min(self.max_backoff_ms) } else { delay }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tenure_core::attempt::{Completion, Progress, Receipt};
 use tenure_core::command::callback::{Call, Callback, CallbackAnswer, CompletionRecord, Proof};
 use tenure_core::command::cancel::{Cancel, Canceled};
+use tenure_core::command::emit::Emit;
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
 use tenure_core::command::queues::{DeleteQueue, PatchQueue, PauseQueue, SetQueue};
 use tenure_core::command::report::AttemptReport;
@@ -84,6 +85,11 @@ impl Engine {
 
     pub async fn report(&self, report: AttemptReport, bytes: usize) -> Reply<Receipt> {
         self.ask(Lane::Work, Command::Report(report), bytes, variant!(Reported)).await
+    }
+
+    /// Records what a holder says about datasets before its task has ended.
+    pub async fn emit(&self, emit: Emit, bytes: usize) -> Reply<bool> {
+        self.ask(Lane::Work, Command::Emit(emit), bytes, variant!(Done)).await
     }
 
     pub async fn heartbeat(&self, heartbeat: Heartbeat, bytes: usize) -> Reply<Renewed> {

@@ -42,10 +42,12 @@ pub enum Duty {
     Sandboxes,
     /// Fires what schedules have due.
     Schedules,
+    /// Routes events of datasets, and looks for what was missed.
+    Router,
 }
 
 impl Duty {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Reaper,
         Self::Timer,
         Self::Redrive,
@@ -55,6 +57,7 @@ impl Duty {
         Self::SqsWakeUps,
         Self::Sandboxes,
         Self::Schedules,
+        Self::Router,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -68,6 +71,7 @@ impl Duty {
             Self::SqsWakeUps => "sqs-wake-ups",
             Self::Sandboxes => "reconciler",
             Self::Schedules => "schedules",
+            Self::Router => "router",
         }
     }
 

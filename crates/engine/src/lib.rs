@@ -15,6 +15,7 @@
 mod background;
 mod claims;
 mod commands;
+pub mod dags;
 pub mod delivery;
 mod duty;
 mod effects;

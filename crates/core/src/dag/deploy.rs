@@ -104,6 +104,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
         state,
         previous: None,
         manual: deploy.manual,
+        rebuilding: false,
         ranges: deploy.definition.ranges,
         jobs: made,
         published,

@@ -41,6 +41,9 @@ pub struct DagVersion {
     /// It becomes active only when somebody says so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manual: bool,
+    /// The tasks that rebuild its outputs were made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rebuilding: bool,
     #[serde(default)]
     pub ranges: Ranges,
     pub jobs: BTreeMap<Arc<str>, JobId>,
@@ -239,6 +242,13 @@ pub struct Repointed {
 }
 
 impl Deployment {
+    /// The tasks that rebuild the outputs of a version were made.
+    pub fn note_rebuilding(&mut self, dag: &str, number: i64) {
+        if let Some(version) = self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {
+            version.rebuilding = true;
+        }
+    }
+
     /// Everything that a version had to rebuild is there.
     pub fn make_ready(&mut self, dag: &str, number: i64) -> bool {
         match self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod claimers;
+mod dags;
 mod delivery;
 mod harness;
 mod pressure;

@@ -1,0 +1,289 @@
+//! Deployments: plan, write if nobody was faster, then end what is left of replaced jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, Source};
+use tenure_core::dag::deploy::{Deploy, Fresh, Planned, plan};
+use tenure_core::dag::deployment::{DagVersion, Refused, Switch, VersionState};
+use tenure_core::dag::{DatasetId, Deployment, JobId};
+use tenure_core::queue::{Dispatch, JOB_QUEUES, Push, QueueSettings};
+use tenure_dag::{Bundles, Dataset, Edge, Problem, Reader, Surroundings};
+use tenure_store::dags::{DeploymentWrites, NewDagVersion, NewGeneration, NewJob};
+
+use super::Dags;
+use crate::error::EngineError;
+use crate::random::random_bits;
+
+/// How often a change is planned again because somebody else was faster.
+const TRIES: usize = 32;
+
+/// What somebody wants to deploy.
+#[derive(Debug, Clone, Copy)]
+pub struct NewVersion<'a> {
+    pub org: &'a str,
+    pub yaml: &'a str,
+    /// It becomes active only when somebody says so.
+    pub manual: bool,
+    /// Checks and plans, and writes nothing.
+    pub dry_run: bool,
+}
+
+/// What a deployment came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deployed {
+    pub dag: Arc<str>,
+    pub yaml_hash: Arc<str>,
+    pub planned: Planned,
+    pub warnings: Vec<Problem>,
+}
+
+impl Deployed {
+    pub fn state(&self) -> VersionState {
+        let version = self.planned.deployment.version(&self.dag, self.planned.number);
+        version.map_or(VersionState::Abandoned, |version| version.state)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeployError {
+    /// Everything that is wrong with the text.
+    #[error("the DAG has {} errors", .0.len())]
+    Invalid(Vec<Problem>),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What became of making a version active.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Switched {
+    pub switch: Switch,
+    pub canceled_tasks: u64,
+}
+
+/// Ids for a plan.
+struct Ids {
+    jobs: i64,
+}
+
+impl Fresh for Ids {
+    fn id(&mut self) -> u128 {
+        // Laid out like a random UUID.
+        let bits = random_bits();
+        bits & !(0xf << 76) & !(0b11 << 62) | (0x4 << 76) | (0b10 << 62)
+    }
+
+    fn job(&mut self) -> JobId {
+        self.jobs += 1;
+        JobId(self.jobs - 1)
+    }
+}
+
+impl Dags {
+    pub async fn deploy(&self, new: NewVersion<'_>) -> Result<Deployed, DeployError> {
+        let yaml_hash: Arc<str> = hash(new.yaml).into();
+        for _ in 0..TRIES {
+            let view = self.view(new.org).await?;
+            let surroundings = self.surroundings(&view.deployment).await?;
+            let parsed =
+                tenure_dag::parse(new.yaml, &self.inner.settings, &surroundings).map_err(DeployError::Invalid)?;
+            let definition = &parsed.definition;
+            let shared = self.shared();
+            let mut numbers =
+                shared.numbers.take(&*shared.store, definition.jobs.len()).await.map_err(EngineError::from)?;
+            let deploy = Deploy { definition, yaml_hash: &yaml_hash, manual: new.manual, now: self.now().await? };
+            let planned = plan(&view.deployment, &deploy, &mut Ids { jobs: numbers.take() }).map_err(|missing| {
+                tracing::error!(reason = %missing, "a checked DAG reads what is not there");
+                EngineError::Internal
+            })?;
+            let dag = Arc::clone(&definition.name);
+            let warnings = parsed.warnings;
+            if new.dry_run || planned.is_known {
+                return Ok(Deployed { dag, yaml_hash, planned, warnings });
+            }
+            let writes = writes(&planned, definition, new.yaml)?;
+            if self.write(new.org, view.seq, &writes).await? {
+                let retired = planned.switch.iter().flat_map(|switch| &switch.retired);
+                let gone: Vec<JobId> = planned.abandoned.iter().chain(retired).copied().collect();
+                self.cancel_tasks(&gone, false, "another version of the DAG was deployed").await?;
+                self.recorded();
+                return Ok(Deployed { dag, yaml_hash, planned, warnings });
+            }
+        }
+        Err(EngineError::busy().into())
+    }
+
+    /// Makes a version active.
+    pub async fn cut_over(&self, org: &str, dag: &str, version: i64) -> Result<Switched, DeployError> {
+        self.switch(org, |deployment| deployment.cut_over(dag, version)).await
+    }
+
+    /// Goes back to the version before the active one.
+    pub async fn roll_back(&self, org: &str, dag: &str) -> Result<Switched, DeployError> {
+        self.switch(org, |deployment| deployment.roll_back(dag)).await
+    }
+
+    async fn switch(
+        &self,
+        org: &str,
+        change: impl Fn(&mut Deployment) -> Result<Switch, Refused>,
+    ) -> Result<Switched, DeployError> {
+        for _ in 0..TRIES {
+            let view = self.view(org).await?;
+            let mut deployment = view.deployment.clone();
+            let switch = change(&mut deployment)?;
+            if deployment == view.deployment {
+                return Ok(Switched { switch, canceled_tasks: 0 });
+            }
+            let writes = DeploymentWrites {
+                document: document(&deployment)?,
+                held: switch.held.clone(),
+                ..DeploymentWrites::default()
+            };
+            if self.write(org, view.seq, &writes).await? {
+                let reason = "the version of the DAG was replaced";
+                let waiting = self.cancel_tasks(&switch.retired, false, reason).await?;
+                let all = self.cancel_tasks(&switch.abandoned, true, "the version of the DAG was rolled back").await?;
+                self.recorded();
+                return Ok(Switched { switch, canceled_tasks: waiting + all });
+            }
+        }
+        Err(EngineError::busy().into())
+    }
+
+    /// Whether the change was written.
+    pub(super) async fn write(&self, org: &str, seen: i64, writes: &DeploymentWrites) -> Result<bool, EngineError> {
+        let written = self.shared().store.apply_deployment(org, seen, writes).await?;
+        // Queues were made or changed: whoever waits for them looks again.
+        self.shared().queues_set.notify_waiters();
+        Ok(written.is_ok())
+    }
+
+    pub(super) async fn now(&self) -> Result<tenure_core::Timestamp, EngineError> {
+        self.inner.engine.now().await
+    }
+
+    /// What a DAG is judged against: the active versions of all others.
+    async fn surroundings(&self, deployment: &Deployment) -> Result<Surroundings, EngineError> {
+        let active: Vec<(&Arc<str>, &DagVersion)> =
+            deployment.dags.keys().filter_map(|dag| Some((dag, deployment.active(dag)?))).collect();
+        let jobs: Vec<JobId> = active.iter().flat_map(|(_, version)| version.jobs.values().copied()).collect();
+        let mut found = Surroundings { bundles: Bundles::Unavailable, ..Surroundings::default() };
+        for job in self.jobs(&jobs).await? {
+            if let Some(Source::Webhook { path, .. }) = job.definition.source() {
+                found.webhook_paths.insert(Arc::clone(path), Arc::clone(&job.dag));
+            }
+        }
+        for (dag, version) in active {
+            datasets(deployment, dag, version, &mut found);
+        }
+        Ok(found)
+    }
+}
+
+fn datasets(deployment: &Deployment, dag: &Arc<str>, version: &DagVersion, found: &mut Surroundings) {
+    for (name, published) in &version.published {
+        let Some(dataset) = deployment.datasets.get(&published.dataset) else { continue };
+        let producers = vec![Output { job: Arc::clone(&dataset.job), output: dataset.output }];
+        let schema = published.schema.as_ref().and_then(|schema| serde_json::from_str(schema).ok());
+        let of = Dataset {
+            dag: Arc::clone(dag),
+            producers,
+            ranges: version.ranges,
+            storage: published.storage,
+            write_mode: published.write_mode,
+            schema,
+        };
+        found.datasets.insert(Arc::clone(name), of);
+        let from = read_by(deployment, version, published.dataset);
+        let edges = from.iter().map(|from| Edge { dag: Arc::clone(dag), from: Arc::clone(from), to: Arc::clone(name) });
+        found.edges.extend(edges);
+        let (dag, ranges) = (Arc::clone(dag), version.ranges);
+        let readers = from.into_iter().map(|dataset| Reader { dag: Arc::clone(&dag), dataset, ranges });
+        found.readers.extend(readers);
+    }
+}
+
+/// The datasets of other DAGs from which a dataset follows, through the jobs of its own.
+fn read_by(deployment: &Deployment, version: &DagVersion, dataset: DatasetId) -> BTreeSet<Arc<str>> {
+    let jobs = version.jobs.values().filter_map(|id| deployment.jobs.get(id));
+    let producers: BTreeMap<DatasetId, _> =
+        jobs.flat_map(|job| job.outputs.iter().map(move |output| (output.dataset, job))).collect();
+    let (mut seen, mut open, mut names) = (BTreeSet::new(), vec![dataset], BTreeSet::new());
+    while let Some(next) = open.pop() {
+        if !seen.insert(next) {
+            continue;
+        }
+        match producers.get(&next) {
+            Some(job) => open.extend(job.inputs.iter().map(|input| input.dataset)),
+            None => names.extend(deployment.name_of(next).cloned()),
+        }
+    }
+    names
+}
+
+fn hash(yaml: &str) -> String {
+    let mut text = "sha256:".to_owned();
+    for byte in Sha256::digest(yaml.as_bytes()) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+pub(super) fn document(deployment: &Deployment) -> Result<Arc<str>, EngineError> {
+    serde_json::to_string(deployment).map(Into::into).map_err(|error| super::damaged("deployments", &error))
+}
+
+fn writes(planned: &Planned, definition: &DagDefinition, yaml: &str) -> Result<DeploymentWrites, EngineError> {
+    let dag = &definition.name;
+    let jobs = planned.jobs.iter().filter_map(|(id, name)| {
+        let job = definition.job(name)?;
+        let held = planned.deployment.jobs.get(id).is_some_and(|row| row.held);
+        let text = serde_json::to_string(job).ok()?;
+        Some(NewJob {
+            id: *id,
+            dag: Arc::clone(dag),
+            name: Arc::clone(name),
+            definition: text.into(),
+            queue: format!("{JOB_QUEUES}{dag}:{name}:{}", id.0).into(),
+            settings: settings(job, held),
+        })
+    });
+    let version = NewDagVersion { id: planned.id, dag: Arc::clone(dag), number: planned.number, yaml: yaml.into() };
+    let new: BTreeSet<JobId> = planned.jobs.iter().map(|(id, _)| *id).collect();
+    let switched = planned.switch.iter().flat_map(|switch| switch.held.iter().copied());
+    let generations = planned.generations.iter();
+    Ok(DeploymentWrites {
+        document: document(&planned.deployment)?,
+        versions: planned.is_new.then_some(version).into_iter().collect(),
+        jobs: jobs.collect(),
+        held: switched.filter(|(job, _)| !new.contains(job)).collect(),
+        generations: generations
+            .map(|(dataset, version)| NewGeneration { version: *version, dataset: *dataset })
+            .collect(),
+    })
+}
+
+/// How the queue of a job grants its tasks.
+fn settings(job: &JobDefinition, held: bool) -> QueueSettings {
+    let wake: Arc<str> = match (&job.runtime, &job.scaling.worker_pool) {
+        (Runtime::Sandbox, _) => Runtime::SANDBOX.into(),
+        (_, Some(pool)) => format!("{}.{pool}", Runtime::WORKER).into(),
+        (_, None) => Runtime::WORKER.into(),
+    };
+    let push = match job.runtime {
+        Runtime::Lambda => Some(Arc::new(Push::to("lambda:".into()))),
+        Runtime::Dispatcher => Some(Arc::new(Push::to("builtin:".into()))),
+        Runtime::Worker { .. } | Runtime::Sandbox => None,
+    };
+    QueueSettings {
+        max_running: job.scaling.max_concurrency,
+        push,
+        dispatch: Some(Arc::new(Dispatch { wake, held })),
+        ..QueueSettings::default()
+    }
+}
