@@ -9,7 +9,7 @@ pub const KEYS: &[Key] = keys! {
     "dispatch.capability.previous_key_files" Files, "", Reload,
         "Previous signing keys. They only verify, and can be removed after 24 hours.";
     "dispatch.object_store.url" Text, "", Restart,
-        "Where outputs of tasks are kept: `s3://bucket/`, `s3://bucket/prefix/`, or `file:///path` for a local folder. If unset, the folder `objects` in the data folder. Credentials for S3 come from the environment, as for the AWS CLI.";
+        "Where outputs of tasks are kept (nothing uses it yet): `s3://bucket/`, `s3://bucket/prefix/`, or `file:///path` for a local folder. If unset, the folder `objects` in the data folder. Credentials for S3 come from the environment, as for the AWS CLI.";
     "dispatch.object_store.endpoint_url" Text, "", Restart,
         "Address of S3, if not that of the region: a VPC endpoint, or a compatible server.";
     "dispatch.object_store.region" Text, "", Restart,
