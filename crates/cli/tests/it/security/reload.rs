@@ -362,11 +362,12 @@ async fn settings_of_sandboxes_change_while_sandboxes_live() {
     assert_eq!(said.status, 408, "{said:?}");
     let audit = caller.get("/api/v1/audit?action=exec&limit=500").await.text;
     assert!(audit.contains("echo plain") && audit.contains("sha256:") && !audit.contains("sleep 600"), "{audit}");
-    let figures = caller.get("/api/v1/metrics/prometheus").await.text;
-    assert!(
-        figures.contains("\nstacyvm_sandboxes_total{") && figures.contains("\ntenure_sandboxes_total{"),
-        "{figures}"
-    );
+    // Sandboxes are counted every ten seconds.
+    wait_until("figures under both names", PATIENCE, async || {
+        let figures = caller.get("/api/v1/metrics/prometheus").await.text;
+        figures.contains("\nstacyvm_sandboxes_total{") && figures.contains("\ntenure_sandboxes_total{")
+    })
+    .await;
 
     // What is wrong leaves everything as it was.
     desk.file("tenure.yaml", &offer("ttl: soon", "1-9", "three", ""));
