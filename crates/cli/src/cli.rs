@@ -75,7 +75,10 @@ pub enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Try it", &["demo"]),
     ("Run it", &["up", "serve", "worker"]),
-    ("Use it", &["task", "run", "queue", "dead-letter", "sandbox", "template", "login", "logout", "whoami"]),
+    (
+        "Use it",
+        &["task", "run", "schedule", "queue", "dead-letter", "sandbox", "template", "login", "logout", "whoami"],
+    ),
     (
         "Look after it",
         &[

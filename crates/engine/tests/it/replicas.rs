@@ -51,8 +51,16 @@ async fn waiting(engine: &Engine) -> tokio::task::JoinHandle<Claimed> {
 }
 
 /// Those of a control plane without transports.
-const OWN: [Duty; 7] =
-    [Duty::Reaper, Duty::Timer, Duty::Redrive, Duty::Retention, Duty::IdentityPrune, Duty::Sandboxes, Duty::Schedules];
+const OWN: [Duty; 8] = [
+    Duty::Reaper,
+    Duty::Timer,
+    Duty::Redrive,
+    Duty::Retention,
+    Duty::IdentityPrune,
+    Duty::Sandboxes,
+    Duty::Schedules,
+    Duty::Router,
+];
 
 fn duties(engine: &Engine) -> Vec<Duty> {
     Duty::ALL.into_iter().filter(|duty| engine.has(*duty)).collect()
