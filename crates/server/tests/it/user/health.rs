@@ -86,7 +86,9 @@ async fn every_documented_route_answers(server: Server) {
                 let of_the_route = [
                     "api_key_not_found",
                     "run_not_found",
+                    "schedule_not_found",
                     "task_key_not_found",
+                    "tenant_not_found",
                     "signing_key_not_configured",
                     "worker_auth_not_configured",
                 ];
