@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from uuid import uuid4
 
 import pytest
-
 from harness import ServerProcess, wait_until
+
 from tenure import AsyncClient, Client, NewRun, NewTask, RunTask, Schedule, errors
 
 
