@@ -5,6 +5,7 @@ use crate::command::testing::{
     at, category, conflict, failed, granted, id, no_backoff, one_attempt, place, regranted, reported, running,
     running_with, settings, succeeded, swept, task, to_finished, to_waiting, token, whole_task, with_ctx,
 };
+use crate::dag::{DataRefusal, JobId};
 use crate::event::FactKind;
 use crate::task::{CancelRequest, Spec, State};
 
@@ -377,4 +378,48 @@ fn after_the_cancel_grace_the_report_is_too_late() {
     assert_eq!((conflict(&decision).kind, conflict(&decision).state), (ConflictKind::AttemptClosed, State::Canceled));
     assert_eq!(last(&decision).reason, Reason::CancelTimeout);
     assert!(last(&decision).evidence.is_some());
+}
+
+/// What a report says about datasets is written with the first success that counts, late or not, and with nothing else.
+#[test]
+fn data_is_written_once_and_only_with_a_success_that_counts() {
+    let data = Arc::new(DataReport::of("acme".into(), JobId(7)));
+    let sent = |report: &Report| AttemptReport { data: Some(Arc::clone(&data)), ..reported(1, report) };
+    let say = |task: &Task, report: &Report, history: &[ClosedAttempt], now| {
+        with_ctx(now, |ctx| decide(task, &sent(report), history, &settings(), ctx))
+    };
+    let is_written = |decision: &Decision| {
+        let change = decision.change.as_ref();
+        change.is_some_and(|change| change.data.iter().any(|it| (it.task, it.attempt) == (id(), 1)))
+    };
+    let held = task(Place::Running(running()));
+    let (superseded, history) = regranted();
+    for (what, decision, expected) in [
+        ("the holder", say(&held, &succeeded("1"), &[], 1_000), true),
+        ("late, in back-off", say(&swept(Spec::default()), &succeeded("1"), &[], 61_000), true),
+        ("late, a dead letter", say(&swept(one_attempt()), &succeeded("1"), &[], 61_000), true),
+        ("a failure", say(&held, &failed("X"), &[], 1_000), false),
+        ("superseded", say(&superseded, &succeeded("1"), &history, 61_000), false),
+    ] {
+        assert_eq!(is_written(&decision), expected, "{what}");
+    }
+    let done = after(&say(&held, &succeeded("1"), &[], 1_000));
+    assert!(!is_written(&say(&done, &succeeded("1"), &[], 2_000)), "a replay");
+}
+
+#[test]
+fn contents_are_judged_after_the_receipt_and_the_fence() {
+    let refusal = DataRefusal { code: "dataset_not_granted", message: "no".to_owned() };
+    let data = DataReport { refusal: Some(refusal.clone()), ..DataReport::of("acme".into(), JobId(7)) };
+    let wrong = |token| AttemptReport { token, data: Some(Arc::new(data.clone())), ..reported(1, &succeeded("1")) };
+    let judged = |task: &Task, token, now| with_ctx(now, |ctx| decide(task, &wrong(token), &[], &settings(), ctx));
+    let held = task(Place::Running(running()));
+    let decision = judged(&held, token(1), 1_000);
+    assert_eq!((decision.answer, decision.change), (Err(Rejection::Data(refusal.clone())), None));
+    assert_eq!(conflict(&judged(&held, token(9), 1_000)).kind, ConflictKind::StaleLease);
+    let late = judged(&swept(Spec::default()), token(1), 61_000);
+    assert_eq!((late.answer, late.change), (Err(Rejection::Data(refusal)), None));
+    // What was accepted before gets its receipt again.
+    let done = after(&send(&held, 1, &succeeded("1"), 1_000));
+    assert_eq!(receipt(&judged(&done, token(1), 2_000)), Receipt::Completed);
 }
