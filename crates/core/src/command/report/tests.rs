@@ -399,6 +399,7 @@ fn data_is_written_once_and_only_with_a_success_that_counts() {
         ("late, in back-off", say(&swept(Spec::default()), &succeeded("1"), &[], 61_000), true),
         ("late, a dead letter", say(&swept(one_attempt()), &succeeded("1"), &[], 61_000), true),
         ("a failure", say(&held, &failed("X"), &[], 1_000), false),
+        ("a late failure for good", say(&swept(Spec::default()), &fatal(), &[], 61_000), false),
         ("superseded", say(&superseded, &succeeded("1"), &history, 61_000), false),
     ] {
         assert_eq!(is_written(&decision), expected, "{what}");
