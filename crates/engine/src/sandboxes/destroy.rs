@@ -54,7 +54,9 @@ impl Sandboxes {
     }
 
     async fn destroy_row(&self, row: &Sandbox) -> Result<Ended, SandboxError> {
-        match self.tear_down(row).await? {
+        let torn = self.tear_down(row).await?;
+        self.all_told().await;
+        match torn {
             Teardown::Gone => {
                 self.mark_destroyed(row, "deleted").await?;
                 Ok(Ended::Destroyed)

@@ -121,7 +121,7 @@ struct Manager {
     /// Pools whose sandboxes fail: how often in a row, and until when they are left alone.
     cold: Mutex<HashMap<Arc<str>, (u32, Instant)>>,
     /// Events that nobody waits for.
-    told: mpsc::Sender<NewSandboxEvent>,
+    told: mpsc::Sender<telling::Told>,
     tasks: TaskTracker,
 }
 
