@@ -81,7 +81,7 @@ fn write_prefixes(settings: &Settings, allow_file: bool) -> Result<Vec<WriteTemp
     let key = "dispatch.write_prefixes";
     let read = |text: &String| {
         WriteTemplate::parse(text, allow_file)
-            .map_err(|error| settings.wrong(key, format!("has an entry that is no prefix: {error}")))
+            .map_err(|error| settings.wrong(key, format!("contains an invalid prefix: {error}")))
     };
     settings.texts(key).iter().map(read).collect()
 }

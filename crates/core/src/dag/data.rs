@@ -74,7 +74,7 @@ pub enum Read {
     Partition { version: VersionId, key: Arc<str>, generation: i64 },
 }
 
-/// Data that has changed, so that what was made from it is to be made again.
+/// Changed data. Everything that was derived from it must be computed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewInvalidation {
     pub id: InvalidationId,

@@ -87,7 +87,7 @@ pub struct JobDefinition {
     pub secrets: Vec<Arc<str>>,
     /// `None`: an attempt has no deadline (`always_on`).
     pub timeout_seconds: Option<u32>,
-    /// `None`: there is no limit (`always_on`).
+    /// `None` means no limit (`always_on`).
     pub max_attempts: Option<u32>,
     pub heartbeat_timeout_seconds: u32,
     /// A JSON object as canonical text: sorted keys, no white space.

@@ -17,7 +17,7 @@ pub trait Fresh {
     fn job(&mut self) -> JobId;
 }
 
-/// What is to be deployed.
+/// A DAG to deploy.
 #[derive(Debug, Clone, Copy)]
 pub struct Deploy<'a> {
     pub definition: &'a DagDefinition,
@@ -77,7 +77,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
     let dag = deployment.dags.get(name);
     let last = dag.and_then(|dag| dag.versions.keys().next_back().copied()).unwrap_or(0);
     let (number, id) = match known {
-        // One that is no longer active is staged again under its number.
+        // A version that is no longer active is staged again under its old number.
         Some((number, version)) => (number, version.id),
         None => (last + 1, DagVersionId::from_u128(fresh.id())),
     };

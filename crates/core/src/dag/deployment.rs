@@ -188,14 +188,14 @@ impl Deployment {
         self.datasets.get(&dataset).is_some_and(|dataset| dataset.versions.contains(&version))
     }
 
-    /// Jobs that are at work: those of active versions, and those of versions that wait to become active.
+    /// Jobs of active versions, and of versions that wait to become active.
     pub fn live_jobs(&self) -> BTreeSet<JobId> {
         let versions = self.dags.values().flat_map(|dag| dag.versions.values());
         let live = versions.filter(|version| version.state == VersionState::Active || version.state.is_staged());
         live.flat_map(|version| version.jobs.values().copied()).collect()
     }
 
-    /// The jobs that only this version has, of those at work.
+    /// The jobs that no other active or staged version contains.
     fn only_in(&self, dag: &str, number: i64) -> Vec<JobId> {
         let Some(version) = self.version(dag, number) else { return Vec::new() };
         let others = self.dags.get(dag).into_iter().flat_map(|dag| &dag.versions);
@@ -216,7 +216,7 @@ pub enum Refused {
     UnknownVersion,
     #[error("the version is {}", .state.as_str())]
     NotReady { state: VersionState },
-    #[error("there is no version to go back to")]
+    #[error("there is no previous version")]
     NoPrevious,
 }
 
@@ -226,9 +226,9 @@ pub struct Switch {
     pub active: Option<i64>,
     pub previous: Option<i64>,
     pub datasets: Vec<Repointed>,
-    /// Jobs that no version at work has any more. Their queued tasks are to be canceled.
+    /// Jobs that no active or staged version contains. Their queued tasks must be canceled.
     pub retired: Vec<JobId>,
-    /// Jobs of a version that was taken back. Their running tasks are to be canceled, too.
+    /// Jobs of a version that was rolled back. Their running tasks must be canceled as well.
     pub abandoned: Vec<JobId>,
     /// Jobs whose tasks are held from now on, or no longer.
     pub held: Vec<(JobId, bool)>,

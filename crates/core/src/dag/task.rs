@@ -67,7 +67,7 @@ pub struct InputAt {
     pub generation: i64,
 }
 
-/// Data that has changed, because of which the task was made.
+/// The changed data for which the task was created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invalidated {
     pub id: InvalidationId,

@@ -1,4 +1,4 @@
-//! DAGs: what is deployed, the tasks that sources and events make, and what becomes of invalidated data.
+//! DAGs: deployments, the tasks that sources and events create, and invalidated data.
 //!
 //! What is deployed is one document per organisation, planned by `core/src/dag` and written only if nobody else has changed
 //! it meanwhile. Tasks of jobs are ordinary tasks in queues of their own. Each has a key, so that an event, a slot or a
@@ -154,7 +154,8 @@ impl Dags {
         self.inner.route.notify_one();
     }
 
-    /// Ends the tasks of jobs that no version at work has any more: what waits, and with `running` also what runs.
+    /// Cancels the tasks of jobs that no active or staged version contains: those that wait, and with `running` also those
+    /// that run.
     async fn cancel_tasks(&self, jobs: &[JobId], running: bool, reason: &str) -> Result<u64, EngineError> {
         let states = [State::Ready, State::Scheduled].into_iter().chain(running.then_some(State::Running));
         let mut canceled = 0;
