@@ -28,6 +28,11 @@ impl Moment {
         Self { millis: self.millis.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)) }
     }
 
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self { millis: self.millis.saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)) }
+    }
+
     /// How long it is until then; zero if it has passed.
     pub fn left(self) -> Duration {
         Duration::from_millis(self.millis.saturating_sub(Self::now().millis))

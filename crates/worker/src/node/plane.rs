@@ -102,9 +102,11 @@ impl Plane {
         };
         Ok(Renewed {
             held_until: sent.after(granted),
-            sandbox_expires: reply
-                .sandbox_expires_at
-                .map(|at| (sent.after(duration_from(date.unwrap_or(sent_at), at)), at)),
+            sandbox_expires: reply.sandbox_expires_at.map(|at| {
+                let asked_at = date.unwrap_or(sent_at);
+                // A time that has passed stays where it is: the grace after it does not begin anew with every renewal.
+                (sent.after(duration_from(asked_at, at)).before(duration_from(at, asked_at)), at)
+            }),
             lease: Lease {
                 resource_id: resource_id.to_owned(),
                 holder_id: worker_id.to_owned(),

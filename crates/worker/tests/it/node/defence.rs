@@ -160,7 +160,9 @@ async fn failed_renewals_are_repeated_with_growing_waits() {
 #[tokio::test]
 async fn a_sandbox_past_its_time_to_live_is_destroyed() {
     let (folder, fake, peer) = (tempfile::tempdir().unwrap(), Fake::new(), Peer::start().await);
-    let running = with_sandbox(folder.path(), &fake, &peer, NodeSettings { ttl_grace: SHORT, ..settings() }).await;
+    // Many renewals long: each says that the time has passed, none begins the grace anew.
+    let own = NodeSettings { ttl_grace: Duration::from_millis(500), ..settings() };
+    let running = with_sandbox(folder.path(), &fake, &peer, own).await;
     for (id, ttl) in [("sb-2", Duration::from_millis(1)), ("sb-3", Duration::ZERO)] {
         running.node.spawn(lease(id, 1), SpawnOrder { ttl, ..order(id) }).await.unwrap();
     }
