@@ -20,19 +20,19 @@ pub struct CapabilityClaims {
     pub task_id: String,
     /// From 1.
     pub attempt: u32,
+    /// 0 in a token that does not name it. The fence in the store decides.
     pub fence: u64,
     pub access: Access,
 }
 
 /// What the code of the task may read and write.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
     Inline {
         datasets: Vec<DatasetGrant>,
         s3: S3Grant,
     },
-    /// The grants are in the state store under this id.
+    /// Whoever needs the grants looks them up under this id.
     Stored {
         capability_id: String,
     },
@@ -47,6 +47,9 @@ pub struct DatasetGrant {
     /// Where the data is. `None` grants nothing: whoever asks for the dataset is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_ref: Option<StorageRef>,
+    /// The table of the data store that has the rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
 }
 
 /// Where the data of a dataset is. A scheme that is not one of these makes the token invalid.
@@ -64,9 +67,6 @@ pub enum StorageRef {
         prefix: String,
         #[serde(default = "default_glob")]
         glob: String,
-    },
-    Table {
-        name: String,
     },
 }
 
@@ -95,8 +95,10 @@ struct Wire<'a> {
     task_id: &'a str,
     attempt: u32,
     fence: u64,
-    #[serde(flatten)]
-    access: &'a Access,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capability_id: Option<&'a str>,
+    datasets: &'a [DatasetGrant],
+    s3: &'a S3Grant,
 }
 
 fn subject(task_id: &str) -> String {
@@ -109,6 +111,11 @@ impl TaskKeys {
     pub fn issue_capability(&self, claims: &CapabilityClaims, now_s: i64, ttl_s: u32) -> Result<Secret, IssueError> {
         let exp = expiry(now_s, ttl_s, CAPABILITY_MAX_TTL_S)?;
         let CapabilityClaims { org_id, task_id, attempt, fence, access } = claims;
+        let nothing = S3Grant::default();
+        let (capability_id, datasets, s3) = match access {
+            Access::Inline { datasets, s3 } => (None, datasets.as_slice(), s3),
+            Access::Stored { capability_id } => (Some(capability_id.as_str()), [].as_slice(), &nothing),
+        };
         let token = self.seal(&Wire {
             iss: self.issuer(),
             aud: AUDIENCE,
@@ -120,7 +127,9 @@ impl TaskKeys {
             task_id,
             attempt: *attempt,
             fence: *fence,
-            access,
+            capability_id,
+            datasets,
+            s3,
         })?;
         let bytes = token.reveal().len();
         if bytes > MAX_INLINE_TOKEN_BYTES {
@@ -141,7 +150,7 @@ impl TaskKeys {
             org_id: claims.text("org_id")?.to_owned(),
             task_id: task_id.to_owned(),
             attempt: claims.count("attempt")?,
-            fence: claims.count("fence")?,
+            fence: claims.get("fence").map(|_| claims.count("fence")).transpose()?.unwrap_or(0),
             access: access_of(&claims)?,
         };
         if body.attempt == 0 {
@@ -152,12 +161,14 @@ impl TaskKeys {
     }
 }
 
-/// Grants or their id. A token with both would leave open which of them counts.
+/// Grants or their id. A token with both would leave open which of them counts: beside an id the grants are empty.
 fn access_of(claims: &Claims) -> Result<Access, TokenError> {
     if claims.get("capability_id").is_none() {
         return Ok(Access::Inline { datasets: claims.typed("datasets")?, s3: claims.typed("s3")? });
     }
-    if claims.get("datasets").is_some() || claims.get("s3").is_some() {
+    let datasets = claims.get("datasets").map(|_| claims.typed::<Vec<DatasetGrant>>("datasets")).transpose()?;
+    let s3 = claims.get("s3").map(|_| claims.typed::<S3Grant>("s3")).transpose()?;
+    if datasets.is_some_and(|datasets| !datasets.is_empty()) || s3.is_some_and(|s3| s3 != S3Grant::default()) {
         return Err(TokenError::InvalidClaim("capability_id"));
     }
     Ok(Access::Stored { capability_id: claims.text("capability_id")?.to_owned() })

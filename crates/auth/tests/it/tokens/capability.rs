@@ -22,6 +22,7 @@ fn claims() -> CapabilityClaims {
                 dataset_uuid: "u".into(),
                 dataset_version: "v".into(),
                 storage_ref: Some(storage_ref),
+                table: None,
             }],
             s3: S3Grant {
                 read_prefixes: vec!["s3://tenure/dataset/u/version/v/".into()],
@@ -49,7 +50,8 @@ fn wire() -> Value {
 }
 
 fn stored() -> Value {
-    let wire = with(&with(&wire(), "datasets", Value::Null), "s3", Value::Null);
+    let nothing = json!({"read_prefixes": [], "write_prefixes": []});
+    let wire = with(&with(&wire(), "datasets", json!([])), "s3", nothing);
     with(&wire, "capability_id", json!("cap-1"))
 }
 
@@ -94,14 +96,16 @@ fn a_token_is_good_to_its_end_and_2_seconds_more() {
 }
 
 #[test]
-fn every_claim_but_the_token_id_is_required() {
+fn every_claim_but_the_token_id_and_the_fence_is_required() {
     let replica = Replica::new();
-    for name in ["iss", "aud", "sub", "iat", "exp", "org_id", "task_id", "attempt", "fence", "datasets", "s3"] {
+    for name in ["iss", "aud", "sub", "iat", "exp", "org_id", "task_id", "attempt", "datasets", "s3"] {
         let forged = replica.sign(&with(&wire(), name, Value::Null));
         assert_eq!(replica.keys.verify_capability(&forged, NOW).err(), Some(TokenError::MissingClaim(name)));
     }
     let without = replica.sign(&with(&wire(), "jti", Value::Null));
     assert_eq!(replica.keys.verify_capability(&without, NOW).unwrap().token_id, None);
+    let without = replica.sign(&with(&wire(), "fence", Value::Null));
+    assert_eq!(replica.keys.verify_capability(&without, NOW).unwrap().claims.fence, 0);
 }
 
 #[test]
@@ -135,6 +139,12 @@ fn claims_of_the_wrong_kind_are_refused() {
         let forged = replica.sign(&with(&wire(), name, value.clone()));
         assert_eq!(replica.keys.verify_capability(&forged, NOW).err(), Some(expected), "{name} {value}");
     }
+    let table = datasets(json!({"scheme": "table", "name": "dataset_u"}));
+    let forged = replica.sign(&with(&wire(), "datasets", table));
+    assert_eq!(replica.keys.verify_capability(&forged, NOW).err(), Some(TokenError::InvalidClaim("datasets")));
+    // Beside an id the grants may be absent, and must not be there.
+    let absent = with(&with(&stored(), "datasets", Value::Null), "s3", Value::Null);
+    assert!(replica.keys.verify_capability(&replica.sign(&absent), NOW).is_ok());
     let blank = replica.sign(&with(&stored(), "capability_id", json!("")));
     let expected = Some(TokenError::InvalidClaim("capability_id"));
     assert_eq!(replica.keys.verify_capability(&blank, NOW).err(), expected);
@@ -152,7 +162,6 @@ fn each_place_of_data_is_read() {
             json!({"scheme": "file", "prefix": "/data/p/", "glob": "*.csv"}),
             Some(StorageRef::File { prefix: "/data/p/".into(), glob: "*.csv".into() }),
         ),
-        (json!({"scheme": "table", "name": "dataset_u"}), Some(StorageRef::Table { name: "dataset_u".into() })),
         (Value::Null, None),
     ] {
         let dataset = json!({"alias": "a", "dataset_uuid": "u", "dataset_version": "v"});
