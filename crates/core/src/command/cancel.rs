@@ -46,6 +46,8 @@ pub fn decide(task: &Task, command: &Cancel, queue: &QueueSettings, ctx: &mut Co
 /// The cancel itself, for a task or as part of a run.
 pub fn stop(task: &Task, reason: &Arc<str>, mode: Mode, queue: &QueueSettings, ctx: &mut Context<'_>) -> Decision {
     let (settled, earlier) = expire::settle(task, queue, ctx);
+    // What the holder of a task of a job does counts no more from here on.
+    let mode = if queue.dispatch.is_some() { Mode::Immediate } else { mode };
     judge(&settled, reason, mode, ctx).after(earlier)
 }
 
@@ -183,6 +185,18 @@ mod tests {
         assert_eq!(to_running(&asked).lease.expires_at, at(1_000 + 20_000 + 30_000));
         let short = ask(Place::Running(running()), Mode::Cooperative, 50_000);
         assert_eq!(to_running(&short).lease.expires_at, at(60_000), "it never moves the end out");
+    }
+
+    #[test]
+    fn the_holder_of_a_task_of_a_job_loses_it_at_once_in_either_mode() {
+        let dispatch = Some(Arc::new(crate::queue::Dispatch { wake: "worker".into(), held: false }));
+        let queue = QueueSettings { dispatch, ..settings() };
+        for mode in BOTH {
+            let command = Cancel { task: id(), reason: "stop".into(), mode, reach: Reach::All };
+            let held = whole_task(Place::Running(running()), Spec::default());
+            let decision = with_ctx(1_000, |ctx| decide(&held, &command, &queue, ctx));
+            assert_eq!(place(&decision).state(), State::Canceled, "{mode:?}");
+        }
     }
 
     #[test]

@@ -273,6 +273,10 @@ fn judge_task(task: &Task, command: &ClaimTask, queue: &Queue, running: u32, ctx
         let ack = NotGranted::may_ack(live, None, command.message.as_deref());
         Decision::unchanged(Answer::NotGranted(NotGranted { reason, ack, live }))
     };
+    let by_job_worker = command.claimer.worker.as_ref().is_some_and(|worker| worker.dispatch);
+    if by_job_worker && queue.settings.dispatch.is_none() {
+        return refuse(NotGrantedReason::NotFound, None);
+    }
     match &task.place {
         Place::Ready(waiting) if !queue.settings.runs(&waiting.carry.spec) => {
             let change = refuse_runtime(task.id, waiting, &queue.settings, ctx);
@@ -507,6 +511,7 @@ mod tests {
         assert_eq!(not_granted(&expired).0, NotGrantedReason::NotDue);
         assert_eq!(place(&expired).state(), State::Scheduled);
     }
+
     #[test]
     fn tasks_of_jobs_go_to_workers_of_their_contract_and_wait_while_they_are_held() {
         let of_job = |held| {
@@ -530,5 +535,7 @@ mod tests {
             let granted = matches!(&decision.answer, Ok(Answer::Claimed(claimed)) if claimed.grants.len() == 1);
             assert_eq!(granted, is_granted, "{what}");
         }
+        let foreign = claim_at(Place::Ready(ready()), named(true), None, &queue(), 1_000);
+        assert_eq!(not_granted(&foreign).0, NotGrantedReason::NotFound, "a task of no job");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Answer, Change, Conflict, ConflictKind, Context, Decision, Task, expire};
 use crate::attempt::{ClosedAttempt, Progress};
-use crate::id::{LeaseToken, TaskId};
+use crate::id::{Fence, LeaseToken, TaskId};
 use crate::lease::{self, Extension, Renewal};
 use crate::queue::QueueSettings;
 use crate::task::Place;
@@ -21,6 +21,8 @@ pub struct Heartbeat {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewed {
+    pub attempt: u32,
+    pub fence: Fence,
     pub expires_at: Timestamp,
     /// The reason, if the task must stop.
     pub cancel: Option<Arc<str>>,
@@ -74,6 +76,8 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
         running.carry.checkpoint.clone_from(&command.checkpoint);
     }
     let renewed = Renewed {
+        attempt: running.attempt,
+        fence: running.lease.generation,
         expires_at: running.lease.expires_at,
         cancel: running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason)),
     };
@@ -127,7 +131,9 @@ mod tests {
             ..running()
         };
         assert_eq!(to_running(&decision), &expected);
-        assert_eq!(decision.answer, Ok(Answer::Renewed(Renewed { expires_at: at(80_000), cancel: None })));
+        let (attempt, fence) = (1, running().lease.generation);
+        let renewed = Renewed { attempt, fence, expires_at: at(80_000), cancel: None };
+        assert_eq!(decision.answer, Ok(Answer::Renewed(renewed)));
     }
 
     #[test]
@@ -172,7 +178,8 @@ mod tests {
         let first = beat_running(canceled_at(10_000), 15_000);
         let told = to_running(&first).clone();
         assert_eq!(told.cancel.as_ref().unwrap().signaled_at, Some(at(15_000)));
-        let renewed = Renewed { expires_at: at(45_000), cancel: Some("stop".into()) };
+        let (attempt, fence) = (1, running().lease.generation);
+        let renewed = Renewed { attempt, fence, expires_at: at(45_000), cancel: Some("stop".into()) };
         assert_eq!(first.answer, Ok(Answer::Renewed(renewed)));
 
         let second = beat_running(told, 25_000);
