@@ -6,6 +6,7 @@ mod access;
 mod cli;
 mod cmd;
 mod credentials;
+mod dispatch;
 mod exit;
 mod logging;
 mod output;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dags::DagProblem;
+
 /// The class of a user API error, in the vocabulary that all contracts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -40,6 +42,9 @@ pub struct UserError {
     pub existing_fingerprint: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_fingerprint: Option<String>,
+    /// On `invalid_dag`: everything that is wrong with the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<DagProblem>,
 }
 
 /// Every error of `/internal/worker/*`.

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod callback;
+pub mod dags;
 pub mod dispatch;
 pub mod duration;
 pub mod error;

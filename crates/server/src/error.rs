@@ -9,6 +9,8 @@ use tenure_core::command::Rejection;
 use tenure_core::limits;
 use tenure_engine::EngineError;
 
+use crate::dispatch::DispatchFault;
+
 /// How much of a text an error returns to the sender.
 const QUOTE_BYTES: usize = 512;
 
@@ -40,6 +42,8 @@ pub enum Fault {
     NotConfigured(Setting),
     /// The rules of sandboxes refuse it, or the worker of the sandbox does.
     Sandbox(Box<SandboxFault>),
+    /// The rules of DAGs and of the dispatch contract refuse it.
+    Dispatch(Box<DispatchFault>),
     Internal,
 }
 
@@ -84,7 +88,7 @@ impl SandboxFault {
 }
 
 /// A message may quote what a worker or a caller sent.
-fn cut(message: String) -> String {
+pub(crate) fn cut(message: String) -> String {
     if message.len() > QUOTE_BYTES { format!("{}…", limits::cut(&message, QUOTE_BYTES)) } else { message }
 }
 

@@ -7,6 +7,7 @@ mod api;
 mod audit;
 mod connection;
 mod contracts;
+mod dispatch;
 mod error;
 mod front;
 mod http;
@@ -26,6 +27,7 @@ mod transports;
 mod validate;
 
 pub use access::{Access, KeyBy, RateLimit};
+pub use dispatch::DispatchConfig;
 pub use http::run;
 pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};

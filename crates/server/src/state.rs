@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::access::limiter::Limiter;
+use crate::dispatch::{self, DispatchConfig};
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
@@ -38,6 +39,8 @@ pub struct ServerConfig {
     pub push: Option<Live<PushTargets>>,
     /// For sandboxes; without it their routes answer 503.
     pub sandboxes: Option<SandboxConfig>,
+    /// For DAGs and the dispatch contract.
+    pub dispatch: DispatchConfig,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -53,6 +56,7 @@ impl Default for ServerConfig {
             transports: Transports::default(),
             push: None,
             sandboxes: None,
+            dispatch: DispatchConfig::default(),
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -80,11 +84,12 @@ pub struct Inner {
     pub metrics: PrometheusHandle,
     pub event_streams: Arc<Semaphore>,
     pub started: Instant,
+    pub dispatch: dispatch::Part,
     sandboxes: Option<Part>,
 }
 
 impl App {
-    /// Begins to fire schedules, and to push and to run tasks in sandboxes if the configuration has what that takes.
+    /// Begins to fire schedules and to route events of DAGs, and to push and to run tasks in sandboxes if the configuration has what that takes.
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
         let mut couriers: Vec<Arc<dyn Courier>> = Vec::new();
@@ -99,6 +104,7 @@ impl App {
         let delivery = (!couriers.is_empty()).then(|| engine.deliver(couriers));
         let app = Self(Arc::new(Inner {
             sandboxes,
+            dispatch: dispatch::Part::start(&engine, &config.dispatch),
             started: Instant::now(),
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),

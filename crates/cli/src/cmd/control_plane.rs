@@ -17,7 +17,7 @@ use crate::cmd::worker::local::{self, LOCAL};
 use crate::cmd::worker::node::Ready;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
-use crate::{access, sandboxes, token, transports};
+use crate::{access, dispatch, sandboxes, token, transports};
 use tenure_auth::Secret;
 use tenure_config::{Config, Flags, StoreUrl};
 
@@ -151,6 +151,7 @@ impl ControlPlane {
             transports: transports::of_queues(&config.transport),
             push: Some(push.clone()),
             sandboxes: Some(sandboxes),
+            dispatch: dispatch::config(&config)?,
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };

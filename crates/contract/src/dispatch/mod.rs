@@ -105,6 +105,7 @@ pub struct Task {
     pub outputs: Vec<TaskOutput>,
     pub operator_state: Json,
     pub invalidation: Option<Json>,
+    pub bundle: Option<Json>,
     /// The URL of the bundle that the task runs; empty without one.
     pub bundle_url: String,
 }
@@ -124,7 +125,10 @@ pub struct TaskInput {
     pub alias: String,
     pub dataset_uuid: String,
     pub dataset_version: String,
+    /// Where its objects are; absent for a table.
     pub storage_ref: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
     pub partition: Option<Partition>,
     /// Rows greater than `after` up to and including `upto`.
     pub cursor: Option<CursorRange>,
@@ -143,6 +147,9 @@ pub struct Partition {
     pub start: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<i64>,
+    /// Where it was committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

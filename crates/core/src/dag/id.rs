@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::id::IdError;
@@ -62,9 +63,28 @@ uuids! {
 #[serde(transparent)]
 pub struct JobId(pub i64);
 
+/// The id of an organisation outside: its name if that is a UUID, else a UUID that follows from the name.
+pub fn org_id(name: &str) -> Uuid {
+    DatasetId::parse(name).map(|id| id.0).unwrap_or_else(|_| {
+        let digest = Sha256::digest(format!("organisation:{name}").as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_organisation_has_one_id() {
+        let id = "0190c0de-0000-7000-8000-000000000001";
+        assert_eq!(org_id(id).to_string(), id);
+        assert_eq!(org_id("default").to_string(), org_id("default").to_string());
+        assert_ne!(org_id("default"), org_id("acme"));
+        assert_eq!(org_id("default").get_version_num(), 8);
+    }
 
     #[test]
     fn an_id_is_read_as_it_is_written() {

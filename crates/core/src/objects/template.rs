@@ -63,6 +63,11 @@ impl WriteTemplate {
         Ok(template)
     }
 
+    /// The bucket, which is fixed; `None` for a folder.
+    pub fn bucket(&self) -> Option<String> {
+        self.expand(&SAMPLE, true).ok().and_then(|prefix| prefix.bucket().map(str::to_owned))
+    }
+
     /// Whether no other task can write the same prefix.
     pub fn names_task(&self) -> bool {
         self.parts.contains(&Part::Field("task_id"))

@@ -5,6 +5,7 @@
 //! request makes it once, however often it is looked at and by however many control planes.
 
 mod deploy;
+mod lookup;
 mod router;
 mod tasks;
 
@@ -24,6 +25,8 @@ use tokio::sync::Notify;
 
 use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
+pub use tenure_dag::{Problem as DagProblem, Settings as DagSettings};
+
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use tasks::{TriggerError, Triggered};
 
@@ -42,6 +45,7 @@ struct Inner {
     engine: Engine,
     settings: tenure_dag::Settings,
     views: Mutex<HashMap<Arc<str>, Arc<View>>>,
+    recent: Mutex<lookup::Recent>,
     /// Jobs never change.
     jobs: Mutex<HashMap<JobId, Arc<JobOf>>>,
     /// Events were recorded.
@@ -82,6 +86,7 @@ impl Engine {
             engine: self.clone(),
             settings,
             views: Mutex::default(),
+            recent: Mutex::default(),
             jobs: Mutex::default(),
             route: Notify::new(),
         };

@@ -23,11 +23,15 @@ pub fn refuse(fault: Fault, id: &RequestId) -> Response {
         existing_run_id: None,
         existing_fingerprint: None,
         requested_fingerprint: None,
+        errors: Vec::new(),
     };
     if let Fault::Refused(Rejection::RunKeyConflict { existing, requested }) = &fault {
         body.existing_run_id = existing.map(|(run, _)| run.to_string());
         body.existing_fingerprint = existing.map(|(_, digest)| render::fingerprint(&digest));
         body.requested_fingerprint = Some(render::fingerprint(requested));
+    }
+    if let Fault::Dispatch(fault) = &fault {
+        body.errors.clone_from(&fault.problems);
     }
     wording.respond(&fault, id, body)
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tenure_contract::suggest;
 use tenure_core::command::Rejection;
 
+use crate::dispatch::status_of;
 use crate::error::{BadRequest, Credential, Fault, Forbidden, SandboxFaultKind, Setting, Thing, Unavailable};
 use crate::request::RequestId;
 
@@ -66,6 +67,7 @@ impl Wording {
                 let (status, word) = sandbox(fault.kind);
                 Self::new(status, word, &fault.message)
             }
+            Fault::Dispatch(fault) => Self::new(status_of(fault.code), fault.code, &fault.message),
             Fault::Internal => Self::internal(),
         }
     }

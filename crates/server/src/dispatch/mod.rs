@@ -1,0 +1,39 @@
+//! The part of the server that DAGs and the dispatch contract need.
+
+mod fault;
+pub mod render;
+
+pub use fault::DispatchFault;
+pub(crate) use fault::status_of;
+
+use std::sync::Arc;
+
+use tenure_core::objects::WriteTemplate;
+use tenure_engine::Engine;
+use tenure_engine::dags::{DagSettings, Dags};
+use tenure_objects::Objects;
+
+/// How a server offers DAGs.
+#[derive(Debug, Clone, Default)]
+pub struct DispatchConfig {
+    /// What the text of a DAG may name.
+    pub dags: DagSettings,
+    /// Where outputs of tasks are; without it no output is an object.
+    pub objects: Option<Arc<Objects>>,
+    /// Prefixes that a task may write beside its staging prefixes.
+    pub write_prefixes: Vec<WriteTemplate>,
+}
+
+/// What handlers of DAGs have.
+#[derive(Debug)]
+pub struct Part {
+    pub dags: Dags,
+    pub config: DispatchConfig,
+}
+
+impl Part {
+    /// Begins to route events.
+    pub fn start(engine: &Engine, config: &DispatchConfig) -> Self {
+        Self { dags: engine.dags(config.dags.clone()), config: config.clone() }
+    }
+}
