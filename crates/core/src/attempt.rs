@@ -244,6 +244,11 @@ impl Report {
         Self { outcome, worker: None, metrics: None, completion: None }
     }
 
+    /// The holder stopped on purpose.
+    pub const fn canceled() -> Self {
+        Self { outcome: Outcome::Canceled(None), worker: None, metrics: None, completion: None }
+    }
+
     #[must_use]
     pub fn with_metrics(self, metrics: Option<Metrics>) -> Self {
         Self { metrics, ..self }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_core::attempt::Receipt;
-use tenure_core::command::claim::{Claim, ClaimTask, Claimed, NotGranted};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Grant, NotGranted};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{Answer, Command, Rejection};
@@ -149,12 +149,37 @@ impl Engine {
         }
     }
 
+    /// Watches a grant until its claimer is told of it.
+    pub fn handing(&self, grant: Grant) -> Handing {
+        Handing { engine: self.clone(), grant: Some(grant) }
+    }
+
     /// A grant carries the name of its wake-up. One that was published a moment ago may have none in the store yet.
     async fn with_messages(&self, claimed: Claimed) -> Claimed {
         let mut handed = Handed { lane: &self.shared.work, claimed };
         let grants = handed.claimed.grants.iter_mut();
         self.shared.effects.names(grants.filter(|g| g.transport.is_external() && g.receipt.is_none())).await;
         std::mem::take(&mut handed.claimed)
+    }
+}
+
+/// A grant whose claimer is not told of it yet. Dropped before that, it is taken back, unless the claim can be repeated.
+#[derive(Debug)]
+pub struct Handing {
+    engine: Engine,
+    grant: Option<Grant>,
+}
+
+impl Handing {
+    /// The answer is ready.
+    pub fn arrived(mut self) {
+        self.grant = None;
+    }
+}
+
+impl Drop for Handing {
+    fn drop(&mut self) {
+        self.engine.shared.work.take_back(self.grant.iter());
     }
 }
 

@@ -32,7 +32,7 @@ mod schedules;
 mod tenants;
 mod waiters;
 
-pub use claims::{ClaimWait, TaskClaim};
+pub use claims::{ClaimWait, Handing, TaskClaim};
 pub use commands::{CallbackSender, Reply};
 pub use duty::{Duties, Duty};
 pub use effects::Transports;

@@ -132,7 +132,8 @@ fn judge_last(
     // retry would fit, or for another reason whose late report comes after it.
     let past_deadline = task.place.carry().spec.is_past_deadline(ctx.now);
     let canceled = task.place.end() == Some(End::Canceled);
-    if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
+    let live_only = sent.data.as_ref().is_some_and(|data| data.live_only);
+    if !last.reason.yields_to_late_report() || past_deadline || canceled || live_only || ctx.sealed {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
     }
     if let Some(refused) = sent.refusal() {

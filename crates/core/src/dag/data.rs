@@ -111,6 +111,8 @@ pub struct DataReport {
     pub invalidation: Option<InvalidationId>,
     /// What the job keeps for its next task, as JSON.
     pub operator_state: Option<Arc<str>>,
+    /// Counts only while the attempt has its lease: the state was made from that which the task before left.
+    pub live_only: bool,
 }
 
 impl DataReport {
@@ -126,6 +128,7 @@ impl DataReport {
             invalidations: Vec::new(),
             invalidation: None,
             operator_state: None,
+            live_only: false,
         }
     }
 }

@@ -65,12 +65,15 @@ pub struct JobId(pub i64);
 
 /// The id of an organisation outside: its name if that is a UUID, else a UUID that follows from the name.
 pub fn org_id(name: &str) -> Uuid {
-    DatasetId::parse(name).map(|id| id.0).unwrap_or_else(|_| {
-        let digest = Sha256::digest(format!("organisation:{name}").as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid()
-    })
+    DatasetId::parse(name).map_or_else(|_| Uuid::from_u128(named_bits(&format!("organisation:{name}"))), |id| id.0)
+}
+
+/// Bits of a UUID of version 8, which is for digests of one's own: the same name has the same ones.
+pub fn named_bits(name: &str) -> u128 {
+    let digest = Sha256::digest(name.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().as_u128()
 }
 
 #[cfg(test)]

@@ -79,8 +79,8 @@ pub struct Rules<'a> {
     pub replaces: bool,
     /// Whether there ever was such a generation of a dataset.
     pub knows: &'a dyn Fn(DatasetId, VersionId) -> bool,
-    /// An id for the invalidation that follows from another one, for the output of this number.
-    pub cascade: &'a dyn Fn(usize) -> InvalidationId,
+    /// An id for an invalidation that follows from another one: of this dataset, with this scope.
+    pub cascade: &'a dyn Fn(DatasetId, &Scope) -> InvalidationId,
 }
 
 fn refuse(code: &'static str, message: String) -> DataRefusal {
@@ -218,20 +218,26 @@ fn reads(input: &TaskInput) -> Vec<Read> {
 
 /// What was written anew because of an invalidation has changed, too.
 fn cascade(input: &TaskInput, scope: &Scope, reason: &Arc<str>, rules: &Rules<'_>, report: &mut DataReport) {
-    for (index, output) in input.outputs.iter().enumerate() {
+    for output in &input.outputs {
         // Its readers are told of the partitions that it wrote; of rows it is told by their values.
-        let written = report.outputs.iter().filter(|commit| commit.dataset == output.dataset);
-        let scopes: BTreeSet<Arc<str>> =
-            written.filter_map(|commit| Some(Arc::clone(&commit.position.partition()?.key))).collect();
-        let scope = match (scope, scopes.into_iter().next()) {
-            (Scope::Partition { .. }, Some(partition_key)) => Scope::Partition { partition_key },
-            (Scope::Partition { .. }, None) => continue,
-            (rows @ Scope::RowRange { .. }, _) => rows.clone(),
+        let scopes: Vec<Scope> = match scope {
+            Scope::Partition { .. } => written(report, output.dataset),
+            rows @ Scope::RowRange { .. } => vec![rows.clone()],
         };
-        let (id, reason) = ((rules.cascade)(index), Arc::clone(reason));
-        let (dataset, version) = (output.dataset, output.version);
-        report.invalidations.push(NewInvalidation { id, dataset, version, scope, reason });
+        for scope in scopes {
+            let (dataset, version, reason) = (output.dataset, output.version, Arc::clone(reason));
+            let id = (rules.cascade)(dataset, &scope);
+            report.invalidations.push(NewInvalidation { id, dataset, version, scope, reason });
+        }
     }
+}
+
+/// The partitions of a dataset that a report has written.
+fn written(report: &DataReport, dataset: DatasetId) -> Vec<Scope> {
+    let commits = report.outputs.iter().filter(|commit| commit.dataset == dataset);
+    let keys: BTreeSet<Arc<str>> =
+        commits.filter_map(|commit| Some(Arc::clone(&commit.position.partition()?.key))).collect();
+    keys.into_iter().map(|partition_key| Scope::Partition { partition_key }).collect()
 }
 
 #[cfg(test)]

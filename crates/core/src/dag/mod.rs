@@ -21,6 +21,6 @@ pub use data::{DataRefusal, DataReport, Position};
 pub use definition::{DagDefinition, JobDefinition, definition_digest};
 pub use deployment::Deployment;
 pub use filter::{Comparison, Filter, Literal};
-pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId, org_id};
+pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId, named_bits, org_id};
 pub use range::{Cursor, PartitionKey, Ranges, Span};
 pub use schema::{Column, ColumnType, Schema};

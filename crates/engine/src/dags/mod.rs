@@ -6,6 +6,7 @@
 
 mod deploy;
 mod lookup;
+mod report;
 mod router;
 mod tasks;
 
@@ -28,6 +29,7 @@ use crate::error::EngineError;
 pub use tenure_dag::{Problem as DagProblem, Settings as DagSettings};
 
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
+pub use report::{Sender, Stage};
 pub use tasks::{TriggerError, Triggered};
 
 /// How often an invalidation is tried that others are in the way of.

@@ -12,7 +12,7 @@ use tenure_core::dag::data::{NewInvalidation, Scope};
 use tenure_core::dag::deployment::{Refused, VersionState};
 use tenure_core::dag::judge::{self, Rules, Said, SaidEvent, SaidOutput, SaidVersion, Where};
 use tenure_core::dag::task::TaskInput;
-use tenure_core::dag::{DataReport, InvalidationId};
+use tenure_core::dag::{DataReport, DatasetId, InvalidationId};
 use tenure_core::task::State;
 use tenure_core::{TaskId, WorkerId};
 use tenure_engine::dags::{Dags, DeployError, NewVersion, TriggerError};
@@ -130,7 +130,8 @@ impl Plane {
             manifest: None,
         });
         let said = Said { outputs: outputs.collect(), ..Said::default() };
-        let cascade = |index: usize| InvalidationId::from_u128(grant.task.as_u128() ^ (index as u128 + 1));
+        let cascade =
+            |dataset: DatasetId, _: &Scope| InvalidationId::from_u128(grant.task.as_u128() ^ dataset.as_u128());
         let rules = Rules { org: ORG.into(), replaces: true, knows: &|_, _| true, cascade: &cascade };
         judge::judge(&input, &said, &rules).unwrap()
     }
@@ -351,13 +352,13 @@ async fn tasks_of_jobs_are_granted_to_nobody_else(home: Home) {
     // An event of a dataset that the job does not write is refused, and changes nothing.
     let grant = plane.claim(task).await.unwrap();
     let foreign = SaidEvent {
-        dataset: tenure_core::dag::DatasetId::from_u128(1),
+        dataset: DatasetId::from_u128(1),
         version: tenure_core::dag::VersionId::from_u128(2),
         at: Where { partition_key: Some("1-5".into()), ..Where::default() },
     };
     let said = Said { events: vec![foreign], ..Said::default() };
     let rules =
-        Rules { org: ORG.into(), replaces: true, knows: &|_, _| true, cascade: &|_| InvalidationId::from_u128(1) };
+        Rules { org: ORG.into(), replaces: true, knows: &|_, _| true, cascade: &|_, _| InvalidationId::from_u128(1) };
     assert_eq!(judge::judge(&input(&grant), &said, &rules).unwrap_err().code, "dataset_not_granted");
     plane.stop().await;
 }

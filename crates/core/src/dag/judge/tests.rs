@@ -20,7 +20,7 @@ fn given() -> TaskInput {
 
 fn judged(input: &TaskInput, said: &Said, replaces: bool) -> Result<DataReport, DataRefusal> {
     let knows = |dataset, version| dataset == OUT && [VERSION, OLD].contains(&version);
-    let cascade = |index: usize| InvalidationId::from_u128(100 + index as u128);
+    let cascade = |dataset: DatasetId, _: &Scope| InvalidationId::from_u128(100 + dataset.as_u128());
     judge(input, said, &Rules { org: "acme".into(), replaces, knows: &knows, cascade: &cascade })
 }
 
@@ -151,8 +151,13 @@ fn what_is_written_anew_after_an_invalidation_invalidates_what_was_made_from_it(
     let report = judged(&partition, &wrote, true).unwrap();
     assert_eq!(report.invalidation, Some(InvalidationId::from_u128(5)));
     let [cascade] = &report.invalidations[..] else { panic!("one: {report:?}") };
-    assert_eq!((cascade.dataset, cascade.id), (OUT, InvalidationId::from_u128(100)));
+    assert_eq!((cascade.dataset, cascade.id), (OUT, InvalidationId::from_u128(100 + OUT.as_u128())));
     assert_eq!(cascade.scope, Scope::Partition { partition_key: "6-9".into() }, "that which it wrote");
+    let both = Said { outputs: vec![output(part("6-7")), output(part("8-9")), output(part("6-7"))], ..Said::default() };
+    let report = judged(&partition, &both, true).unwrap();
+    let scopes: Vec<&Scope> = report.invalidations.iter().map(|new| &new.scope).collect();
+    let each = ["6-7", "8-9"].map(|key| Scope::Partition { partition_key: key.into() });
+    assert_eq!(scopes, each.iter().collect::<Vec<_>>(), "each of them once");
     let rows = Scope::RowRange { row_filter: "{\"block\":{\"gte\":1}}".into() };
     let report = judged(&invalidated(rows.clone()), &wrote, true).unwrap();
     assert_eq!(report.invalidations[0].scope, rows);
