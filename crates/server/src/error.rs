@@ -141,6 +141,8 @@ pub enum Credential {
     WorkerToken,
     BootstrapKey,
     TaskToken,
+    /// A capability token.
+    Capability,
     ApiKey,
     /// A token of the identity provider.
     Bearer,

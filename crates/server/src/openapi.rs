@@ -10,7 +10,7 @@ use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_toke
 use crate::api::{dead_letters, events, health, metrics, queues, runs, schedules, tasks, whoami};
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
-use crate::contracts::{Contract, callback, worker_plane};
+use crate::contracts::{Contract, callback, dispatch, worker_plane};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -28,6 +28,7 @@ use crate::contracts::{Contract, callback, worker_plane};
         (name = "worker identity", description = "Tokens and keys for workers"),
         (name = "pull contract", description = "Workers that claim tasks"),
         (name = "callback contract", description = "Workers that tasks are pushed to"),
+        (name = "dispatch contract", description = "Workers that are woken with the id of a task of a DAG"),
         (name = "sandboxes", description = "Sandboxes with their commands, files and ports"),
         (name = "snapshots", description = "Files of sandboxes, kept"),
         (name = "templates", description = "Sandboxes described in advance, and warm pools"),
@@ -48,6 +49,14 @@ use crate::contracts::{Contract, callback, worker_plane};
         callback::started_alias,
         callback::heartbeat_alias,
         callback::completed_alias,
+        dispatch::claim::claim,
+        dispatch::claim::fetch,
+        dispatch::heartbeat::heartbeat,
+        dispatch::heartbeat::heartbeat_alias,
+        dispatch::report::complete,
+        dispatch::report::complete_alias,
+        dispatch::events::events,
+        dispatch::events::events_alias,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,
@@ -205,6 +214,7 @@ impl Modify for Credentials {
         components.add_security_scheme("api_key", key("X-API-Key"));
         components.add_security_scheme("worker_token", key("X-Worker-Token"));
         components.add_security_scheme("task_token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+        components.add_security_scheme("capability_token", key("X-Trace-Task-Capability"));
         components.add_security_scheme("bootstrap_key", key("X-Worker-Bootstrap-Key"));
     }
 }

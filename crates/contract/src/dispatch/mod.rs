@@ -256,6 +256,48 @@ impl fmt::Debug for HeartbeatAnswer {
     }
 }
 
+/// `POST /v1/task/complete`, as it is sent. `outcome` (`success`, `retryable_error`, `fatal_error`) may stand for
+/// `status`, and `datasets_published` for `outputs`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CompleteBody {
+    pub task_id: String,
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_token: Option<String>,
+    /// `Completed`, `Failed` or `Canceled`.
+    pub status: String,
+    /// Counts with `Failed` only; true unless it says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invalidations: Vec<Invalidation>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator_state: Option<Json>,
+}
+
+/// `POST /v1/task/events`, as it is sent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EventsBody {
+    pub task_id: String,
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_token: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invalidations: Vec<Invalidation>,
+}
+
 /// How an attempt has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -22,7 +22,8 @@ use super::{Access, KeyBy, RateLimit};
 use crate::audit;
 use crate::contracts::Contract;
 use crate::contracts::callback::CallbackToken;
-use crate::error::{Credential, Fault, Forbidden, Setting, Unavailable};
+use crate::contracts::dispatch::{self, Capability};
+use crate::error::{BadRequest, Credential, Fault, Forbidden, Setting, Unavailable};
 use crate::front::{ByHost, is_proxied};
 use crate::identity::Effort;
 use crate::request::RequestId;
@@ -51,6 +52,9 @@ pub async fn guard(
             return contract.refuse(Fault::Internal, &id);
         }
     };
+    if let Some(fault) = announced_too_large(contract, &request) {
+        return contract.refuse(fault, &id);
+    }
     let access = app.access.get();
     if foreign_page(&access, contract, &request) {
         return contract.refuse(Forbidden::Origin.into(), &id);
@@ -83,6 +87,16 @@ pub async fn guard(
     tokio::spawn(work).await.unwrap_or_else(|_| contract.refuse(Fault::Internal, &id))
 }
 
+/// The dispatch contract judges the size of a body before the credential.
+fn announced_too_large(contract: Contract, request: &Request) -> Option<Fault> {
+    if contract != Contract::Dispatch {
+        return None;
+    }
+    let limit = dispatch::body_limit(request.uri().path());
+    let announced = request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
+    (announced > limit).then(|| BadRequest::BodyTooLarge { limit }.into())
+}
+
 /// The rate limit that was applied, and what it said.
 type Applied = Option<(RateLimit, Verdict)>;
 
@@ -100,6 +114,9 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         Rule::Task => task_of_path::<CallbackToken>(app, request).await.map(|bearer| {
             request.extensions_mut().insert(bearer);
         }),
+        Rule::Capability => Presented::<Capability>::verify(app.identity.task_keys(), request.headers())
+            .await
+            .map(|presented| drop(request.extensions_mut().insert(presented))),
         Rule::User(_) if is_open_preview(app, request) => {
             request.extensions_mut().insert(Caller::of_preview());
             return Ok(None);
@@ -238,6 +255,7 @@ impl Failures<'_> {
             Rule::Worker(_) => "worker",
             Rule::Bootstrap => "bootstrap",
             Rule::Task => "task",
+            Rule::Capability => "capability",
             _ => "user",
         };
         metrics::counter!("tenure_auth_failures_total", "kind" => who).increment(1);

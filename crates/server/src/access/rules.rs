@@ -18,11 +18,13 @@ pub enum Rule {
     Bootstrap,
     /// The token of the task that the path names.
     Task,
+    /// The capability token of the task that the body names.
+    Capability,
     /// A user whose role has this scope.
     User(UserScope),
 }
 
-use Rule::{Bootstrap, Open, Task, User, Worker};
+use Rule::{Bootstrap, Capability, Open, Task, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
 /// A line for every method of its path.
@@ -39,6 +41,14 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("POST", "/internal/worker/complete", Worker(Scope::Lease)),
     ("POST", "/internal/worker/fail", Worker(Scope::Lease)),
     ("POST", "/internal/worker/exchange", Worker(Scope::Lease)),
+    ("POST", "/internal/task-claim", Worker(Scope::Lease)),
+    ("GET", "/internal/task-fetch", Worker(Scope::Lease)),
+    ("POST", "/internal/heartbeat", Worker(Scope::Lease)),
+    ("POST", "/internal/task-complete", Worker(Scope::Lease)),
+    ("POST", "/internal/events", Worker(Scope::Lease)),
+    ("POST", "/v1/task/heartbeat", Capability),
+    ("POST", "/v1/task/complete", Capability),
+    ("POST", "/v1/task/events", Capability),
     ("POST", "/v1/tasks/{id}/started", Task),
     ("POST", "/v1/tasks/{id}/heartbeat", Task),
     ("POST", "/v1/tasks/{id}/completed", Task),
@@ -222,6 +232,7 @@ mod tests {
             Worker(scope) => json!([{"worker_token": [scope.as_str()]}]),
             Bootstrap => json!([{"bootstrap_key": []}]),
             Task => json!([{"task_token": []}]),
+            Capability => json!([{"capability_token": []}]),
             User(scope) => json!([{"api_key": [scope.as_str()]}]),
         }
     }

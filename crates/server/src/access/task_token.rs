@@ -35,7 +35,13 @@ pub trait TaskToken: Sized {
 
 /// A valid token, not yet compared with the task that the request names.
 #[derive(Debug)]
-pub struct Presented<T>(T);
+pub struct Presented<T>(Arc<T>);
+
+impl<T> Clone for Presented<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 impl<T: TaskToken> Presented<T> {
     pub async fn verify(keys: Option<&SharedTaskKeys>, headers: &HeaderMap) -> Result<Self, Fault> {
@@ -48,12 +54,12 @@ impl<T: TaskToken> Presented<T> {
                 Unverified::KeysUnavailable => Unavailable::STORE.into(),
             }
         })?;
-        Ok(Self(verified))
+        Ok(Self(Arc::new(verified)))
     }
 
     /// The bearer, unless the token is for another task than the one that the request names.
-    pub fn for_task(self, named: TaskId) -> Option<TaskBearer<T>> {
-        (self.0.task() == named).then(|| TaskBearer(Arc::new(self.0)))
+    pub fn for_task(&self, named: TaskId) -> Option<TaskBearer<T>> {
+        (self.0.task() == named).then(|| TaskBearer(Arc::clone(&self.0)))
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub mod callback;
 pub mod category;
+pub mod dispatch;
 pub mod pull;
 pub mod sandboxes;
 pub mod wording;
@@ -24,6 +25,7 @@ use crate::state::App;
 pub enum Contract {
     Pull,
     Callback,
+    Dispatch,
     /// Sandboxes, for users.
     Sandboxes,
     /// Workers that hold sandboxes.
@@ -44,12 +46,13 @@ pub struct Dialect {
 
 impl Contract {
     /// The user API is last: it owns what no other contract claims.
-    const ALL: [Self; 5] = [Self::Pull, Self::Callback, Self::Sandboxes, Self::WorkerPlane, Self::User];
+    const ALL: [Self; 6] = [Self::Pull, Self::Callback, Self::Dispatch, Self::Sandboxes, Self::WorkerPlane, Self::User];
 
     const fn dialect(self) -> &'static Dialect {
         match self {
             Self::Pull => &pull::DIALECT,
             Self::Callback => &callback::DIALECT,
+            Self::Dispatch => &dispatch::DIALECT,
             Self::Sandboxes => &sandboxes::DIALECT,
             Self::WorkerPlane => &worker_plane::DIALECT,
             Self::User => &api::DIALECT,
@@ -81,7 +84,7 @@ pub fn router() -> Router<App> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Contract::{Callback, Pull, Sandboxes, User, WorkerPlane};
+    use Contract::{Callback, Dispatch, Pull, Sandboxes, User, WorkerPlane};
 
     #[test]
     fn a_path_belongs_to_one_contract() {
@@ -90,6 +93,13 @@ mod tests {
             ("/internal/worker/unknown", Pull),
             ("/internal/worker", User),
             ("/internal/jwks/task", User),
+            ("/internal/task-claim", Dispatch),
+            ("/internal/task-unknown", Dispatch),
+            ("/internal/heartbeat", Dispatch),
+            ("/internal/heartbeats", User),
+            ("/v1/task/heartbeat", Dispatch),
+            ("/v1/task/unknown", Dispatch),
+            ("/v1/task-claim", User),
             ("/v1/tasks/x/started", Callback),
             ("/v1/tasks/x/unknown", Callback),
             ("/v1/tasks/", Callback),
@@ -116,23 +126,6 @@ mod tests {
             ("", User),
         ] {
             assert_eq!(Contract::of(path), contract, "{path}");
-        }
-    }
-
-    #[test]
-    fn paths_of_other_contracts_are_left_to_them() {
-        // Of the dispatch contract, next to paths of contracts that are served.
-        for path in [
-            "/v1/task/heartbeat",
-            "/v1/task/complete",
-            "/v1/task-claim",
-            "/internal/task-claim",
-            "/internal/task-fetch",
-            "/internal/heartbeat",
-            "/internal/task-complete",
-            "/internal/events",
-        ] {
-            assert_eq!(Contract::of(path), User, "{path}");
         }
     }
 }

@@ -166,6 +166,10 @@ const fn missing(credential: Credential) -> (&'static str, &'static str) {
         }
         Credential::ApiKey | Credential::Bearer => ("missing_api_key", "send the API key in X-API-Key"),
         Credential::TaskToken => invalid(credential),
+        Credential::Capability => (
+            "missing_capability",
+            "send the capability token of the claim in X-Trace-Task-Capability or as Authorization: Bearer",
+        ),
     }
 }
 
@@ -175,6 +179,7 @@ const fn invalid(credential: Credential) -> (&'static str, &'static str) {
         Credential::BootstrapKey => ("invalid_bootstrap_key", "the bootstrap key is not valid for this worker"),
         // One message for every cause: it tells the holder nothing about other tasks.
         Credential::TaskToken => ("invalid_token", "the task token is not valid for this task and attempt"),
+        Credential::Capability => ("invalid_capability", "the capability token is not valid"),
         Credential::ApiKey => ("invalid_api_key", "the API key is not valid"),
         Credential::Bearer => ("invalid_bearer_token", "the bearer token is not valid"),
     }

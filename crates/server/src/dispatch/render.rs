@@ -73,10 +73,6 @@ impl JobTask {
         own.or_else(|| deployment.active(&self.job.dag)).map(|version| version.ranges).unwrap_or_default()
     }
 
-    pub fn knows(&self, dataset: DatasetId, version: VersionId) -> bool {
-        self.view.deployment.knows(dataset, version)
-    }
-
     /// The output of the job that is this dataset, and its number.
     pub fn output(&self, dataset: DatasetId) -> Option<(u32, JobOutput)> {
         let at = self.input.outputs.iter().position(|output| output.dataset == dataset)?;

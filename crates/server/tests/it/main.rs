@@ -4,6 +4,7 @@
 
 mod callback;
 mod contracts;
+mod dispatch;
 mod harness;
 mod identity;
 mod pull;

@@ -1,0 +1,75 @@
+use serde_json::json;
+
+use super::kit::{self, Plane};
+use crate::cases;
+use crate::harness::time;
+
+cases!(
+    kit,
+    on_sqlite: [a_heartbeat_without_its_parts_is_malformed],
+    on_both_stores: [a_heartbeat_extends_the_lease_up_to_the_deadline, who_holds_it_no_more_learns_why],
+);
+
+async fn a_heartbeat_extends_the_lease_up_to_the_deadline(plane: Plane) {
+    plane.still().await;
+    plane.deploy(&kit::CHAIN.replace("outputs: 2,", "outputs: 2, timeout_seconds: 200,")).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let granted = plane.engine.now().await.unwrap();
+    plane.advance(60_000);
+    let beat = plane.beat(&claim).await.ok();
+    assert_eq!((&beat["status"], &beat["fence"]), (&json!("Running"), &json!(1)));
+    assert_eq!(time(&beat["lease_expires_at"]).since(granted), 180_000, "not additive");
+    assert!(beat.get("capability_token").is_none());
+    // One lost heartbeat harms nobody; the deadline is the end.
+    plane.advance(60_000);
+    assert_eq!(time(&plane.beat(&claim).await.ok()["lease_expires_at"]).since(granted), 200_000);
+    plane.advance(80_000);
+    assert_eq!(plane.beat(&claim).await.refused(409)["error"], "lease_expired");
+}
+
+async fn who_holds_it_no_more_learns_why(plane: Plane) {
+    plane.still().await;
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    // Another token, another attempt.
+    let stranger = claim.with(json!({"lease_token": "0190c0de-0000-7000-8000-000000000001"}));
+    for token in [&stranger, &claim.with(json!({"lease_token": "guess"}))] {
+        assert_eq!(plane.as_task("heartbeat", claim.token(), token).await.refused(409)["error"], "stale_lease");
+    }
+    let wrong = plane.internal("heartbeat", claim.with(json!({"attempt": 2}))).await;
+    assert_eq!(wrong.refused(409)["error"], "stale_attempt");
+    // Expired, whether or not it was reaped.
+    plane.advance(120_000);
+    assert_eq!(plane.beat(&claim).await.refused(409)["error"], "lease_expired");
+    assert_eq!(plane.beat(&claim).await.refused(409)["error"], "lease_expired");
+    // After its end.
+    let claim = plane.claim(&plane.fire("r-2").await).await;
+    plane.complete(&claim, json!({"status": "Completed"})).await.ok();
+    assert_eq!(plane.beat(&claim).await.refused(409)["error"], "attempt_closed");
+    // Canceled: told so as often as it asks, without an extension.
+    let claim = plane.claim(&plane.fire("r-3").await).await;
+    plane.advance(10_000);
+    let expires = plane.beat(&claim).await.ok()["lease_expires_at"].clone();
+    plane.advance(10_000);
+    plane.post(&format!("/api/v1/tasks/{}/cancel", claim.task()), json!({"reason": "enough"})).await.ok();
+    for _ in 0..2 {
+        let beat = plane.beat(&claim).await.ok();
+        assert_eq!((&beat["status"], &beat["lease_expires_at"]), (&json!("Canceled"), &expires));
+    }
+    let stranger = claim.with(json!({"lease_token": "0190c0de-0000-7000-8000-000000000001"}));
+    assert_eq!(plane.as_task("heartbeat", claim.token(), &stranger).await.refused(409)["error"], "stale_lease");
+    let unknown = json!({"task_id": "0190c0de-0000-7000-8000-000000000001", "attempt": 1, "lease_token": "x"});
+    assert_eq!(plane.internal("heartbeat", unknown).await.refused(404)["error"], "task_not_found");
+}
+
+async fn a_heartbeat_without_its_parts_is_malformed(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    for field in ["task_id", "attempt", "lease_token"] {
+        let mut body = claim.attempt();
+        body.as_object_mut().unwrap().remove(field);
+        let refused = plane.as_task("heartbeat", claim.token(), &body).await.refused(400);
+        assert_eq!(refused["error"], "malformed_request", "{field}");
+        assert!(refused["message"].as_str().unwrap().contains(field), "{refused}");
+    }
+}

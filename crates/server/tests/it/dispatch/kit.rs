@@ -1,0 +1,218 @@
+//! A server with DAGs, and a worker of the dispatch contract.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tenure_auth::{Secret, TaskKeys, WorkerAuth};
+use tenure_engine::dags::{Dags, NewVersion};
+use tenure_engine::store::Retention;
+use tenure_objects::{Objects, Place, Settings};
+use tenure_server::{Access, DispatchConfig, Live, ServerConfig, SharedTaskKeys};
+use tenure_testkit::wait_until;
+
+use crate::harness::{Answer, Home, SOON, Server, TOKEN, database, merge};
+
+/// The tenant of callers without one.
+pub const ORG: &str = "default";
+pub const WORKER: &str = "ecs:cluster/service/task";
+
+/// A source with two outputs, a job for each partition, and one for each update.
+pub const CHAIN: &str = "name: chain
+jobs:
+  - { name: import, activation: source, runtime: worker, operator: import, outputs: 2, source: { kind: manual },
+      config: { abi: erc20 } }
+  - name: decode
+    activation: reactive
+    runtime: worker
+    operator: decode
+    outputs: 1
+    execution_strategy: PerPartition
+    update_strategy: replace
+    inputs: [{ from: { job: import, output: 0 }, alias: raw }]
+  - name: page
+    activation: reactive
+    runtime: worker
+    operator: page
+    outputs: 0
+    execution_strategy: PerUpdate
+    inputs: [{ from: { job: import, output: 1 }, where: \"severity = 'critical'\" }]
+";
+
+pub struct Plane {
+    pub server: Server,
+    /// Deploys and triggers.
+    pub dags: Dags,
+    _objects: tempfile::TempDir,
+}
+
+impl Deref for Plane {
+    type Target = Server;
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+pub async fn sqlite() -> Plane {
+    plane(Home::Sqlite(tempfile::tempdir().unwrap())).await
+}
+
+pub async fn postgres() -> Plane {
+    plane(Home::Postgres(database().await)).await
+}
+
+async fn plane(home: Home) -> Plane {
+    let folder = tempfile::tempdir().unwrap();
+    let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
+    let access = Live::new(Access { workers, ..Access::default() });
+    let place = Place::Folder { path: folder.path().to_owned(), allow_file: true };
+    let objects: Objects = Settings::new(place).open().unwrap();
+    let dispatch = DispatchConfig { objects: Some(Arc::new(objects)), ..DispatchConfig::default() };
+    let config = ServerConfig { access, dispatch, ..ServerConfig::default() };
+    let server = Server::start_with(Arc::new(home), Retention::default(), Arc::default(), |engine| {
+        let keys =
+            SharedTaskKeys::new(engine.clone(), TaskKeys::new("tenure", &TaskKeys::generate().unwrap()).unwrap());
+        ServerConfig { task_keys: Some(Arc::new(keys)), ..config }
+    })
+    .await;
+    let dags = server.engine.dags(Default::default());
+    Plane { server, dags, _objects: folder }
+}
+
+/// What a claim granted.
+#[derive(Debug, Clone)]
+pub struct Claim(pub Value);
+
+impl Deref for Claim {
+    type Target = Value;
+    fn deref(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl Claim {
+    /// The part of a body that names the attempt.
+    pub fn attempt(&self) -> Value {
+        json!({"task_id": self["task_id"], "attempt": self["attempt"], "lease_token": self["lease_token"]})
+    }
+
+    pub fn with(&self, extra: Value) -> Value {
+        let mut body = self.attempt();
+        merge(&mut body, extra);
+        body
+    }
+
+    pub fn token(&self) -> &str {
+        self["capability_token"].as_str().unwrap()
+    }
+
+    pub fn task(&self) -> &str {
+        self["task_id"].as_str().unwrap()
+    }
+
+    /// An output of the task, at a position.
+    pub fn output(&self, index: usize, at: Value) -> Value {
+        let output = &self["task"]["outputs"][index];
+        let mut said = json!({
+            "output_index": index, "dataset_uuid": output["dataset_uuid"], "dataset_version": output["dataset_version"],
+            "location": "none:",
+        });
+        merge(&mut said, at);
+        said
+    }
+
+    pub fn event(&self, index: usize, at: Value) -> Value {
+        let output = &self["task"]["outputs"][index];
+        let mut said = json!({"dataset_uuid": output["dataset_uuid"], "dataset_version": output["dataset_version"]});
+        merge(&mut said, at);
+        said
+    }
+}
+
+impl Plane {
+    pub async fn deploy(&self, yaml: &str) {
+        let version = NewVersion { org: ORG, yaml, manual: false, dry_run: false };
+        self.dags.deploy(version).await.unwrap();
+    }
+
+    /// Waits until this version of the chain is the active one.
+    pub async fn active(&self, version: i64) {
+        let is_active = async || {
+            let view = self.dags.view(ORG).await.unwrap();
+            view.deployment.dags.get("chain").and_then(|dag| dag.active) == Some(version)
+        };
+        wait_until("the version is active", SOON, is_active).await;
+    }
+
+    /// Fires the source of the chain.
+    pub async fn fire(&self, request: &str) -> String {
+        self.dags.trigger(ORG, "chain", "import", &request.into(), None).await.unwrap().task.to_string()
+    }
+
+    pub async fn internal(&self, call: &str, body: Value) -> Answer {
+        let token = [("X-Trace-Worker-Token", TOKEN)];
+        self.call(Method::POST, &format!("/internal/{call}"), &token, Some(&body)).await
+    }
+
+    pub async fn claim_answer(&self, task: &str) -> Value {
+        self.internal("task-claim", json!({"task_id": task, "worker_id": WORKER})).await.ok()
+    }
+
+    /// What is due is ready a moment later.
+    pub async fn claim(&self, task: &str) -> Claim {
+        let answer = wait_until("the task is ready", SOON, async || {
+            Some(self.claim_answer(task).await).filter(|answer| answer["reason"] != "NotReady")
+        })
+        .await;
+        assert_eq!(answer["status"], "Claimed", "{answer}");
+        Claim(answer)
+    }
+
+    /// Why a task is not claimed.
+    pub async fn not_claimed(&self, task: &str) -> String {
+        let answer = self.claim_answer(task).await;
+        assert_eq!(answer["status"], "NotClaimed", "{answer}");
+        answer["reason"].as_str().unwrap().to_owned()
+    }
+
+    /// As the code of the task.
+    pub async fn as_task(&self, call: &str, token: &str, body: &Value) -> Answer {
+        let token = [("X-Trace-Task-Capability", token)];
+        self.call(Method::POST, &format!("/v1/task/{call}"), &token, Some(body)).await
+    }
+
+    pub async fn beat(&self, claim: &Claim) -> Answer {
+        self.as_task("heartbeat", claim.token(), &claim.attempt()).await
+    }
+
+    pub async fn complete(&self, claim: &Claim, extra: Value) -> Answer {
+        self.as_task("complete", claim.token(), &claim.with(extra)).await
+    }
+
+    pub async fn events(&self, claim: &Claim, events: Value) -> Answer {
+        self.as_task("events", claim.token(), &claim.with(json!({"events": events}))).await
+    }
+
+    pub async fn fetch(&self, task: &str) -> Answer {
+        let token = [("X-Trace-Worker-Token", TOKEN)];
+        self.call(Method::GET, &format!("/internal/task-fetch?task_id={task}"), &token, None).await
+    }
+
+    /// The ids of the tasks of an operator, newest first, when there are so many.
+    pub async fn nth(&self, operator: &str, count: usize) -> String {
+        let path = format!("/api/v1/tasks?operator={operator}");
+        let tasks = wait_until(operator, SOON, async || {
+            let tasks = self.get(&path).await.ok()["items"].as_array().unwrap().clone();
+            Some(tasks).filter(|tasks| tasks.len() >= count)
+        })
+        .await;
+        assert_eq!(tasks.len(), count, "{operator}");
+        tasks[0]["task_id"].as_str().unwrap().to_owned()
+    }
+
+    /// How many tasks of an operator there are now.
+    pub async fn count(&self, operator: &str) -> usize {
+        self.get(&format!("/api/v1/tasks?operator={operator}")).await.ok()["items"].as_array().unwrap().len()
+    }
+}

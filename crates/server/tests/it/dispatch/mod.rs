@@ -1,0 +1,11 @@
+//! The dispatch contract over HTTP.
+
+mod claims;
+mod dialects;
+mod events;
+mod heartbeats;
+mod kit;
+mod outputs;
+mod reports;
+mod tokens;
+mod wrappers;

@@ -1,0 +1,96 @@
+//! Worker wrappers: the aliases below `/internal/`, and both identities.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tenure_auth::Secret;
+
+use super::kit::{self, Plane, WORKER};
+use crate::cases;
+use crate::harness::TOKEN;
+
+cases!(
+    kit,
+    on_sqlite: [the_shared_token_can_be_rotated, a_worker_of_its_own_speaks_for_itself],
+    on_both_stores: [a_wrapper_works_without_a_capability_token, a_wrapper_may_leave_out_the_lease_token],
+);
+
+fn part(key: &str) -> Value {
+    json!({"partition_key": key})
+}
+
+async fn a_wrapper_works_without_a_capability_token(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    assert_eq!(plane.internal("heartbeat", claim.attempt()).await.ok()["status"], "Running");
+    let events = claim.with(json!({"events": [claim.event(0, part("1-5"))]}));
+    plane.internal("events", events).await.ok();
+    let done = claim.with(json!({"status": "Completed"}));
+    let first = plane.internal("task-complete", done.clone()).await.ok();
+    assert_eq!(plane.internal("task-complete", done).await.ok(), first);
+    assert_eq!(plane.complete(&claim, json!({"status": "Completed"})).await.ok(), first, "the same handlers");
+    for path in ["task-claim", "heartbeat", "task-complete", "events"] {
+        let body = claim.with(json!({"status": "Completed"}));
+        let refused = plane.call(Method::POST, &format!("/internal/{path}"), &[], Some(&body)).await.refused(401);
+        assert_eq!(refused["error"], "missing_worker_token", "{path}");
+    }
+}
+
+async fn a_wrapper_may_leave_out_the_lease_token(plane: Plane) {
+    plane.still().await;
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let events = |extra: Value| {
+        let mut body = json!({"task_id": claim["task_id"], "attempt": 1, "events": [claim.event(0, part("1-5"))]});
+        crate::harness::merge(&mut body, extra);
+        body
+    };
+    plane.internal("events", events(json!({"worker_id": WORKER}))).await.ok();
+    let other = plane.internal("events", events(json!({"worker_id": "another"}))).await.refused(409);
+    assert_eq!(other["error"], "stale_lease");
+    assert_eq!(plane.internal("events", events(json!({}))).await.refused(400)["error"], "malformed_request");
+    let wrong = plane.internal("events", events(json!({"worker_id": WORKER, "attempt": 2}))).await.refused(409);
+    assert_eq!(wrong["error"], "stale_attempt");
+    for call in ["heartbeat", "task-complete"] {
+        let body = json!({"task_id": claim["task_id"], "attempt": 1, "status": "Completed", "worker_id": WORKER});
+        assert_eq!(plane.internal(call, body).await.refused(400)["error"], "malformed_request", "{call}");
+    }
+    // It needs a live lease.
+    plane.advance(120_000);
+    let late = plane.internal("events", events(json!({"worker_id": WORKER}))).await.refused(409);
+    assert_eq!(late["error"], "lease_expired");
+}
+
+async fn the_shared_token_can_be_rotated(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let task = plane.fire("r-1").await;
+    plane.config.access.update(|access| {
+        access.workers.shared_previous = access.workers.shared.take();
+        access.workers.shared = Secret::new("the-next-one");
+    });
+    let body = json!({"task_id": task, "worker_id": WORKER});
+    for token in [TOKEN, "the-next-one"] {
+        let headers = [("X-Trace-Worker-Token", token)];
+        plane.call(Method::POST, "/internal/task-claim", &headers, Some(&body)).await.ok();
+    }
+    plane.config.access.update(|access| access.workers.shared_previous = None);
+    let old = plane.call(Method::POST, "/internal/task-claim", &[("X-Trace-Worker-Token", TOKEN)], Some(&body)).await;
+    assert_eq!(old.refused(401)["error"], "invalid_worker_token");
+}
+
+async fn a_worker_of_its_own_speaks_for_itself(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    plane.config.access.update(|access| {
+        access.workers.per_worker.insert("w-1".to_owned(), Secret::new("token-of-w-1").unwrap());
+    });
+    let task = plane.fire("r-1").await;
+    let own = [("X-Worker-ID", "w-1"), ("X-Worker-Token", "token-of-w-1")];
+    let claim = |worker: &str| json!({"task_id": task, "worker_id": worker});
+    let refused = plane.call(Method::POST, "/internal/task-claim", &own, Some(&claim("w-2"))).await.refused(403);
+    assert_eq!(refused["error"], "worker_mismatch");
+    let refused = plane.internal("task-claim", claim("w-1")).await.refused(401);
+    assert_eq!(refused["error"], "invalid_worker_token", "the shared token is not that of w-1");
+    let claimed = plane.call(Method::POST, "/internal/task-claim", &own, Some(&claim("w-1"))).await.ok();
+    let events = json!({"task_id": task, "attempt": 1, "events": []});
+    plane.call(Method::POST, "/internal/events", &own, Some(&events)).await.ok();
+    assert_eq!(claimed["status"], "Claimed");
+}
