@@ -64,6 +64,8 @@ pub struct Config {
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub objects: ObjectStoreSettings,
+    /// `HOST:PORT` of the listener of the dispatch contract.
+    pub internal_listen: Option<String>,
     pub worker: Worker,
     pub defaults: Defaults,
     /// Secrets that templates of sandboxes can name: `NAME`, or `TENANT/NAME`.
@@ -191,6 +193,7 @@ impl Config {
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
             objects: objects::object_store(&settings, &sources.data)?,
+            internal_listen: worker::host_and_port(&settings, "dispatch.internal_listen", "127.0.0.1:7424")?,
             worker: worker::worker(&settings, &sources.data)?,
             defaults: defaults::defaults(&settings)?,
             template_secrets: push::named_secrets(&settings, "templates.secrets", "templates.secret_files")?,

@@ -81,7 +81,7 @@ pub(crate) fn worker(settings: &Settings, data: &Path) -> Result<Worker, ConfigE
     })
 }
 
-fn host_and_port(settings: &Settings, key: &str, example: &str) -> Result<Option<String>, ConfigError> {
+pub(crate) fn host_and_port(settings: &Settings, key: &str, example: &str) -> Result<Option<String>, ConfigError> {
     let Some(text) = settings.plain(key) else { return Ok(None) };
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if !net::is_authority(&text) || !has_port {

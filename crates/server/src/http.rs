@@ -13,6 +13,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Router, middleware};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tenure_engine::Engine;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use crate::api::whoami;
 use crate::connection::Serving;
 use crate::contracts::Contract;
 use crate::error::{Fault, Thing};
@@ -32,13 +34,38 @@ use crate::{access, contracts, limits};
 /// Upper bounds of the buckets for durations of calls to workers. Those of workers are the same.
 const RPC_SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0, 600.0];
 
+/// Where a server listens.
+#[derive(Debug)]
+pub struct Listeners {
+    pub public: TcpListener,
+    /// For the dispatch contract, which is then absent from the public one.
+    pub internal: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(public: TcpListener) -> Self {
+        Self { public, internal: None }
+    }
+}
+
 /// Serves until `shutdown` ends. Then no connection is accepted any more, long polls end, requests that were accepted
 /// finish, and the engine is shut down.
-pub async fn run(
-    listener: TcpListener,
+///
+/// The future is boxed so that all of it is compiled here, and not again by everyone who calls this.
+pub fn run(
+    listeners: impl Into<Listeners>,
     engine: Engine,
     config: ServerConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
+) -> BoxFuture<'static, std::io::Result<()>> {
+    serve(listeners.into(), engine, config, Box::pin(shutdown)).boxed()
+}
+
+async fn serve(
+    listeners: Listeners,
+    engine: Engine,
+    config: ServerConfig,
+    mut shutdown: BoxFuture<'static, ()>,
 ) -> std::io::Result<()> {
     let app = App::start(engine.clone(), &config, recorder()).await;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -46,22 +73,23 @@ pub async fn run(
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
     let connections = Arc::new(Semaphore::new(config.max_connections));
     let front = Arc::new(Front::new(config.sandboxes.as_ref().map(|sandboxes| sandboxes.offer.clone())));
-    let serving = Serving { router: router(app), tls: config.tls, graceful: Arc::default(), front };
-    tokio::pin!(shutdown);
-    loop {
-        // Beyond the cap connections wait in the listener's backlog.
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &connections) => accepted,
-            () = &mut shutdown => break,
-        };
-        let Some((stream, peer, permit)) = accepted else { continue };
-        let serving = serving.clone();
-        tokio::spawn(async move {
-            serving.connection(stream, peer).await;
-            drop(permit);
-        });
+    let Listeners { public, internal } = listeners;
+    let is_public = |contract| internal.is_none() || contract != Contract::Dispatch;
+    let router_of = |routes| router(routes, app.clone());
+    let serving =
+        Serving { router: router_of(contracts::router(is_public)), tls: config.tls, graceful: Arc::default(), front };
+    let accepting = internal.map(|listener| {
+        let routes = contracts::router(|contract| contract == Contract::Dispatch).merge(whoami::keys());
+        let inside = Serving { router: router_of(routes), front: Arc::new(Front::new(None)), ..serving.clone() };
+        tokio::spawn(accept_all(listener, inside, Arc::clone(&connections)))
+    });
+    tokio::select! {
+        () = accept_all(public, serving.clone(), connections) => {}
+        () = &mut shutdown => {}
     }
-    drop(listener);
+    if let Some(accepting) = accepting {
+        accepting.abort();
+    }
     tracing::info!("stopping: ending long polls, finishing accepted requests");
     engine.begin_shutdown();
     stop.cancel();
@@ -88,6 +116,18 @@ async fn forget_idle(app: App, stop: CancellationToken) {
     stop.run_until_cancelled(work).await;
 }
 
+async fn accept_all(listener: TcpListener, serving: Serving, connections: Arc<Semaphore>) {
+    loop {
+        // Beyond the cap connections wait in the listener's backlog.
+        let Some((stream, peer, permit)) = accept(&listener, &connections).await else { continue };
+        let serving = serving.clone();
+        tokio::spawn(async move {
+            serving.connection(stream, peer).await;
+            drop(permit);
+        });
+    }
+}
+
 async fn accept(
     listener: &TcpListener,
     connections: &Arc<Semaphore>,
@@ -108,9 +148,8 @@ async fn accept(
     }
 }
 
-fn router(app: App) -> Router {
-    Router::new()
-        .merge(contracts::router())
+fn router(routes: Router<App>, app: App) -> Router {
+    routes
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         // One layer made of three: each layer of a router is boxed, and copied with all that it holds for every request.

@@ -28,7 +28,7 @@ mod validate;
 
 pub use access::{Access, KeyBy, RateLimit};
 pub use dispatch::DispatchConfig;
-pub use http::run;
+pub use http::{Listeners, run};
 pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};
 pub use live::Live;

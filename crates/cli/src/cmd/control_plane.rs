@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tenure_engine::store::{Retention, StoreError};
 use tenure_engine::{Engine, EngineConfig};
-use tenure_server::{Access, Live, ServerConfig, SharedTaskKeys};
+use tenure_server::{Access, Listeners, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +103,7 @@ fn listen_address(text: &str) -> Result<(String, u16), String> {
 /// A control plane that is ready to run.
 pub struct ControlPlane {
     pub listener: TcpListener,
+    internal: Option<TcpListener>,
     pub engine: Engine,
     pub server: ServerConfig,
     reloader: Reloader,
@@ -117,6 +118,7 @@ impl ControlPlane {
         let addresses = resolve(&config.server.host, config.server.port).await?;
         let mut access = access::access(&config)?;
         check_exposure(&access, &addresses)?;
+        let internal = internal_addresses(&config, &access).await?;
         compat::announce(&config);
         if config.has_idle_keys() {
             tracing::warn!("API keys are set but auth.enabled is false: calls without a key are accepted");
@@ -134,7 +136,14 @@ impl ControlPlane {
         let dev_mode = !access.users.enabled;
         let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
         let engine = open_store(&config.store_url(), engine_config).await?;
-        let listener = listen(&config, &addresses, &engine).await?;
+        let listener = listen(&place_of(&config), &addresses, &engine).await?;
+        let internal = match internal {
+            Some((place, addresses)) => Some(listen(&place, &addresses, &engine).await?),
+            None => None,
+        };
+        if let Some(internal) = &internal {
+            tracing::info!("the dispatch contract listens on {}", url_of(internal, tls.is_some())?);
+        }
         let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
         let own_url = url_of(&listener, tls.is_some())?;
         let push = Live::new(access::push_targets(&config, dev_mode, Some(&own_url))?);
@@ -171,7 +180,7 @@ impl ControlPlane {
         };
         reloader.complete(&mut access);
         live.set(access);
-        let mut control_plane = Self { listener, engine, server, reloader, local: None };
+        let mut control_plane = Self { listener, internal, engine, server, reloader, local: None };
         if wants_local {
             control_plane.prepare_local().await?;
         } else {
@@ -261,7 +270,8 @@ impl ControlPlane {
         };
         let stopped = server_stop.clone().cancelled_owned();
         let serving = async {
-            let served = tenure_server::run(self.listener, self.engine, self.server, stopped).await;
+            let listeners = Listeners { public: self.listener, internal: self.internal };
+            let served = tenure_server::run(listeners, self.engine, self.server, stopped).await;
             local_stop.cancel();
             served
         };
@@ -284,13 +294,31 @@ fn url_of(listener: &TcpListener, tls: bool) -> anyhow::Result<String> {
     Ok(format!("{scheme}://{}", listener.local_addr()?))
 }
 
-async fn listen(config: &Config, addresses: &[SocketAddr], engine: &Engine) -> anyhow::Result<TcpListener> {
+fn place_of(config: &Config) -> String {
+    format!("{}:{}", config.server.host, config.server.port)
+}
+
+/// Where the dispatch contract is served alone. Whoever reaches that must be known.
+async fn internal_addresses(config: &Config, access: &Access) -> anyhow::Result<Option<(String, Vec<SocketAddr>)>> {
+    let Some(place) = config.internal_listen.clone() else { return Ok(None) };
+    let found = tokio::net::lookup_host(&place).await;
+    let wrong = |why: String| Stop::usage(format!("dispatch.internal_listen: `{place}` {why}"));
+    let addresses: Vec<SocketAddr> = found.map_err(|error| wrong(format!("is not an address: {error}")))?.collect();
+    let exposed = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
+    if exposed && (access.workers.anonymous || !access.workers.is_configured()) {
+        let hint = format!("set {}=FILE", Config::how_to_set("auth.worker_token_file"));
+        let problem = "is open to others, but workers need no credential of the configuration".to_owned();
+        return Err(wrong(problem).hint(hint).into());
+    }
+    Ok(Some((place, addresses)))
+}
+
+async fn listen(place: &str, addresses: &[SocketAddr], engine: &Engine) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(addresses).await {
         Ok(listener) => Ok(listener),
         Err(error) => {
             engine.shutdown().await;
-            let place = format!("{}:{}", config.server.host, config.server.port);
-            let hint = "another process may be listening there; choose another address with --listen";
+            let hint = "another process may be listening there; choose another address";
             let stop = Stop::new(Exit::Failure, format!("cannot listen on {place}: {error}"));
             Err(stop.hint(hint).into())
         }

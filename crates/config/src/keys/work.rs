@@ -8,8 +8,10 @@ pub const KEYS: &[Key] = keys! {
         "P-256 private key, in PEM, that signs capability tokens and task tokens. If unset, the first start creates one in the data folder.";
     "dispatch.capability.previous_key_files" Files, "", Reload,
         "Previous signing keys. They only verify, and can be removed after 24 hours.";
+    "dispatch.internal_listen" Text, "", Restart,
+        "Address and port of a listener of its own for the dispatch contract (`/internal/task-*`, `/internal/heartbeat`, `/internal/events`, `/v1/task/*`), such as `10.0.0.5:7424`. The public listener then does not serve it. Other than loopback addresses need a worker credential. TLS is that of the server.";
     "dispatch.object_store.url" Text, "", Restart,
-        "Where outputs of tasks are kept (nothing uses it yet): `s3://bucket/`, `s3://bucket/prefix/`, or `file:///path` for a local folder. If unset, the folder `objects` in the data folder. Credentials for S3 come from the environment, as for the AWS CLI.";
+        "Where outputs of tasks are kept: `s3://bucket/`, `s3://bucket/prefix/`, or `file:///path` for a local folder. If unset, the folder `objects` in the data folder. Credentials for S3 come from the environment, as for the AWS CLI.";
     "dispatch.object_store.endpoint_url" Text, "", Restart,
         "Address of S3, if not that of the region: a VPC endpoint, or a compatible server.";
     "dispatch.object_store.region" Text, "", Restart,

@@ -11,7 +11,12 @@ use crate::access::guard::User;
 use crate::state::App;
 
 pub fn router() -> Router<App> {
-    Router::new().route("/api/v1/whoami", get(whoami)).route("/internal/jwks/task", get(jwks))
+    Router::new().route("/api/v1/whoami", get(whoami)).merge(keys())
+}
+
+/// The keys alone, for whoever verifies tokens of tasks.
+pub fn keys() -> Router<App> {
+    Router::new().route("/internal/jwks/task", get(jwks))
 }
 
 /// The identity of the credential

@@ -76,9 +76,10 @@ impl Contract {
     }
 }
 
-/// The routes of all contracts.
-pub fn router() -> Router<App> {
-    Contract::ALL.into_iter().fold(Router::new(), |router, contract| router.merge((contract.dialect().router)()))
+/// The routes of those contracts that are wanted.
+pub fn router(is_wanted: impl Fn(Contract) -> bool) -> Router<App> {
+    let wanted = Contract::ALL.into_iter().filter(|contract| is_wanted(*contract));
+    wanted.fold(Router::new(), |router, contract| router.merge((contract.dialect().router)()))
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::Secret;
+use tenure_engine::Engine;
+use tenure_server::{Listeners, ServerConfig};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::kit::{self, Plane, WORKER};
 use crate::cases;
@@ -93,4 +97,35 @@ async fn a_worker_of_its_own_speaks_for_itself(plane: Plane) {
     let events = json!({"task_id": task, "attempt": 1, "events": []});
     plane.call(Method::POST, "/internal/events", &own, Some(&events)).await.ok();
     assert_eq!(claimed["status"], "Claimed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_contract_has_a_listener_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("tenure.db").display());
+    let engine = Engine::open(&url).await.unwrap();
+    let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (public, internal) = (bind().await, bind().await);
+    let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+    let (outside, inside) = (address(&public), address(&internal));
+    let stop = CancellationToken::new();
+    let listeners = Listeners { public, internal: Some(internal) };
+    let served =
+        tokio::spawn(tenure_server::run(listeners, engine, ServerConfig::default(), stop.clone().cancelled_owned()));
+    let status = async |base: &str, path: &str| {
+        reqwest::Client::new().post(format!("{base}{path}")).body("{}").send().await.unwrap().status().as_u16()
+    };
+    for path in ["/internal/task-claim", "/internal/heartbeat", "/internal/events", "/v1/task/complete"] {
+        assert_eq!(status(&outside, path).await, 404, "{path}");
+        assert_ne!(status(&inside, path).await, 404, "{path}");
+    }
+    for path in ["/internal/worker/claim", "/api/v1/tasks"] {
+        assert_eq!(status(&inside, path).await, 404, "{path}");
+        assert_ne!(status(&outside, path).await, 404, "{path}");
+    }
+    let keys = reqwest::get(format!("{inside}/internal/jwks/task")).await.unwrap();
+    assert_eq!(keys.status().as_u16(), 200);
+    stop.cancel();
+    served.await.unwrap().unwrap();
+    assert!(reqwest::get(format!("{inside}/internal/jwks/task")).await.is_err(), "both are closed");
 }
