@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::Measuring;
 use crate::load::{self, Drain, Held, Mode, SUBMIT_BATCH, Worker};
 use crate::picture::{Curve, Curves, Panel, Picture};
 use crate::progress::Watch;
@@ -63,7 +64,16 @@ struct State<'a> {
     finished: usize,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<BacklogReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, BacklogReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<BacklogReport> {
     ensure!(options.levels.is_sorted() && options.levels.len() > 1, "at least two levels in growing order are needed");
     ensure!(
         options.levels[0] >= options.claims,

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::load;
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
@@ -126,7 +127,16 @@ struct Scene {
 }
 
 /// Runs with a control plane and workers of its own. `tenure` is the program that they are.
-pub async fn run(tenure: &Path, place: &Place, options: Options, progress: &Watch) -> Result<FleetReport> {
+pub fn run<'a>(
+    tenure: &'a Path,
+    place: &'a Place,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, FleetReport> {
+    Box::pin(run_all(tenure, place, options, progress))
+}
+
+async fn run_all(tenure: &Path, place: &Place, options: Options, progress: &Watch) -> Result<FleetReport> {
     ensure!(options.rounds > 0 && !options.clients.is_empty(), "at least one round and one client are needed");
     let settings = workers::settings(&options.provider);
     let stand = Stand::start(tenure, place, &settings)?;

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::load::{self, Held, SUBMIT_BATCH, Worker};
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
@@ -61,7 +62,16 @@ pub struct Phase {
     pub idle_processor: Option<f64>,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<HeartbeatReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, HeartbeatReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<HeartbeatReport> {
     ensure!(options.interval_seconds > 0.0 && options.rounds > 0.0, "an interval and rounds above 0 are needed");
     ensure!(options.leases >= options.workers, "more connections than leases");
     let idle = Usage::begin(stand, place);

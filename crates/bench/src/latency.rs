@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::load::{self, Worker};
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
@@ -57,7 +58,16 @@ struct Stamp {
     at: u64,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<LatencyReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, LatencyReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<LatencyReport> {
     ensure!(options.per_second > 0.0 && options.seconds > 0.0, "a rate and a time above 0 are needed");
     let tasks = (options.per_second * options.seconds).round().max(1.0) as usize + WARM_UP;
     progress.begin("submitting at a steady rate", tasks as u64);

@@ -29,6 +29,9 @@ pub use report::Report;
 pub use samples::Percentiles;
 pub use stand::{Place, Stand, StoreChoice};
 
+/// A measurement under way. Boxed, so that it is compiled here, and not by the program that shows it.
+pub type Measuring<'a, T> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'a>>;
+
 /// The most tasks that one exchange carries.
 pub const EXCHANGE_MAX: usize = 1_000;
 /// The most tasks that one submit request carries.

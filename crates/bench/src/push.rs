@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::http::{Connection, Target};
 use crate::latency;
 use crate::load::{self, Worker};
@@ -62,7 +63,16 @@ pub struct PushReport {
     pub pushed_start_ms: Percentiles,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<PushReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, PushReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<PushReport> {
     ensure!(options.tasks >= 3, "a run of at least three tasks is needed: one before all, and one after all");
     let inbox = Inbox::listen().await?;
     let mut control = stand.target.connect().await?;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::load;
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
@@ -107,7 +108,16 @@ impl Timings {
 }
 
 /// `rpc` is a listener with the same provider.
-pub async fn run(
+pub fn run(
+    direct: DirectTarget,
+    rpc: Option<RpcTarget>,
+    options: Options,
+    progress: &Watch,
+) -> Measuring<'_, SandboxReport> {
+    Box::pin(run_all(direct, rpc, options, progress))
+}
+
+async fn run_all(
     direct: DirectTarget,
     rpc: Option<RpcTarget>,
     options: Options,

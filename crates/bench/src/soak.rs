@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use crate::Measuring;
 use crate::load::{self, Held, Worker};
 use crate::picture::{Curve, Curves, Panel, Picture};
 use crate::progress::{Silent, Watch};
@@ -70,7 +71,16 @@ pub struct Growth {
     pub grows: Vec<String>,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<SoakReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, SoakReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<SoakReport> {
     ensure!(options.minutes > 0.0 && options.per_second > 0.0, "minutes and a rate above 0 are needed");
     let time = Duration::from_secs_f64(options.minutes * 60.0);
     progress.begin("tasks come and go", (options.per_second * time.as_secs_f64()) as u64);

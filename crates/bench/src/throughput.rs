@@ -3,6 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::Measuring;
 use crate::load::{self, Drain, Mode, Pace};
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
 use crate::progress::Watch;
@@ -68,7 +69,16 @@ pub struct Ratio {
     pub to_raw_batch: f64,
 }
 
-pub async fn run(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<ThroughputReport> {
+pub fn run<'a>(
+    stand: &'a Stand,
+    place: Option<&'a Place>,
+    options: Options,
+    progress: &'a Watch,
+) -> Measuring<'a, ThroughputReport> {
+    Box::pin(run_all(stand, place, options, progress))
+}
+
+async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progress: &Watch) -> Result<ThroughputReport> {
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         if options.rounds > 1 {

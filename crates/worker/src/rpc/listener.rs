@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -39,7 +40,17 @@ const ASIDE_DRAIN: Duration = Duration::from_secs(1);
 /// Serves until `shutdown` ends. Then no connection is accepted any more, and calls may go on for the drain time.
 ///
 /// HTTP/1.1 only: a call has its connection to itself, so that a lost caller is seen at once.
-pub async fn run(listener: TcpListener, rpc: Rpc, shutdown: impl Future<Output = ()> + Send) -> io::Result<()> {
+///
+/// Boxed, so that all of it is compiled here, and not again by everyone who calls this.
+pub fn run(
+    listener: TcpListener,
+    rpc: Rpc,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> BoxFuture<'static, io::Result<()>> {
+    Box::pin(serve_rpc(listener, rpc, Box::pin(shutdown)))
+}
+
+async fn serve_rpc(listener: TcpListener, rpc: Rpc, shutdown: BoxFuture<'static, ()>) -> io::Result<()> {
     let settings = &rpc.settings;
     let (connections, drain_timeout) = (settings.max_connections, settings.drain_timeout);
     let (times, tls) = (settings.times.clone(), rpc.tls.clone());
