@@ -357,6 +357,13 @@ pub enum Receipt {
     Failed { requeued: bool, dlq: bool },
 }
 
+impl Receipt {
+    /// Whether the task is tried again.
+    pub const fn is_requeued(self) -> bool {
+        matches!(self, Self::Failed { requeued: true, .. })
+    }
+}
+
 /// A report that could not be applied: kept, never acted on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
@@ -9,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 use tenure_contract::dispatch::{CompleteAnswer, CompleteBody, CompleteRequest, Error, Outcome, TaskStatus, dialect};
-use tenure_core::attempt::{self, Failure, Receipt, Report};
+use tenure_core::attempt::{self, ClosedAttempt, Failure, Receipt, Report};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{ConflictKind, Rejection};
 use tenure_core::dag::data::DataReport;
@@ -24,10 +25,13 @@ use crate::access::guard::AsWorker;
 use crate::access::task_token::Presented;
 use crate::contracts::category;
 use crate::contracts::pull::without_nul;
+use crate::dispatch::DispatchFault;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 
+/// All outputs of one report are checked within this.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// A report that is longer is kept as its digest.
 const KEPT_BYTES: usize = 16 << 10;
 /// The code of a failure whose worker gave it no category.
@@ -81,7 +85,7 @@ async fn end(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<Co
     match app.engine.report(report, raw.bytes.len()).await? {
         Ok(receipt) => {
             app.dispatch.dags.recorded();
-            answer(app, &request, &speaker, events_accepted, receipt).await
+            answer(app, &seen, &request, &speaker, events_accepted, receipt).await
         }
         Err(rejection) if request.outcome == Outcome::Canceled && was_canceled(&rejection) => {
             let fence = seen.view.place.fence();
@@ -134,7 +138,12 @@ async fn data(
     {
         return Ok(judged);
     }
-    match said::check_outputs(app, task, speaker.attempt, &mut said).await? {
+    let checked = tokio::time::timeout(CHECK_TIMEOUT, said::check_outputs(app, task, speaker.attempt, &mut said)).await;
+    let checked = checked.map_err(|_| {
+        let message = "the outputs could not be checked in time: write fewer of them, or try again";
+        DispatchFault::fault("object_store_unavailable", message)
+    })?;
+    match checked? {
         Err(refusal) => Ok(refused(refusal)),
         Ok(()) => Ok(app.dispatch.dags.data(sender, &task.org, &task.input, &said, Stage::End).await?),
     }
@@ -181,9 +190,10 @@ fn failure(request: &CompleteRequest) -> Failure {
         .of_category(category::of_code(code))
 }
 
-/// The same for the same report, however often it is sent.
+/// The same for the same report, however often it is sent. `seen` is from before the report.
 async fn answer(
     app: &App,
+    seen: &Seen,
     request: &CompleteRequest,
     speaker: &Speaker,
     events_accepted: usize,
@@ -194,21 +204,36 @@ async fn answer(
         Outcome::Failed => (TaskStatus::Failed, 0),
         Outcome::Canceled => (TaskStatus::Canceled, 0),
     };
-    let seen = Seen::of(app, speaker.task).await?;
-    let closed = seen.closed(app, speaker.attempt).await?;
-    let requeued = matches!(receipt, Receipt::Failed { requeued: true, .. });
-    let next_retry_at = closed.as_ref().filter(|_| requeued).map(|closed| {
-        // As the core has decided it, from the id of the task and the number of the attempt.
-        let spec = &seen.view.body.spec;
-        let timed_out = closed.failure.as_ref().is_some_and(Failure::is_timeout);
-        closed.ended_at.plus(spec.retry().backoff_ms(speaker.task, speaker.attempt, timed_out))
-    });
+    let mut fence = match &seen.view.place {
+        Place::Running(running) if running.attempt == speaker.attempt => Some(running.lease.generation),
+        place => place.last_attempt().filter(|last| last.number == speaker.attempt).map(|last| last.fence),
+    };
+    let mut next_retry_at = None;
+    if fence.is_none() || receipt.is_requeued() {
+        let now = Seen::of(app, speaker.task).await?;
+        let closed = now.closed(app, speaker.attempt).await?;
+        fence = fence.or(closed.as_ref().map(|closed| closed.fence));
+        next_retry_at = closed.filter(|_| receipt.is_requeued()).map(|closed| retry_at(&now, &closed));
+    }
     Ok(CompleteAnswer {
         status,
         task_id: speaker.task.to_string(),
         attempt: speaker.attempt,
-        fence: closed.map_or(0, |closed| closed.fence.0),
+        fence: fence.unwrap_or_default().0,
         events_accepted,
         next_retry_at: next_retry_at.as_ref().map(Timestamp::to_string),
     })
+}
+
+/// When a task is tried again after an attempt. Once another attempt was granted, the core decides it again from the same
+/// facts: the id of the task, the number of the attempt, and when it ended.
+fn retry_at(now: &Seen, closed: &ClosedAttempt) -> Timestamp {
+    match &now.view.place {
+        Place::Scheduled(waiting) | Place::Ready(waiting) if waiting.attempt == closed.number => waiting.at,
+        _ => {
+            let timed_out = closed.failure.as_ref().is_some_and(Failure::is_timeout);
+            let backoff = now.view.body.spec.retry().backoff_ms(now.view.body.id, closed.number, timed_out);
+            closed.ended_at.plus(backoff)
+        }
+    }
 }
