@@ -9,6 +9,7 @@ pub mod deployment;
 pub mod filter;
 pub mod id;
 pub mod judge;
+pub mod operators;
 pub mod range;
 pub mod route;
 pub mod schema;

@@ -72,7 +72,7 @@ impl serde::de::Visitor<'_> for CursorVisitor {
 }
 
 /// The values from `start` up to, and without, `end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span {
     start: u64,
     end: u64,

@@ -73,7 +73,7 @@ pub(super) fn read(node: &Node, index: usize, defaults: &Defaults, context: Cont
     if always_on {
         no_limits(&fields);
     }
-    let runtime_known = runtime.is_some();
+    let (runtime_known, activation_known) = (runtime.is_some(), activation.is_some());
     let runtime = runtime.unwrap_or(Runtime::Dispatcher);
     let timeout_seconds = times.timeout_seconds.unwrap_or(runtime.timeout_seconds_default());
     let scaling = scaling(&fields, &runtime);
@@ -96,6 +96,9 @@ pub(super) fn read(node: &Node, index: usize, defaults: &Defaults, context: Cont
         udf,
         runtime,
     };
+    if runtime_known && activation_known && outputs.is_some() && definition.runtime == Runtime::Dispatcher {
+        runtime::builtin(&fields, &definition);
+    }
     let at_of = |key: &str| fields.get(key).map_or(node.at, |value| value.at);
     let webhook = fields.get("source").and_then(|source| source.entry("webhook_path"));
     let (froms, conditions) = drafts;

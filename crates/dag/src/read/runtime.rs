@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenure_core::dag::definition::{BUILTIN_OPERATORS, Runtime, UDF_OPERATOR, Udf};
+use tenure_core::dag::definition::{BUILTIN_OPERATORS, JobDefinition, Runtime, UDF_OPERATOR, Udf};
+use tenure_core::dag::operators::Builtin;
 use tenure_core::limits;
 use uuid::Uuid;
 
@@ -58,6 +59,22 @@ pub(super) fn operator(fields: &Fields<'_, '_>, runtime: Option<&Runtime>, conte
         }
     }
     name.into()
+}
+
+/// Whether the built-in operator of a job can run it.
+pub(super) fn builtin(fields: &Fields<'_, '_>, job: &JobDefinition) {
+    // It is known, and its tasks fail where it is not available.
+    if &*job.operator == "query" || !BUILTIN_OPERATORS.contains(&&*job.operator) {
+        return;
+    }
+    let Err(fault) = Builtin::of(job) else { return };
+    let (mut at, mut place, mut parent) = (fields.at, fields.place.clone(), None::<&Node>);
+    for (depth, key) in fault.field.split('.').enumerate() {
+        place = place.key(key);
+        parent = if depth == 0 { fields.get(key) } else { parent.and_then(|parent| parent.entry(key)) };
+        at = parent.map_or(at, |node| node.at);
+    }
+    fields.report.error(at, &place, Code::InvalidValue, fault.message);
 }
 
 /// Whether some entry of `dispatch.lambda.functions` stands for an operator.

@@ -40,11 +40,23 @@ fn runtimes_and_their_timeouts() {
     }
     let lambda = source("runtime: lambda, source: { kind: manual }").replace("operator: x", "operator: alert_route");
     assert_eq!(definition(&lambda).jobs[0].timeout_seconds, Some(60));
-    for operator in ["tick", "query", "range_aggregator", "range_splitter", "noop"] {
+    for operator in ["tick", "query", "noop"] {
         let text = source("runtime: dispatcher, source: { kind: manual }")
             .replace("operator: x", &format!("operator: {operator}"));
         let job = &definition(&text).jobs[0];
         assert_eq!((&job.runtime, job.timeout_seconds), (&Runtime::Dispatcher, Some(300)));
+    }
+    for (operator, config) in [
+        ("range_aggregator", "{ size: 10000, start: 5 }"),
+        ("range_aggregator", "{ cursor_column: block_number, range_size: 10000 }"),
+        ("range_splitter", "{ size: 1000 }"),
+        ("range_splitter", "{ chunk_size: 1000 }"),
+    ] {
+        let job = format!(
+            "  - {{ name: b, activation: reactive, runtime: dispatcher, operator: {operator}, outputs: 1, inputs: [{{ from: {{ job: a, output: 0 }} }}], execution_strategy: PerPartition, update_strategy: replace, config: {config} }}\n"
+        );
+        let text = source("runtime: worker, source: { kind: manual }") + &job;
+        assert_eq!(&*definition(&text).jobs[1].operator, operator, "{config}");
     }
 }
 
