@@ -76,7 +76,7 @@ pub struct Inner {
     pub transports: Transports,
     pub push: Option<Live<PushTargets>>,
     /// Deliveries of tasks that are pushed.
-    pub delivery: Option<Deliveries>,
+    pub delivery: Deliveries,
     /// Calls of users.
     pub limiter: Limiter,
     /// Failed authentications by address.
@@ -92,7 +92,8 @@ impl App {
     /// Begins to fire schedules and to route events of DAGs, and to push and to run tasks in sandboxes if the configuration has what that takes.
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
-        let mut couriers: Vec<Arc<dyn Courier>> = Vec::new();
+        let dispatch = dispatch::Part::start(&engine, &config.dispatch);
+        let mut couriers: Vec<Arc<dyn Courier>> = vec![dispatch.dags.builtin()];
         couriers.extend(sandboxes.as_ref().map(|part| part.manager.courier(&engine)));
         let mut pushes = false;
         if let (Some(targets), Some(keys)) = (&config.push, &config.task_keys) {
@@ -101,10 +102,10 @@ impl App {
             couriers.push(Arc::new(HttpCourier::new(targets.clone(), Arc::clone(keys))));
             pushes = true;
         }
-        let delivery = (!couriers.is_empty()).then(|| engine.deliver(couriers));
+        let delivery = engine.deliver(couriers);
         let app = Self(Arc::new(Inner {
             sandboxes,
-            dispatch: dispatch::Part::start(&engine, &config.dispatch),
+            dispatch,
             started: Instant::now(),
             access: config.access.clone(),
             identity: Arc::new(Identity::new(&engine, config.outbound.clone(), config.task_keys.clone())),

@@ -55,6 +55,10 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     if let Some(cancel) = &mut running.cancel {
         cancel.signaled_at.get_or_insert(ctx.now);
     }
+    // A pushed attempt whose code holds the lease has started, though nobody said so: its time is bounded from the grant.
+    if let Some(delivery) = running.carry.delivery.as_deref_mut().filter(|delivery| delivery.started_at.is_none()) {
+        (delivery.started_at, delivery.next_at) = (Some(running.granted_at), None);
+    }
     let extension = Extension {
         ttl_ms: running.lease_ttl_ms,
         not_after: running.not_after(ctx.grace),
@@ -144,6 +148,17 @@ mod tests {
         for (held, end) in [(timeout, 70_000), (deadline, 75_000), (both, 65_000), (canceled_at(10_000), 50_000)] {
             assert_eq!(to_running(&beat_running(held, 20_000)).lease.expires_at, at(end));
         }
+    }
+
+    #[test]
+    fn a_heartbeat_of_a_pushed_attempt_shows_that_it_runs() {
+        let mut pushed = testing::dispatched(Spec { timeout_ms: Some(70_000), ..Spec::default() });
+        pushed.lease_ttl_ms = 70_000;
+        let decision = beat_running(pushed.clone(), 20_000);
+        let held = to_running(&decision);
+        let delivery = held.carry.delivery.as_ref().unwrap();
+        assert_eq!((delivery.started_at, delivery.next_at), (Some(pushed.granted_at), None), "it is not pushed again");
+        assert_eq!(held.lease.expires_at, pushed.granted_at.plus(70_000), "its time is bounded from the grant");
     }
 
     #[test]

@@ -5,15 +5,19 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, Source};
+use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, Source, TIMEOUT_SECONDS_MAX};
 use tenure_core::dag::deploy::{Deploy, Fresh, Planned, plan};
 use tenure_core::dag::deployment::{DagVersion, Refused, Switch, VersionState};
 use tenure_core::dag::{DatasetId, Deployment, JobId};
+use tenure_core::limits;
 use tenure_core::queue::{Dispatch, JOB_QUEUES, Push, QueueSettings};
+use tenure_core::time::DurationMs;
 use tenure_dag::{Bundles, Dataset, Edge, Problem, Reader, Surroundings};
 use tenure_store::dags::{DeploymentWrites, NewDagVersion, NewGeneration, NewJob};
 
-use super::Dags;
+use super::builtin::{BUILTIN_URL, runs_alone};
+use super::tasks::LAMBDA_SLACK_MS;
+use super::{Dags, LAMBDA_URL};
 use crate::error::EngineError;
 use crate::random::random_bits;
 
@@ -275,15 +279,31 @@ fn settings(job: &JobDefinition, held: bool) -> QueueSettings {
         (_, Some(pool)) => format!("{}.{pool}", Runtime::WORKER).into(),
         (_, None) => Runtime::WORKER.into(),
     };
-    let push = match job.runtime {
-        Runtime::Lambda => Some(Arc::new(Push::to("lambda:".into()))),
-        Runtime::Dispatcher => Some(Arc::new(Push::to("builtin:".into()))),
-        Runtime::Worker { .. } | Runtime::Sandbox => None,
-    };
+    let max_running = if runs_alone(job) { Some(1) } else { job.scaling.max_concurrency };
     QueueSettings {
-        max_running: job.scaling.max_concurrency,
-        push,
+        max_running,
+        push: push(job).map(Arc::new),
         dispatch: Some(Arc::new(Dispatch { wake, held })),
         ..QueueSettings::default()
+    }
+}
+
+/// How the control plane runs tasks of a job itself. Nobody starts such a task, so that the time until a start is that of
+/// the whole attempt.
+fn push(job: &JobDefinition) -> Option<Push> {
+    let timeout_ms = DurationMs::from(job.timeout_seconds.unwrap_or(TIMEOUT_SECONDS_MAX)) * 1_000;
+    match job.runtime {
+        Runtime::Lambda => {
+            let lease_ms = timeout_ms + LAMBDA_SLACK_MS;
+            let push = Push::to(LAMBDA_URL.into());
+            Some(Push { dispatch_timeout_ms: lease_ms, start_timeout_ms: lease_ms, ..push })
+        }
+        Runtime::Dispatcher => {
+            // Another control plane repeats what is silent for so long.
+            let ack_timeout_ms = timeout_ms.min(limits::PUSH_ACK_MS_MAX);
+            let push = Push::to(BUILTIN_URL.into());
+            Some(Push { dispatch_timeout_ms: timeout_ms, start_timeout_ms: timeout_ms, ack_timeout_ms, ..push })
+        }
+        Runtime::Worker { .. } | Runtime::Sandbox => None,
     }
 }

@@ -4,6 +4,7 @@
 //! it meanwhile. Tasks of jobs are ordinary tasks in queues of their own. Each has a key, so that an event, a slot or a
 //! request makes it once, however often it is looked at and by however many control planes.
 
+mod builtin;
 mod deploy;
 mod lookup;
 mod report;
@@ -32,6 +33,8 @@ pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use report::{Sender, Stage};
 pub use tasks::{TriggerError, Triggered};
 
+/// Where queues of jobs with `runtime: lambda` push their tasks.
+pub const LAMBDA_URL: &str = "lambda:";
 /// How often an invalidation is tried that others are in the way of.
 const INVALIDATE_TRIES: usize = 8;
 /// Tasks of one look at what is to be canceled.

@@ -7,7 +7,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use tenure_core::attempt::{Receipt, Report};
 use tenure_core::command::Reach;
 use tenure_core::command::emit::{Emit, Proof};
@@ -16,7 +15,7 @@ use tenure_core::dag::data::Scope;
 use tenure_core::dag::definition::UpdateStrategy;
 use tenure_core::dag::judge::{self, Rules, Said};
 use tenure_core::dag::task::TaskInput;
-use tenure_core::dag::{DataReport, DatasetId, InvalidationId, VersionId};
+use tenure_core::dag::{DataReport, DatasetId, InvalidationId, VersionId, named_bits};
 use tenure_core::{AttemptId, LeaseToken, TaskId};
 use tenure_store::AttemptView;
 use tenure_store::dags::DATA_PAGE;
@@ -158,11 +157,4 @@ impl Dags {
 fn weight(said: &Said) -> usize {
     let entries = said.outputs.len() + said.events.len() + said.invalidations.len();
     entries * ENTRY_BYTES + said.operator_state.as_ref().map_or(0, |state| state.len())
-}
-
-/// Bits of a UUID of version 8, which is for digests of one's own: the same name has the same ones.
-pub(super) fn named_bits(name: &str) -> u128 {
-    let digest = Sha256::digest(name.as_bytes());
-    let bits = digest[..16].iter().fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
-    bits & !(0xf << 76) & !(0b11 << 62) | (0x8 << 76) | (0b10 << 62)
 }

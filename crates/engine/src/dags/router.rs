@@ -9,7 +9,7 @@ use tenure_core::dag::definition::ExecutionStrategy;
 use tenure_core::dag::deployment::VersionState;
 use tenure_core::dag::route::{self, Event};
 use tenure_core::dag::task::{Invalidated, Trigger};
-use tenure_core::dag::{Deployment, JobId};
+use tenure_core::dag::{Deployment, JobId, named_bits};
 use tenure_core::task::State;
 use tenure_store::TaskFilter;
 use tenure_store::dags::{DATA_PAGE, DataEvent, DeploymentWrites, InvalidationRow, Routed};
@@ -56,8 +56,10 @@ impl Dags {
     async fn route_all(&self) -> Result<(), EngineError> {
         loop {
             let events = self.shared().store.unrouted(EVENTS).await?;
-            let invalidations = self.shared().store.open_invalidations(EVENTS).await?;
-            if events.is_empty() && invalidations.is_empty() {
+            // An event that came with an invalidation has the same key. Its task must know of the invalidation, or what is
+            // made from its outputs would not.
+            let invalidated = self.route_invalidations().await?;
+            if events.is_empty() && !invalidated {
                 return self.finish_rebuilds().await;
             }
             let mut orgs: BTreeMap<Arc<str>, Vec<DataEvent>> = BTreeMap::new();
@@ -67,7 +69,19 @@ impl Dags {
             for (org, events) in orgs {
                 self.route_events(&org, &events).await?;
             }
-            for invalidation in invalidations {
+        }
+    }
+
+    /// Routes every invalidation that is open. Returns whether there was one.
+    async fn route_invalidations(&self) -> Result<bool, EngineError> {
+        let mut found = false;
+        loop {
+            let open = self.shared().store.open_invalidations(EVENTS).await?;
+            if open.is_empty() {
+                return Ok(found);
+            }
+            found = true;
+            for invalidation in open {
                 self.route_invalidation(&invalidation).await?;
             }
         }
@@ -326,10 +340,6 @@ fn partition(key: &Arc<str>) -> Position {
 
 /// The id by which workers know an event.
 fn uuid_of(id: i64, event: &Event<'_>) -> String {
-    use sha2::{Digest, Sha256};
-    let digest = Sha256::digest(format!("{id}:{}", route::dedupe_key(event)).as_bytes());
-    let bits = digest[..16].iter().fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
-    // Laid out like a UUID of version 8, which is for digests of one's own.
-    let bits = bits & !(0xf << 76) & !(0b11 << 62) | (0x8 << 76) | (0b10 << 62);
+    let bits = named_bits(&format!("{id}:{}", route::dedupe_key(event)));
     tenure_core::dag::DatasetId::from_u128(bits).to_string()
 }

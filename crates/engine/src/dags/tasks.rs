@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_core::TaskId;
 use tenure_core::command::Rejection;
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
-use tenure_core::dag::definition::{JobDefinition, Priority, Source};
+use tenure_core::dag::definition::{JobDefinition, Priority, Runtime, Source};
 use tenure_core::dag::deployment::Job;
 use tenure_core::dag::task::{InputAt, TaskInput, Trigger};
 use tenure_core::dag::{DagVersionId, JobId};
@@ -22,6 +22,8 @@ use crate::error::EngineError;
 const SUBMIT_TASKS: usize = 500;
 const BACKOFF: RetryPolicy =
     RetryPolicy { initial_backoff_ms: 30_000, factor: 2.0, max_backoff_ms: 600_000, jitter: Jitter::Around };
+/// How much longer than its function the attempt of a function may take.
+pub(super) const LAMBDA_SLACK_MS: DurationMs = 60_000;
 const CANCEL_GRACE_MS: DurationMs = 30_000;
 /// For an attempt that may run for ever.
 const NO_TIMEOUT_MS: DurationMs = 100 * 365 * 24 * 3_600_000;
@@ -173,12 +175,17 @@ fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
 }
 
 fn spec(job: &JobDefinition) -> Spec {
-    let lease_ms = DurationMs::from(job.heartbeat_timeout_seconds) * 1_000;
+    let timeout_ms = job.timeout_seconds.map_or(NO_TIMEOUT_MS, |seconds| DurationMs::from(seconds) * 1_000);
+    // A function need not send heartbeats.
+    let (lease_ms, timeout_ms) = match job.runtime {
+        Runtime::Lambda => (timeout_ms + LAMBDA_SLACK_MS, timeout_ms + LAMBDA_SLACK_MS),
+        _ => (DurationMs::from(job.heartbeat_timeout_seconds) * 1_000, timeout_ms),
+    };
     Spec {
         max_attempts: Some(job.max_attempts.unwrap_or(u32::MAX)),
         lease_ttl_ms: Some(lease_ms),
         heartbeat_ms: Some((lease_ms / 4).max(1)),
-        timeout_ms: Some(job.timeout_seconds.map_or(NO_TIMEOUT_MS, |seconds| DurationMs::from(seconds) * 1_000)),
+        timeout_ms: Some(timeout_ms),
         cancel_grace_ms: Some(CANCEL_GRACE_MS),
         retry: Some(BACKOFF),
         ..Spec::default()

@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use tenure_core::attempt::Report;
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, NotGrantedReason};
-use tenure_core::command::emit::{Emit, Proof};
-use tenure_core::command::report::AttemptReport;
+use tenure_core::command::emit::Proof;
 use tenure_core::command::{ConflictKind, Reach, Rejection};
+use tenure_core::dag::InvalidationId;
 use tenure_core::dag::data::{NewInvalidation, Scope};
 use tenure_core::dag::deployment::{Refused, VersionState};
-use tenure_core::dag::judge::{self, Rules, Said, SaidEvent, SaidOutput, SaidVersion, Where};
+use tenure_core::dag::judge::{Said, SaidEvent, SaidOutput, SaidVersion, Where};
 use tenure_core::dag::task::TaskInput;
-use tenure_core::dag::{DataReport, DatasetId, InvalidationId};
 use tenure_core::task::State;
 use tenure_core::{TaskId, WorkerId};
-use tenure_engine::dags::{Dags, DeployError, NewVersion, TriggerError};
+use tenure_engine::dags::{Dags, DeployError, NewVersion, Sender, TriggerError};
 use tenure_engine::store::{TaskFilter, TaskView};
 use tenure_engine::{ClaimWait, Engine, TaskClaim, random_bits, random_seed};
 use tenure_testkit::wait_until;
@@ -116,7 +115,7 @@ impl Plane {
     }
 
     /// What a success says that wrote this partition of its first output, if it has one.
-    fn wrote(&self, grant: &Grant, key: &str) -> DataReport {
+    fn wrote(grant: &Grant, key: &str) -> Said {
         let input = input(grant);
         let at = Where { partition_key: Some(key.into()), ..Where::default() };
         let outputs = input.outputs.iter().map(|output| SaidOutput {
@@ -129,24 +128,17 @@ impl Plane {
             schema_hash: None,
             manifest: None,
         });
-        let said = Said { outputs: outputs.collect(), ..Said::default() };
-        let cascade =
-            |dataset: DatasetId, _: &Scope| InvalidationId::from_u128(grant.task.as_u128() ^ dataset.as_u128());
-        let rules = Rules { org: ORG.into(), replaces: true, knows: &|_, _| true, cascade: &cascade };
-        judge::judge(&input, &said, &rules).unwrap()
+        Said { outputs: outputs.collect(), ..Said::default() }
+    }
+
+    fn sender(grant: &Grant) -> Sender {
+        Sender { task: grant.task, attempt: grant.attempt, token: grant.token, attempt_id: None }
     }
 
     async fn complete(&self, grant: &Grant, key: &str) -> Result<(), Rejection> {
-        let report = AttemptReport {
-            task: grant.task,
-            attempt_id: grant.attempt_id,
-            token: grant.token,
-            report: Report::succeeded(Some("{}".into())),
-            data: Some(Arc::new(self.wrote(grant, key))),
-        };
-        let reply = self.engine.report(report, 0).await.unwrap().map(drop);
-        self.dags.recorded();
-        reply
+        let (said, report) = (Self::wrote(grant, key), Report::succeeded(Some("{}".into())));
+        let reply = self.dags.report(&Self::sender(grant), &ORG.into(), &input(grant), report, &said).await;
+        reply.unwrap().map(drop)
     }
 
     async fn run(&self, task: TaskId, key: &str) {
@@ -184,16 +176,13 @@ async fn a_partition_runs_through_the_dag_once(home: Home) {
     let grant = plane.claim(import).await.unwrap();
     assert_eq!((grant.attempt, grant.lease_ttl_ms, grant.heartbeat_ms), (1, 120_000, 30_000));
     // The event is told before the end, twice, and again with the end: it is one.
-    let told = plane.wrote(&grant, "1-5");
+    let (told, sender, given) = (Plane::wrote(&grant, "1-5"), Plane::sender(&grant), input(&grant));
+    let tell = async |proof| plane.dags.emit(&sender, proof, &ORG.into(), &given, &told).await.unwrap();
     for _ in 0..2 {
-        let proof = Proof::Token(grant.token);
-        let emit = Emit { task: import, attempt: 1, proof, data: Arc::new(told.clone()) };
-        assert!(plane.engine.emit(emit, 0).await.unwrap().unwrap());
+        assert!(tell(Proof::Token(grant.token)).await.unwrap());
     }
-    let stranger = Emit { task: import, attempt: 1, proof: Proof::Holder("x".into()), data: Arc::new(told.clone()) };
-    let Err(Rejection::Conflict(conflict)) = plane.engine.emit(stranger, 0).await.unwrap() else { panic!("refused") };
+    let Err(Rejection::Conflict(conflict)) = tell(Proof::Holder("x".into())).await else { panic!("refused") };
     assert_eq!(conflict.kind, ConflictKind::StaleLease);
-    plane.dags.recorded();
     plane.complete(&grant, "1-5").await.unwrap();
     let decode = plane.nth("decode", 1).await;
     let grant = plane.claim(decode).await.unwrap();
@@ -352,14 +341,31 @@ async fn tasks_of_jobs_are_granted_to_nobody_else(home: Home) {
     // An event of a dataset that the job does not write is refused, and changes nothing.
     let grant = plane.claim(task).await.unwrap();
     let foreign = SaidEvent {
-        dataset: DatasetId::from_u128(1),
+        dataset: tenure_core::dag::DatasetId::from_u128(1),
         version: tenure_core::dag::VersionId::from_u128(2),
         at: Where { partition_key: Some("1-5".into()), ..Where::default() },
     };
     let said = Said { events: vec![foreign], ..Said::default() };
-    let rules =
-        Rules { org: ORG.into(), replaces: true, knows: &|_, _| true, cascade: &|_, _| InvalidationId::from_u128(1) };
-    assert_eq!(judge::judge(&input(&grant), &said, &rules).unwrap_err().code, "dataset_not_granted");
+    let report = || Report::succeeded(None);
+    let (sender, given, org) = (Plane::sender(&grant), input(&grant), ORG.into());
+    let refused = plane.dags.report(&sender, &org, &given, report(), &said).await.unwrap();
+    assert!(matches!(&refused, Err(Rejection::Data(data)) if data.code == "dataset_not_granted"), "{refused:?}");
+    // Nobody but the holder learns what is wrong with the contents.
+    let stranger = Sender { token: tenure_core::LeaseToken::from_u128(1), ..sender };
+    let unknown = Sender { attempt: 2, ..sender };
+    for (sender, kind) in [(stranger, ConflictKind::StaleLease), (unknown, ConflictKind::StaleAttempt)] {
+        let reply = plane.dags.report(&sender, &org, &given, report(), &said).await.unwrap();
+        assert!(matches!(&reply, Err(Rejection::Conflict(conflict)) if conflict.kind == kind), "{reply:?}");
+    }
+    // A version that never was is refused, too.
+    let own = given.outputs[0];
+    for version in [tenure_core::dag::VersionId::from_u128(2), own.version] {
+        let at = Where { partition_key: Some("1-5".into()), ..Where::default() };
+        let event = SaidEvent { dataset: own.dataset, version, at };
+        let said = Said { events: vec![event], ..Said::default() };
+        let reply = plane.dags.emit(&sender, Proof::Token(grant.token), &org, &given, &said).await.unwrap();
+        assert_eq!(reply.is_ok(), version == own.version, "{reply:?}");
+    }
     plane.stop().await;
 }
 

@@ -76,7 +76,7 @@ impl HttpCourier {
 
 impl Courier for HttpCourier {
     fn serves(&self, settings: &QueueSettings) -> bool {
-        settings.push.is_some() && !settings.runs_sandboxes()
+        settings.push.is_some() && settings.dispatch.is_none() && !settings.runs_sandboxes()
     }
 
     fn check(&self, push: &Push) -> Result<(), String> {

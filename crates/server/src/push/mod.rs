@@ -21,7 +21,7 @@ pub use test::{PushTest, PushTestReport};
 
 /// Why nothing is granted from a queue that pushes its tasks: its target does not answer.
 pub fn target_down(app: &App, queue: QueueId) -> Option<WhyReason> {
-    let down = app.delivery.as_ref()?.target_down(queue)?;
+    let down = app.delivery.target_down(queue)?;
     let origin = app.push.as_ref()?.get().client.check_url(&down.push.url).ok()?.to_string();
     Some(WhyReason {
         code: "push_target_down".to_owned(),

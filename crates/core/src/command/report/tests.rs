@@ -409,6 +409,25 @@ fn data_is_written_once_and_only_with_a_success_that_counts() {
 }
 
 #[test]
+fn a_report_that_counts_only_under_a_lease_is_refused_late() {
+    let data = DataReport { live_only: true, ..DataReport::of("acme".into(), JobId(7)) };
+    let say = |task: &Task, now| {
+        let sent = AttemptReport { data: Some(Arc::new(data.clone())), ..reported(1, &succeeded("1")) };
+        with_ctx(now, |ctx| decide(task, &sent, &[], &settings(), ctx))
+    };
+    let held = task(Place::Running(running()));
+    assert_eq!(receipt(&say(&held, 59_999)), Receipt::Completed);
+    for (what, decision) in [
+        ("expired, not yet reaped", say(&held, 60_000)),
+        ("in back-off", say(&swept(Spec::default()), 61_000)),
+        ("a dead letter", say(&swept(one_attempt()), 61_000)),
+    ] {
+        assert_eq!(conflict(&decision).kind, ConflictKind::AttemptClosed, "{what}");
+        assert!(decision.change.is_none_or(|change| change.data.is_empty()), "{what}");
+    }
+}
+
+#[test]
 fn contents_are_judged_after_the_receipt_and_the_fence() {
     let refusal = DataRefusal { code: "dataset_not_granted", message: "no".to_owned() };
     let data = DataReport { refusal: Some(refusal.clone()), ..DataReport::of("acme".into(), JobId(7)) };
