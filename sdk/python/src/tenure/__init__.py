@@ -1,22 +1,26 @@
 """Submit, watch and do leased work with a Tenure control plane.
 
-`Client` and `AsyncClient` submit tasks and runs, look at them, and use sandboxes. `Worker` does tasks. `tenure.fence`
-guards writes to other systems, `tenure.errors` has all errors, `tenure.testing` tests a handler without a server.
+`Client` and `AsyncClient` submit tasks and runs, look at them, and use sandboxes. `Worker` does tasks, `DispatchWorker`
+those of DAGs. `tenure.fence` guards writes to other systems, `tenure.errors` has all errors, `tenure.testing` tests a
+handler without a server.
 """
 
 from . import errors, fence, sandboxes, testing
 from ._version import __version__
 from .aio import AsyncClient
 from .client import Client
+from .dispatch import DispatchTask, DispatchWorker, Output, RunningDispatchWorker
 from .errors import (
     ApiError,
     Category,
     CommandFailed,
     ConfigurationError,
     DataQualityError,
+    Fatal,
     InfrastructureError,
     LeaseLost,
     NetworkError,
+    Retryable,
     SetupError,
     StaleFence,
     StillRunning,
@@ -77,7 +81,10 @@ __all__ = [
     "ConfigurationError",
     "DataQualityError",
     "DeadLetter",
+    "DispatchTask",
+    "DispatchWorker",
     "ExecResult",
+    "Fatal",
     "Health",
     "InfrastructureError",
     "JobError",
@@ -86,15 +93,18 @@ __all__ = [
     "NetworkError",
     "NewRun",
     "NewTask",
+    "Output",
     "Page",
     "Queue",
     "Resources",
     "Retried",
     "Retry",
+    "Retryable",
     "Run",
     "RunState",
     "RunTask",
     "RunTaskState",
+    "RunningDispatchWorker",
     "RunningWorker",
     "Runtime",
     "Sandbox",

@@ -25,6 +25,7 @@ __all__ = [
     "DataQualityError",
     "DecodeError",
     "ExecTimeout",
+    "Fatal",
     "Forbidden",
     "IdempotencyConflict",
     "InfrastructureError",
@@ -42,6 +43,7 @@ __all__ = [
     "QueueNotFound",
     "RateLimited",
     "RequestError",
+    "Retryable",
     "RunAlreadyTerminal",
     "RunKeyConflict",
     "RunNotFound",
@@ -567,6 +569,20 @@ class TaskError(TenureError):
             self.category = category
         self.retryable = retryable
         self.code = code
+
+
+class Retryable(TaskError):
+    """Another attempt may succeed: the task is tried again as long as it has attempts left."""
+
+    def __init__(self, message: str = "", *, category: Category | None = None, code: str | None = None) -> None:
+        super().__init__(message, category=category, retryable=True, code=code)
+
+
+class Fatal(TaskError):
+    """No other attempt helps: the task has failed."""
+
+    def __init__(self, message: str = "", *, category: Category | None = None, code: str | None = None) -> None:
+        super().__init__(message, category=category, retryable=False, code=code)
 
 
 class DataQualityError(TaskError):

@@ -18,15 +18,17 @@ from .._loop import LoopThread
 from ..errors import Category, LeaseLost, SetupError, TaskError
 from ._lease import Lease
 from ._outcome import Ended, Failure, encode_result, failure_of
-from .context import TaskContext
+from .context import HandlerContext, TaskContext
 
 log = logging.getLogger("tenure.worker")
 #: What a handler gave whose thread ended in the middle of telling it.
 _DIED = Failure(Category.INFRASTRUCTURE, "the thread of the handler ended", True)
 Handler = Callable[[TaskContext], Any | Awaitable[Any]]
+#: A handler of any contract: it gets what its lease was begun with.
+AnyHandler = Callable[[Any], Any | Awaitable[Any]]
 
 
-def check_handler(name: str, handler: Handler) -> None:
+def check_handler(name: str, handler: AnyHandler) -> None:
     """Refuses what can never give a result."""
     if not callable(handler):
         raise SetupError(f"the handler of `{name}` cannot be called")
@@ -43,7 +45,7 @@ def _plain(handler: Any) -> Any:
     return handler
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: AnyHandler) -> bool:
     return inspect.iscoroutinefunction(_plain(handler))
 
 
@@ -91,8 +93,8 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 def start(
     lease: Lease,
-    context: TaskContext,
-    handler: Handler,
+    context: HandlerContext,
+    handler: AnyHandler,
     handlers: Callable[[], LoopThread],
     interrupt: bool,
     done: Callable[[Ended], None],
@@ -113,7 +115,7 @@ def _not_begun(error: BaseException) -> Ended:
 
 
 def _start_thread(
-    lease: Lease, context: TaskContext, handler: Handler, interrupt: bool, done: Callable[[Ended], None]
+    lease: Lease, context: HandlerContext, handler: AnyHandler, interrupt: bool, done: Callable[[Ended], None]
 ) -> None:
     stopper = _Interrupt()
     if interrupt:
@@ -124,7 +126,9 @@ def _start_thread(
     threading.Thread(target=target, name=f"tenure-task-{context.task_id}", daemon=True).start()
 
 
-def _thread_main(context: TaskContext, handler: Handler, stopper: _Interrupt, done: Callable[[Ended], None]) -> None:
+def _thread_main(
+    context: HandlerContext, handler: AnyHandler, stopper: _Interrupt, done: Callable[[Ended], None]
+) -> None:
     # Whatever happens below, somebody is told, and not of a success.
     began, output = time.thread_time(), None
     failure: Failure | None = _DIED
@@ -137,14 +141,14 @@ def _thread_main(context: TaskContext, handler: Handler, stopper: _Interrupt, do
             # Sent once at most, so it cannot come in here a second time.
             stopper.disarm()
             raise
-        output, failure = encode_result(_no_awaitable(value)), None
+        output, failure = encode_result(no_awaitable(value)), None
     except BaseException as error:
         failure = failure_of(error)
     finally:
         done(Ended(output, failure, time.thread_time() - began))
 
 
-def _no_awaitable(value: Any) -> Any:
+def no_awaitable(value: Any) -> Any:
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -153,7 +157,7 @@ def _no_awaitable(value: Any) -> Any:
 
 
 def _start_task(
-    lease: Lease, context: TaskContext, handler: Handler, handlers: LoopThread, done: Callable[[Ended], None]
+    lease: Lease, context: HandlerContext, handler: AnyHandler, handlers: LoopThread, done: Callable[[Ended], None]
 ) -> None:
     def begin() -> None:
         timed = _Timed(_task_main(context, handler))
@@ -172,7 +176,7 @@ def _start_task(
         done(_not_begun(RuntimeError("the event loop of the handlers has ended")))
 
 
-async def _task_main(context: TaskContext, handler: Handler) -> Ended:
+async def _task_main(context: HandlerContext, handler: AnyHandler) -> Ended:
     # Caught in here, also SystemExit, which asyncio would let out of the loop.
     try:
         return Ended(encode_result(await handler(context)), None)

@@ -125,18 +125,20 @@ async def fetch(
     *,
     total: float | None = None,
     most: int = ANSWER_BYTES,
+    method: str = "POST",
 ) -> bytes:
     """Sends one request. Gives the body of a success, or raises Again or Refused.
 
     `timeout` is for each step: connecting, sending, the next piece of the answer. `total` is for all of them, twice
     that unless given. More than `most` bytes of an answer are not read.
     """
-    operation = f"POST {url.path}"
+    operation = f"{method} {url.path}"
     limits = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout))
-    headers = {"Content-Type": "application/json", **headers}
+    if method != "GET":
+        headers = {"Content-Type": "application/json", **headers}
     try:
         response, data = await asyncio.wait_for(
-            _exchange(http, url, headers, body, limits, most), 2 * timeout if total is None else total
+            _exchange(http, method, url, headers, body, limits, most), 2 * timeout if total is None else total
         )
     except asyncio.TimeoutError as error:
         raise Again(f"{operation}: the answer took too long") from error
@@ -165,11 +167,17 @@ async def fetch(
 
 
 async def _exchange(
-    http: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], body: bytes, limits: httpx.Timeout, most: int
+    http: httpx.AsyncClient,
+    method: str,
+    url: httpx.URL,
+    headers: Mapping[str, str],
+    body: bytes,
+    limits: httpx.Timeout,
+    most: int,
 ) -> tuple[httpx.Response, bytes | None]:
     """The answer and its body; None in place of one that is too large."""
     data = bytearray()
-    async with http.stream("POST", url, content=body, headers=headers, timeout=limits) as response:
+    async with http.stream(method, url, content=body or None, headers=headers, timeout=limits) as response:
         async for piece in response.aiter_bytes():
             data += piece
             if len(data) > most:

@@ -125,14 +125,28 @@ class Connection:
     ) -> bytes:
         """Sends one request. Gives the body of a success, or raises Again or Refused; SetupError without a token."""
         headers = {"X-Worker-ID": self.worker_id}
-        token = await self._token(timeout)
+        token = await self.token(timeout)
         if token is not None:
             headers["X-Worker-Token"] = token
         url = join(self.server, ("internal", "worker", name))
+        return await self.send(url, headers, body, timeout, total=total, most=most)
+
+    async def send(
+        self,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout: float,
+        *,
+        total: float | None = None,
+        most: int = ANSWER_BYTES,
+        method: str = "POST",
+    ) -> bytes:
+        """Sends one request as it is. A worker that was let in once takes a refusal of its token for a rotation."""
         try:
-            return await fetch(self.http, url, headers, body, timeout, total=total, most=most)
+            return await fetch(self.http, url, headers, body, timeout, total=total, most=most, method=method)
         except Refused as refused:
-            if self.admitted and refused.error.status in (401, 403):
+            if self.admitted and self.refuses_caller(refused.error):
                 raise Again(str(refused)) from None
             raise
         except Foreign as foreign:
@@ -141,7 +155,12 @@ class Connection:
                 raise Refused(foreign.error) from None
             raise
 
-    async def _token(self, timeout: float) -> str | None:
+    def refuses_caller(self, error: ApiError) -> bool:
+        """Whether it is the caller that was refused, and not what it asked for."""
+        return error.status in (401, 403)
+
+    async def token(self, timeout: float) -> str | None:
+        """The token. Raises Again or SetupError if it cannot be had."""
         try:
             return await self.tokens.get(timeout)
         except Exception as error:

@@ -19,11 +19,11 @@ from .._loop import LoopThread
 from ..errors import RequestError, Superseded, Unreported
 from . import _execute, _outcome
 from ._beat import ABSENT
-from ._execute import Handler
+from ._execute import AnyHandler
 from ._lease import CancelKind, CancelReason, Lease, Phase
 from ._link import ASKED_MAX, Again, Beaten, Link, Lost, Refused
 from ._outcome import Ended, Metrics, Outcome
-from .context import TaskContext
+from .context import HandlerContext, TaskContext
 
 log = logging.getLogger("tenure.worker")
 
@@ -84,7 +84,7 @@ class Runtime:
     def __init__(
         self,
         thread: LoopThread,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, AnyHandler],
         *,
         concurrency: int,
         outage_tolerance: float,
@@ -216,14 +216,14 @@ class Runtime:
             if hurried is not None:
                 await _cancelled(hurried)
 
-    def begin(self, lease: Lease, link: Link) -> None:
-        """Takes on a lease."""
+    def begin(self, lease: Lease, link: Link, context: HandlerContext | None = None) -> None:
+        """Takes on a lease. Its handler gets `context`, a `TaskContext` unless given."""
         signal = Signal()
         self._leases[lease] = signal
         self._slots_taken += 1
         lease.wake = lambda: self._thread.call(signal.fire)
         lease.spawn = self._spawn_hooks
-        task = asyncio.get_running_loop().create_task(self._carry(lease, link, signal))
+        task = asyncio.get_running_loop().create_task(self._carry(lease, link, context or TaskContext(lease), signal))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -233,7 +233,7 @@ class Runtime:
         if not task.cancelled() and task.exception() is not None:
             log.error("a lease ended with an internal error", exc_info=task.exception())
 
-    async def _carry(self, lease: Lease, link: Link, signal: Signal) -> None:
+    async def _carry(self, lease: Lease, link: Link, context: HandlerContext, signal: Signal) -> None:
         settled = False
         slot = True
 
@@ -256,7 +256,6 @@ class Runtime:
                 if lease.phase is Phase.LOST:
                     log.warning("task %s is not started: %s", lease.grant.task_id, lease.reason)
                     return
-                context = TaskContext(lease)
                 handler_over = self._start(lease, context)
                 while not handler_over.done() and lease.phase is Phase.HELD:
                     await first([handler_over, signal.future()])
@@ -303,7 +302,7 @@ class Runtime:
             await signal.wait(wait)
         return False
 
-    def _start(self, lease: Lease, context: TaskContext) -> asyncio.Future[Ended]:
+    def _start(self, lease: Lease, context: HandlerContext) -> asyncio.Future[Ended]:
         over: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         if lease.grant.unreadable is not None:
             over.set_result(Ended(None, _outcome.unreadable(lease.grant.unreadable)))
@@ -329,7 +328,7 @@ class Runtime:
         return self._handler_loop
 
     async def _outcome(
-        self, lease: Lease, context: TaskContext, link: Link, signal: Signal, over: asyncio.Future[Ended]
+        self, lease: Lease, context: HandlerContext, link: Link, signal: Signal, over: asyncio.Future[Ended]
     ) -> Outcome | None:
         """What to report; nothing if the lease was lost."""
         ended = over.result() if over.done() else Ended(None, _outcome.shut_down())

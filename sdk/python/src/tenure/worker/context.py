@@ -17,30 +17,25 @@ MESSAGE_BYTES = 4 << 10
 CHECKPOINT_BYTES = 64 << 10
 
 
-class TaskContext:
-    """A task as its handler sees it, whether it was pulled or pushed. Any thread may use it."""
+class HandlerContext:
+    """What every contract tells a handler. Any thread may use it."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._phase: str | None = None
         self._keeps_result = False
 
     def __repr__(self) -> str:
-        return f"TaskContext({self.task_id}, attempt {self.attempt}, fence {self.fence})"
+        return f"{type(self).__name__}({self.task_id}, attempt {self.attempt}, fence {self.fence})"
 
     @property
     def task_id(self) -> str:
-        """The id as a UUID: the same for all attempts and in both contracts."""
+        """The id as a UUID: the same for all attempts and in all contracts."""
         return self._lease.grant.task_id
 
     @property
     def attempt(self) -> int:
         """1 for the first attempt."""
         return self._lease.grant.attempt
-
-    @property
-    def attempt_id(self) -> str:
-        return self._lease.grant.attempt_id
 
     @property
     def fence(self) -> int:
@@ -52,88 +47,12 @@ class TaskContext:
         return self._lease.grant.fence
 
     @property
-    def payload(self) -> Any:
-        return self._lease.grant.payload
-
-    @property
     def operator(self) -> str:
         return self._lease.grant.operator
-
-    @property
-    def queue(self) -> str | None:
-        return self._lease.grant.queue
-
-    @property
-    def deadline(self) -> str | None:
-        """When the whole task must have ended, by the server's clock."""
-        return self._lease.grant.deadline
-
-    @property
-    def traceparent(self) -> str | None:
-        """The trace that the task was submitted in."""
-        return self._lease.grant.traceparent
-
-    @property
-    def run_id(self) -> str | None:
-        return self._lease.grant.run_id
-
-    @property
-    def task_key(self) -> str | None:
-        """The key of the task in its run."""
-        return self._lease.grant.task_key
-
-    @property
-    def tenant(self) -> str | None:
-        return self._lease.grant.tenant
-
-    @property
-    def workspace(self) -> str | None:
-        return self._lease.grant.workspace
-
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """The claim's job or the envelope, without tokens."""
-        return self._lease.grant.raw
-
-    @property
-    def previous_progress(self) -> Any:
-        """What an attempt before this one left with `checkpoint`; None if there is nothing."""
-        return self._lease.grant.previous_progress
 
     def guard_headers(self) -> dict[str, str]:
         """Headers for an HTTP call to a system that knows fences or idempotency keys."""
         return guard_headers(self.task_id, self.fence)
-
-    def report_progress(self, pct: float, message: str | None = None) -> None:
-        """Says how far the task is, in percent. Sent with a heartbeat, within about a second; the latest call wins."""
-        whole = int(min(max(pct, 0), 100))
-        self._lease.tell(News(progress=(whole, None if message is None else _text.cut(message, MESSAGE_BYTES))))
-
-    def checkpoint(self, value: Any) -> None:
-        """Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
-
-        Sent with a heartbeat, within about a second. If the handler fails or is cancelled, its last checkpoint is sent
-        with that. The next attempt finds it in `previous_progress`.
-        """
-        try:
-            data = _text.encode(value)
-            # A copy: what the handler does to the value later is not meant.
-            copy = _text.decode(data)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise TaskError(f"a checkpoint must be JSON: {error}", retryable=False, code="CHECKPOINT_NO_JSON") from None
-        if len(data) > CHECKPOINT_BYTES:
-            message = f"a checkpoint of {len(data)} bytes is too large, the limit is {CHECKPOINT_BYTES}"
-            raise TaskError(message, retryable=False, code="CHECKPOINT_TOO_LARGE")
-        self._lease.tell(News(checkpoint=copy))
-
-    @property
-    def phase(self) -> str | None:
-        """What the handler is at, in a word. A cancelled pushed task is reported with it (`cancelledDuringPhase`)."""
-        return self._phase
-
-    @phase.setter
-    def phase(self, name: str | None) -> None:
-        self._phase = None if name is None else _text.cut(str(name), 256)
 
     @property
     def cancelled(self) -> bool:
@@ -203,3 +122,96 @@ class TaskContext:
         """
         number = self._lease.add_hook(hook)
         return lambda: self._lease.remove_hook(number)
+
+    @property
+    def phase(self) -> str | None:
+        """What the handler is at, where a contract carries it."""
+        return None
+
+
+class TaskContext(HandlerContext):
+    """A task as its handler sees it, whether it was pulled or pushed. Any thread may use it."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(lease)
+        self._phase: str | None = None
+
+    @property
+    def attempt_id(self) -> str:
+        return self._lease.grant.attempt_id
+
+    @property
+    def payload(self) -> Any:
+        return self._lease.grant.payload
+
+    @property
+    def queue(self) -> str | None:
+        return self._lease.grant.queue
+
+    @property
+    def deadline(self) -> str | None:
+        """When the whole task must have ended, by the server's clock."""
+        return self._lease.grant.deadline
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the task was submitted in."""
+        return self._lease.grant.traceparent
+
+    @property
+    def run_id(self) -> str | None:
+        return self._lease.grant.run_id
+
+    @property
+    def task_key(self) -> str | None:
+        """The key of the task in its run."""
+        return self._lease.grant.task_key
+
+    @property
+    def tenant(self) -> str | None:
+        return self._lease.grant.tenant
+
+    @property
+    def workspace(self) -> str | None:
+        return self._lease.grant.workspace
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """The claim's job or the envelope, without tokens."""
+        return self._lease.grant.raw
+
+    @property
+    def previous_progress(self) -> Any:
+        """What an attempt before this one left with `checkpoint`; None if there is nothing."""
+        return self._lease.grant.previous_progress
+
+    def report_progress(self, pct: float, message: str | None = None) -> None:
+        """Says how far the task is, in percent. Sent with a heartbeat, within about a second; the latest call wins."""
+        whole = int(min(max(pct, 0), 100))
+        self._lease.tell(News(progress=(whole, None if message is None else _text.cut(message, MESSAGE_BYTES))))
+
+    def checkpoint(self, value: Any) -> None:
+        """Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
+
+        Sent with a heartbeat, within about a second. If the handler fails or is cancelled, its last checkpoint is sent
+        with that. The next attempt finds it in `previous_progress`.
+        """
+        try:
+            data = _text.encode(value)
+            # A copy: what the handler does to the value later is not meant.
+            copy = _text.decode(data)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TaskError(f"a checkpoint must be JSON: {error}", retryable=False, code="CHECKPOINT_NO_JSON") from None
+        if len(data) > CHECKPOINT_BYTES:
+            message = f"a checkpoint of {len(data)} bytes is too large, the limit is {CHECKPOINT_BYTES}"
+            raise TaskError(message, retryable=False, code="CHECKPOINT_TOO_LARGE")
+        self._lease.tell(News(checkpoint=copy))
+
+    @property
+    def phase(self) -> str | None:
+        """What the handler is at, in a word. A cancelled pushed task is reported with it (`cancelledDuringPhase`)."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str | None) -> None:
+        self._phase = None if name is None else _text.cut(str(name), 256)

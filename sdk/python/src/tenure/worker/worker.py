@@ -11,7 +11,7 @@ import re
 import signal
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import FrameType, TracebackType
@@ -24,7 +24,7 @@ from .._http import USER_AGENT, header_value, parse_server, tls
 from .._loop import LoopThread
 from ..errors import SetupError, WorkerError
 from ._asgi import AsgiApp
-from ._execute import Handler, check_handler
+from ._execute import AnyHandler, Handler, check_handler
 from ._pull import Connection, PullSource, Tokens, token_source
 from ._push import PushSettings, PushSource
 from ._runtime import Runtime, Source
@@ -43,6 +43,7 @@ SCOPE_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 SIGNALS_EVERY = 0.2
 
 H = TypeVar("H", bound=Handler)
+R = TypeVar("R", bound="RunningWorker")
 
 
 class Worker:
@@ -117,7 +118,7 @@ class Worker:
             dispatch_secret, allow_no_secret, callback_urls, dispatch_path, allowed, concurrency
         )
         self._allow_no_secret = allow_no_secret
-        self._identity = _Identity(None if name is None else header_value(name, "worker name"))
+        self._identity = Identity(None if name is None else header_value(name, "worker name"))
         self._concurrency = concurrency
         self._drain_timeout = drain_timeout
         self._stop_grace = stop_grace
@@ -182,7 +183,7 @@ class Worker:
             raise SetupError(f"a worker takes from 1 to {QUEUES_MAX} queues, not {len(self._queues)}")
         server = self._server
 
-        def source(parts: _Parts) -> Source:
+        def source(parts: Parts) -> Source:
             connection = Connection(parts.http, server, parts.worker_id, Tokens(self._token))
             return PullSource(connection, self._queues, self._poll_wait, self._identity.name is not None)
 
@@ -253,39 +254,46 @@ class Worker:
         """The worker as an ASGI app, for uvicorn, hypercorn or as a part of an app of yours."""
         return AsgiApp(_AsgiHost(self))
 
-    def _push_source(self, serve: Callable[[PushSource], Any] | None) -> Callable[[_Parts], PushSource]:
+    def _push_source(self, serve: Callable[[PushSource], Any] | None) -> Callable[[Parts], PushSource]:
         if not self._push.secrets and not self._allow_no_secret:
             raise SetupError("a worker that is pushed to needs a `dispatch_secret`")
         if not self._push.callback_urls:
             raise SetupError("a worker that is pushed to needs `callback_urls`: where it may send task tokens")
         return lambda parts: PushSource(self._push, parts.http, parts.worker_id, parts.thread, serve)
 
-    def _begin(self) -> _Parts:
+    def _begin(self) -> Parts:
         """Makes what belongs to one run in one process: nothing of it is made before, and nothing is shared."""
-        if not self._handlers:
-            raise SetupError("a worker needs at least one operator")
-        # Redirects would carry tokens to another host, and so would a proxy of the environment.
-        http = httpx.AsyncClient(
-            headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-            verify=tls(self._ca_file),
-            trust_env=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-        )
-        thread = LoopThread("tenure-worker")
-        runtime = Runtime(
-            thread,
-            dict(self._handlers),
+        return begin_run(
+            self._identity,
+            self._handlers,
+            ca_file=self._ca_file,
             concurrency=self._concurrency,
             outage_tolerance=self._outage_tolerance,
             drain_timeout=self._drain_timeout,
             stop_grace=self._stop_grace,
             interrupt=self._interrupt,
         )
-        return _Parts(self._identity.take(), thread, runtime, http)
+
+
+def begin_run(
+    identity: Identity, handlers: Mapping[str, AnyHandler], *, ca_file: str | PathLike[str] | None, **settings: Any
+) -> Parts:
+    """What one run of a worker needs. Nothing of it is shared with another run or process."""
+    if not handlers:
+        raise SetupError("a worker needs at least one operator")
+    # Redirects would carry tokens to another host, and so would a proxy of the environment.
+    http = httpx.AsyncClient(
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+        verify=tls(ca_file),
+        trust_env=False,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+    )
+    thread = LoopThread("tenure-worker")
+    return Parts(identity.take(), thread, Runtime(thread, dict(handlers), **settings), http)
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """What one run is made of."""
 
     worker_id: str
@@ -294,7 +302,7 @@ class _Parts:
     http: httpx.AsyncClient
 
 
-class _Identity:
+class Identity:
     """The worker's id: its name, or one for each run. One that was made before a fork is the parent's.
 
     Without a lock, since a fork may come while another thread has it.
@@ -386,7 +394,7 @@ if hasattr(os, "register_at_fork"):
 class RunningWorker:
     """A worker under way. As a context manager it is stopped and awaited at the end of the block."""
 
-    def __init__(self, parts: _Parts, make_source: Callable[[_Parts], Source]) -> None:
+    def __init__(self, parts: Parts, make_source: Callable[[Parts], Source]) -> None:
         self._thread, self._runtime, self._http = parts.thread, parts.runtime, parts.http
         self._process = os.getpid()
         #: How the control plane knows it.
@@ -483,7 +491,7 @@ class RunningWorker:
             if self.future.done():
                 self._thread.close()
 
-    def __enter__(self) -> RunningWorker:
+    def __enter__(self: R) -> R:
         return self
 
     def __exit__(
