@@ -12,7 +12,7 @@ from dispatch_plane import DATASET, TASK, TOKEN, VERSION, DispatchPlane, claimed
 from harness import PATIENCE, SILENCE, wait_until
 
 from tenure import DispatchTask, DispatchWorker, Fatal, Output, Retryable, SetupError, errors
-from tenure.dispatch import _calls, _outbox
+from tenure.dispatch import _calls, _outbox, _source
 
 
 @pytest.fixture
@@ -442,6 +442,41 @@ def test_a_claim_without_sense_costs_no_other(dispatch: DispatchPlane) -> None:
         assert running.wake(TASK.format(2)).result(PATIENCE) == "Claimed"
         (report,) = dispatch.wait_for("task-complete")
     assert report.body["task_id"] == TASK.format(2)
+
+
+def test_a_wake_up_without_an_answer_is_not_done_with(dispatch: DispatchPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has it from a queue must not ack it. The worker goes on."""
+    monkeypatch.setattr(_source, "CLAIM_FOR", 0.0)
+    dispatch.answer("task-claim", SILENCE, (200, claimed(2)))
+    with works(dispatch, lambda task: None).start() as running:
+        with pytest.raises(errors.WorkerError):
+            running.wake(TASK.format(1)).result(PATIENCE)
+        assert running.wake(TASK.format(2)).result(PATIENCE) == "Claimed"
+        dispatch.wait_for("task-complete")
+
+
+def test_wake_ups_can_be_taken_back_and_are_bounded(dispatch: DispatchPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_source, "HANDED_MAX", 2)
+    started, release = threading.Event(), threading.Event()
+
+    def decode(task: DispatchTask) -> None:
+        started.set()
+        assert release.wait(PATIENCE)
+
+    dispatch.answer("task-claim", *[(200, claimed(number)) for number in (1, 2, 3)])
+    with works(dispatch, decode, concurrency=1).start() as running:
+        running.wake(TASK.format(1)).result(PATIENCE)
+        assert started.wait(PATIENCE)
+        next_one = running.wake(TASK.format(2))
+        wait_until(next_one.running, "the second is taken up")
+        waiting = [running.wake(TASK.format(number)) for number in (3, 4, 5)]
+        with pytest.raises(errors.WorkerError, match="2 wake-ups are waiting"):
+            waiting[2].result(PATIENCE)
+        assert waiting[0].cancel()
+        release.set()
+        assert waiting[1].result(PATIENCE) == "Claimed"
+    claims = [one.body["task_id"] for one in dispatch.of("task-claim")]
+    assert claims == [TASK.format(number) for number in (1, 2, 4)]
 
 
 def test_what_cannot_be_set_up(dispatch: DispatchPlane) -> None:

@@ -34,6 +34,8 @@ WAKEUPS_MAX = 10
 #: How long a claim is sent again that is not answered. After that the task is left to the next wake-up.
 CLAIM_FOR = 120.0
 UNREADABLE_MAX = 3
+#: In place of an answer to a claim.
+UNANSWERED = "Unanswered"
 #: Task ids that were handed in and are not claimed yet.
 HANDED_MAX = 1000
 #: A wake-up that was claimed for, or dropped.
@@ -59,11 +61,11 @@ class DispatchSource:
         answered: Answered = concurrent.futures.Future()
 
         def put() -> None:
-            if self._ended:
-                answered.set_exception(WorkerError("the worker takes no more tasks"))
-            elif self._handed.qsize() >= HANDED_MAX:
-                answered.set_exception(WorkerError(f"{HANDED_MAX} wake-ups are waiting: hand in fewer"))
-            else:
+            full = self._handed.qsize() >= HANDED_MAX
+            if (self._ended or full) and answered.set_running_or_notify_cancel():
+                many = f"{HANDED_MAX} wake-ups are waiting: hand in fewer"
+                answered.set_exception(WorkerError(many if full else "the worker takes no more tasks"))
+            elif not answered.cancelled():
                 self._handed.put_nowait((task_id, answered))
 
         if not self._thread.call(put):
@@ -84,7 +86,9 @@ class DispatchSource:
                 one.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             while not self._handed.empty():
-                self._handed.get_nowait()[1].set_exception(WorkerError("the worker was stopped before it claimed this"))
+                answered = self._handed.get_nowait()[1]
+                if answered.set_running_or_notify_cancel():
+                    answered.set_exception(WorkerError("the worker was stopped before it claimed this"))
 
     async def close(self) -> None:
         pass
@@ -92,12 +96,17 @@ class DispatchSource:
     async def _take_handed(self, runtime: Runtime) -> None:
         while True:
             task_id, answered = await self._handed.get()
+            if not answered.set_running_or_notify_cancel():
+                continue
             try:
-                answered.set_result(await self._claim(runtime, task_id))
-            except BaseException as error:
-                if not answered.done():
-                    answered.set_exception(WorkerError(f"not claimed: {error or type(error).__name__}"))
+                said = await self._claim(runtime, task_id)
+            except BaseException:
+                answered.set_exception(WorkerError("the worker ended before the claim was answered"))
                 raise
+            if said == UNANSWERED:
+                answered.set_exception(WorkerError("the claim was not answered"))
+            else:
+                answered.set_result(said)
 
     async def _poll(self, runtime: Runtime, queue: str) -> None:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, ASKED_MAX)
@@ -161,7 +170,7 @@ class DispatchSource:
                 unreadable += isinstance(again, Unreadable)
                 if unreadable >= UNREADABLE_MAX or time.monotonic() - sent_at > CLAIM_FOR:
                     log.error("task %s: no answer to its claim, leaving it: %s", task_id, again)
-                    return "Unanswered"
+                    return UNANSWERED
                 wait = backoff.next(again.asked)
                 log.warning("cannot claim task %s (%s), trying again in %.1f s", task_id, again, wait)
                 await asyncio.sleep(wait)
