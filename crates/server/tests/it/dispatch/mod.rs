@@ -6,6 +6,7 @@ mod events;
 mod heartbeats;
 mod kit;
 mod outputs;
+mod replicas;
 mod reports;
 mod tokens;
 mod wrappers;
