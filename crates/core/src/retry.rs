@@ -20,7 +20,7 @@ pub struct RetryPolicy {
 pub enum Jitter {
     Full,
     None,
-    /// From half of the back-off to one and a half.
+    /// From half of the back-off to one and a half, after a time-out as well.
     Around,
 }
 
@@ -36,14 +36,14 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait after attempt `n`, counted from 1. A time-out waits twice as long.
+    /// How long to wait after attempt `n`, counted from 1. A time-out waits twice as long, except with [`Jitter::Around`].
     ///
     /// The jitter is drawn from the task id and `n`, so that the same failure judged twice gives the same time.
     pub fn backoff_ms(&self, task: TaskId, n: u32, timed_out: bool) -> DurationMs {
         let base = self.base_ms(n);
         let delay = match self.jitter {
             Jitter::None => base,
-            Jitter::Around => base / 2 + (draw(task, n) % (base as u64 + 1)) as DurationMs,
+            Jitter::Around => return base / 2 + (draw(task, n) % (base as u64).max(1)) as DurationMs,
             Jitter::Full => (draw(task, n) % (base as u64 + 1)) as DurationMs,
         };
         if timed_out { delay.saturating_mul(2).min(self.max_backoff_ms) } else { delay }
@@ -88,6 +88,20 @@ mod tests {
         let delays: Vec<_> = (1..=8).map(|n| policy.backoff_ms(vector_task(), n, false)).collect();
         assert_eq!(delays, [5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000]);
         assert_eq!(policy.backoff_ms(vector_task(), u32::MAX, true), 300_000);
+    }
+
+    #[test]
+    fn jitter_around_stays_within_half_and_one_and_a_half_also_after_a_time_out() {
+        let policy =
+            RetryPolicy { initial_backoff_ms: 30_000, factor: 2.0, max_backoff_ms: 600_000, jitter: Jitter::Around };
+        for n in 1..=10 {
+            let base = (30_000 << (n - 1)).min(600_000);
+            let drawn: Vec<_> = (0..200).map(|task| policy.backoff_ms(TaskId::from_u128(task), n, true)).collect();
+            assert!(drawn.iter().all(|ms| (base / 2..base * 3 / 2).contains(ms)), "{n}: {drawn:?}");
+            assert!(drawn.iter().any(|ms| *ms < base) && drawn.iter().any(|ms| *ms > base), "{n}: {drawn:?}");
+            assert_eq!(drawn[7], policy.backoff_ms(TaskId::from_u128(7), n, false));
+        }
+        assert_eq!(RetryPolicy { initial_backoff_ms: 0, ..policy }.backoff_ms(vector_task(), 3, true), 0);
     }
 
     #[test]

@@ -27,8 +27,12 @@ pub struct Surroundings {
     /// From a dataset that a DAG reads to a dataset that follows from it.
     pub edges: Vec<Edge>,
     pub readers: Vec<Reader>,
-    /// Paths of webhooks, and the DAG of each.
+    /// Paths of webhooks of the organisation, and the DAG of each.
     pub webhook_paths: BTreeMap<Arc<str>, Arc<str>>,
+    /// Paths that other organisations use.
+    pub foreign_webhook_paths: BTreeSet<Arc<str>>,
+    /// Names of `dispatch.secrets`; `None` if they are not known.
+    pub secrets: Option<BTreeSet<Arc<str>>>,
     pub bundles: Bundles,
 }
 

@@ -12,6 +12,8 @@ pub enum Fault {
     Panic,
     /// The step is done, and then its answer is lost.
     LostAnswer,
+    /// Another transaction is in the way of the step.
+    Contention,
 }
 
 /// Makes the n-th step of a store fail, for tests that try every step. Off, it costs one read of a number.
@@ -71,6 +73,7 @@ impl Faults {
         let source = format!("injected fault {} '{operation}'", if done { "after" } else { "before" }).into();
         match self.kind.load(Ordering::SeqCst) {
             kind if kind == Fault::Panic as u8 => panic!("injected panic at '{operation}'"),
+            kind if kind == Fault::Contention as u8 => Err(StoreError::Contention),
             // What was committed is not undone by an error: whoever asked cannot know.
             _ if done && operation == "commit" => Err(StoreError::CommitUnknown { source }),
             _ => Err(StoreError::Unavailable { operation, source }),

@@ -105,10 +105,22 @@ impl JobDefinition {
         }
     }
 
+    /// Its outputs begin anew with every version of its DAG.
+    pub fn resets_outputs(&self) -> bool {
+        self.outputs > 0 && matches!(self.activation, Activation::Source { reset_outputs: true, .. })
+    }
+
     pub fn source(&self) -> Option<&Source> {
         match &self.activation {
             Activation::Source { source, .. } => Some(source),
             Activation::Reactive { .. } => None,
+        }
+    }
+
+    pub fn webhook_path(&self) -> Option<&Arc<str>> {
+        match self.source() {
+            Some(Source::Webhook { path, .. }) => Some(path),
+            _ => None,
         }
     }
 

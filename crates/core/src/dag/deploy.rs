@@ -1,10 +1,10 @@
 //! Deploys a DAG: which jobs it keeps, which ones are new, and what has to be rebuilt.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::definition::{DagDefinition, JobDefinition, Upstream, definition_digest};
+use super::definition::{DagDefinition, JobDefinition, Publish, Upstream, definition_digest};
 use super::deployment::{
     Dag, DagVersion, Dataset, Deployment, Job, JobInput, JobOutput, Published, Switch, VersionState,
 };
@@ -52,6 +52,8 @@ pub struct Planned {
     pub abandoned: Vec<JobId>,
     /// Set if the version became active at once.
     pub switch: Option<Switch>,
+    /// Versions that the document does not name any more.
+    pub forgotten: Vec<DagVersionId>,
 }
 
 /// A dataset that the DAG reads is not there.
@@ -86,8 +88,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
         Some(staged) => next.abandon(name, staged),
         None => Vec::new(),
     };
-    let mut planner =
-        Planner { next, definition: deploy.definition, fresh, made: BTreeMap::new(), out: Out::default() };
+    let mut planner = Planner::new(next, deploy.definition, fresh);
     planner.jobs()?;
     let Planner { mut next, made, out, .. } = planner;
     let published = publish(deploy.definition, &made, &next);
@@ -105,6 +106,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
         previous: None,
         manual: deploy.manual,
         rebuilding: false,
+        rebuilt: 0,
         ranges: deploy.definition.ranges,
         jobs: made,
         published,
@@ -113,6 +115,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
     dag.versions.insert(number, version);
     // Nothing to wait for, and nobody who wants to wait.
     let switch = (state == VersionState::Ready && !deploy.manual).then(|| next.cut_over(name, number).ok()).flatten();
+    let forgotten = next.compact(name);
     Ok(Planned {
         deployment: next,
         number,
@@ -127,6 +130,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
         generations: out.generations,
         abandoned,
         switch,
+        forgotten,
     })
 }
 
@@ -145,6 +149,7 @@ fn unchanged(deployment: &Deployment, number: i64, version: &DagVersion) -> Plan
         generations: Vec::new(),
         abandoned: Vec::new(),
         switch: None,
+        forgotten: Vec::new(),
     }
 }
 
@@ -161,28 +166,52 @@ struct Planner<'a, F> {
     next: Deployment,
     definition: &'a DagDefinition,
     fresh: &'a mut F,
+    /// What the DAG itself publishes, by name.
+    own: BTreeMap<&'a str, &'a Publish>,
+    /// What active versions of all DAGs publish, by name.
+    published: BTreeMap<Arc<str>, DatasetId>,
+    /// The outputs that jobs of this DAG have ever had.
+    outputs: BTreeMap<(Arc<str>, u32), DatasetId>,
     made: BTreeMap<Arc<str>, JobId>,
     out: Out,
 }
 
-impl<F: Fresh> Planner<'_, F> {
+impl<'a, F: Fresh> Planner<'a, F> {
+    fn new(next: Deployment, definition: &'a DagDefinition, fresh: &'a mut F) -> Self {
+        let active = next.dags.keys().filter_map(|dag| next.active(dag));
+        let published = active.flat_map(|version| &version.published);
+        let published = published.map(|(name, published)| (Arc::clone(name), published.dataset)).collect();
+        let own = next.datasets.iter().filter(|(_, dataset)| dataset.dag == definition.name);
+        let outputs = own.map(|(id, dataset)| ((Arc::clone(&dataset.job), dataset.output), *id)).collect();
+        let own = definition.publish.iter().map(|publish| (&*publish.dataset, publish)).collect();
+        Self { next, definition, fresh, own, published, outputs, made: BTreeMap::new(), out: Out::default() }
+    }
+
     /// Jobs in an order in which what a job reads comes before it.
     fn jobs(&mut self) -> Result<(), MissingDataset> {
-        let definition = self.definition;
-        let mut waiting: Vec<&JobDefinition> = definition.jobs.iter().collect();
-        while !waiting.is_empty() {
-            let before = waiting.len();
-            let mut later = Vec::new();
-            for job in waiting {
-                if self.upstream_jobs(job).all(|name| self.made.contains_key(name)) {
-                    self.job(job)?;
-                } else {
-                    later.push(job);
+        let jobs = &self.definition.jobs;
+        let place: BTreeMap<&str, usize> = jobs.iter().enumerate().map(|(n, job)| (&*job.name, n)).collect();
+        let mut waits_for: Vec<BTreeSet<&str>> =
+            jobs.iter().map(|job| self.upstream_jobs(job).map(|name| &**name).collect()).collect();
+        let mut followers: Vec<Vec<usize>> = vec![Vec::new(); jobs.len()];
+        for (n, upstream) in waits_for.iter().enumerate() {
+            for name in upstream {
+                if let Some(followers) = place.get(name).and_then(|from| followers.get_mut(*from)) {
+                    followers.push(n);
                 }
             }
-            assert!(later.len() < before, "a checked DAG has no cycle and no edge to a missing job");
-            waiting = later;
         }
+        let mut ready: VecDeque<usize> = (0..jobs.len()).filter(|n| waits_for[*n].is_empty()).collect();
+        while let Some(n) = ready.pop_front() {
+            self.job(&jobs[n])?;
+            for follower in &followers[n] {
+                let open = &mut waits_for[*follower];
+                if open.remove(&*jobs[n].name) && open.is_empty() {
+                    ready.push_back(*follower);
+                }
+            }
+        }
+        assert_eq!(self.made.len(), jobs.len(), "a checked DAG has no cycle and no edge to a missing job");
         for list in [&mut self.out.changed, &mut self.out.rebuild, &mut self.out.kept] {
             list.sort_unstable();
         }
@@ -190,17 +219,17 @@ impl<F: Fresh> Planner<'_, F> {
     }
 
     /// The jobs of the same DAG that a job reads from.
-    fn upstream_jobs<'j>(&'j self, job: &'j JobDefinition) -> impl Iterator<Item = &'j Arc<str>> {
+    fn upstream_jobs(&self, job: &'a JobDefinition) -> impl Iterator<Item = &'a Arc<str>> {
         job.inputs().iter().filter_map(|input| match &input.from {
             Upstream::Job(output) => Some(&output.job),
-            Upstream::Dataset(name) => self.definition.dataset(name)?.from.first().map(|output| &output.job),
+            Upstream::Dataset(name) => self.own.get(&**name)?.from.first().map(|output| &output.job),
         })
     }
 
     fn input(&self, job: &JobDefinition, from: &Upstream) -> Result<JobInput, MissingDataset> {
         let own = match from {
             Upstream::Job(output) => Some(output),
-            Upstream::Dataset(name) => self.definition.dataset(name).and_then(|publish| publish.from.first()),
+            Upstream::Dataset(name) => self.own.get(&**name).and_then(|publish| publish.from.first()),
         };
         let found = match (own, from) {
             (Some(output), _) => {
@@ -210,7 +239,7 @@ impl<F: Fresh> Planner<'_, F> {
                 })
             }
             (None, Upstream::Dataset(name)) => {
-                self.next.dataset_named(name).map(|dataset| JobInput { dataset, version: None })
+                self.published.get(name).map(|dataset| JobInput { dataset: *dataset, version: None })
             }
             (None, Upstream::Job(_)) => None,
         };
@@ -230,6 +259,7 @@ impl<F: Fresh> Planner<'_, F> {
         if let Some((id, row)) = old
             && *row.digest == *digest
             && row.inputs == inputs
+            && !job.resets_outputs()
         {
             self.made.insert(Arc::clone(&job.name), id);
             self.out.kept.push(Arc::clone(&job.name));
@@ -261,12 +291,12 @@ impl<F: Fresh> Planner<'_, F> {
     /// A new generation of an output. The dataset is the one that this output of the job has always been.
     fn output(&mut self, job: &JobDefinition, output: u32) -> JobOutput {
         let (dag, version) = (&self.definition.name, VersionId::from_u128(self.fresh.id()));
-        let same = |dataset: &Dataset| dataset.dag == *dag && dataset.job == job.name && dataset.output == output;
-        let known = self.next.datasets.iter_mut().find(|(_, dataset)| same(dataset));
+        let known = self.outputs.get(&(Arc::clone(&job.name), output)).copied();
+        let known = known.and_then(|id| Some((id, self.next.datasets.get_mut(&id)?)));
         let id = match known {
             Some((id, dataset)) => {
                 dataset.versions.push(version);
-                *id
+                id
             }
             None => {
                 let id = DatasetId::from_u128(self.fresh.id());
@@ -295,16 +325,6 @@ fn publish(
         Some((Arc::clone(&publish.dataset), Published { dataset: output.dataset, storage, write_mode, schema }))
     });
     published.collect()
-}
-
-/// Generations that no version of the DAG can come back to: those of abandoned versions.
-pub fn unreachable_generations(deployment: &Deployment) -> BTreeSet<VersionId> {
-    let versions = deployment.dags.values().flat_map(|dag| dag.versions.values());
-    let reachable = versions.filter(|version| version.state != VersionState::Abandoned);
-    let jobs = reachable.flat_map(|version| version.jobs.values()).filter_map(|job| deployment.jobs.get(job));
-    let kept: BTreeSet<VersionId> = jobs.flat_map(|job| job.outputs.iter().map(|output| output.version)).collect();
-    let all = deployment.datasets.values().flat_map(|dataset| dataset.versions.iter().copied());
-    all.filter(|version| !kept.contains(version)).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -44,6 +44,9 @@ pub struct DagVersion {
     /// The tasks that rebuild its outputs were made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebuilding: bool,
+    /// How many tasks have rebuilt its outputs. Set when all of them have succeeded.
+    #[serde(default)]
+    pub rebuilt: u64,
     #[serde(default)]
     pub ranges: Ranges,
     pub jobs: BTreeMap<Arc<str>, JobId>,
@@ -216,6 +219,8 @@ pub enum Refused {
     UnknownVersion,
     #[error("the version is {}", .state.as_str())]
     NotReady { state: VersionState },
+    #[error("the version is too old to become active as it is: deploy its YAML again")]
+    Retired,
     #[error("there is no previous version")]
     NoPrevious,
 }
@@ -249,11 +254,12 @@ impl Deployment {
         }
     }
 
-    /// Everything that a version had to rebuild is there.
-    pub fn make_ready(&mut self, dag: &str, number: i64) -> bool {
+    /// Everything that a version had to rebuild is there: so many tasks have made it.
+    pub fn make_ready(&mut self, dag: &str, number: i64, rebuilt: u64) -> bool {
         match self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {
             Some(version) if version.state == VersionState::Staging => {
                 version.state = VersionState::Ready;
+                version.rebuilt = rebuilt;
                 true
             }
             _ => false,
@@ -271,6 +277,9 @@ impl Deployment {
         if !state.may_become_active() {
             return Err(Refused::NotReady { state });
         }
+        if self.version(dag, number).is_some_and(DagVersion::is_retired) {
+            return Err(Refused::Retired);
+        }
         let mut switch = self.switch(dag, number, VersionState::Superseded);
         if let Some(version) = self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {
             version.previous = active;
@@ -283,7 +292,7 @@ impl Deployment {
     pub fn roll_back(&mut self, dag: &str) -> Result<Switch, Refused> {
         let active = self.dags.get(dag).ok_or(Refused::UnknownDag)?.active.ok_or(Refused::NoPrevious)?;
         let previous = self.version(dag, active).and_then(|version| version.previous).ok_or(Refused::NoPrevious)?;
-        if self.version(dag, previous).is_none() {
+        if self.version(dag, previous).is_none_or(DagVersion::is_retired) {
             return Err(Refused::NoPrevious);
         }
         let mut switch = self.switch(dag, previous, VersionState::RolledBack);

@@ -76,6 +76,13 @@ pub fn named_bits(name: &str) -> u128 {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().as_u128()
 }
 
+impl JobId {
+    /// The workspace of its tasks. No user can name it, so that nobody else has their keys.
+    pub fn workspace(self) -> String {
+        format!("job:{}", self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 //!
 //! `tenure-dag` reads these types from YAML; everything that decides about them is here.
 
+pub mod compact;
 pub mod data;
 pub mod definition;
 pub mod deploy;

@@ -1,5 +1,6 @@
 //! Which tasks an event makes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::data::Position;
@@ -59,18 +60,34 @@ pub fn dedupe_key(event: &Event<'_>) -> String {
     }
 }
 
+/// The inputs of live jobs, by the dataset that they read: in the order of jobs and inputs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Readers(BTreeMap<DatasetId, Vec<(JobId, usize)>>);
+
+impl Readers {
+    pub fn of(deployment: &Deployment) -> Self {
+        let mut readers: BTreeMap<DatasetId, Vec<(JobId, usize)>> = BTreeMap::new();
+        for id in deployment.live_jobs() {
+            for (index, input) in deployment.jobs.get(&id).into_iter().flat_map(|job| job.inputs.iter().enumerate()) {
+                readers.entry(input.dataset).or_default().push((id, index));
+            }
+        }
+        Self(readers)
+    }
+}
+
 /// The tasks that an event makes, in the order of jobs and inputs.
-pub fn route(deployment: &Deployment, event: &Event<'_>) -> Result<Vec<Delivery>, Unrouted> {
+pub fn route(deployment: &Deployment, readers: &Readers, event: &Event<'_>) -> Result<Vec<Delivery>, Unrouted> {
     let is_current = deployment.is_current(event.dataset, event.version);
     let key: Arc<str> = dedupe_key(event).into();
-    let (mut deliveries, mut has_reader) = (Vec::new(), false);
-    for id in deployment.live_jobs() {
+    let (mut deliveries, mut has_reader) = (Vec::<Delivery>::new(), false);
+    for (id, input) in readers.0.get(&event.dataset).into_iter().flatten().copied() {
         let Some(job) = deployment.jobs.get(&id) else { continue };
-        let reads = |input: &super::deployment::JobInput| {
-            input.dataset == event.dataset && deployment.reads(input) == Some(event.version)
-        };
+        let reads = job.inputs.get(input).is_some_and(|input| deployment.reads(input) == Some(event.version));
         // A job that reads a dataset twice gets one task for it.
-        let Some(input) = job.inputs.iter().position(reads) else { continue };
+        if !reads || deliveries.last().is_some_and(|last| last.job == id) {
+            continue;
+        }
         has_reader = true;
         if job.execution == Some(ExecutionStrategy::PerPartition) && event.position.partition().is_none() {
             continue;

@@ -86,16 +86,32 @@ impl<'a> Checker<'a> {
     fn webhooks(&self) {
         let mut paths = BTreeMap::new();
         for job in &self.draft.jobs {
-            let Some(Source::Webhook { path, .. }) = job.definition.source() else { continue };
+            let Some(Source::Webhook { path, secret, .. }) = job.definition.source() else { continue };
+            self.secret(job, secret);
             let elsewhere = self.context.surroundings.webhook_paths.get(path).filter(|dag| **dag != self.draft.name);
+            let foreign = self.context.surroundings.foreign_webhook_paths.contains(path);
             let owner = match (paths.insert(path, &job.definition.name), elsewhere) {
                 (_, Some(dag)) => format!("the DAG '{dag}'"),
+                (_, None) if foreign => "another organisation".to_owned(),
                 (Some(other), None) => format!("the job '{other}'"),
                 (None, None) => continue,
             };
             let message = format!("the path '{path}' is in use by {owner}");
             let place = job.place.key("source").key("webhook_path");
             self.context.report.error(job.webhook_at, &place, Code::WebhookPathInUse, message);
+        }
+    }
+
+    /// A webhook without its secret refuses every delivery.
+    fn secret(&self, job: &JobDraft, name: &str) {
+        if self.context.surroundings.secrets.as_ref().is_some_and(|known| !known.contains(name)) {
+            let message = format!(
+                "no secret '{}' is configured: set `dispatch.secrets.{}`; until then every delivery is refused",
+                quoted(name),
+                quoted(name)
+            );
+            let place = job.place.key("source").key("secret");
+            self.context.report.warning(job.webhook_at, &place, Code::SecretNotConfigured, message);
         }
     }
 

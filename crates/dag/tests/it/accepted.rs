@@ -8,7 +8,7 @@ use tenure_core::dag::definition::{
 };
 use tenure_dag::Code;
 
-use super::support::{accepted, definition};
+use super::support::{self, accepted, definition};
 
 fn source(entries: &str) -> String {
     format!("name: d\njobs:\n  - {{ name: a, activation: source, operator: x, outputs: 1, {entries} }}\n")
@@ -99,6 +99,21 @@ fn sources() {
     assert_eq!(job.activation, Activation::Source { source: Source::AlwaysOn, reset_outputs: true });
     let limited = source("runtime: worker, source: { kind: always_on }, timeout_seconds: 5");
     assert_eq!(warnings(&limited), [(Some("a".into()), "timeout_seconds".into(), Code::NoEffect)]);
+}
+
+#[test]
+fn a_webhook_without_its_secret_is_warned_about() {
+    let text = source("runtime: worker, source: { kind: webhook, webhook_path: x, secret: hook_key }");
+    let warned = |secrets: Option<&[&str]>| {
+        let secrets = secrets.map(|names| names.iter().map(|name| (*name).into()).collect());
+        let surroundings = tenure_dag::Surroundings { secrets, ..support::surroundings() };
+        let warnings = tenure_dag::parse(&text, &support::settings(), &surroundings).unwrap().warnings;
+        warnings.into_iter().filter(|warning| warning.code == Code::SecretNotConfigured).collect::<Vec<_>>()
+    };
+    assert_eq!((warned(None).len(), warned(Some(&["hook_key"])).len()), (0, 0));
+    let found = warned(Some(&["hook"]));
+    assert_eq!((found.len(), found[0].job.as_deref(), &*found[0].field), (1, Some("a"), "source.secret"));
+    assert!(found[0].message.contains("dispatch.secrets.hook_key"), "{}", found[0].message);
 }
 
 #[test]

@@ -407,6 +407,13 @@ fn where_and_how_jobs_run() {
             Code::WebhookPathInUse,
             "the DAG 'labels'",
         ),
+        Case(
+            "source:\nsource: { kind: webhook, webhook_path: @hooks/foreign, secret: x }",
+            B,
+            "source.webhook_path",
+            Code::WebhookPathInUse,
+            "another organisation",
+        ),
         Case("source:\n@inputs: []", B, "inputs", Code::NotAllowed, "reactive"),
         Case("source:\n@execution_strategy: PerUpdate", B, "execution_strategy", Code::NotAllowed, "reactive"),
         Case("source:\n@idle_timeout: 5m", B, "idle_timeout", Code::NotAllowed, "reactive"),

@@ -52,6 +52,8 @@ pub fn surroundings() -> Surroundings {
             .map(|dataset| Reader { dag: "labels".into(), dataset: dataset.into(), ranges: Ranges::Inclusive })
             .into(),
         webhook_paths: [("hooks/taken".into(), "labels".into()), ("hooks/own".into(), "d".into())].into(),
+        foreign_webhook_paths: ["hooks/foreign".into()].into(),
+        secrets: None,
         bundles: Bundles::Known([("0190c0de-0000-7000-8000-000000000001".parse().unwrap(), bundle)].into()),
     }
 }

@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, Source, TIMEOUT_SECONDS_MAX};
+use tenure_core::dag::compact;
+use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, TIMEOUT_SECONDS_MAX};
 use tenure_core::dag::deploy::{Deploy, Fresh, Planned, plan};
-use tenure_core::dag::deployment::{DagVersion, Refused, Switch, VersionState};
+use tenure_core::dag::deployment::{DagVersion, Job, Refused, Switch, VersionState};
 use tenure_core::dag::{DatasetId, Deployment, JobId};
 use tenure_core::limits;
 use tenure_core::queue::{Dispatch, JOB_QUEUES, Push, QueueSettings};
 use tenure_core::time::DurationMs;
-use tenure_dag::{Bundles, Dataset, Edge, Problem, Reader, Surroundings};
+use tenure_dag::{Bundles, Code, Dataset, Edge, Parsed, Problem, Reader, Surroundings};
 use tenure_store::dags::{DeploymentWrites, NewDagVersion, NewGeneration, NewJob};
 
 use super::builtin::{BUILTIN_URL, runs_alone};
@@ -23,6 +24,9 @@ use crate::random::random_bits;
 
 /// How often a change is planned again because somebody else was faster.
 const TRIES: usize = 32;
+/// Why tasks are canceled.
+pub(super) const REPLACED: &str = "the version of the DAG was replaced";
+pub(super) const ROLLED_BACK: &str = "the version of the DAG was rolled back";
 
 /// What somebody wants to deploy.
 #[derive(Debug, Clone, Copy)]
@@ -92,9 +96,7 @@ impl Dags {
         let yaml_hash: Arc<str> = hash(new.yaml).into();
         for _ in 0..TRIES {
             let view = self.view(new.org).await?;
-            let surroundings = self.surroundings(&view.deployment).await?;
-            let parsed =
-                tenure_dag::parse(new.yaml, &self.inner.settings, &surroundings).map_err(DeployError::Invalid)?;
+            let parsed = self.parse(&new, &view.deployment).await?;
             let definition = &parsed.definition;
             let shared = self.shared();
             let mut numbers =
@@ -106,19 +108,43 @@ impl Dags {
             })?;
             let dag = Arc::clone(&definition.name);
             let warnings = parsed.warnings;
-            if new.dry_run || planned.is_known {
+            if planned.is_known {
                 return Ok(Deployed { dag, yaml_hash, planned, warnings });
             }
-            let writes = writes(&planned, definition, new.yaml)?;
+            let mut writes = writes(&planned, definition, new.yaml)?;
+            within_limits(&planned.deployment, &writes.document)?;
+            if new.dry_run {
+                return Ok(Deployed { dag, yaml_hash, planned, warnings });
+            }
+            writes.webhooks = Some(self.webhooks_of(&planned.deployment, &definition_of(&planned, definition)).await?);
             if self.write(new.org, view.seq, &writes).await? {
                 let retired = planned.switch.iter().flat_map(|switch| &switch.retired);
                 let gone: Vec<JobId> = planned.abandoned.iter().chain(retired).copied().collect();
-                self.cancel_tasks(&gone, false, "another version of the DAG was deployed").await?;
-                self.recorded();
+                self.cancel_tasks(&gone, false, REPLACED).await?;
+                self.deployed();
                 return Ok(Deployed { dag, yaml_hash, planned, warnings });
             }
         }
         Err(EngineError::busy().into())
+    }
+
+    async fn parse(&self, new: &NewVersion<'_>, deployment: &Deployment) -> Result<Parsed, DeployError> {
+        let mut surroundings = self.surroundings(new.org, deployment).await?;
+        let parse = |surroundings: &Surroundings| tenure_dag::parse(new.yaml, &self.inner.settings, surroundings);
+        let parsed = parse(&surroundings).map_err(DeployError::Invalid)?;
+        // Paths of webhooks are unique over all organisations.
+        let jobs = parsed.definition.jobs.iter();
+        let paths: Vec<Arc<str>> = jobs.filter_map(JobDefinition::webhook_path).cloned().collect();
+        if paths.is_empty() {
+            return Ok(parsed);
+        }
+        let owners = self.shared().store.webhooks(&paths).await.map_err(EngineError::from)?;
+        let foreign = owners.into_iter().filter(|owner| &*owner.org != new.org);
+        surroundings.foreign_webhook_paths = foreign.map(|owner| owner.path).collect();
+        if surroundings.foreign_webhook_paths.is_empty() {
+            return Ok(parsed);
+        }
+        parse(&surroundings).map_err(DeployError::Invalid)
     }
 
     /// Makes a version active.
@@ -143,16 +169,18 @@ impl Dags {
             if deployment == view.deployment {
                 return Ok(Switched { switch, canceled_tasks: 0 });
             }
+            let webhooks = self.webhooks_of(&deployment, &BTreeMap::new()).await?;
+            self.not_foreign(org, &webhooks).await?;
             let writes = DeploymentWrites {
                 document: document(&deployment)?,
                 held: switch.held.clone(),
+                webhooks: Some(webhooks),
                 ..DeploymentWrites::default()
             };
             if self.write(org, view.seq, &writes).await? {
-                let reason = "the version of the DAG was replaced";
-                let waiting = self.cancel_tasks(&switch.retired, false, reason).await?;
-                let all = self.cancel_tasks(&switch.abandoned, true, "the version of the DAG was rolled back").await?;
-                self.recorded();
+                let waiting = self.cancel_tasks(&switch.retired, false, REPLACED).await?;
+                let all = self.cancel_tasks(&switch.abandoned, true, ROLLED_BACK).await?;
+                self.deployed();
                 return Ok(Switched { switch, canceled_tasks: waiting + all });
             }
         }
@@ -172,16 +200,11 @@ impl Dags {
     }
 
     /// What a DAG is judged against: the active versions of all others.
-    async fn surroundings(&self, deployment: &Deployment) -> Result<Surroundings, EngineError> {
-        let active: Vec<(&Arc<str>, &DagVersion)> =
-            deployment.dags.keys().filter_map(|dag| Some((dag, deployment.active(dag)?))).collect();
-        let jobs: Vec<JobId> = active.iter().flat_map(|(_, version)| version.jobs.values().copied()).collect();
-        let mut found = Surroundings { bundles: Bundles::Unavailable, ..Surroundings::default() };
-        for job in self.jobs(&jobs).await? {
-            if let Some(Source::Webhook { path, .. }) = job.definition.source() {
-                found.webhook_paths.insert(Arc::clone(path), Arc::clone(&job.dag));
-            }
-        }
+    async fn surroundings(&self, org: &str, deployment: &Deployment) -> Result<Surroundings, EngineError> {
+        let active = deployment.dags.keys().filter_map(|dag| Some((dag, deployment.active(dag)?)));
+        let secrets = self.inner.secrets.as_ref().map(|secrets| secrets.names(org));
+        let mut found = Surroundings { bundles: Bundles::Unavailable, secrets, ..Surroundings::default() };
+        found.webhook_paths = self.webhooks_of(deployment, &BTreeMap::new()).await?.into_iter().collect();
         for (dag, version) in active {
             datasets(deployment, dag, version, &mut found);
         }
@@ -189,7 +212,40 @@ impl Dags {
     }
 }
 
+/// The definitions of jobs that are not stored yet.
+fn definition_of<'a>(planned: &Planned, definition: &'a DagDefinition) -> BTreeMap<JobId, &'a JobDefinition> {
+    let by_name: BTreeMap<&str, &JobDefinition> = definition.jobs.iter().map(|job| (&*job.name, job)).collect();
+    planned.jobs.iter().filter_map(|(id, name)| Some((*id, *by_name.get(&**name)?))).collect()
+}
+
+/// What an organisation has deployed is bounded.
+fn within_limits(deployment: &Deployment, document: &str) -> Result<(), DeployError> {
+    let jobs = deployment.live_jobs().len();
+    let (code, message) = if deployment.dags.len() > compact::DAGS {
+        (Code::TooManyDags, format!("the organisation would have more than {} DAGs", compact::DAGS))
+    } else if jobs > compact::LIVE_JOBS {
+        let limit = compact::LIVE_JOBS;
+        (Code::TooManyJobs, format!("the DAGs of the organisation would have {jobs} jobs; the limit is {limit}"))
+    } else if document.len() > compact::DOCUMENT_BYTES {
+        let (mib, limit) = (document.len().div_ceil(1 << 20), compact::DOCUMENT_BYTES >> 20);
+        let message = format!(
+            "what the organisation has deployed would take {mib} MiB; the limit is {limit} MiB: deploy fewer jobs, or wait \
+             until tasks of replaced jobs have ended"
+        );
+        (Code::DeploymentTooLarge, message)
+    } else {
+        return Ok(());
+    };
+    Err(DeployError::Invalid(vec![problem(code, message)]))
+}
+
+/// A problem of the whole DAG.
+pub(super) fn problem(code: Code, message: String) -> Problem {
+    Problem { line: 1, column: 1, job: None, field: String::new(), code, message }
+}
+
 fn datasets(deployment: &Deployment, dag: &Arc<str>, version: &DagVersion, found: &mut Surroundings) {
+    let mut upstream = Upstreams::new(deployment, version);
     for (name, published) in &version.published {
         let Some(dataset) = deployment.datasets.get(&published.dataset) else { continue };
         let producers = vec![Output { job: Arc::clone(&dataset.job), output: dataset.output }];
@@ -203,31 +259,52 @@ fn datasets(deployment: &Deployment, dag: &Arc<str>, version: &DagVersion, found
             schema,
         };
         found.datasets.insert(Arc::clone(name), of);
-        let from = read_by(deployment, version, published.dataset);
+        let from = upstream.of(published.dataset);
         let edges = from.iter().map(|from| Edge { dag: Arc::clone(dag), from: Arc::clone(from), to: Arc::clone(name) });
         found.edges.extend(edges);
         let (dag, ranges) = (Arc::clone(dag), version.ranges);
-        let readers = from.into_iter().map(|dataset| Reader { dag: Arc::clone(&dag), dataset, ranges });
+        let readers = from.iter().map(|dataset| Reader { dag: Arc::clone(&dag), dataset: Arc::clone(dataset), ranges });
         found.readers.extend(readers);
     }
 }
 
-/// The datasets of other DAGs from which a dataset follows, through the jobs of its own.
-fn read_by(deployment: &Deployment, version: &DagVersion, dataset: DatasetId) -> BTreeSet<Arc<str>> {
-    let jobs = version.jobs.values().filter_map(|id| deployment.jobs.get(id));
-    let producers: BTreeMap<DatasetId, _> =
-        jobs.flat_map(|job| job.outputs.iter().map(move |output| (output.dataset, job))).collect();
-    let (mut seen, mut open, mut names) = (BTreeSet::new(), vec![dataset], BTreeSet::new());
-    while let Some(next) = open.pop() {
-        if !seen.insert(next) {
-            continue;
-        }
-        match producers.get(&next) {
-            Some(job) => open.extend(job.inputs.iter().map(|input| input.dataset)),
-            None => names.extend(deployment.name_of(next).cloned()),
-        }
+/// The datasets of other DAGs from which the outputs of a version follow, through its own jobs.
+struct Upstreams<'a> {
+    deployment: &'a Deployment,
+    producers: BTreeMap<DatasetId, &'a Job>,
+    known: BTreeMap<DatasetId, Arc<BTreeSet<Arc<str>>>>,
+}
+
+impl<'a> Upstreams<'a> {
+    fn new(deployment: &'a Deployment, version: &DagVersion) -> Self {
+        let jobs = version.jobs.values().filter_map(|id| deployment.jobs.get(id));
+        let producers = jobs.flat_map(|job| job.outputs.iter().map(move |output| (output.dataset, job))).collect();
+        Self { deployment, producers, known: BTreeMap::new() }
     }
-    names
+
+    /// Their names. What a job reads is looked at before the job, each dataset once.
+    fn of(&mut self, dataset: DatasetId) -> Arc<BTreeSet<Arc<str>>> {
+        let mut open = vec![(dataset, false)];
+        while let Some((next, inputs_known)) = open.pop() {
+            if self.known.contains_key(&next) {
+                continue;
+            }
+            let names: BTreeSet<Arc<str>> = match self.producers.get(&next) {
+                None => self.deployment.name_of(next).cloned().into_iter().collect(),
+                Some(job) if inputs_known => {
+                    let inputs = job.inputs.iter().filter_map(|input| self.known.get(&input.dataset));
+                    inputs.flat_map(|names| names.iter().cloned()).collect()
+                }
+                Some(job) => {
+                    open.push((next, true));
+                    open.extend(job.inputs.iter().map(|input| (input.dataset, false)));
+                    continue;
+                }
+            };
+            self.known.insert(next, Arc::new(names));
+        }
+        self.known.get(&dataset).cloned().unwrap_or_default()
+    }
 }
 
 fn hash(yaml: &str) -> String {
@@ -244,8 +321,9 @@ pub(super) fn document(deployment: &Deployment) -> Result<Arc<str>, EngineError>
 
 fn writes(planned: &Planned, definition: &DagDefinition, yaml: &str) -> Result<DeploymentWrites, EngineError> {
     let dag = &definition.name;
+    let definitions = definition_of(planned, definition);
     let jobs = planned.jobs.iter().filter_map(|(id, name)| {
-        let job = definition.job(name)?;
+        let job = *definitions.get(id)?;
         let held = planned.deployment.jobs.get(id).is_some_and(|row| row.held);
         let text = serde_json::to_string(job).ok()?;
         Some(NewJob {
@@ -269,6 +347,8 @@ fn writes(planned: &Planned, definition: &DagDefinition, yaml: &str) -> Result<D
         generations: generations
             .map(|(dataset, version)| NewGeneration { version: *version, dataset: *dataset })
             .collect(),
+        forgotten: planned.forgotten.clone(),
+        webhooks: None,
     })
 }
 

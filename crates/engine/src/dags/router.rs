@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use tenure_core::dag::data::{Partition, Position, Scope};
 use tenure_core::dag::definition::ExecutionStrategy;
-use tenure_core::dag::deployment::VersionState;
 use tenure_core::dag::route::{self, Event};
 use tenure_core::dag::task::{Invalidated, Trigger};
 use tenure_core::dag::{Deployment, JobId, named_bits};
-use tenure_core::task::State;
-use tenure_store::TaskFilter;
-use tenure_store::dags::{DATA_PAGE, DataEvent, DeploymentWrites, InvalidationRow, Routed};
+use tenure_store::dags::{DATA_PAGE, DataEvent, InvalidationRow, Routed};
 
-use super::deploy::document;
-use super::tasks::{Making, REBUILD_TAG, input_of, version_of};
+use super::deploy::{REPLACED, ROLLED_BACK};
+use super::tasks::{Making, input_of, version_of};
 use super::{Dags, View};
 use crate::background::Pacer;
 use crate::duty::Duty;
@@ -55,7 +52,7 @@ impl Dags {
     /// Routes everything that is there, and makes versions ready whose outputs are rebuilt.
     async fn route_all(&self) -> Result<(), EngineError> {
         loop {
-            let events = self.shared().store.unrouted(EVENTS).await?;
+            let events = self.shared().store.unrouted(&self.troubled(), EVENTS).await?;
             // An event that came with an invalidation has the same key. Its task must know of the invalidation, or what is
             // made from its outputs would not.
             let invalidated = self.route_invalidations().await?;
@@ -66,8 +63,9 @@ impl Dags {
             for event in events {
                 orgs.entry(Arc::clone(&event.org)).or_default().push(event);
             }
-            for (org, events) in orgs {
-                self.route_events(&org, &events).await?;
+            let troubled = self.troubled();
+            for (org, events) in orgs.iter().filter(|(org, _)| !troubled.contains(org)) {
+                self.only_for(org, self.route_events(org, events).await)?;
             }
         }
     }
@@ -76,15 +74,32 @@ impl Dags {
     async fn route_invalidations(&self) -> Result<bool, EngineError> {
         let mut found = false;
         loop {
-            let open = self.shared().store.open_invalidations(EVENTS).await?;
+            let open = self.shared().store.open_invalidations(&self.troubled(), EVENTS).await?;
             if open.is_empty() {
                 return Ok(found);
             }
             found = true;
-            for invalidation in open {
-                self.route_invalidation(&invalidation).await?;
+            let mut orgs: BTreeMap<&Arc<str>, Vec<&InvalidationRow>> = BTreeMap::new();
+            for invalidation in &open {
+                orgs.entry(&invalidation.org).or_default().push(invalidation);
+            }
+            for (org, invalidations) in orgs {
+                self.only_for(org, self.route_invalidations_of(&invalidations).await)?;
             }
         }
+    }
+
+    async fn route_invalidations_of(&self, invalidations: &[&InvalidationRow]) -> Result<(), EngineError> {
+        for invalidation in invalidations {
+            self.route_invalidation(invalidation).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether events of an organisation wait to be routed. Says yes if there are too many events of others to know.
+    pub(super) async fn has_unrouted(&self, org: &str) -> Result<bool, EngineError> {
+        let events = self.shared().store.unrouted(&self.troubled(), EVENTS).await?;
+        Ok(events.len() == EVENTS || events.iter().any(|event| &*event.org == org))
     }
 
     /// The tasks are made before the events are marked: a crash in between makes the same tasks again, which are there.
@@ -95,7 +110,7 @@ impl Dags {
         for event in events {
             let DataEvent { dataset, version, position, generation, .. } = event;
             let seen = Event { dataset: *dataset, version: *version, position, generation: *generation };
-            let why_not = match route::route(&view.deployment, &seen) {
+            let why_not = match route::route(&view.deployment, &view.readers, &seen) {
                 Err(why) => Some(why.as_str()),
                 Ok(deliveries) => {
                     for delivery in deliveries {
@@ -130,7 +145,7 @@ impl Dags {
         };
         let seen =
             Event { dataset: row.dataset, version: row.version, position: &position, generation: row.generation };
-        let deliveries = route::route(&view.deployment, &seen).unwrap_or_default();
+        let deliveries = route::route(&view.deployment, &view.readers, &seen).unwrap_or_default();
         let (mut making, mut jobs) = (Vec::new(), Vec::new());
         for delivery in deliveries {
             let cause = Cause { input: delivery.input, position: position.clone(), generation: row.generation };
@@ -175,20 +190,30 @@ impl Dags {
     /// Looks for partitions and rows that a job has not read and makes the tasks that are missing: those of a version that
     /// is rebuilt, and those of events that were lost between two versions.
     pub async fn reconcile(&self) -> Result<(), EngineError> {
-        // Their tasks say which change of the data they are for, and come first.
-        if !self.shared().store.open_invalidations(1).await?.is_empty() {
+        let troubled = self.troubled();
+        // Tasks for changed data say which change they are for, and come first.
+        let open = self.shared().store.open_invalidations(&troubled, EVENTS).await?;
+        if open.len() == EVENTS {
             return Ok(());
         }
-        for (org, _) in self.shared().store.deployments().await? {
-            let view = self.view(&org).await?;
-            // What a version that waits has to rebuild is looked for once, when it is deployed.
-            let live = view.deployment.live_jobs();
-            for id in live.into_iter().filter(|id| !is_held(&view.deployment, *id)) {
-                self.reconcile_job(&view, id).await?;
+        let waiting: HashSet<&Arc<str>> = open.iter().map(|row| &row.org).chain(&troubled).collect();
+        for (org, seq) in self.shared().store.deployments().await? {
+            if !waiting.contains(&org) {
+                self.only_for(&org, self.reconcile_org(&org, seq).await)?;
             }
-            self.cancel_retired(&view).await?;
         }
         Ok(())
+    }
+
+    async fn reconcile_org(&self, org: &Arc<str>, seq: i64) -> Result<(), EngineError> {
+        let view = self.view_at(org, seq).await?;
+        // What a version that waits has to rebuild is looked for once, when it is deployed.
+        let live = view.deployment.live_jobs();
+        for id in live.iter().copied().filter(|id| !is_held(&view.deployment, *id)) {
+            self.reconcile_job(&view, id).await?;
+        }
+        self.cancel_retired(&view).await?;
+        self.clean(org, &view).await
     }
 
     pub(super) async fn reconcile_job(&self, view: &View, id: JobId) -> Result<(), EngineError> {
@@ -235,93 +260,16 @@ impl Dags {
     /// Ends what a crash after a switch, or a look at an older deployment, left in the queues of retired jobs.
     async fn cancel_retired(&self, view: &View) -> Result<(), EngineError> {
         let live = view.deployment.live_jobs();
-        let rolled_back: HashSet<JobId> = view
-            .deployment
-            .dags
-            .values()
-            .flat_map(|dag| dag.versions.values())
-            .filter(|version| version.state == VersionState::RolledBack)
-            .flat_map(|version| version.jobs.values().copied())
-            .collect();
-        let retired: Vec<JobId> = view.deployment.jobs.keys().copied().filter(|id| !live.contains(id)).collect();
-        for id in retired {
-            let running = rolled_back.contains(&id);
-            self.cancel_tasks(&[id], running, "the version of the DAG was replaced").await?;
-        }
+        let rolled_back = view.deployment.rolled_back_jobs();
+        let retired = view.deployment.jobs.keys().copied().filter(|id| !live.contains(id));
+        let (taken_back, replaced): (Vec<JobId>, Vec<JobId>) = retired.partition(|id| rolled_back.contains(id));
+        self.cancel_tasks(&taken_back, true, ROLLED_BACK).await?;
+        self.cancel_tasks(&replaced, false, REPLACED).await?;
         Ok(())
-    }
-
-    /// Makes versions ready whose rebuild tasks have all succeeded, and active those that wait for nobody.
-    async fn finish_rebuilds(&self) -> Result<(), EngineError> {
-        for (org, _) in self.shared().store.deployments().await? {
-            let view = self.view(&org).await?;
-            let staging: Vec<(Arc<str>, i64, bool)> = view
-                .deployment
-                .dags
-                .keys()
-                .filter_map(|dag| Some((Arc::clone(dag), view.deployment.staged(dag)?)))
-                .filter(|(_, (_, version))| version.state == VersionState::Staging)
-                .map(|(dag, (number, version))| (dag, number, version.manual))
-                .collect();
-            for (dag, number, manual) in staging {
-                self.finish_rebuild(&org, &dag, number, manual).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn finish_rebuild(&self, org: &str, dag: &str, number: i64, manual: bool) -> Result<(), EngineError> {
-        let view = self.view(org).await?;
-        let Some(version) = view.deployment.version(dag, number) else { return Ok(()) };
-        if !version.rebuilding {
-            // What is there now is rebuilt. That it was looked at is noted: no tasks would mean nothing otherwise. What
-            // comes later waits for the version.
-            for id in version.jobs.values().filter(|id| is_held(&view.deployment, **id)) {
-                self.reconcile_job(&view, *id).await?;
-            }
-            let mut deployment = view.deployment.clone();
-            deployment.note_rebuilding(dag, number);
-            let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
-            self.write(org, view.seq, &writes).await?;
-            self.recorded();
-            return Ok(());
-        }
-        if self.rebuild_open(version.id.to_string()).await? || !self.shared().store.unrouted(1).await?.is_empty() {
-            return Ok(());
-        }
-        let mut deployment = view.deployment.clone();
-        if !deployment.make_ready(dag, number) {
-            return Ok(());
-        }
-        let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
-        if self.write(org, view.seq, &writes).await? && !manual {
-            match self.cut_over(org, dag, number).await {
-                Ok(_) | Err(super::DeployError::Refused(_) | super::DeployError::Invalid(_)) => {}
-                Err(super::DeployError::Engine(error)) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a task that rebuilds this version has not succeeded. One that failed for good keeps the version waiting.
-    async fn rebuild_open(&self, version: String) -> Result<bool, EngineError> {
-        let waiting = [State::Blocked, State::Scheduled, State::Ready, State::Running, State::Failed, State::Canceled];
-        for state in waiting {
-            let filter = TaskFilter {
-                state: Some(state),
-                tag: Some((REBUILD_TAG.to_owned(), version.clone())),
-                limit: 1,
-                ..TaskFilter::default()
-            };
-            if !self.inner.engine.tasks(&filter).await?.items.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }
 
-fn is_held(deployment: &Deployment, id: JobId) -> bool {
+pub(super) fn is_held(deployment: &Deployment, id: JobId) -> bool {
     deployment.jobs.get(&id).is_some_and(|job| job.held)
 }
 

@@ -160,8 +160,7 @@ fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
         operator: Arc::clone(&job.definition.operator),
         tenant: Arc::clone(&job.org),
         owner: None,
-        // No user can name it, so that nobody else has its keys.
-        workspace: format!("job:{}", job.id.0).into(),
+        workspace: job.id.workspace().into(),
         priority,
         payload: serde_json::to_string(input).ok()?.into(),
         spec: Spec { rebuild: rebuild.is_some(), ..spec(&job.definition) },

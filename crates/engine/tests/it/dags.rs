@@ -1,5 +1,8 @@
 //! DAGs from their YAML to the last task, without the network.
 
+mod bounds;
+mod sources;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -29,6 +32,7 @@ on_both_stores!(
     a_new_version_is_rebuilt_beside_the_active_one_and_takes_over,
     a_rollback_ends_what_the_version_was_doing,
     what_was_made_from_changed_data_is_made_again,
+    an_invalidation_that_others_are_in_the_way_of_is_tried_again,
     tasks_of_jobs_are_granted_to_nobody_else,
 );
 
@@ -136,8 +140,12 @@ impl Plane {
     }
 
     async fn complete(&self, grant: &Grant, key: &str) -> Result<(), Rejection> {
+        self.complete_as(ORG, grant, key).await
+    }
+
+    async fn complete_as(&self, org: &str, grant: &Grant, key: &str) -> Result<(), Rejection> {
         let (said, report) = (Self::wrote(grant, key), Report::succeeded(Some("{}".into())));
-        let reply = self.dags.report(&Self::sender(grant), &ORG.into(), &input(grant), report, &said).await;
+        let reply = self.dags.report(&Self::sender(grant), &org.into(), &input(grant), report, &said).await;
         reply.unwrap().map(drop)
     }
 
@@ -153,6 +161,20 @@ impl Plane {
         for operator in ["decode", "count"] {
             let task = self.nth(operator, nth).await;
             self.run(task, key).await;
+        }
+    }
+
+    /// That a partition of `import` has changed.
+    async fn changed(&self, key: &str) -> NewInvalidation {
+        let view = self.dags.view(ORG).await.unwrap();
+        let import = view.deployment.active("chain").unwrap().jobs["import"];
+        let output = view.deployment.jobs[&import].outputs[0];
+        NewInvalidation {
+            id: InvalidationId::from_u128(random_bits()),
+            dataset: output.dataset,
+            version: output.version,
+            scope: Scope::Partition { partition_key: key.into() },
+            reason: "reorg".into(),
         }
     }
 
@@ -302,16 +324,7 @@ async fn what_was_made_from_changed_data_is_made_again(home: Home) {
     let plane = plane(&home).await;
     plane.deploy(&chain(0)).await;
     plane.run_all("r-1", "1-5", 1).await;
-    let view = plane.dags.view(ORG).await.unwrap();
-    let import = view.deployment.active("chain").unwrap().jobs["import"];
-    let output = view.deployment.jobs[&import].outputs[0];
-    let new = NewInvalidation {
-        id: InvalidationId::from_u128(random_bits()),
-        dataset: output.dataset,
-        version: output.version,
-        scope: Scope::Partition { partition_key: "1-5".into() },
-        reason: "reorg".into(),
-    };
+    let new = plane.changed("1-5").await;
     for _ in 0..2 {
         assert_eq!(plane.dags.invalidate(ORG, &new).await.unwrap().generation, 1);
     }
@@ -324,6 +337,38 @@ async fn what_was_made_from_changed_data_is_made_again(home: Home) {
     plane.run(follows, "1-5").await;
     plane.dags.reconcile().await.unwrap();
     assert_eq!((plane.tasks("decode").await.len(), plane.tasks("count").await.len()), (2, 2));
+    plane.stop().await;
+}
+
+async fn an_invalidation_that_others_are_in_the_way_of_is_tried_again(home: Home) {
+    let plane = plane(&home).await;
+    plane.deploy(&chain(0)).await;
+    let new = plane.changed("1-5").await;
+    plane.engine.store().faults().fail_in("invalidate data", tenure_engine::store::Fault::Contention);
+    assert_eq!(plane.dags.invalidate(ORG, &new).await.unwrap().generation, 1);
+    assert!(!plane.engine.store().faults().clear(), "the first try failed");
+    plane.stop().await;
+}
+
+/// As long as the tasks for changed data are not made, the reconciler makes none for it: they would not say what changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reconciler_leaves_changed_data_to_its_invalidation() {
+    let home = Home::postgres().await;
+    let plane = plane(&home).await;
+    plane.deploy(&chain(0)).await;
+    plane.run_all("r-1", "1-5", 1).await;
+    plane.stop().await;
+    // It has the duties, and routes nothing.
+    let idle = Engine::open(&home.url()).await.unwrap();
+    let plane = self::plane(&home).await;
+    let new = plane.changed("1-5").await;
+    plane.dags.invalidate(ORG, &new).await.unwrap();
+    plane.dags.reconcile().await.unwrap();
+    assert_eq!(plane.tasks("decode").await.len(), 1, "none without the invalidation");
+    idle.shutdown().await;
+    let again = plane.nth("decode", 2).await;
+    let grant = plane.claim(again).await.unwrap();
+    assert_eq!(input(&grant).invalidation.unwrap().id, new.id);
     plane.stop().await;
 }
 

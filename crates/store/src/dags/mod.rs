@@ -38,6 +38,11 @@ pub struct DeploymentWrites {
     /// Queues of jobs whose tasks are held, or no longer.
     pub held: Vec<(JobId, bool)>,
     pub generations: Vec<NewGeneration>,
+    /// Versions that the document does not name any more.
+    pub forgotten: Vec<DagVersionId>,
+    /// All webhook paths of the organisation, each with its DAG; `None` leaves them as they are. A path that belongs to
+    /// another organisation counts as [`Moved`].
+    pub webhooks: Option<Vec<(Arc<str>, Arc<str>)>>,
 }
 
 /// A version of a DAG. It never changes; its state is in the document.
@@ -184,6 +189,33 @@ pub struct Unread {
     pub generation: i64,
 }
 
+/// How far the tasks with a tag have come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TaskCounts {
+    pub total: u64,
+    pub succeeded: u64,
+    /// Ended in any other way.
+    pub failed: u64,
+}
+
+/// The next slot of a cron source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CronSlot {
+    pub dag: Arc<str>,
+    pub job: Arc<str>,
+    /// What the slots follow from.
+    pub schedule: Arc<str>,
+    /// In milliseconds; `i64::MAX` if there are no more slots.
+    pub next_ms: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookRow {
+    pub path: Arc<str>,
+    pub org: Arc<str>,
+    pub dag: Arc<str>,
+}
+
 /// The longest page of events, partitions or jobs.
 pub const DATA_PAGE: usize = 1_000;
 
@@ -192,6 +224,9 @@ pub const DATA_PAGE: usize = 1_000;
 pub trait DagStore {
     /// What is deployed; an organisation without a deployment has `seq` 0 and an empty document.
     async fn deployment(&self, org: &str) -> Result<DeploymentRow, StoreError>;
+
+    /// What is deployed, unless it is still the deployment with this `seq`.
+    async fn deployment_newer(&self, org: &str, seen: i64) -> Result<Option<DeploymentRow>, StoreError>;
 
     /// Every organisation that has deployed something, and the number of its last change.
     async fn deployments(&self) -> Result<Vec<(Arc<str>, i64)>, StoreError>;
@@ -209,14 +244,20 @@ pub trait DagStore {
     /// Those of these jobs that exist.
     async fn jobs(&self, ids: &[JobId]) -> Result<Vec<JobRow>, StoreError>;
 
+    /// Those of these jobs that have tasks which have not ended.
+    async fn busy_jobs(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError>;
+
+    /// Counts the tasks of these jobs that have this tag. What it costs grows with the tasks of the jobs.
+    async fn count_tasks(&self, org: &str, jobs: &[JobId], tag: (&str, &str)) -> Result<TaskCounts, StoreError>;
+
     /// Which of these events are on record at the present generation of their position, and who told of each first. In
     /// the order of the question.
     ///
     /// The generation of a partition is that of its row; one without a row, and a cursor, have that of their version.
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>, StoreError>;
 
-    /// Events that were not looked at yet, oldest first. Reads only.
-    async fn unrouted(&self, limit: usize) -> Result<Vec<DataEvent>, StoreError>;
+    /// Events that were not looked at yet, oldest first, but for those of these organisations. Reads only.
+    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>, StoreError>;
 
     /// Notes what came of events of an organisation, if its deployment is still the one with this `seq`.
     async fn routed(&self, org: &str, seen: i64, events: &[Routed]) -> Result<Result<(), Moved>, StoreError>;
@@ -261,8 +302,8 @@ pub trait DagStore {
     /// id again changes nothing. Returns the row.
     async fn invalidate(&self, org: &str, new: &NewInvalidation) -> Result<InvalidationRow, StoreError>;
 
-    /// Invalidations whose tasks were not made yet, oldest first.
-    async fn open_invalidations(&self, limit: usize) -> Result<Vec<InvalidationRow>, StoreError>;
+    /// Invalidations whose tasks were not made yet, oldest first, but for those of these organisations.
+    async fn open_invalidations(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<InvalidationRow>, StoreError>;
 
     /// The tasks of an invalidation were made: one for each of these jobs.
     async fn invalidation_routed(
@@ -274,8 +315,8 @@ pub trait DagStore {
     ) -> Result<Result<(), Moved>, StoreError>;
 
     /// Removes the rows of jobs and generations that the deployment with this `seq` does not name, some of each table at a
-    /// time. `jobs` and `versions` are all that it names. Returns how many jobs and generations are left to remove, counted
-    /// up to [`DATA_PAGE`] of each. The queues of the jobs stay.
+    /// time, and the queues of these jobs. `jobs` and `versions` are all that it names. A job stays while it has tasks,
+    /// ended ones included. Returns how many jobs and generations are left to remove, counted up to [`DATA_PAGE`] of each.
     async fn retire(
         &self,
         org: &str,
@@ -283,4 +324,20 @@ pub trait DagStore {
         jobs: &[JobId],
         versions: &[VersionId],
     ) -> Result<Result<u64, Moved>, StoreError>;
+
+    /// The next slots of the cron sources of an organisation.
+    async fn cron_slots(&self, org: &str) -> Result<Vec<CronSlot>, StoreError>;
+
+    /// Writes the next slots of cron sources and forgets those of others (DAG and job), if the deployment is still the
+    /// one with this `seq`. A slot never moves back, unless its schedule is another one.
+    async fn save_cron_slots(
+        &self,
+        org: &str,
+        seen: i64,
+        slots: &[CronSlot],
+        gone: &[(Arc<str>, Arc<str>)],
+    ) -> Result<Result<(), Moved>, StoreError>;
+
+    /// Who owns these webhook paths; those that nobody owns are left out.
+    async fn webhooks(&self, paths: &[Arc<str>]) -> Result<Vec<WebhookRow>, StoreError>;
 }

@@ -674,6 +674,25 @@ CREATE TABLE dag_jobs (
 );
 CREATE INDEX dag_jobs_by_org ON dag_jobs (org, job_id);
 
+-- The next slot of each cron source, by the job's name: it outlives versions of the DAG.
+CREATE TABLE cron_slots (
+    org      text COLLATE "C" NOT NULL,
+    dag      text COLLATE "C" NOT NULL,
+    job      text COLLATE "C" NOT NULL,
+    -- What the slot follows from. Another schedule begins anew.
+    schedule text NOT NULL,
+    next_ms  bigint NOT NULL,
+    PRIMARY KEY (org, dag, job)
+);
+
+-- Who owns a path of a webhook. A path leads to one DAG, whatever the organisation.
+CREATE TABLE webhook_paths (
+    path text COLLATE "C" PRIMARY KEY,
+    org  text COLLATE "C" NOT NULL,
+    dag  text NOT NULL
+);
+CREATE INDEX webhook_paths_by_org ON webhook_paths (org, path);
+
 -- Generations of datasets. `generation` counts the invalidations that cover all of it; `cursor` is the highest one produced.
 CREATE TABLE dataset_generations (
     version_id uuid PRIMARY KEY,

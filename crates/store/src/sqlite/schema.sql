@@ -642,6 +642,25 @@ CREATE TABLE dag_jobs (
 ) STRICT;
 CREATE INDEX dag_jobs_by_org ON dag_jobs (org, job_id);
 
+-- The next slot of each cron source, by the job's name: it outlives versions of the DAG.
+CREATE TABLE cron_slots (
+    org      TEXT NOT NULL,
+    dag      TEXT NOT NULL,
+    job      TEXT NOT NULL,
+    -- What the slot follows from. Another schedule begins anew.
+    schedule TEXT NOT NULL,
+    next_ms  INTEGER NOT NULL,
+    PRIMARY KEY (org, dag, job)
+) STRICT, WITHOUT ROWID;
+
+-- Who owns a path of a webhook. A path leads to one DAG, whatever the organisation.
+CREATE TABLE webhook_paths (
+    path TEXT PRIMARY KEY,
+    org  TEXT NOT NULL,
+    dag  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_paths_by_org ON webhook_paths (org, path);
+
 -- Generations of datasets. `generation` counts the invalidations that cover all of it; `cursor` is the highest one produced.
 CREATE TABLE dataset_generations (
     version_id BLOB PRIMARY KEY CHECK (length(version_id) = 16),

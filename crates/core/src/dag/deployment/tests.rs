@@ -9,7 +9,7 @@ fn what_is_unknown_is_refused() {
     deploy(&mut deployment, &dag("d", vec![source("a", 0)]), &mut Counter::default(), false).unwrap();
     assert_eq!(deployment.cut_over("d", 9), Err(Refused::UnknownVersion));
     assert_eq!(deployment.roll_back("d"), Err(Refused::NoPrevious));
-    assert!(!deployment.make_ready("d", 1), "it is active");
+    assert!(!deployment.make_ready("d", 1, 0), "it is active");
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn output(deployment: &Deployment, job: JobId) -> (DatasetId, VersionId) {
 
 fn routed(deployment: &Deployment, from: JobId, position: &Position) -> Result<Vec<(JobId, bool)>, Unrouted> {
     let (dataset, version) = output(deployment, from);
-    let made = route(deployment, &Event { dataset, version, position, generation: 0 })?;
+    let event = Event { dataset, version, position, generation: 0 };
+    let made = route(deployment, &Readers::of(deployment), &event)?;
     Ok(made.into_iter().map(|delivery| (delivery.job, delivery.rebuild)).collect())
 }
 
@@ -60,7 +61,7 @@ fn a_staged_version_is_fed_too_and_an_old_one_no_longer() {
     let fed: BTreeSet<_> = routed(&deployment, import, &partition("1-5")).unwrap().into_iter().collect();
     assert_eq!(fed, BTreeSet::from([(old, false), (side, false), (new, false)]));
     assert_eq!(routed(&deployment, new, &partition("1-5")), Ok(vec![(new_count, true)]));
-    deployment.make_ready("chain", 2);
+    deployment.make_ready("chain", 2, 0);
     deployment.cut_over("chain", 2).unwrap();
     assert_eq!(routed(&deployment, old, &partition("6-9")), Err(Unrouted::OldVersion));
     assert_eq!(routed(&deployment, new, &partition("6-9")), Ok(vec![(new_count, false)]));

@@ -26,6 +26,19 @@ pub async fn apply(store: &Postgres, org: &str, seen: i64, writes: &DeploymentWr
         deal.end().await?;
         return Ok(Err(Moved));
     };
+    if let Some(webhooks) = &writes.webhooks {
+        let (paths, dags): (Vec<&str>, Vec<&str>) = webhooks.iter().map(|(path, dag)| (&**path, &**dag)).unzip();
+        let asks = vec![
+            Ask(sql::WEBHOOK_PATHS_DELETE, vec![&org, &paths]),
+            Ask(sql::WEBHOOK_PATHS_PUT, vec![&org, &paths, &dags]),
+        ];
+        let mut answers = deal.ask(asks).await?;
+        answers.skip();
+        if answers.all(|_| Ok(()))?.len() < paths.len() {
+            deal.end().await?;
+            return Ok(Err(Moved));
+        }
+    }
     let steps = steps(store, org, writes, now);
     let sent = steps.iter().map(|(name, sql, columns)| Write(name, sql, params(columns))).collect();
     deal.commit(sent).await?;
@@ -74,6 +87,10 @@ fn steps<'a>(
             Box::new(now),
         ];
         steps.push(("write generations", sql::GENERATIONS_INSERT, columns));
+    }
+    if !writes.forgotten.is_empty() {
+        let ids = writes.forgotten.iter().map(|id| uuid(id.as_u128())).collect::<Vec<_>>();
+        steps.push(("forget DAG versions", sql::DAG_VERSIONS_DELETE, vec![Box::new(org), Box::new(ids)]));
     }
     if !writes.held.is_empty() {
         let columns: Columns<'a> = vec![
@@ -145,5 +162,6 @@ pub async fn retire(store: &Postgres, org: &str, seen: i64, jobs: &[i64], versio
     let mut answers = deal.commit(writes).await?;
     (0..removals).for_each(|_| answers.skip());
     let left = answers.all(|_| Ok(()))?.len() + answers.all(|_| Ok(()))?.len();
+    store.forget_settings();
     Ok(Ok(left as u64))
 }

@@ -18,10 +18,11 @@ use super::columns::Columns;
 use super::deal::{Answers, Ask, Deal, Params, Write, clock};
 use super::rows::{Time, text};
 use super::{Postgres, sql};
+use crate::codec;
 use crate::dags::plan::DataWrites;
 use crate::dags::{
-    DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow, InvalidationRow,
-    JobRow, JobState, Moved, PartitionRow, Routed, Unread,
+    CronSlot, DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow,
+    InvalidationRow, JobRow, JobState, Moved, PartitionRow, Routed, TaskCounts, Unread, WebhookRow,
 };
 use crate::error::StoreError;
 use crate::identity::page;
@@ -40,6 +41,10 @@ fn uuids(versions: &[VersionId]) -> Vec<Uuid> {
 
 fn numbers(jobs: &[JobId]) -> Vec<i64> {
     jobs.iter().map(|job| job.0).collect()
+}
+
+fn texts(texts: &[Arc<str>]) -> Vec<&str> {
+    texts.iter().map(|text| &**text).collect()
 }
 
 fn limited(limit: usize) -> i64 {
@@ -93,6 +98,12 @@ impl DagStore for Postgres {
         Ok(DeploymentRow { org: org.into(), seq, document })
     }
 
+    async fn deployment_newer(&self, org: &str, seen: i64) -> Result<Option<DeploymentRow>> {
+        let read = |row: &Row| Ok(DeploymentRow { org: org.into(), seq: row.try_get(0)?, document: text(row, 1)? });
+        let found = self.list("read a deployment", sql::DEPLOYMENT_NEWER, &[&org, &seen], read).await?;
+        Ok(found.into_iter().next())
+    }
+
     async fn deployments(&self) -> Result<Vec<(Arc<str>, i64)>> {
         let read = |row: &Row| Ok((text(row, 0)?, row.try_get(1)?));
         self.list("list deployments", sql::DEPLOYMENTS_LIST, &[], read).await
@@ -112,6 +123,21 @@ impl DagStore for Postgres {
         self.list("read jobs", sql::DAG_JOBS_OF_IDS, &[&numbers(ids)], rows::job).await
     }
 
+    async fn busy_jobs(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let read = |row: &Row| Ok(JobId(row.try_get(0)?));
+        self.list("find jobs with tasks", sql::DAG_JOBS_BUSY, &[&numbers(jobs)], read).await
+    }
+
+    async fn count_tasks(&self, org: &str, jobs: &[JobId], tag: (&str, &str)) -> Result<TaskCounts> {
+        let workspaces: Vec<String> = jobs.iter().map(|job| job.workspace()).collect();
+        let pattern = codec::tag_pattern(tag.0, tag.1);
+        let count = |row: &Row, n: usize| Ok(row.try_get::<_, i64>(n)?.unsigned_abs());
+        let read =
+            |row: &Row| Ok(TaskCounts { total: count(row, 0)?, succeeded: count(row, 1)?, failed: count(row, 2)? });
+        let found = self.list("count tasks", sql::TASKS_COUNTED, &[&org, &workspaces, &pattern], read).await?;
+        Ok(found.into_iter().next().unwrap_or_default())
+    }
+
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>> {
         let versions: Vec<Uuid> = events.iter().map(|(version, _)| uuid(version.as_u128())).collect();
         let positions: Vec<String> = events.iter().map(|(_, position)| position.text()).collect();
@@ -129,8 +155,9 @@ impl DagStore for Postgres {
         Ok(recorded)
     }
 
-    async fn unrouted(&self, limit: usize) -> Result<Vec<DataEvent>> {
-        self.list("find unrouted events", sql::DATA_EVENTS_UNROUTED, &[&limited(limit)], rows::event).await
+    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>> {
+        let params: [&(dyn ToSql + Sync); 2] = [&texts(except), &limited(limit)];
+        self.list("find unrouted events", sql::DATA_EVENTS_UNROUTED, &params, rows::event).await
     }
 
     async fn routed(&self, org: &str, seen: i64, events: &[Routed]) -> Result<Checked<()>> {
@@ -200,8 +227,9 @@ impl DagStore for Postgres {
         row.map_err(|error| super::failed(operation, error))?.ok_or(StoreError::Contention)
     }
 
-    async fn open_invalidations(&self, limit: usize) -> Result<Vec<InvalidationRow>> {
-        self.list("find invalidations", sql::INVALIDATIONS_OPEN, &[&limited(limit)], rows::invalidation).await
+    async fn open_invalidations(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<InvalidationRow>> {
+        let params: [&(dyn ToSql + Sync); 2] = [&texts(except), &limited(limit)];
+        self.list("find invalidations", sql::INVALIDATIONS_OPEN, &params, rows::invalidation).await
     }
 
     async fn invalidation_routed(
@@ -224,5 +252,43 @@ impl DagStore for Postgres {
 
     async fn retire(&self, org: &str, seen: i64, jobs: &[JobId], versions: &[VersionId]) -> Result<Checked<u64>> {
         deploy::retire(self, org, seen, &numbers(jobs), &uuids(versions)).await
+    }
+
+    async fn cron_slots(&self, org: &str) -> Result<Vec<CronSlot>> {
+        let read = |row: &Row| {
+            let (dag, job, schedule) = (text(row, 0)?, text(row, 1)?, text(row, 2)?);
+            Ok(CronSlot { dag, job, schedule, next_ms: row.try_get(3)? })
+        };
+        self.list("read slots", sql::CRON_SLOTS_OF_ORG, &[&org], read).await
+    }
+
+    async fn save_cron_slots(
+        &self,
+        org: &str,
+        seen: i64,
+        slots: &[CronSlot],
+        gone: &[(Arc<str>, Arc<str>)],
+    ) -> Result<Checked<()>> {
+        let deal = match self.with_deployment("write slots", org, seen).await? {
+            Ok((deal, _)) => deal,
+            Err(moved) => return Ok(Err(moved)),
+        };
+        let gone_dags: Vec<&str> = gone.iter().map(|(dag, _)| &**dag).collect();
+        let gone_jobs: Vec<&str> = gone.iter().map(|(_, job)| &**job).collect();
+        let dags: Vec<&str> = slots.iter().map(|slot| &*slot.dag).collect();
+        let jobs: Vec<&str> = slots.iter().map(|slot| &*slot.job).collect();
+        let schedules: Vec<&str> = slots.iter().map(|slot| &*slot.schedule).collect();
+        let times: Vec<i64> = slots.iter().map(|slot| slot.next_ms).collect();
+        let writes = vec![
+            Write("forget slots", sql::CRON_SLOTS_DELETE, vec![&org, &gone_dags, &gone_jobs]),
+            Write("write slots", sql::CRON_SLOTS_PUT, vec![&org, &dags, &jobs, &schedules, &times]),
+        ];
+        deal.commit(writes).await?;
+        Ok(Ok(()))
+    }
+
+    async fn webhooks(&self, paths: &[Arc<str>]) -> Result<Vec<WebhookRow>> {
+        let read = |row: &Row| Ok(WebhookRow { path: text(row, 0)?, org: text(row, 1)?, dag: text(row, 2)? });
+        self.list("find webhooks", sql::WEBHOOK_PATHS_GET, &[&texts(paths)], read).await
     }
 }

@@ -5,6 +5,9 @@ SELECT seq, document FROM deployments WHERE org = $1
 INSERT INTO deployments (org, seq, document, changed_at) VALUES ($1, 1, $2, $3)
 ON CONFLICT DO NOTHING RETURNING seq
 
+-- name: deployment_newer
+SELECT seq, document FROM deployments WHERE org = $1 AND seq <> $2
+
 -- name: deployment_seq
 -- Keeps it as it is until the transaction ends.
 SELECT seq FROM deployments WHERE org = $1 FOR SHARE

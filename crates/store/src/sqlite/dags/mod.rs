@@ -16,8 +16,8 @@ use super::{Sqlite, sql};
 use crate::codec;
 use crate::dags::plan::DataWrites;
 use crate::dags::{
-    DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow, InvalidationRow,
-    JobRow, JobState, Moved, NewJob, PartitionRow, Routed, Unread,
+    CronSlot, DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow,
+    InvalidationRow, JobRow, JobState, Moved, NewJob, PartitionRow, Routed, TaskCounts, Unread, WebhookRow,
 };
 use crate::error::StoreError;
 use crate::identity::page;
@@ -29,6 +29,11 @@ type Checked<T> = std::result::Result<T, Moved>;
 
 fn bytes(version: VersionId) -> [u8; 16] {
     version.as_u128().to_be_bytes()
+}
+
+/// As a list for `json_each`.
+fn texts(texts: &[Arc<str>]) -> String {
+    crate::sandboxes::plan::json(&texts.iter().map(|text| &**text).collect::<Vec<_>>())
 }
 
 fn limited(limit: usize) -> i64 {
@@ -43,11 +48,22 @@ fn is_current(tx: &Tx<'_>, org: &str, seen: i64) -> Result<bool> {
 
 fn apply(tx: &Tx<'_>, org: &str, seen: i64, writes: &DeploymentWrites, transport: Transport) -> Result<Checked<i64>> {
     let now = tx.now().as_millis();
+    // Before anything is written: what comes back from here is committed.
+    for (path, _) in writes.webhooks.iter().flatten() {
+        let owner =
+            tx.step("find webhooks", |conn| one(conn, sql::WEBHOOK_PATHS_GET, [path], |row| row.get::<_, String>(1)))?;
+        if owner.is_some_and(|owner| owner != org) {
+            return Ok(Err(Moved));
+        }
+    }
     let changed = tx.step("write a deployment", |conn| match seen {
         0 => one(conn, sql::DEPLOYMENT_INSERT, params![org, writes.document, now], |row| row.get(0)),
         _ => one(conn, sql::DEPLOYMENT_UPDATE, params![org, seen, writes.document, now], |row| row.get(0)),
     })?;
     let Some(seq) = changed else { return Ok(Err(Moved)) };
+    if let Some(webhooks) = &writes.webhooks {
+        tx.step("write webhook paths", |conn| put_webhooks(conn, org, webhooks))?;
+    }
     tx.step("write DAG versions", |conn| {
         for version in &writes.versions {
             let id = version.id.as_u128().to_be_bytes();
@@ -63,6 +79,12 @@ fn apply(tx: &Tx<'_>, org: &str, seen: i64, writes: &DeploymentWrites, transport
         }
         Ok(())
     })?;
+    tx.step("forget DAG versions", |conn| {
+        for id in &writes.forgotten {
+            run(conn, sql::DAG_VERSIONS_DELETE, params![org, id.as_u128().to_be_bytes()])?;
+        }
+        Ok(())
+    })?;
     tx.step("hold queues", |conn| {
         for (job, held) in &writes.held {
             run(conn, sql::QUEUES_SET_HELD, params![org, job.0, if *held { "true" } else { "false" }])?;
@@ -70,6 +92,15 @@ fn apply(tx: &Tx<'_>, org: &str, seen: i64, writes: &DeploymentWrites, transport
         Ok(())
     })?;
     Ok(Ok(seq))
+}
+
+fn put_webhooks(conn: &Connection, org: &str, webhooks: &[(Arc<str>, Arc<str>)]) -> rusqlite::Result<()> {
+    let paths: Vec<&str> = webhooks.iter().map(|(path, _)| &**path).collect();
+    run(conn, sql::WEBHOOK_PATHS_DELETE, params![org, crate::sandboxes::plan::json(&paths)])?;
+    for (path, dag) in webhooks {
+        one(conn, sql::WEBHOOK_PATHS_PUT, params![path, org, dag], |_| Ok(()))?;
+    }
+    Ok(())
 }
 
 fn insert_job(conn: &Connection, org: &str, job: &NewJob, transport: Transport) -> rusqlite::Result<()> {
@@ -142,7 +173,10 @@ fn retire(tx: &Tx<'_>, org: &str, jobs: &str, versions: &str) -> Result<u64> {
         }
         for job in &gone_jobs {
             run(conn, sql::OPERATOR_STATE_DELETE, [job])?;
-            run(conn, sql::DAG_JOBS_DELETE, [job])?;
+            if let Some(queue) = one(conn, sql::DAG_JOBS_DELETE, [job], |row| row.get::<_, i32>(0))? {
+                run(conn, sql::COUNTS_DELETE, [queue])?;
+                run(conn, sql::QUEUE_DELETE, [queue])?;
+            }
         }
         Ok(())
     })?;
@@ -179,6 +213,16 @@ impl DagStore for Sqlite {
         .await
     }
 
+    async fn deployment_newer(&self, org: &str, seen: i64) -> Result<Option<DeploymentRow>> {
+        let org: Arc<str> = org.into();
+        self.read("read a deployment", move |tx| {
+            one(tx, sql::DEPLOYMENT_NEWER, params![org, seen], |row| {
+                Ok(DeploymentRow { org: Arc::clone(&org), seq: row.get(0)?, document: row.get(1)? })
+            })
+        })
+        .await
+    }
+
     async fn deployments(&self) -> Result<Vec<(Arc<str>, i64)>> {
         self.read("list deployments", |tx| all(tx, sql::DEPLOYMENTS_LIST, [], |row| Ok((row.get(0)?, row.get(1)?))))
             .await
@@ -206,6 +250,35 @@ impl DagStore for Sqlite {
         .await
     }
 
+    async fn busy_jobs(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let jobs = jobs.to_vec();
+        self.read("find jobs with tasks", move |tx| {
+            let found = jobs.iter().map(|job| one(tx, sql::DAG_JOBS_BUSY, [job.0], |row| row.get(0).map(JobId)));
+            Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        })
+        .await
+    }
+
+    async fn count_tasks(&self, org: &str, jobs: &[JobId], tag: (&str, &str)) -> Result<TaskCounts> {
+        let (org, jobs, pattern) = (org.to_owned(), jobs.to_vec(), codec::tag_pattern(tag.0, tag.1));
+        self.read("count tasks", move |tx| {
+            let mut counts = TaskCounts::default();
+            for job in &jobs {
+                let read = |row: &rusqlite::Row<'_>| {
+                    let count = |n: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(n)?.unsigned_abs());
+                    Ok((count(0)?, count(1)?, count(2)?))
+                };
+                let found = one(tx, sql::TASKS_COUNTED, params![org, job.workspace(), pattern], read)?;
+                let (total, succeeded, failed) = found.unwrap_or_default();
+                counts.total += total;
+                counts.succeeded += succeeded;
+                counts.failed += failed;
+            }
+            Ok(counts)
+        })
+        .await
+    }
+
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>> {
         let events = events.to_vec();
         self.read("find events", move |tx| {
@@ -218,9 +291,9 @@ impl DagStore for Sqlite {
         .await
     }
 
-    async fn unrouted(&self, limit: usize) -> Result<Vec<DataEvent>> {
-        let limit = limited(limit);
-        self.read("find unrouted events", move |tx| all(tx, sql::DATA_EVENTS_UNROUTED, [limit], rows::event)).await
+    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>> {
+        let params = (texts(except), limited(limit));
+        self.read("find unrouted events", move |tx| all(tx, sql::DATA_EVENTS_UNROUTED, params, rows::event)).await
     }
 
     async fn routed(&self, org: &str, seen: i64, events: &[Routed]) -> Result<Checked<()>> {
@@ -314,9 +387,9 @@ impl DagStore for Sqlite {
         .await
     }
 
-    async fn open_invalidations(&self, limit: usize) -> Result<Vec<InvalidationRow>> {
-        let limit = limited(limit);
-        self.read("find invalidations", move |tx| all(tx, sql::INVALIDATIONS_OPEN, [limit], rows::invalidation)).await
+    async fn open_invalidations(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<InvalidationRow>> {
+        let params = (texts(except), limited(limit));
+        self.read("find invalidations", move |tx| all(tx, sql::INVALIDATIONS_OPEN, params, rows::invalidation)).await
     }
 
     async fn invalidation_routed(
@@ -340,11 +413,60 @@ impl DagStore for Sqlite {
         let jobs = crate::sandboxes::plan::json(&jobs.iter().map(|job| job.0).collect::<Vec<_>>());
         let versions: Vec<_> = versions.iter().map(|version| format!("{:032x}", version.as_u128())).collect();
         let (org, versions) = (org.to_owned(), crate::sandboxes::plan::json(&versions));
-        self.transact(Lane::Work, "retire jobs", move |tx| {
+        self.transact_queues("retire jobs", move |tx| {
             if !is_current(tx, &org, seen)? {
                 return Ok(Err(Moved));
             }
             retire(tx, &org, &jobs, &versions).map(Ok)
+        })
+        .await
+    }
+
+    async fn cron_slots(&self, org: &str) -> Result<Vec<CronSlot>> {
+        let org = org.to_owned();
+        self.read("read slots", move |tx| {
+            all(tx, sql::CRON_SLOTS_OF_ORG, [org], |row| {
+                Ok(CronSlot { dag: row.get(0)?, job: row.get(1)?, schedule: row.get(2)?, next_ms: row.get(3)? })
+            })
+        })
+        .await
+    }
+
+    async fn save_cron_slots(
+        &self,
+        org: &str,
+        seen: i64,
+        slots: &[CronSlot],
+        gone: &[(Arc<str>, Arc<str>)],
+    ) -> Result<Checked<()>> {
+        let (org, slots, gone) = (org.to_owned(), slots.to_vec(), gone.to_vec());
+        self.transact(Lane::Work, "write slots", move |tx| {
+            if !is_current(tx, &org, seen)? {
+                return Ok(Err(Moved));
+            }
+            tx.step("write slots", |conn| {
+                for (dag, job) in &gone {
+                    run(conn, sql::CRON_SLOTS_DELETE, params![org, dag, job])?;
+                }
+                for slot in &slots {
+                    run(conn, sql::CRON_SLOTS_PUT, params![org, slot.dag, slot.job, slot.schedule, slot.next_ms])?;
+                }
+                Ok(())
+            })
+            .map(Ok)
+        })
+        .await
+    }
+
+    async fn webhooks(&self, paths: &[Arc<str>]) -> Result<Vec<WebhookRow>> {
+        let paths = paths.to_vec();
+        self.read("find webhooks", move |tx| {
+            let found = paths.iter().map(|path| {
+                one(tx, sql::WEBHOOK_PATHS_GET, [path], |row| {
+                    Ok(WebhookRow { path: row.get(0)?, org: row.get(1)?, dag: row.get(2)? })
+                })
+            });
+            Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
         })
         .await
     }

@@ -50,4 +50,5 @@ SELECT i.invalidation_id, i.org, i.dataset_id, i.version_id, i.partition_key, i.
        i.created_at, i.dependents,
        (SELECT count(*) FROM invalidation_dependents d
         WHERE d.invalidation_id = i.invalidation_id AND d.done_at IS NOT NULL)
-FROM data_invalidations i WHERE i.dependents IS NULL ORDER BY i.created_at, i.invalidation_id LIMIT ?1
+FROM data_invalidations i WHERE i.dependents IS NULL AND i.org NOT IN (SELECT value FROM json_each(?1))
+ORDER BY i.created_at, i.invalidation_id LIMIT ?2

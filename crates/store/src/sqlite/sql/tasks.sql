@@ -1,3 +1,10 @@
+-- name: tasks_counted
+-- Tasks of a job that have a tag: all, those that succeeded, and those that ended otherwise.
+SELECT count(*), count(*) FILTER (WHERE f.ended = 1), count(*) FILTER (WHERE f.ended <> 1)
+FROM bodies b LEFT JOIN finished f ON f.seq = b.seq
+WHERE b.tenant = ?1 AND b.workspace = ?2 AND b.idempotency_key IS NOT NULL
+  AND instr(',' || substr(b.tags, 2), ?3) > 0
+
 -- name: tasks_expired
 -- Deadlines come first, then leases from after the last outage: those from before may be held back and would fill the page.
 SELECT seq FROM ready WHERE deadline <= ?1

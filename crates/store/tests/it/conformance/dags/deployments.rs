@@ -56,6 +56,7 @@ async fn a_change_of_what_has_moved_is_refused_whole(t: &Fixture) {
         held: vec![(JOB, true)],
         generations: vec![NewGeneration { version: version(9), dataset: dataset(9) }],
         versions: vec![NewDagVersion { id: DagVersionId::from_u128(9), ..first().versions.remove(0) }],
+        ..DeploymentWrites::default()
     };
     for seen in [0, 2] {
         assert_eq!(t.store.apply_deployment(ORG, seen, &late).await.unwrap(), Err(Moved), "seen {seen}");

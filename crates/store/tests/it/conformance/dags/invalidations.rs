@@ -89,7 +89,7 @@ async fn the_same_invalidation_counts_once(t: &Fixture) {
     }
     assert_eq!(partition_row(t, 1, "a").await.generation, 2);
     assert_eq!(generation(t, 1).await.generation, 1);
-    assert_eq!(t.store.open_invalidations(10).await.unwrap().len(), 2);
+    assert_eq!(t.store.open_invalidations(&[], 10).await.unwrap().len(), 2);
 }
 
 async fn an_event_after_an_invalidation_is_a_new_one(t: &Fixture) {
@@ -131,7 +131,7 @@ async fn a_report_invalidates_before_it_tells(t: &Fixture) {
     .await;
     assert_eq!(places(&unrouted(t).await), [(1, "partition:a".into(), 0), (1, "partition:a".into(), 1)]);
     assert_eq!(partition_row(t, 1, "a").await.generation, 1);
-    assert_eq!(t.store.open_invalidations(10).await.unwrap()[0].generation, 1);
+    assert_eq!(t.store.open_invalidations(&[], 10).await.unwrap()[0].generation, 1);
 }
 
 fn done(job: JobId, id: u128) -> Arc<DataReport> {
@@ -147,11 +147,11 @@ async fn dependents_are_made_once_and_are_done_by_their_reports(t: &Fixture) {
         t.clock.advance(1);
     }
     let open = async || {
-        let rows = t.store.open_invalidations(10).await.unwrap();
+        let rows = t.store.open_invalidations(&[], 10).await.unwrap();
         rows.iter().map(|row| row.id.as_u128()).collect::<Vec<_>>()
     };
     assert_eq!(open().await, [2, 1], "oldest first");
-    assert_eq!(t.store.open_invalidations(1).await.unwrap().len(), 1);
+    assert_eq!(t.store.open_invalidations(&[], 1).await.unwrap().len(), 1);
     let (id, new) = (InvalidationId::from_u128(2), invalidation(2, version(1), of_partition("a")));
     for jobs in [&[JOB, OTHER_JOB][..], &[JOB, OTHER_JOB], &[]] {
         assert_eq!(t.store.invalidation_routed(ORG, 1, id, jobs).await.unwrap(), Ok(()));
@@ -185,6 +185,6 @@ async fn an_invalidation_of_a_deployment_that_moved_is_left_alone(t: &Fixture) {
     t.store.invalidate(ORG, &new).await.unwrap();
     assert_eq!(t.store.invalidation_routed(ORG, 2, new.id, &[JOB]).await.unwrap(), Err(Moved));
     assert_eq!(t.store.invalidation_routed("other", 0, new.id, &[JOB]).await.unwrap(), Ok(()), "not one of its own");
-    assert_eq!(t.store.open_invalidations(10).await.unwrap().len(), 1);
+    assert_eq!(t.store.open_invalidations(&[], 10).await.unwrap().len(), 1);
     assert_eq!(t.raw.number("SELECT count(*) FROM invalidation_dependents").await, 0);
 }

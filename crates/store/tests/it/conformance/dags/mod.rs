@@ -114,6 +114,7 @@ pub fn first() -> DeploymentWrites {
         jobs: vec![new_job(JOB, false), new_job(OTHER_JOB, true)],
         held: Vec::new(),
         generations: (1..=3).map(|n| NewGeneration { version: version(n), dataset: dataset(n) }).collect(),
+        ..DeploymentWrites::default()
     }
 }
 
@@ -140,7 +141,7 @@ pub fn emit(grant: &Grant, data: &Arc<DataReport>) -> Command {
 }
 
 pub async fn unrouted(t: &Fixture) -> Vec<DataEvent> {
-    t.store.unrouted(1_000).await.unwrap()
+    t.store.unrouted(&[], 1_000).await.unwrap()
 }
 
 /// Positions and generations of events.

@@ -46,7 +46,7 @@ const HOT: [(&str, [&str; 2], &str, &[&str]); 7] = [
 
 /// Statements of readers.
 const READS: [(&str, [&str; 2], &str, &[&str]); 6] = [
-    ("data_events_unrouted", EVENTS, "100", &["dataset_events_unrouted"]),
+    ("data_events_unrouted", EVENTS, "'{}', 100", &["dataset_events_unrouted"]),
     (
         "data_events_recorded",
         EVENTS,
@@ -55,7 +55,7 @@ const READS: [(&str, [&str; 2], &str, &[&str]); 6] = [
     ),
     ("partitions_list", PARTITIONS, "V, 'p7', 100", &["dataset_partitions_pkey"]),
     ("partitions_unread", PARTITIONS, "7, V, 'p7', 100", &["dataset_partitions_pkey", "edge_partitions_pkey"]),
-    ("invalidations_open", INVALIDATIONS, "100", &["data_invalidations_open"]),
+    ("invalidations_open", INVALIDATIONS, "'{}', 100", &["data_invalidations_open"]),
     ("edge_cursors_of_jobs", CURSORS, "'{7}'", &["edge_cursors_pkey"]),
 ];
 

@@ -1,0 +1,105 @@
+//! Versions that wait until their outputs are rebuilt.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::dag::JobId;
+use tenure_core::dag::deployment::{DagVersion, VersionState};
+use tenure_store::dags::{DeploymentWrites, TaskCounts};
+
+use super::deploy::document;
+use super::router::is_held;
+use super::tasks::REBUILD_TAG;
+use super::{Dags, DeployError, View, lock};
+use crate::error::EngineError;
+
+/// Counting many tasks takes time: they are counted less often.
+const PAUSE_PER_TASK: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Dags {
+    /// How far the tasks that rebuild a version have come.
+    pub async fn rebuild_counts(&self, org: &str, dag: &str, number: i64) -> Result<TaskCounts, EngineError> {
+        let view = self.view(org).await?;
+        match view.deployment.version(dag, number) {
+            Some(version) => self.count_rebuild(org, &view, version).await,
+            None => Ok(TaskCounts::default()),
+        }
+    }
+
+    async fn count_rebuild(&self, org: &str, view: &View, version: &DagVersion) -> Result<TaskCounts, EngineError> {
+        if version.state != VersionState::Staging {
+            return Ok(TaskCounts { total: version.rebuilt, succeeded: version.rebuilt, failed: 0 });
+        }
+        let jobs: Vec<JobId> = version.jobs.values().copied().filter(|id| is_held(&view.deployment, *id)).collect();
+        let tag = version.id.to_string();
+        Ok(self.shared().store.count_tasks(org, &jobs, (REBUILD_TAG, &tag)).await?)
+    }
+
+    /// Makes versions ready whose rebuild tasks have all succeeded, and active those that wait for nobody.
+    pub(super) async fn finish_rebuilds(&self) -> Result<(), EngineError> {
+        let troubled = self.troubled();
+        let deployments = self.shared().store.deployments().await?;
+        for (org, seq) in deployments.iter().filter(|(org, _)| !troubled.contains(org)) {
+            self.only_for(org, self.finish_rebuilds_of(org, *seq).await)?;
+        }
+        Ok(())
+    }
+
+    async fn finish_rebuilds_of(&self, org: &Arc<str>, seq: i64) -> Result<(), EngineError> {
+        let view = self.view_at(org, seq).await?;
+        let staged = view.deployment.dags.keys().filter_map(|dag| Some((dag, view.deployment.staged(dag)?)));
+        for (dag, (number, version)) in staged {
+            if version.state == VersionState::Staging {
+                self.finish_rebuild(org, dag, number).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish_rebuild(&self, org: &Arc<str>, dag: &str, number: i64) -> Result<(), EngineError> {
+        let view = self.view(org).await?;
+        let Some(version) = view.deployment.version(dag, number) else { return Ok(()) };
+        let mut deployment = view.deployment.clone();
+        if !version.rebuilding {
+            // What is there now is rebuilt. That it was looked at is noted: no tasks would mean nothing otherwise. What
+            // comes later waits for the version.
+            for id in version.jobs.values().filter(|id| is_held(&view.deployment, **id)) {
+                self.reconcile_job(&view, *id).await?;
+            }
+            deployment.note_rebuilding(dag, number);
+            let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
+            self.write(org, view.seq, &writes).await?;
+            self.recorded();
+            return Ok(());
+        }
+        let now = Instant::now();
+        if lock(&self.inner.counted).get(&version.id).is_some_and(|at| now < *at) {
+            return Ok(());
+        }
+        let counts = self.count_rebuild(org, &view, version).await?;
+        // One that failed for good keeps the version waiting.
+        if counts.succeeded < counts.total {
+            let pause = PAUSE_PER_TASK.saturating_mul(u32::try_from(counts.total).unwrap_or(u32::MAX));
+            let mut counted = lock(&self.inner.counted);
+            counted.retain(|_, at| *at + LONGEST_PAUSE > now);
+            counted.insert(version.id, now + pause.min(LONGEST_PAUSE));
+            return Ok(());
+        }
+        if self.has_unrouted(org).await? || !deployment.make_ready(dag, number, counts.total) {
+            return Ok(());
+        }
+        let manual = version.manual;
+        let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
+        if self.write(org, view.seq, &writes).await? && !manual {
+            match self.cut_over(org, dag, number).await {
+                Ok(_) => {}
+                Err(DeployError::Engine(error)) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(org.id = %org, dag.name = dag, dag.version = number, %error, "a version cannot become active");
+                }
+            }
+        }
+        Ok(())
+    }
+}
