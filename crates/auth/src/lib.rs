@@ -9,6 +9,7 @@ mod role;
 mod secret;
 mod task;
 mod user;
+mod webhook;
 pub mod worker;
 
 pub use api_key::{KeyDigest, NewApiKey, key_digest};
@@ -21,6 +22,7 @@ pub use task::{
     S3Grant, StorageRef, TASK_TOKEN_MAX_TTL_S, TaskClaims, TaskKeys, TaskPublicKey, Verified,
 };
 pub use user::{ConfiguredKey, DEFAULT_TENANT, UserAuth};
+pub use webhook::{SignedDelivery, WEBHOOK_WINDOW_S, WebhookSignature};
 pub use worker::{Worker, WorkerAuth, WorkerCredential, WorkerKeys};
 
 /// Why a caller was not let in. Neither says more than the caller knows.

@@ -6,12 +6,13 @@ use anyhow::Context;
 use tenure_config::{Config, ObjectPlace};
 use tenure_core::objects::WriteTemplate;
 use tenure_objects::{Objects, Place, Settings};
-use tenure_server::DispatchConfig;
+use tenure_server::{DispatchConfig, DispatchSecrets, Live};
 
 pub fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
     Ok(DispatchConfig {
         objects: objects(config)?.map(Arc::new),
         write_prefixes: config.objects.write_prefixes.clone(),
+        secrets: DispatchSecrets(Live::new(config.dispatch_secrets.clone())),
         ..DispatchConfig::default()
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tenure_auth::Secret;
 use tenure_config::{Config, Watcher, changed_keys, needs_restart};
-use tenure_server::{Access, Live, PushTargets, SharedTaskKeys};
+use tenure_server::{Access, DispatchSecrets, Live, PushTargets, SharedTaskKeys};
 use tenure_tls::LiveServer;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -24,6 +24,7 @@ pub struct Reloader {
     pub config: Config,
     pub access: Live<Access>,
     pub push: Live<PushTargets>,
+    pub dispatch_secrets: DispatchSecrets,
     /// Where it listens, as workers on this machine see it.
     pub own_url: String,
     pub tls: Option<Arc<LiveServer>>,
@@ -103,6 +104,7 @@ impl Reloader {
         }
         self.access.set(access);
         self.push.set(push);
+        self.dispatch_secrets.0.set(config.dispatch_secrets.clone());
         let changed = changed_keys(&self.config, &config);
         let (later, now): (Vec<_>, Vec<_>) = changed.into_iter().partition(|key| needs_restart(key));
         if !later.is_empty() {

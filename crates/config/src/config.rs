@@ -70,6 +70,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// Secrets that templates of sandboxes can name: `NAME`, or `TENANT/NAME`.
     pub template_secrets: BTreeMap<String, Secret>,
+    /// Secrets of webhook sources, by name.
+    pub dispatch_secrets: BTreeMap<String, Secret>,
     pub leases: Leases,
     pub scheduler: Scheduler,
     pub providers: ProviderSettings,
@@ -196,6 +198,7 @@ impl Config {
             internal_listen: worker::host_and_port(&settings, "dispatch.internal_listen", "127.0.0.1:7424")?,
             worker: worker::worker(&settings, &sources.data)?,
             defaults: defaults::defaults(&settings)?,
+            dispatch_secrets: push::named_secrets(&settings, "dispatch.secrets", "dispatch.secret_files")?,
             template_secrets: push::named_secrets(&settings, "templates.secrets", "templates.secret_files")?,
             leases: defaults::leases(&settings)?,
             scheduler: defaults::scheduler(&settings)?,

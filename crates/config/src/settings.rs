@@ -16,7 +16,7 @@ use super::keys::{self, Key, Kind};
 /// The one file without a value of the same name that is read at once.
 const PRIVATE_KEY: &str = "auth.worker_private_key_file";
 /// The maps of files that each hold a secret.
-const SECRET_FILES: [&str; 2] = ["push.secret_files", "templates.secret_files"];
+const SECRET_FILES: [&str; 3] = ["push.secret_files", "templates.secret_files", "dispatch.secret_files"];
 
 /// A value as it was given.
 #[derive(Clone, PartialEq, Eq)]

@@ -17,3 +17,13 @@ pub struct DagProblem {
     pub code: String,
     pub message: String,
 }
+
+/// A source was fired.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SourceFired {
+    /// A UUID.
+    pub task_id: String,
+    /// False if the same request had fired it before.
+    pub created: bool,
+}

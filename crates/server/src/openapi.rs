@@ -7,7 +7,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
-use crate::api::{dead_letters, events, health, metrics, queues, runs, schedules, tasks, whoami};
+use crate::api::{dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami};
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
 use crate::contracts::{Contract, callback, dispatch, worker_plane};
@@ -21,6 +21,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         (name = "runs", description = "Tasks that depend on each other, submitted and watched as one"),
         (name = "queues", description = "Settings of queues, and what is in them"),
         (name = "schedules", description = "Tasks and runs that are submitted again and again"),
+        (name = "dags", description = "DAGs: their versions, sources and datasets"),
         (name = "dead letters", description = "Tasks that failed for good"),
         (name = "events", description = "Changes of tasks and runs as server-sent events"),
         (name = "health", description = "State of the control plane, metrics and the identity of the caller"),
@@ -85,6 +86,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         schedules::pause,
         schedules::resume,
         schedules::trigger,
+        webhooks::deliver,
         dead_letters::list,
         dead_letters::redrive,
         events::events,

@@ -166,6 +166,7 @@ impl ControlPlane {
         };
         let task_keys = Some(task_keys);
         let reloader = Reloader {
+            dispatch_secrets: server.dispatch.secrets.clone(),
             config,
             access: live.clone(),
             push,

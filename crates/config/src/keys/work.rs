@@ -22,6 +22,10 @@ pub const KEYS: &[Key] = keys! {
         "With a local folder: names outputs `file:///...`, for workers that see the same files. If false, the folder is the bucket `tenure`. Without effect with S3.";
     "dispatch.write_prefixes" Texts, "", Restart,
         "Further prefixes that tasks may write and commit, with `{task_id}`, `{attempt}`, `{dag}`, `{job}` and `{dataset_uuid}` in them. One without `{task_id}` is granted only to jobs with `runtime: worker`.";
+    "dispatch.secrets" SecretMap, "", Reload,
+        "Secrets that webhook sources name in `source.secret`, by name. A name such as `acme/hook_key` is for DAGs of the tenant `acme`, a plain name for those of all tenants that have none of their own.";
+    "dispatch.secret_files" FileMap, "", Reload,
+        "The same, with each secret in a file.";
     "callback.shared_secret" Secret, "", Reload,
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. If unset, ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,

@@ -105,8 +105,11 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         return Ok(None);
     }
     let failures = Failures { app, allowance: failed_auth(access), from };
+    if rule == Rule::Signed {
+        return signed(&failures, request);
+    }
     let admitted = match rule {
-        Rule::Open => Ok(()),
+        Rule::Open | Rule::Signed => Ok(()),
         Rule::Worker(scope) => worker(app, access, request.headers(), scope).map(|worker| {
             request.extensions_mut().insert(worker);
         }),
@@ -258,6 +261,10 @@ impl Failures<'_> {
             Rule::Capability => "capability",
             _ => "user",
         };
+        self.failed(fault, who)
+    }
+
+    fn failed(&self, fault: Fault, who: &'static str) -> Fault {
         metrics::counter!("tenure_auth_failures_total", "kind" => who).increment(1);
         let Some(allowance) = self.allowance else { return fault };
         let verdict = self.app.failures.take(&self.from.to_string(), allowance, Instant::now());
@@ -267,6 +274,39 @@ impl Failures<'_> {
         Fault::Unavailable(Unavailable::TooManyFailures {
             retry_after: verdict.retry_after.max(Duration::from_secs(1)),
         })
+    }
+}
+
+/// Calls of an address that are judged by their signature.
+const SIGNED: Allowance = Allowance { per_minute: 1_000.0, burst: 1_000.0 };
+
+/// Lets the handler judge. An address whose signatures failed too often is refused before its body is read.
+fn signed(failures: &Failures<'_>, request: &mut Request) -> Result<Applied, Fault> {
+    let (app, from, now) = (failures.app, failures.from, Instant::now());
+    if failures.effort() == Effort::Cheap {
+        let retry_after = Duration::from_secs(1);
+        return Err(Unavailable::TooManyFailures { retry_after }.into());
+    }
+    let verdict = app.limiter.take(&format!("signed:{from}"), SIGNED, now);
+    if !verdict.allowed {
+        metrics::counter!("tenure_rate_limit_blocked_total").increment(1);
+        let limit = SIGNED.per_minute as u32;
+        return Err(Unavailable::RateLimited { limit, retry_after: verdict.retry_after }.into());
+    }
+    request.extensions_mut().insert(SignedSender { from });
+    Ok(None)
+}
+
+/// The sender of a request whose signature the handler judges.
+#[derive(Debug, Clone, Copy)]
+pub struct SignedSender {
+    from: IpAddr,
+}
+
+impl SignedSender {
+    /// The signature was wrong: it counts like any failed authentication.
+    pub fn failed(self, app: &App, fault: Fault) -> Fault {
+        Failures { app, allowance: failed_auth(&app.access.get()), from: self.from }.failed(fault, "webhook")
     }
 }
 

@@ -20,11 +20,13 @@ pub enum Rule {
     Task,
     /// The capability token of the task that the body names.
     Capability,
+    /// A signature of the body, which the handler judges.
+    Signed,
     /// A user whose role has this scope.
     User(UserScope),
 }
 
-use Rule::{Bootstrap, Capability, Open, Task, User, Worker};
+use Rule::{Bootstrap, Capability, Open, Signed, Task, User, Worker};
 use UserScope::{Admin, Api, Operator, Read, TenantAdmin};
 
 /// A line for every method of its path.
@@ -56,6 +58,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("POST", "/api/v1/tasks/{id}/heartbeat", Task),
     ("POST", "/api/v1/tasks/{id}/completed", Task),
     ("POST", "/api/v1/worker/{id}/token", Bootstrap),
+    ("POST", "/api/v1/webhooks/{*path}", Signed),
     ("POST", "/api/v1/tasks", User(Api)),
     ("GET", "/api/v1/tasks", User(Read)),
     ("POST", "/api/v1/tasks/batch", User(Api)),
@@ -228,7 +231,7 @@ mod tests {
     /// What the OpenAPI document says about a route with this rule.
     fn documented(rule: Rule) -> Value {
         match rule {
-            Open => Value::Null,
+            Open | Signed => Value::Null,
             Worker(scope) => json!([{"worker_token": [scope.as_str()]}]),
             Bootstrap => json!([{"bootstrap_key": []}]),
             Task => json!([{"task_token": []}]),

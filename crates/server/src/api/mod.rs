@@ -11,6 +11,7 @@ pub mod render;
 pub mod runs;
 pub mod schedules;
 pub mod tasks;
+pub mod webhooks;
 pub mod whoami;
 pub mod words;
 
@@ -36,6 +37,7 @@ fn router() -> Router<App> {
         .merge(runs::router())
         .merge(queues::router())
         .merge(schedules::router())
+        .merge(webhooks::router())
         .merge(dead_letters::router())
         .merge(events::router())
         .merge(health::router())

@@ -2,9 +2,11 @@
 
 mod fault;
 pub mod render;
+mod secrets;
 
 pub use fault::DispatchFault;
 pub(crate) use fault::status_of;
+pub use secrets::DispatchSecrets;
 
 use std::sync::Arc;
 
@@ -22,6 +24,8 @@ pub struct DispatchConfig {
     pub objects: Option<Arc<Objects>>,
     /// Prefixes that a task may write beside its staging prefixes.
     pub write_prefixes: Vec<WriteTemplate>,
+    /// What webhooks are signed with.
+    pub secrets: DispatchSecrets,
 }
 
 /// What handlers of DAGs have.
@@ -34,6 +38,7 @@ pub struct Part {
 impl Part {
     /// Begins to route events.
     pub fn start(engine: &Engine, config: &DispatchConfig) -> Self {
-        Self { dags: engine.dags(config.dags.clone()), config: config.clone() }
+        let dags = engine.dags_with(config.dags.clone(), Some(Arc::new(config.secrets.clone())));
+        Self { dags, config: config.clone() }
     }
 }

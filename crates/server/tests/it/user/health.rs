@@ -90,6 +90,7 @@ async fn every_documented_route_answers(server: Server) {
                     "schedule_not_found",
                     "task_key_not_found",
                     "tenant_not_found",
+                    "webhook_not_found",
                     "signing_key_not_configured",
                     "worker_auth_not_configured",
                 ];

@@ -8,3 +8,4 @@ mod redrive;
 mod schedules;
 mod submits;
 mod tenants;
+mod webhooks;
