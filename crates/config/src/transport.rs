@@ -1,5 +1,6 @@
 //! How wake-ups travel.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +29,10 @@ pub struct TransportSettings {
     pub default: TransportName,
     pub sweep_interval: Duration,
     pub outbox_max_tries: u32,
+    /// How the wake-up queues of jobs are called outside, if not by their own names.
+    pub queue_names: BTreeMap<String, String>,
+    /// How long a task of a job waits for another wake-up.
+    pub rewake_after: Duration,
     /// There when `redis.url` is set.
     pub redis: Option<RedisSettings>,
     /// There when `sqs.region` or `sqs.endpoint_url` is set, or `transport.default` is sqs.
@@ -71,6 +76,8 @@ pub(crate) fn transport(settings: &Settings) -> Result<TransportSettings, Config
         default,
         sweep_interval: within(settings, "transport.sweep_interval", "a duration from 1s to 1h", &sweep)?,
         outbox_max_tries: u32::try_from(tries).unwrap_or(u32::MAX),
+        queue_names: queue_names(settings)?,
+        rewake_after: within(settings, "dispatch.rewake_after", "a duration from 1s to 1h", &sweep)?,
         redis,
         sqs: sqs(settings, default)?,
     })
@@ -87,6 +94,31 @@ fn within(
         return Ok(duration);
     }
     Err(settings.unfit(key, wanted, settings.text(key).unwrap_or_default()))
+}
+
+/// Two queues under one name would give each other's workers what they cannot claim.
+fn queue_names(settings: &Settings) -> Result<BTreeMap<String, String>, ConfigError> {
+    let key = "dispatch.queue_names";
+    let mut names = BTreeMap::new();
+    for (queue, name) in settings.map(key) {
+        let is_queue = match queue.split_once('.') {
+            None => matches!(queue, "worker" | "sandbox"),
+            Some((kind, rest)) => matches!(kind, "worker" | "buffer") && !rest.is_empty(),
+        };
+        if !is_queue {
+            let wanted = "names of queues: worker, worker.{pool}, sandbox, buffer.{dataset} or buffer.{dataset}.dead";
+            return Err(settings.unfit(key, wanted, queue));
+        }
+        if name.is_empty() || name.len() > NAME_BYTES || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            let wanted = format!("texts of 1 to {NAME_BYTES} bytes without white space");
+            return Err(settings.unfit(key, &wanted, name));
+        }
+        if names.values().any(|other| other == name) {
+            return Err(settings.wrong(key, &format!("gives two queues the name {name}: give each its own")));
+        }
+        names.insert(queue.to_owned(), name.to_owned());
+    }
+    Ok(names)
 }
 
 fn redis(settings: &Settings) -> Result<Option<RedisSettings>, ConfigError> {

@@ -56,6 +56,9 @@ pub const REDRIVE_TASK_IDS: usize = 1_000;
 
 pub const PRIORITY_MAX: u8 = 9;
 pub const PRIORITY_DEFAULT: u8 = 5;
+/// Of tasks of jobs that may wait for others, and of those that rebuild the outputs of a version that is not active yet.
+pub const PRIORITY_BACKFILL: u8 = 8;
+pub const PRIORITY_REBUILD: u8 = 2;
 
 pub const MAX_ATTEMPTS_DEFAULT: u32 = 3;
 pub const MAX_ATTEMPTS_MAX: u32 = 1_000;

@@ -36,6 +36,14 @@ pub struct QueueSettings {
 /// Queues with names that begin like this belong to jobs.
 pub const JOB_QUEUES: &str = "dag:";
 
+/// Where the wake-ups of jobs go has a name that begins like this and is that of no queue.
+pub const JOB_WAKES: &str = "dag::";
+
+/// The name under which everybody who waits for tasks with this wake-up queue is known.
+pub fn job_wakes(wake: &str) -> Arc<str> {
+    format!("{JOB_WAKES}{wake}").into()
+}
+
 /// What the queue of a job says about its tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatch {
@@ -112,6 +120,12 @@ impl QueueSettings {
     /// Whether a task of this kind has to wait because the version of its DAG is not active.
     pub fn holds(&self, spec: &Spec) -> bool {
         self.dispatch.as_ref().is_some_and(|dispatch| dispatch.held) && !spec.rebuild
+    }
+
+    /// Whether workers are told of a task of this kind when it is ready: not if the control plane pushes it, and not
+    /// while it is held.
+    pub fn announces(&self, spec: &Spec) -> bool {
+        self.dispatch.is_none() || (self.push.is_none() && !self.holds(spec))
     }
 
     /// How many attempts may be open at once: the smaller of the limits of the queue and of its worker.
@@ -242,6 +256,19 @@ impl Queue {
         self.settings.push.is_some() == claimer.is_delivery()
             && claimer.worker.as_ref().is_none_or(|worker| worker.dispatch == self.settings.dispatch.is_some())
             && (!self.settings.strict || claimer.worker.as_ref().is_some_and(|worker| worker.kills_on_expiry))
+    }
+
+    /// Where its wake-ups go: to those who wait for this queue, or for any job of the same wake-up queue.
+    pub fn wakes(&self) -> Arc<str> {
+        match &self.settings.dispatch {
+            Some(dispatch) if self.settings.push.is_none() => job_wakes(&dispatch.wake),
+            _ => Arc::clone(&self.name),
+        }
+    }
+
+    /// Whether workers have to be told when it has room again: those of its wake-ups that came while it was full are gone.
+    pub fn tells_of_room(&self) -> bool {
+        self.settings.dispatch.is_some() && self.settings.max_running.is_some() && self.transport.is_external()
     }
 
     /// Whether it accepts tasks of this tenant.

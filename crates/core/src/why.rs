@@ -38,6 +38,10 @@ pub enum Why {
         since: Option<Timestamp>,
     },
     QueuePaused,
+    /// The version of its job's DAG is not active.
+    Held {
+        since: Timestamp,
+    },
     QueueLimit {
         running: u32,
         max_running: u32,
@@ -55,6 +59,8 @@ pub enum Why {
     NoWorker {
         last_seen_at: Option<Timestamp>,
         since: Timestamp,
+        /// The wake-up queue of its job, if it has one.
+        wake: Option<Arc<str>>,
     },
     /// Ready, with a free slot and workers that ask: they are busy with tasks before it, or a strict queue does not serve
     /// them.
@@ -84,6 +90,7 @@ impl Why {
             Self::WaitingUntil { .. } => "waiting_until",
             Self::RetryBackoff { .. } => "retry_backoff",
             Self::QueuePaused => "queue_paused",
+            Self::Held { .. } => "held",
             Self::QueueLimit { .. } => "queue_limit",
             Self::RateLimit { .. } => "rate_limit",
             Self::WrongRuntime { .. } => "wrong_runtime",
@@ -141,6 +148,9 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
     if queue.paused {
         why.push(Why::QueuePaused);
     }
+    if spec.is_some_and(|spec| queue.settings.holds(spec)) {
+        why.push(Why::Held { since });
+    }
     if let Place::Ready(_) = place {
         match queue.room(around.running, around.now).held_by {
             Some(Limit::Slots) => {
@@ -156,7 +166,8 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
         }
         let seen = around.worker_seen_at.is_some_and(|at| around.now.since(at) <= crate::limits::WORKER_SEEN_MS);
         if !seen {
-            why.push(Why::NoWorker { last_seen_at: around.worker_seen_at, since });
+            let wake = queue.settings.dispatch.as_ref().map(|dispatch| Arc::clone(&dispatch.wake));
+            why.push(Why::NoWorker { last_seen_at: around.worker_seen_at, since, wake });
         }
         if why.is_empty() {
             why.push(Why::NoFreeWorker { since, strict: queue.settings.strict });
@@ -211,6 +222,15 @@ mod tests {
         assert_eq!(codes(&Place::Running(waits), &boxed, 1, None), ["no_room"]);
         let blocked = |at| Blocked { waiting_on: 2, at, ..blocked() };
         assert_eq!(codes(&Place::Blocked(blocked(at(0))), &free, 0, None), ["blocked_on_dependencies"]);
+        let job = |held, max_running| {
+            let dispatch = Some(Arc::new(crate::queue::Dispatch { wake: "worker.gpu".into(), held }));
+            queue(QueueSettings { dispatch, max_running, ..QueueSettings::default() }, false)
+        };
+        assert_eq!(codes(&Place::Ready(ready()), &job(true, None), 0, Some(99_000)), ["held"]);
+        assert_eq!(codes(&Place::Ready(ready()), &job(false, Some(1)), 1, None), ["queue_limit", "no_worker"]);
+        let rebuild = crate::task::Spec { rebuild: true, ..Default::default() };
+        let rebuild = Place::Ready(Waiting { carry: Carry::fresh(rebuild), ..ready() });
+        assert_eq!(codes(&rebuild, &job(true, None), 0, None), ["no_worker"], "it need not wait for the version");
         let later = Place::Blocked(blocked(at(200_000)));
         assert_eq!(codes(&later, &paused, 0, None), ["blocked_on_dependencies", "waiting_until", "queue_paused"]);
     }

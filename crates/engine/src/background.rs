@@ -13,7 +13,8 @@ use tenure_core::command::expire::Expire;
 use tenure_core::command::promote::Promote;
 use tenure_core::command::redrive::Redrive;
 use tenure_core::command::{Answer, Command};
-use tenure_store::{AuditCut, RedriveView, StoreError};
+use tenure_core::queue::JOB_WAKES;
+use tenure_store::{AuditCut, JobQueues, RedriveView, StoreError};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
@@ -55,7 +56,9 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(identity(Arc::clone(shared)));
     for (transport, _) in shared.config.transports.configured() {
         tasks.spawn(effects::sweeper(Arc::clone(shared), transport));
+        tasks.spawn(effects::waker(Arc::clone(shared), transport));
     }
+    tasks.spawn(effects::teller(Arc::clone(shared)));
 }
 
 /// The pauses between the turns of one loop.
@@ -211,7 +214,11 @@ async fn sweeper(shared: Arc<Shared>) {
 }
 
 pub async fn sweep(shared: &Shared) {
-    let queues = shared.waiters.queues();
+    let (jobs, queues): (Vec<_>, Vec<_>) =
+        shared.waiters.queues().into_iter().partition(|name| name.starts_with(JOB_WAKES));
+    if !jobs.is_empty() {
+        sweep_jobs(shared).await;
+    }
     if queues.is_empty() {
         return;
     }
@@ -222,6 +229,23 @@ pub async fn sweep(shared: &Shared) {
             }
         }
         Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks"),
+    }
+}
+
+/// The same for whoever waits for tasks of jobs.
+async fn sweep_jobs(shared: &Shared) {
+    match shared.store.job_queues(None).await {
+        Ok(JobQueues { queues, now }) => {
+            for queue in queues {
+                // Of a held job perhaps none can be claimed.
+                let ready = if queue.is_held() { 1 } else { usize::try_from(queue.ready).unwrap_or(SWEEP_TASKS) };
+                let tasks = queue.first(now, SWEEP_TASKS).limit.min(ready);
+                if tasks > 0 {
+                    shared.waiters.wake(&queue.queue.wakes(), tasks);
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = error.chain(), "cannot look for ready tasks of jobs"),
     }
 }
 

@@ -138,13 +138,17 @@ impl Engine {
 
     /// Claims one task by its id. Never waits.
     pub async fn claim_task(&self, claim: ClaimTask) -> Reply<TaskClaim> {
+        let of_jobs = claim.claimer.worker.as_ref().is_some_and(|worker| worker.dispatch);
         let granted = |answer| match answer {
             Answer::Claimed(claimed) => Some(TaskClaim::Granted(claimed)),
             Answer::NotGranted(not) => Some(TaskClaim::NotGranted(not)),
             _ => None,
         };
         match self.ask(Lane::Work, Command::ClaimTask(claim), 0, granted).await? {
-            Ok(TaskClaim::Granted(claimed)) => Ok(Ok(TaskClaim::Granted(self.with_messages(claimed).await))),
+            Ok(TaskClaim::Granted(claimed)) => {
+                let claimed = if of_jobs { self.noted(claimed).await } else { claimed };
+                Ok(Ok(TaskClaim::Granted(self.with_messages(claimed).await)))
+            }
             other => Ok(other),
         }
     }
@@ -152,6 +156,17 @@ impl Engine {
     /// Watches a grant until its claimer is told of it.
     pub fn handing(&self, grant: Grant) -> Handing {
         Handing { engine: self.clone(), grant: Some(grant) }
+    }
+
+    /// Workers that read wake-ups from a transport are known by their claims alone.
+    async fn noted(&self, claimed: Claimed) -> Claimed {
+        let mut handed = Handed { lane: &self.shared.work, claimed };
+        for grant in &handed.claimed.grants {
+            if let Ok(name) = self.shared.queue_name(grant.queue).await {
+                self.shared.saw(&[name]);
+            }
+        }
+        std::mem::take(&mut handed.claimed)
     }
 
     /// A grant carries the name of its wake-up. One that was published a moment ago may have none in the store yet.

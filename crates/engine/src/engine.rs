@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::background;
 use crate::claims::KnownWorkers;
 use crate::duty::{Duties, Duty};
-use crate::effects::{self, Effects, Transports};
+use crate::effects::{self, Effects, Room, Transports};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
 use crate::lane::{self, LaneQueue};
@@ -45,6 +45,8 @@ pub struct EngineConfig {
     pub default_transport: Transport,
     /// How often what transports hold is compared with the store.
     pub sweep_every: Duration,
+    /// How long a task of a job waits before its workers are told of it again.
+    pub rewake_after: Duration,
     /// How often an effect that is refused is tried.
     pub outbox_tries: u32,
     /// How many deliveries of pushed tasks may be under way at once, over all queues.
@@ -65,6 +67,7 @@ impl Default for EngineConfig {
             transports: Transports::default(),
             default_transport: Transport::default(),
             sweep_every: Duration::from_secs(60),
+            rewake_after: Duration::from_secs(60),
             outbox_tries: 20,
             max_deliveries_in_flight: 1024,
             clock: Arc::default(),
@@ -94,6 +97,8 @@ pub struct Shared {
     pub heartbeat: LaneQueue,
     pub waiters: Waiters,
     pub effects: Effects,
+    /// Queues of jobs that have room again.
+    pub room: Room,
     /// Wake-ups should be swept now.
     pub sweep: watch::Sender<()>,
     pub known_workers: KnownWorkers,
@@ -141,6 +146,7 @@ impl Shared {
         for queue in &done.freed {
             self.waiters.freed(queue);
         }
+        self.room.made(&done.room);
         if let Some(due) = done.next_due {
             self.scheduled.notify_one();
             if due.since(done.now) < TOLD_WHEN_DUE_WITHIN_MS && !self.duties.is_mine(Duty::Timer) {
@@ -224,6 +230,7 @@ impl Engine {
             heartbeat: LaneQueue::new(Lane::Heartbeat),
             waiters: Waiters::default(),
             effects,
+            room: Room::default(),
             sweep,
             known_workers: KnownWorkers::default(),
             queue_names: Mutex::default(),
@@ -364,7 +371,7 @@ impl Engine {
             }
         };
         let asked_just_now =
-            self.shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.queue.name);
+            self.shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.queue.wakes());
         let waiting_for = match &task.place {
             Place::Blocked(_) => self.shared.store.upstream(id.seq()).await?,
             _ => Vec::new(),

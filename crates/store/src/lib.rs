@@ -11,6 +11,7 @@ mod error;
 mod faults;
 mod identity;
 mod inspect;
+mod job_wakes;
 mod leases;
 mod model;
 mod notices;
@@ -31,6 +32,7 @@ pub use identity::{
     OperationAudit, OperationAuditFilter, OperationAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
 };
 pub use inspect::{Inspection, PostgresServer, inspect};
+pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::effect::{DueEffect, EffectKind};
-use tenure_core::queue::{QueueId, Transport};
+use tenure_core::queue::{Dispatch, QueueId, Transport};
 use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{Seq, TaskId};
 
@@ -139,6 +139,8 @@ pub struct WakeCounts {
     /// Tasks of the queue that wait, and that are held.
     pub ready: u64,
     pub running: u64,
+    /// It belongs to a job: the transport has the wake-ups of several jobs under one name, which `queue` has.
+    pub job: Option<Arc<Dispatch>>,
 }
 
 /// What came of one step of feeding.
@@ -204,7 +206,7 @@ pub trait OutboxStore {
 
     async fn outbox_lag(&self, kind: EffectKind, key: &str) -> Result<OutboxLag, StoreError>;
 
-    /// Queues whose wake-ups leave the process.
+    /// Queues whose wake-ups leave the process, without those of jobs.
     async fn external_queues(&self) -> Result<Vec<ExternalQueue>, StoreError>;
 
     /// Queues that have this transport, and those that still have rows of it. It counts the rows.

@@ -15,6 +15,7 @@ use crate::dags::DagStore;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::identity::IdentityStore;
+use crate::job_wakes::JobWakeStore;
 use crate::leases::LeaseStore;
 use crate::model::{
     AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
@@ -67,6 +68,7 @@ pub struct PushesDue {
 pub trait Store:
     DagStore
     + IdentityStore
+    + JobWakeStore
     + LeaseStore
     + NoticeStore
     + OutboxStore

@@ -20,6 +20,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+/// A queue with a name that begins like this carries the wake-ups of jobs, for workers of the dispatch contract. Outside
+/// it has the rest of the name, or the one that [`OutsideNames`] gives it, and its messages are `{"task_id":"<uuid>"}`
+/// and nothing else.
+pub const JOBS: &str = "dag::";
+
+/// How queues of jobs are called outside, by their names without [`JOBS`]. These are whole names: no prefix is put before
+/// them.
+pub type OutsideNames = std::collections::BTreeMap<String, String>;
+
 /// What tells the consumers of a queue that a task may be claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WakeUp {

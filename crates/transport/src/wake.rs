@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use tokio::sync::oneshot;
+
+use crate::{JOBS, OutsideNames};
 
 /// The id of a task as a lower-case UUID, unless the text is none.
 pub(crate) fn task_id(text: &str) -> Option<Arc<str>> {
@@ -12,6 +15,34 @@ pub(crate) fn task_id(text: &str) -> Option<Arc<str>> {
             _ => byte.is_ascii_hexdigit(),
         });
     fits.then(|| text.to_ascii_lowercase().into())
+}
+
+/// Whether the queue is one of jobs.
+pub(crate) fn is_of_jobs(queue: &str) -> bool {
+    queue.starts_with(JOBS)
+}
+
+/// How a queue is called outside. What has no name of its own is given one by `name`.
+pub(crate) fn outside(queue: &str, names: &OutsideNames, prefix: &str, name: impl Fn(&str) -> String) -> String {
+    match queue.strip_prefix(JOBS) {
+        None => format!("{prefix}{queue}"),
+        Some(queue) => names.get(queue).cloned().unwrap_or_else(|| format!("{prefix}{}", name(queue))),
+    }
+}
+
+/// The body of a wake-up, as the dispatch contract has it.
+pub(crate) fn body(task: &str) -> String {
+    serde_json::json!({ "task_id": task }).to_string()
+}
+
+/// The task that a body names.
+pub(crate) fn task_of(body: &str) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    struct Body {
+        task_id: String,
+    }
+    let body: Body = serde_json::from_str(body).ok()?;
+    task_id(&body.task_id)
 }
 
 /// Runs `work` to its end, also when the caller stops waiting for it. What came of it then goes to `put_back`: a

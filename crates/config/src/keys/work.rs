@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts};
+use super::Kind::{Bool, Choice, Duration, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -26,6 +26,10 @@ pub const KEYS: &[Key] = keys! {
         "Secrets that webhook sources name in `source.secret`, by name. A name such as `acme/hook_key` is for DAGs of the tenant `acme`, a plain name for those of all tenants that have none of their own.";
     "dispatch.secret_files" FileMap, "", Reload,
         "The same, with each secret in a file.";
+    "dispatch.queue_names" TextMap, "", Restart,
+        "Names of the Redis streams or SQS queues for wake-ups of jobs, by `worker`, `worker.{pool}` and `sandbox`. They are used as they are, without `redis.key_prefix` and `sqs.queue_prefix`. By default the same names, with `_` for `.` on SQS.";
+    "dispatch.rewake_after" Duration, "60s", Restart,
+        "How long a task of a job waits before a wake-up is sent for it again, from 1s to 1h.";
     "callback.shared_secret" Secret, "", Reload,
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. If unset, ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,

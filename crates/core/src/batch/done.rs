@@ -9,7 +9,7 @@ use crate::command::{Answer, Command};
 use crate::effect::DueEffect;
 use crate::event::FactKind;
 use crate::id::Seq;
-use crate::queue::{QueueId, Transport};
+use crate::queue::{Queue, QueueId, Transport};
 use crate::task::Body;
 use crate::time::Timestamp;
 
@@ -47,10 +47,12 @@ pub struct RemovedWake {
 pub struct Done {
     /// One for each command, in order.
     pub outcomes: Vec<Outcome>,
-    /// How many tasks became ready, by queue.
+    /// How many tasks became ready, by where their wake-ups go.
     pub wakes: HashMap<Arc<str>, usize>,
-    /// Queues in which fewer attempts are open than before.
+    /// Where the wake-ups of queues go in which fewer attempts are open than before.
     pub freed: Vec<Arc<str>>,
+    /// Those of these queues whose workers have to be told of it.
+    pub room: Vec<QueueId>,
     /// The earliest time at which something that the batch scheduled is due.
     pub next_due: Option<Timestamp>,
     /// How many facts of each kind were recorded.
@@ -78,7 +80,8 @@ pub(super) struct Unanswered {
     wakes: HashMap<Arc<str>, usize>,
     /// Bodies of granted tasks that the batch itself has made.
     made: HashMap<Seq, Arc<Body>>,
-    /// The queues of the batch whose wake-ups leave the process.
+    /// The queues of the batch whose wake-ups leave the process under names that their workers send back. Those of jobs
+    /// do not.
     external: HashMap<QueueId, Transport>,
 }
 
@@ -86,8 +89,9 @@ impl World {
     /// Ends the decisions. What has changed moves into the writes.
     pub(super) fn write(&mut self, outcomes: &[Outcome]) -> (Write, Unanswered) {
         let mut left = Unanswered { wakes: self.woken(), ..Unanswered::default() };
-        let transports = self.queues.values().map(|cell| (cell.queue.id, cell.queue.transport));
-        left.external = transports.filter(|(_, transport)| transport.is_external()).collect();
+        let named = self.queues.values().map(|cell| &cell.queue);
+        let named = named.filter(|queue| queue.transport.is_external() && queue.settings.dispatch.is_none());
+        left.external = named.map(|queue| (queue.id, queue.transport)).collect();
         let writes = self.writes();
         let mut bodies: Vec<Seq> = outcomes.iter().flat_map(granted).map(Grant::seq).collect();
         if !bodies.is_empty() && !writes.tasks.bodies.is_empty() {
@@ -98,11 +102,11 @@ impl World {
         (Write { now: self.now, writes, bodies, receipts }, left)
     }
 
-    /// How many tasks became ready, by the name of their queue.
+    /// How many tasks became ready, by where their wake-ups go.
     fn woken(&self) -> HashMap<Arc<str>, usize> {
         let mut woken = HashMap::new();
         for queue in self.wakes().filter_map(|wake| self.queue(wake.queue)) {
-            *woken.entry(Arc::clone(&queue.name)).or_default() += 1;
+            *woken.entry(queue.wakes()).or_default() += 1;
         }
         woken
     }
@@ -116,7 +120,7 @@ impl World {
         saved: Saved,
         left: Unanswered,
     ) -> Done {
-        let name = |id: QueueId| self.queue(id).map(|queue| Arc::clone(&queue.name));
+        let name = |id: QueueId| self.queue(id).map(Queue::wakes);
         left.answer(commands, &mut outcomes, &saved);
         let writes = &write.writes;
         let effects = writes.effects.iter().filter(|effect| effect.due_at <= self.now).map(|effect| DueEffect {
@@ -131,15 +135,16 @@ impl World {
             let RemovedWake { message, queue, transport, receipt } = wake;
             Some(Settled { message, queue: name(queue)?, transport, receipt })
         });
-        let freed =
-            writes.queues.counts.iter().filter(|(_, counts)| counts.running < 0).filter_map(|(id, _)| name(*id));
+        let freed = writes.queues.counts.iter().filter(|(_, counts)| counts.running < 0);
+        let freed: Vec<&Queue> = freed.filter_map(|(id, _)| self.queue(*id)).collect();
         let mut facts = HashMap::new();
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
         }
         Done {
             wakes: left.wakes,
-            freed: freed.collect(),
+            room: freed.iter().filter(|queue| queue.tells_of_room()).map(|queue| queue.id).collect(),
+            freed: freed.into_iter().map(Queue::wakes).collect(),
             next_due: writes.tasks.schedule.iter().map(|(_, waiting)| waiting.at).min(),
             facts,
             effects: effects.collect(),

@@ -30,7 +30,7 @@ use crate::attempt::ClosedAttempt;
 use crate::command::{
     Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, TaskData, Wake,
     callback, cancel, claim, emit, expire, heartbeat, hello, promote, push, queues, redrive, release, report, retry,
-    submit,
+    rewake, submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -234,6 +234,7 @@ impl World {
             Command::DeleteQueue(_) => Ok(Answer::Done(false)),
             Command::Expire(c) => self.on_row(c.row, |task, _, queue, ctx| expire::decide(task, queue, ctx)),
             Command::Promote(c) => self.on_row(c.row, |task, _, queue, ctx| promote::decide(task, queue, ctx)),
+            Command::Rewake(c) => self.on_row(c.row, |task, _, queue, ctx| rewake::decide(task, c, queue, ctx)),
             Command::Release(c) => self.on_row(c.row, |task, _, _, ctx| release::decide(task, c, ctx)),
             Command::Heartbeat(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| heartbeat::decide(task, c, history, queue, ctx))

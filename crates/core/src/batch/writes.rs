@@ -10,7 +10,7 @@ use crate::command::{AttemptChange, TaskData, hello};
 use crate::effect::{Action, Effect};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
-use crate::queue::{Queue, QueueId, Transport};
+use crate::queue::{Queue, QueueId};
 use crate::task::{Blocked, Body, Finished, Place, Running, Waiting};
 use crate::time::Timestamp;
 
@@ -150,9 +150,9 @@ impl World {
                 original.iter().for_each(|original| counts.add(original, -1));
                 counts.add(&task.place, 1);
             }
-            let transport = self.queues.get(&task.place.queue()).map_or(Transport::Embedded, |q| q.queue.transport);
-            if transport.is_external() {
-                writes.wake_up(task.id, transport, original.as_ref(), &task.place, self.now);
+            let queue = self.queues.get(&task.place.queue()).map(|cell| &cell.queue);
+            if let Some(queue) = queue.filter(|queue| queue.transport.is_external()) {
+                writes.wake_up(task.id, queue, original.as_ref(), &task.place, self.now);
             }
             if taken {
                 original = None;
@@ -188,7 +188,7 @@ impl QueueCell {
 
 impl Writes {
     /// At most one wake-up per task is live: that of its last enqueue, from then on until the task ends.
-    fn wake_up(&mut self, id: TaskId, transport: Transport, original: Option<&Place>, place: &Place, now: Timestamp) {
+    fn wake_up(&mut self, id: TaskId, queue: &Queue, original: Option<&Place>, place: &Place, now: Timestamp) {
         let live = |place: &Place| match place {
             Place::Ready(waiting) => Some(waiting.message),
             Place::Running(running) => Some(running.message),
@@ -199,8 +199,10 @@ impl Writes {
             return;
         }
         self.settled.extend(before);
-        if let Place::Ready(waiting) = place {
-            let action = Action::EnqueueTask { task: id, queue: waiting.queue, transport };
+        if let Place::Ready(waiting) = place
+            && queue.settings.announces(&waiting.carry.spec)
+        {
+            let action = Action::EnqueueTask { task: id, queue: queue.id, transport: queue.transport };
             self.effects.push(Effect { id: waiting.message, due_at: now, action });
         }
     }

@@ -19,6 +19,7 @@ pub mod redrive;
 pub mod release;
 pub mod report;
 pub mod retry;
+pub mod rewake;
 pub mod run;
 pub mod submit;
 
@@ -398,6 +399,7 @@ pub enum Command {
     Retry(retry::Retry),
     Expire(expire::Expire),
     Promote(promote::Promote),
+    Rewake(rewake::Rewake),
     Release(release::Release),
     Redrive(redrive::Redrive),
     Hello(hello::Hello),

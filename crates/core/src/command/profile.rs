@@ -53,6 +53,7 @@ impl Command {
             Self::Retry(c) => Profile { body: true, ..task(c.task) },
             Self::Expire(c) => Profile { kind: Kind::Scan, ..row(&c.row) },
             Self::Promote(c) => Profile { kind: Kind::Scan, ..row(&c.row) },
+            Self::Rewake(c) => row(&c.row),
             Self::Release(c) => row(&c.row),
             Self::TakePush(c) => row(&c.row),
             Self::Pushed(c) => row(&c.row),

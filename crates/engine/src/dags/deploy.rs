@@ -192,6 +192,9 @@ impl Dags {
         let written = self.shared().store.apply_deployment(org, seen, writes).await?;
         // Queues were made or changed: whoever waits for them looks again.
         self.shared().queues_set.notify_waiters();
+        if writes.held.iter().any(|(_, held)| !held) {
+            self.shared().room.released();
+        }
         Ok(written.is_ok())
     }
 

@@ -14,6 +14,7 @@ mod report;
 mod router;
 mod sources;
 mod tasks;
+mod wakeups;
 mod webhooks;
 
 use std::collections::HashMap;
@@ -40,6 +41,7 @@ use cache::Cache;
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use report::{Sender, Stage};
 pub use tasks::{TriggerError, Triggered};
+pub use wakeups::{WAKEUPS_MAX, WAKEUPS_WAIT};
 pub use webhooks::{Secrets, WebhookSource};
 
 /// Where queues of jobs with `runtime: lambda` push their tasks.
@@ -77,6 +79,7 @@ struct Inner {
     route: Notify,
     /// What is deployed has changed: sources may have come or gone.
     fire: Notify,
+    hints: wakeups::Hints,
 }
 
 /// What is deployed in an organisation.
@@ -127,6 +130,7 @@ impl Engine {
             counted: Mutex::default(),
             route: Notify::new(),
             fire: Notify::new(),
+            hints: wakeups::Hints::default(),
         };
         let dags = Dags { inner: Arc::new(inner) };
         self.deliveries.spawn(dags.clone().keep_routing());

@@ -27,9 +27,6 @@ pub(super) const LAMBDA_SLACK_MS: DurationMs = 60_000;
 const CANCEL_GRACE_MS: DurationMs = 30_000;
 /// For an attempt that may run for ever.
 const NO_TIMEOUT_MS: DurationMs = 100 * 365 * 24 * 3_600_000;
-const PRIORITY_BACKFILL: u8 = 2;
-/// What rebuilds a version goes before what waits for it.
-const PRIORITY_REBUILD: u8 = 8;
 /// The tag of tasks that rebuild a version: its id.
 pub const REBUILD_TAG: &str = "tenure.rebuild";
 
@@ -150,8 +147,8 @@ fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
     let rebuild = input.rebuild;
     let tags = rebuild.map(|version| (REBUILD_TAG.to_owned(), version.to_string())).into_iter();
     let priority = match (rebuild, job.definition.priority) {
-        (Some(_), _) => PRIORITY_REBUILD,
-        (None, Priority::Backfill) => PRIORITY_BACKFILL,
+        (Some(_), _) => limits::PRIORITY_REBUILD,
+        (None, Priority::Backfill) => limits::PRIORITY_BACKFILL,
         (None, Priority::Normal) => limits::PRIORITY_DEFAULT,
     };
     Some(NewTask {

@@ -8,6 +8,7 @@
 //! Each kind of effect has a [`Handler`] in a file of its own, and a line in [`handlers`].
 
 mod enqueue_task;
+mod jobs;
 mod sweep;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use crate::engine::Shared;
 use enqueue_task::WakeUps;
 
 pub use enqueue_task::Transports;
+pub use jobs::{Room, teller, waker};
 pub use sweep::{beyond, sweeper};
 
 /// How often the outbox is looked at for rows that nobody has in hand.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use tenure_core::Seq;
 use tenure_core::limits::LEASE_TTL_MS_DEFAULT;
-use tenure_core::queue::Transport;
-use tenure_store::{ExternalQueue, LiveWake, WakeCounts};
+use tenure_core::queue::{QueueId, Transport};
+use tenure_store::{ExternalQueue, LiveWake, StoreError, WakeCounts};
 use tenure_transport::{Delivery, TransportError, Upkeep, WakeUp};
 
 use crate::duty::Duty;
@@ -49,14 +49,14 @@ enum Trouble {
     Transport(#[from] TransportError),
 }
 
-impl From<tenure_store::StoreError> for Trouble {
-    fn from(error: tenure_store::StoreError) -> Self {
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
         Self::Store(error.into())
     }
 }
 
 /// The duty of whoever keeps this transport in line.
-fn duty(transport: Transport) -> Option<Duty> {
+pub(super) fn duty(transport: Transport) -> Option<Duty> {
     match transport {
         Transport::Embedded => None,
         Transport::Redis => Some(Duty::RedisWakeUps),
@@ -159,8 +159,14 @@ impl Sweeper<'_> {
         if !counts.current {
             return Ok(0);
         }
+        if let Some(job) = &counts.job {
+            if (counts.rows < counts.ready && !job.held) || close_look {
+                published += feed(self.shared, queue.id).await?;
+            }
+            return Ok(published);
+        }
         if counts.rows < counts.ready || close_look {
-            published += self.feed(queue).await?;
+            published += feed(self.shared, queue.id).await?;
         }
         self.service.prepare(&queue.name).await?;
         let depth = self.service.depth(&queue.name).await?;
@@ -190,16 +196,6 @@ impl Sweeper<'_> {
             if !unneeded.is_empty() {
                 store.effects_done(&unneeded.iter().map(|wake| wake.message).collect::<Vec<_>>()).await?;
             }
-        }
-    }
-
-    async fn feed(&self, queue: &ExternalQueue) -> Result<u64, Trouble> {
-        let (mut after, mut fed) = (Seq(0), 0);
-        loop {
-            let step = self.shared.store.feed_outbox(queue.id, after, FEED_ROWS).await?;
-            fed += step.fed;
-            let Some(next) = step.next else { return Ok(fed) };
-            after = next;
         }
     }
 
@@ -326,6 +322,17 @@ impl Sweeper<'_> {
             self.service.remove(&queue.name, &over).await?;
         }
         Ok(())
+    }
+}
+
+/// Gives wake-ups to the ready tasks of a queue that have none. Returns how many.
+pub(super) async fn feed(shared: &Shared, queue: QueueId) -> Result<u64, StoreError> {
+    let (mut after, mut fed) = (Seq(0), 0);
+    loop {
+        let step = shared.store.feed_outbox(queue, after, FEED_ROWS).await?;
+        fed += step.fed;
+        let Some(next) = step.next else { return Ok(fed) };
+        after = next;
     }
 }
 

@@ -19,7 +19,7 @@ use tenure_core::task::State;
 use tenure_core::{TaskId, WorkerId};
 use tenure_engine::dags::{Dags, DeployError, NewVersion, Sender, TriggerError};
 use tenure_engine::store::{TaskFilter, TaskView};
-use tenure_engine::{ClaimWait, Engine, TaskClaim, random_bits, random_seed};
+use tenure_engine::{ClaimWait, Engine, EngineConfig, TaskClaim, random_bits, random_seed};
 use tenure_testkit::wait_until;
 
 use crate::harness::{Home, SOON};
@@ -36,16 +36,20 @@ on_both_stores!(
     tasks_of_jobs_are_granted_to_nobody_else,
 );
 
-const ORG: &str = "acme";
+pub const ORG: &str = "acme";
 
 /// A control plane with DAGs.
-struct Plane {
-    engine: Engine,
-    dags: Dags,
+pub struct Plane {
+    pub engine: Engine,
+    pub dags: Dags,
 }
 
 async fn plane(home: &Home) -> Plane {
-    let engine = Engine::open(&home.url()).await.unwrap();
+    plane_with(home, EngineConfig::default()).await
+}
+
+pub async fn plane_with(home: &Home, config: EngineConfig) -> Plane {
+    let engine = Engine::open_with(&home.url(), config).await.unwrap();
     let dags = engine.dags(Default::default());
     Plane { engine, dags }
 }
@@ -76,12 +80,12 @@ jobs:
     )
 }
 
-fn version(yaml: &str) -> NewVersion<'_> {
+pub fn version(yaml: &str) -> NewVersion<'_> {
     NewVersion { org: ORG, yaml, manual: false, dry_run: false }
 }
 
 impl Plane {
-    async fn deploy(&self, yaml: &str) {
+    pub async fn deploy(&self, yaml: &str) {
         self.dags.deploy(version(yaml)).await.unwrap();
     }
 
@@ -90,7 +94,7 @@ impl Plane {
     }
 
     /// Tasks of an operator, newest first.
-    async fn tasks(&self, operator: &str) -> Vec<TaskView> {
+    pub async fn tasks(&self, operator: &str) -> Vec<TaskView> {
         let filter = TaskFilter { operator: Some(operator.to_owned()), limit: 100, ..TaskFilter::default() };
         self.engine.tasks(&filter).await.unwrap().items
     }
@@ -100,14 +104,14 @@ impl Plane {
     }
 
     /// The newest task of an operator, when there are so many.
-    async fn nth(&self, operator: &str, count: usize) -> TaskId {
+    pub async fn nth(&self, operator: &str, count: usize) -> TaskId {
         wait_until(operator, SOON, async || self.tasks(operator).await.len() >= count).await;
         let tasks = self.tasks(operator).await;
         assert_eq!(tasks.len(), count, "{operator}");
         tasks[0].body.id
     }
 
-    async fn claim(&self, task: TaskId) -> Result<Grant, NotGrantedReason> {
+    pub async fn claim(&self, task: TaskId) -> Result<Grant, NotGrantedReason> {
         let worker: WorkerId = "w".into();
         let claimant =
             Claimant { id: worker, incarnation: None, claim_id: None, kills_on_expiry: false, dispatch: true };
@@ -139,7 +143,7 @@ impl Plane {
         Sender { task: grant.task, attempt: grant.attempt, token: grant.token, attempt_id: None }
     }
 
-    async fn complete(&self, grant: &Grant, key: &str) -> Result<(), Rejection> {
+    pub async fn complete(&self, grant: &Grant, key: &str) -> Result<(), Rejection> {
         self.complete_as(ORG, grant, key).await
     }
 
@@ -149,7 +153,7 @@ impl Plane {
         reply.unwrap().map(drop)
     }
 
-    async fn run(&self, task: TaskId, key: &str) {
+    pub async fn run(&self, task: TaskId, key: &str) {
         let grant = self.claim(task).await.unwrap();
         self.complete(&grant, key).await.unwrap();
     }
@@ -182,7 +186,7 @@ impl Plane {
         self.dags.view(ORG).await.unwrap().deployment.version("chain", number).unwrap().state
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.engine.shutdown().await;
     }
 }

@@ -14,4 +14,5 @@ mod restart;
 mod run;
 mod sandboxes;
 mod schedules;
+mod wakes;
 mod watching;

@@ -215,6 +215,7 @@ pub fn why(why: &Why) -> WhyReason {
             (format!("attempt {attempt} ended with {cause}; the next one may start at {at}"), *since, Some(detail))
         }
         Why::QueuePaused => ("the queue is paused".to_owned(), None, None),
+        Why::Held { since } => ("the version of its DAG is not active yet".to_owned(), Some(*since), None),
         Why::QueueLimit { running, max_running, since } => {
             let detail = serde_json::json!({"max_running": max_running, "running": running});
             (format!("{running} of {max_running} slots in use"), Some(*since), Some(detail))
@@ -229,11 +230,19 @@ pub fn why(why: &Why) -> WhyReason {
         }
         Why::WrongRuntime { wants_sandbox } => (runtime_message(*wants_sandbox).to_owned(), None, None),
         Why::NoRoom { reason, since } => (format!("waits for a sandbox: {reason}"), Some(*since), None),
-        Why::NoWorker { last_seen_at, since } => {
-            let detail = last_seen_at.map(|at| serde_json::json!({"last_seen_at": time(at)}));
+        Why::NoWorker { last_seen_at, since, wake } => {
+            let detail = match (last_seen_at, wake) {
+                (None, None) => None,
+                (Some(at), None) => Some(serde_json::json!({"last_seen_at": time(*at)})),
+                (at, Some(wake)) => Some(serde_json::json!({"last_seen_at": at.map(time), "wake_up_queue": &**wake})),
+            };
+            let asked = match wake {
+                None => "asked for this queue".to_owned(),
+                Some(wake) => format!("asked for wake-ups of {wake} or claimed a task of this job"),
+            };
             let message = match last_seen_at {
-                Some(at) => format!("no worker has asked for this queue since {at}"),
-                None => "no worker has ever asked for this queue".to_owned(),
+                Some(at) => format!("no worker has {asked} since {at}"),
+                None => format!("no worker has ever {asked}"),
             };
             (message, Some(*since), detail)
         }

@@ -12,6 +12,7 @@ mod deal;
 mod hosts;
 mod identity;
 mod inspect;
+mod job_wakes;
 mod leases;
 mod load;
 mod notices;

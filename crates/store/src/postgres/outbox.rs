@@ -19,6 +19,7 @@ use super::conn::{Conn, failed};
 use super::load::query;
 use super::rows::{self, Time};
 use super::{Postgres, sql};
+use crate::codec;
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
@@ -104,7 +105,7 @@ impl Postgres {
         Ok(done)
     }
 
-    async fn outbox_read<T>(
+    pub(super) async fn outbox_read<T>(
         &self,
         operation: &'static str,
         work: impl AsyncFnOnce(&Conn, Timestamp) -> rows::Result<T>,
@@ -227,6 +228,7 @@ impl OutboxStore for Postgres {
                     published: count(row, 5)?,
                     ready: count(row, 6)?,
                     running: count(row, 7)?,
+                    job: codec::decode_dispatch(row.try_get(8)?, id.0),
                 })
             });
             counts.collect()

@@ -34,6 +34,7 @@ CREATE TABLE queues (
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 );
 CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
+CREATE INDEX queues_of_jobs ON queues (queue_id) WHERE dispatch IS NOT NULL;
 
 -- Number of rows of each queue in each place, changed with the rows. Each connection has its own row per queue, so that
 -- commits do not wait for each other. A single row may be negative, the sum is not. A deleted queue has no row, and none

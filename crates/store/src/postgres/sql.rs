@@ -63,6 +63,9 @@ crate::sql::statements! {
     invalidation_dependents {
         DEPENDENTS_DELETE DEPENDENTS_DELETE_OF_VERSIONS DEPENDENTS_DONE
     }
+    job_wakes {
+        JOB_QUEUES JOB_READY JOB_WAKES
+    }
     leases {
         LEASE_LOCK LEASE_RELEASE LEASE_RENEW LEASES_ACQUIRE LEASES_GET LEASES_LIST LEASES_PRUNE
     }

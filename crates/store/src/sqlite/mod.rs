@@ -5,6 +5,7 @@
 mod dags;
 mod identity;
 mod inspect;
+mod job_wakes;
 mod leases;
 mod load;
 mod notices;
@@ -29,7 +30,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use tenure_core::batch::{Done, QueueWrites, Session};
 use tenure_core::command::{Numbers, Reach};
-use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::queue::{JOB_WAKES, Queue, QueueId, Transport};
 use tenure_core::retention::{Pruned, Retention};
 use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
@@ -442,6 +443,10 @@ impl Store for Sqlite {
         let now = self.clock.read_process().now.as_millis();
         self.write("note workers", move |tx| {
             for name in queues {
+                if let Some(wake) = name.strip_prefix(JOB_WAKES) {
+                    tx.prepare_cached(sql::JOB_SEEN)?.execute(params![wake, now])?;
+                    continue;
+                }
                 let queue = tx.prepare_cached(sql::QUEUES_OF_NAMES)?.query_row([&name], rows::queue).optional()?;
                 if let Some(queue) = queue {
                     tx.prepare_cached(sql::QUEUE_SEEN_PUT)?.execute(params![queue.id.0, now])?;

@@ -13,6 +13,7 @@ use tenure_core::{Seq, TaskId};
 
 use super::save::each;
 use super::{Sqlite, sql};
+use crate::codec;
 use crate::error::StoreError;
 use crate::model::Page;
 use crate::outbox::{
@@ -238,6 +239,7 @@ impl OutboxStore for Sqlite {
                     published: count(row, 5)?,
                     ready: count(row, 6)?,
                     running: count(row, 7)?,
+                    job: codec::decode_dispatch(row.get::<_, Option<String>>(8)?.as_deref(), id.0),
                 })
             })?;
             counts.collect()

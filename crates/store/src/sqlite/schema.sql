@@ -37,6 +37,7 @@ CREATE TABLE queues (
     CHECK ((bucket_tokens IS NULL) = (bucket_at IS NULL))
 ) STRICT;
 CREATE INDEX queues_by_push ON queues (queue_id) WHERE push IS NOT NULL;
+CREATE INDEX queues_of_jobs ON queues (queue_id) WHERE dispatch IS NOT NULL;
 
 -- Number of rows of each queue in each place, changed with the rows.
 CREATE TABLE queue_counts (

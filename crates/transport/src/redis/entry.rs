@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use crate::wake::task_id;
+use crate::wake::{body, is_of_jobs, task_id, task_of};
 use crate::{Delivery, Receipt};
 
 /// An entry as a stream holds it.
@@ -12,7 +12,17 @@ use crate::{Delivery, Receipt};
 pub(super) struct Entry {
     pub(super) id: Arc<str>,
     /// `None` if it is not a wake-up.
-    wake: Option<(Arc<str>, i64)>,
+    wake: Option<(Arc<str>, Option<i64>)>,
+}
+
+/// Adds a wake-up to the stream `key` of a queue.
+pub(super) fn add(pipeline: &mut redis::Pipeline, key: &str, queue: &str, task: &str, enqueue: i64) {
+    pipeline.cmd("XADD").arg(key).arg("*");
+    if is_of_jobs(queue) {
+        pipeline.arg("body").arg(body(task));
+    } else {
+        pipeline.arg("job_id").arg(task).arg("enqueue_id").arg(enqueue);
+    }
 }
 
 impl Entry {
@@ -23,30 +33,30 @@ impl Entry {
     pub(super) fn delivery(self, queue: &Arc<str>) -> Option<Delivery> {
         let (task, enqueue) = self.wake?;
         let receipt = Receipt { queue: queue.clone(), handle: self.id.clone() };
-        Some(Delivery { queue: queue.clone(), task, enqueue: Some(enqueue), message_id: self.id, receipt })
+        Some(Delivery { queue: queue.clone(), task, enqueue, message_id: self.id, receipt })
     }
 }
 
 /// Entries, as `XRANGE` and `XAUTOCLAIM` list them. Those that were deleted meanwhile come as nil and are left out.
-pub(super) fn entries(list: &Value) -> Vec<Entry> {
+pub(super) fn entries(queue: &str, list: &Value) -> Vec<Entry> {
     let Value::Array(list) = list else { return Vec::new() };
-    list.iter().filter_map(entry).collect()
+    list.iter().filter_map(|value| entry(queue, value)).collect()
 }
 
 /// The entries of an `XREADGROUP` of one stream: `[[key, entries]]`, or nil.
-pub(super) fn entries_of_read(answer: &Value) -> Vec<Entry> {
+pub(super) fn entries_of_read(queue: &str, answer: &Value) -> Vec<Entry> {
     let Value::Array(streams) = answer else { return Vec::new() };
     match streams.first() {
-        Some(Value::Array(stream)) => stream.get(1).map(entries).unwrap_or_default(),
+        Some(Value::Array(stream)) => stream.get(1).map(|list| entries(queue, list)).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
 
 /// `[next, entries, …]`, the answer of `XAUTOCLAIM`. No `next` at the end.
-pub(super) fn claimed(answer: &Value) -> (Option<String>, Vec<Entry>) {
+pub(super) fn claimed(queue: &str, answer: &Value) -> (Option<String>, Vec<Entry>) {
     let Value::Array(parts) = answer else { return (None, Vec::new()) };
     let next = parts.first().and_then(text).filter(|next| *next != "0-0").map(str::to_owned);
-    (next, parts.get(1).map(entries).unwrap_or_default())
+    (next, parts.get(1).map(|list| entries(queue, list)).unwrap_or_default())
 }
 
 /// The id behind which everything is new, from `XINFO STREAM`.
@@ -66,19 +76,22 @@ pub(super) fn group_names(answer: &Value) -> impl Iterator<Item = &str> {
     })
 }
 
-fn entry(value: &Value) -> Option<Entry> {
+fn entry(queue: &str, value: &Value) -> Option<Entry> {
     let Value::Array(parts) = value else { return None };
     let id = parts.first().and_then(text)?.into();
-    Some(Entry { id, wake: parts.get(1).and_then(wake_up) })
+    Some(Entry { id, wake: parts.get(1).and_then(|fields| wake_up(queue, fields)) })
 }
 
-fn wake_up(fields: &Value) -> Option<(Arc<str>, i64)> {
+fn wake_up(queue: &str, fields: &Value) -> Option<(Arc<str>, Option<i64>)> {
     let Value::Array(fields) = fields else { return None };
     let field = |name| {
         let mut pairs = fields.chunks_exact(2);
         pairs.find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| text(&pair[1]))
     };
-    Some((task_id(field("job_id")?)?, field("enqueue_id")?.parse().ok()?))
+    if is_of_jobs(queue) {
+        return Some((task_of(field("body")?)?, None));
+    }
+    Some((task_id(field("job_id")?)?, Some(field("enqueue_id")?.parse().ok()?)))
 }
 
 fn text(value: &Value) -> Option<&str> {

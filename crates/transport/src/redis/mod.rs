@@ -2,7 +2,8 @@
 //!
 //! A queue is a stream, named with a prefix, and all consumers are one consumer group. An entry has the fields `job_id`
 //! and `enqueue_id` and no others. It stays in the stream, delivered or not, until it is settled or removed, which
-//! acknowledges and deletes it. There is no `MAXLEN`: Redis would drop wake-ups that nobody has seen.
+//! acknowledges and deletes it. There is no `MAXLEN`: Redis would drop wake-ups that nobody has seen. Entries of jobs have
+//! one field, `body`, which is the message of the dispatch contract.
 //!
 //! **Waiting.** A blocking group read over several streams can answer with entries of several streams, and what is not
 //! handed out would stay in the pending list. So a wait only asks to be woken, by an `XREAD` that takes nothing, and the
@@ -33,8 +34,8 @@ use async_trait::async_trait;
 
 use self::connection::Connections;
 use self::entry::is_entry_id;
-use crate::wake::finish;
-use crate::{Delivery, Receipt, Refused, Transport, TransportError, WakeUp};
+use crate::wake::{finish, outside};
+use crate::{Delivery, OutsideNames, Receipt, Refused, Transport, TransportError, WakeUp};
 
 const SERVICE: &str = "redis";
 
@@ -50,6 +51,8 @@ pub struct RedisConfig {
     pub group: String,
     /// Stands before the name of each queue.
     pub prefix: String,
+    /// The streams of jobs that have other names.
+    pub outside_names: OutsideNames,
     /// Whom to trust with `rediss://`, as PEM. Without it the system's CAs.
     pub ca_file: Option<PathBuf>,
     /// The name of this consumer in the group. Unique per process.
@@ -62,6 +65,7 @@ impl Default for RedisConfig {
             url: "redis://127.0.0.1:6379".to_owned(),
             group: "tenure".to_owned(),
             prefix: String::new(),
+            outside_names: OutsideNames::new(),
             ca_file: None,
             consumer: format!("tenure-{}", std::process::id()),
         }
@@ -70,11 +74,12 @@ impl Default for RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url: _, group, prefix, ca_file, consumer } = self;
+        let Self { url: _, group, prefix, outside_names, ca_file, consumer } = self;
         f.debug_struct("RedisConfig")
             .field("url", &"***")
             .field("group", group)
             .field("prefix", prefix)
+            .field("outside_names", outside_names)
             .field("ca_file", ca_file)
             .field("consumer", consumer)
             .finish()
@@ -91,12 +96,13 @@ struct Inner {
     connections: Connections,
     group: String,
     prefix: String,
+    outside_names: OutsideNames,
     consumer: String,
 }
 
 impl fmt::Debug for RedisTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { connections: _, group, prefix, consumer } = &*self.inner;
+        let Inner { connections: _, group, prefix, outside_names: _, consumer } = &*self.inner;
         f.debug_struct("RedisTransport")
             .field("group", group)
             .field("prefix", prefix)
@@ -114,14 +120,14 @@ impl RedisTransport {
             }
         }
         let connections = Connections::new(&config.url, config.ca_file.as_deref())?;
-        let RedisConfig { group, prefix, consumer, .. } = config;
-        Ok(Self { inner: Arc::new(Inner { connections, group, prefix, consumer }) })
+        let RedisConfig { group, prefix, outside_names, consumer, .. } = config;
+        Ok(Self { inner: Arc::new(Inner { connections, group, prefix, outside_names, consumer }) })
     }
 }
 
 impl Inner {
     fn key(&self, queue: &str) -> String {
-        format!("{}{queue}", self.prefix)
+        outside(queue, &self.outside_names, &self.prefix, str::to_owned)
     }
 }
 
@@ -137,8 +143,8 @@ impl Transport for RedisTransport {
             let mut pipeline = redis::pipe();
             pipeline.ignore_errors();
             for wake in wakes {
-                pipeline.cmd("XADD").arg(self.inner.key(&wake.queue)).arg("*");
-                pipeline.arg("job_id").arg(&*wake.task).arg("enqueue_id").arg(wake.enqueue);
+                let key = self.inner.key(&wake.queue);
+                entry::add(&mut pipeline, &key, &wake.queue, &wake.task, wake.enqueue);
             }
             let answers: Vec<redis::RedisResult<String>> = self.inner.connections.run(&pipeline).await?;
             if answers.iter().filter_map(|answer| answer.as_ref().err()).any(connection::is_of_the_connection) {

@@ -70,7 +70,7 @@ impl Inner {
         command.arg("STREAMS").arg(self.key(queue)).arg(">");
         loop {
             let answer = self.ask_of_group(queue, &command).await?;
-            let entries = entry::entries_of_read(&answer);
+            let entries = entry::entries_of_read(queue, &answer);
             let any = !entries.is_empty();
             let found = self.deliveries(queue, entries).await?;
             // Behind entries that were no wake-ups there may be some.
@@ -139,8 +139,8 @@ impl Inner {
         pipeline.atomic();
         for delivery in unwanted {
             let key = self.key(&delivery.queue);
-            pipeline.cmd("XADD").arg(&key).arg("*").arg("job_id").arg(&*delivery.task);
-            pipeline.arg("enqueue_id").arg(delivery.enqueue.unwrap_or_default());
+            let enqueue = delivery.enqueue.unwrap_or_default();
+            entry::add(&mut pipeline, &key, &delivery.queue, &delivery.task, enqueue);
             pipeline.cmd("XACK").arg(&key).arg(&self.group).arg(&*delivery.message_id);
             pipeline.cmd("XDEL").arg(&key).arg(&*delivery.message_id);
         }

@@ -64,7 +64,7 @@ impl Inner {
         let mut command = redis::cmd("XRANGE");
         command.arg(self.key(queue)).arg(after).arg("+").arg("COUNT").arg(max);
         let answer = self.connections.ask(&command).await?.map_err(|error| error::of(&error))?;
-        Ok(entry::entries(&answer))
+        Ok(entry::entries(queue, &answer))
     }
 }
 
@@ -111,7 +111,7 @@ impl Upkeep for RedisTransport {
                 pipeline.cmd("XRANGE").arg(&key).arg(id).arg(id).arg("COUNT").arg(1);
             }
             let answers: Vec<Value> = self.inner.connections.run(&pipeline).await?;
-            let gone = asked.iter().zip(&answers).filter(|(_, answer)| entry::entries(answer).is_empty());
+            let gone = asked.iter().zip(&answers).filter(|(_, answer)| entry::entries(queue, answer).is_empty());
             lost.extend(gone.map(|(place, _)| *place));
         }
         lost.sort_unstable();
@@ -127,7 +127,7 @@ impl Upkeep for RedisTransport {
             command.arg(inner.key(queue)).arg(&inner.group).arg(&inner.consumer);
             command.arg(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)).arg(start);
             command.arg("COUNT").arg(max - taken.len());
-            let (next, entries) = entry::claimed(&inner.ask_of_group(queue, &command).await?);
+            let (next, entries) = entry::claimed(queue, &inner.ask_of_group(queue, &command).await?);
             taken.extend(inner.deliveries(queue, entries).await?);
             cursor = next;
         }

@@ -10,6 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::Inner;
 use super::error::{self, Fault};
+use crate::wake::{body, is_of_jobs};
 use crate::{Receipt, Refused, TransportError, WakeUp};
 
 /// As many as SQS takes in a call.
@@ -92,14 +93,12 @@ async fn send(
 }
 
 fn entry(place: usize, wake: &WakeUp) -> Result<SendMessageBatchRequestEntry, TransportError> {
-    let number = MessageAttributeValue::builder().data_type("String").string_value(wake.enqueue.to_string());
-    let body = serde_json::json!({ "task_id": &*wake.task }).to_string();
-    SendMessageBatchRequestEntry::builder()
-        .id(place.to_string())
-        .message_body(body)
-        .message_attributes(ENQUEUE, number.build().map_err(incomplete)?)
-        .build()
-        .map_err(incomplete)
+    let mut entry = SendMessageBatchRequestEntry::builder().id(place.to_string()).message_body(body(&wake.task));
+    if !is_of_jobs(&wake.queue) {
+        let number = MessageAttributeValue::builder().data_type("String").string_value(wake.enqueue.to_string());
+        entry = entry.message_attributes(ENQUEUE, number.build().map_err(incomplete)?);
+    }
+    entry.build().map_err(incomplete)
 }
 
 pub(super) async fn delete(inner: &Inner, receipts: &[Receipt]) -> Result<(), TransportError> {

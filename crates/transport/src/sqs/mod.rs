@@ -1,7 +1,7 @@
 //! SQS, standard queues.
 //!
 //! A queue is an SQS queue, named with a prefix. The body of a message is exactly `{"task_id":"<uuid>"}`; the number of
-//! the enqueue is its attribute `enqueue_id`. What is due later waits in the store, so nothing is published with a delay.
+//! the enqueue is its attribute `enqueue_id`, which messages of jobs do not have. What is due later waits in the store, so nothing is published with a delay.
 //!
 //! **What SQS cannot tell.** There is no looking at messages without receiving them, and no finding out whether one is
 //! still there. So [`lost`](crate::Upkeep::lost) does not know, [`take_over`](crate::Upkeep::take_over) and
@@ -33,7 +33,7 @@ use aws_config::{BehaviorVersion, Region};
 use aws_sdk_sqs::Client;
 
 use self::queues::Queues;
-use crate::{Delivery, Receipt, Refused, Transport, TransportError, WakeUp};
+use crate::{Delivery, OutsideNames, Receipt, Refused, Transport, TransportError, WakeUp};
 
 const SERVICE: &str = "sqs";
 
@@ -55,6 +55,8 @@ pub struct SqsConfig {
     pub region: Option<String>,
     /// Stands before the name of each queue.
     pub queue_prefix: String,
+    /// The queues of jobs that have other names.
+    pub outside_names: OutsideNames,
     /// Makes queues that do not exist.
     pub create_queues: bool,
     /// For how long a received message is hidden from others.
@@ -67,6 +69,7 @@ impl Default for SqsConfig {
             endpoint_url: None,
             region: None,
             queue_prefix: String::new(),
+            outside_names: OutsideNames::new(),
             create_queues: false,
             visibility: Duration::from_secs(60),
         }
@@ -123,7 +126,7 @@ impl SqsTransport {
         let adjusted = client.config().to_builder().timeout_config(limits).retry_config(retry).build();
         let client = Client::from_conf(adjusted);
         let visibility = seconds(config.visibility);
-        let queues = Queues::new(config.queue_prefix, config.create_queues.then_some(visibility));
+        let queues = Queues::new(config.queue_prefix, config.outside_names, config.create_queues.then_some(visibility));
         Ok(Self { inner: Arc::new(Inner { client, queues, visibility }) })
     }
 }

@@ -10,7 +10,8 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::error::{self, Fault};
-use crate::TransportError;
+use crate::wake::outside;
+use crate::{OutsideNames, TransportError};
 
 /// The most that SQS has: 14 days.
 const RETENTION_SECONDS: u32 = 14 * 24 * 3600;
@@ -18,6 +19,7 @@ const RETENTION_SECONDS: u32 = 14 * 24 * 3600;
 /// The queues that were found so far.
 pub(super) struct Queues {
     prefix: String,
+    outside_names: OutsideNames,
     /// The visibility time of queues that are created; none are without it.
     create: Option<i32>,
     urls: Mutex<HashMap<Arc<str>, Arc<str>>>,
@@ -33,8 +35,8 @@ impl fmt::Debug for Queues {
 }
 
 impl Queues {
-    pub(super) fn new(prefix: String, create: Option<i32>) -> Self {
-        Self { prefix, create, urls: Mutex::default() }
+    pub(super) fn new(prefix: String, outside_names: OutsideNames, create: Option<i32>) -> Self {
+        Self { prefix, outside_names, create, urls: Mutex::default() }
     }
 
     pub(super) async fn url(&self, client: &Client, queue: &Arc<str>) -> Result<Arc<str>, Fault> {
@@ -76,7 +78,8 @@ impl Queues {
     }
 
     fn name(&self, queue: &str) -> Result<String, Fault> {
-        let name = format!("{}{queue}", self.prefix);
+        // SQS does not take dots.
+        let name = outside(queue, &self.outside_names, &self.prefix, |name| name.replace('.', "_"));
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if (1..=80).contains(&name.len()) && name.bytes().all(fits) {
             return Ok(name);
@@ -123,12 +126,17 @@ mod tests {
 
     #[test]
     fn names_are_those_that_sqs_takes() {
-        let queues = Queues::new("t-".to_owned(), None);
+        let names = OutsideNames::from([("worker.gpu".to_owned(), "their-gpu".to_owned())]);
+        let queues = Queues::new("t-".to_owned(), names, None);
+        assert_eq!(queues.name("dag::worker").unwrap(), "t-worker");
+        assert_eq!(queues.name("dag::worker.big").unwrap(), "t-worker_big");
+        assert_eq!(queues.name("dag::worker.gpu").unwrap(), "their-gpu", "a whole name");
+        assert_eq!(queues.name("worker-gpu").unwrap(), "t-worker-gpu", "of no job");
         assert_eq!(queues.name("etl_Low-1").unwrap(), "t-etl_Low-1");
         for bad in ["etl.low", "a b", "ä", "orders.fifo", &"x".repeat(79)] {
             let error = queues.name(bad).unwrap_err();
             assert!(matches!(error, Fault::OfQueue(_)), "{bad}");
         }
-        assert!(Queues::new(String::new(), None).name("").is_err());
+        assert!(Queues::new(String::new(), OutsideNames::new(), None).name("").is_err());
     }
 }

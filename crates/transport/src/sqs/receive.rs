@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_sqs::config::Builder;
 use aws_sdk_sqs::types::Message;
-use serde::Deserialize;
 use tracing::warn;
 
 use super::batch::{self, BATCH, ENQUEUE};
 use super::{CONNECT, Inner, RESPONSE, error};
-use crate::wake::{finish, task_id};
+use crate::wake::{finish, task_of};
 use crate::{Delivery, Receipt, TransportError};
 
 /// The longest long poll of SQS.
@@ -107,7 +106,7 @@ async fn ask(inner: &Inner, queue: &Arc<str>, max: usize, wait: Duration) -> Res
     for message in answer.messages.unwrap_or_default() {
         let (Some(id), Some(handle)) = (&message.message_id, &message.receipt_handle) else { continue };
         let receipt = Receipt { queue: queue.clone(), handle: handle.as_str().into() };
-        match task_of(&message) {
+        match message.body.as_deref().and_then(task_of) {
             Some(task) => {
                 let enqueue = enqueue_of(&message);
                 let message_id = id.as_str().into();
@@ -124,15 +123,6 @@ async fn ask(inner: &Inner, queue: &Arc<str>, max: usize, wait: Duration) -> Res
         warn!(queue.name = &**queue, %error, "cannot remove a message that is not a wake-up");
     }
     Ok(found)
-}
-
-fn task_of(message: &Message) -> Option<Arc<str>> {
-    #[derive(Deserialize)]
-    struct Body {
-        task_id: String,
-    }
-    let body: Body = serde_json::from_str(message.body.as_deref()?).ok()?;
-    task_id(&body.task_id)
 }
 
 fn enqueue_of(message: &Message) -> Option<i64> {

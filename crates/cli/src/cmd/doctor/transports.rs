@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_config::{Config, SqsSettings, TransportName};
-use tenure_core::queue::{Queue, Transport};
+use tenure_core::queue::{JOB_QUEUES, Queue, Transport};
 use tenure_engine::transport::{TransportError, Upkeep};
 
 use super::Finding;
@@ -18,12 +18,13 @@ const NO_QUEUE: &str = "tenure-doctor";
 pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     let settings = &config.transport;
     let names = |transport| -> Vec<&str> {
-        queues.iter().filter(|queue| queue.transport == transport).map(|queue| &*queue.name).collect()
+        let own = queues.iter().filter(|queue| !queue.name.starts_with(JOB_QUEUES));
+        own.filter(|queue| queue.transport == transport).map(|queue| &*queue.name).collect()
     };
     let mut findings = Vec::new();
     let of_redis = names(Transport::Redis);
     match &settings.redis {
-        Some(settings) => findings.extend(match transports::redis(settings) {
+        Some(settings) => findings.extend(match transports::redis(settings, &config.transport.queue_names) {
             Ok(redis) => self::redis(&redis, &settings.group, &of_redis).await,
             Err(stop) => vec![Finding::fail("redis", stop.to_string(), "fix it; `tenure serve` would not start")],
         }),
@@ -31,7 +32,7 @@ pub async fn check(config: &Config, queues: &[Queue]) -> Vec<Finding> {
     }
     let of_sqs = names(Transport::Sqs);
     match &settings.sqs {
-        Some(settings) => findings.extend(match transports::sqs(settings).await {
+        Some(settings) => findings.extend(match transports::sqs(settings, &config.transport.queue_names).await {
             Ok(sqs) => self::sqs(&sqs, settings, &of_sqs).await,
             Err(stop) => vec![Finding::fail("sqs", stop.to_string(), "fix it; `tenure serve` would not start")],
         }),

@@ -5,6 +5,7 @@ use tenure_client::{Client, Json};
 use tenure_contract::pull::{JobError, JobMetrics};
 use tenure_contract::user::{Attempt, Page, Task, Why};
 use tenure_contract::words::TaskState;
+use tenure_core::queue::JOB_QUEUES;
 
 use crate::cmd::connect::all_pages;
 use crate::exit::Exit;
@@ -148,6 +149,8 @@ fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
         text += &format!("  - {} {code}\n", clean(&reason.message));
         let advice = match (reason.code.as_str(), queue) {
             ("queue_paused", Some(queue)) => format!("tenure queue resume {queue}"),
+            // Workers of jobs are not `tenure worker`.
+            ("no_worker" | "queue_limit" | "rate_limit", Some(queue)) if queue.starts_with(JOB_QUEUES) => continue,
             ("no_worker", Some(queue)) => format!("tenure worker --queue {queue}"),
             ("push_target_down", Some(queue)) => format!("tenure queue show {queue}, then tenure push test"),
             ("queue_limit" | "rate_limit", Some(queue)) => format!("tenure queue set {queue} --help"),

@@ -103,11 +103,15 @@ impl TransportArgs {
         let defaults = RedisConfig::default();
         Ok(RedisConfig {
             url,
-            group: self.redis_group.or(settings.map(|settings| settings.group.clone())).unwrap_or(defaults.group),
+            group: self
+                .redis_group
+                .or(settings.map(|settings| settings.group.clone()))
+                .unwrap_or_else(|| defaults.group.clone()),
             prefix: self.redis_prefix.or(settings.map(|settings| settings.key_prefix.clone())).unwrap_or_default(),
             ca_file: self.redis_ca_file.or(settings.and_then(|settings| settings.ca_file.clone())),
             // Only a name: nothing is told apart by it. So that not every start leaves one behind, it is that of the host.
             consumer: worker.map_or_else(host, ToOwned::to_owned),
+            ..defaults
         })
     }
 
@@ -122,6 +126,7 @@ impl TransportArgs {
                 .unwrap_or_default(),
             create_queues: settings.is_some_and(|settings| settings.create_queues),
             visibility: settings.map_or(defaults.visibility, |settings| settings.visibility_timeout),
+            ..defaults
         }
     }
 }

@@ -6,9 +6,9 @@ LEFT JOIN running u ON u.seq = o.seq AND u.message = o.id
 WHERE o.kind = 'enqueue_task' AND o.queue_id = $1 AND o.key = $2 AND o.id + 0 > $3 ORDER BY o.id + 0 LIMIT $4
 
 -- name: outbox_counts
-SELECT q.queue_id, q.name, q.lease_ttl_ms, q.transport IS NOT DISTINCT FROM $1, coalesce(o.rows, 0),
-    coalesce(o.published, 0),
-    coalesce(c.ready, 0)::bigint, coalesce(c.running, 0)::bigint
+SELECT q.queue_id, CASE WHEN q.dispatch IS NULL THEN q.name ELSE 'dag::' || (q.dispatch::jsonb ->> 'wake') END,
+    q.lease_ttl_ms, q.transport IS NOT DISTINCT FROM $1, coalesce(o.rows, 0), coalesce(o.published, 0),
+    coalesce(c.ready, 0)::bigint, coalesce(c.running, 0)::bigint, q.dispatch
 FROM queues q
 LEFT JOIN (SELECT queue_id, count(*) AS rows, count(published_at) AS published
            FROM outbox WHERE kind = 'enqueue_task' AND key = $1 GROUP BY queue_id) o ON o.queue_id = q.queue_id
@@ -21,12 +21,13 @@ DELETE FROM outbox WHERE id = ANY($1)
 
 -- name: outbox_feed
 WITH page AS (
-    SELECT seq, message, queue_id, id FROM ready WHERE queue_id = $2 AND seq > $3 ORDER BY seq LIMIT $4
+    SELECT seq, message, queue_id, id, carry FROM ready WHERE queue_id = $2 AND seq > $3 ORDER BY seq LIMIT $4
 ), fed AS (
     INSERT INTO outbox (id, kind, key, body, queue_id, seq, created_at, due_at)
     SELECT p.message, 'enqueue_task', q.transport, replace(p.id::text, '-', ''), p.queue_id, p.seq, $1, $1
     FROM page p JOIN queues q USING (queue_id)
     WHERE q.transport IS NOT NULL AND NOT EXISTS (SELECT FROM outbox o WHERE o.id = p.message)
+        AND (q.dispatch::jsonb ->> 'held' IS DISTINCT FROM 'true' OR p.carry::jsonb #>> '{spec,rebuild}' = 'true')
     ON CONFLICT DO NOTHING
     RETURNING id
 )
@@ -77,7 +78,8 @@ FROM mine JOIN unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::in
 WHERE o.id = mine.id
 
 -- name: outbox_queues
-SELECT queue_id, name, transport, lease_ttl_ms FROM queues WHERE transport IS NOT NULL ORDER BY queue_id
+SELECT queue_id, name, transport, lease_ttl_ms FROM queues
+WHERE transport IS NOT NULL AND dispatch IS NULL ORDER BY queue_id
 
 -- name: outbox_receipts
 SELECT id, receipt FROM outbox WHERE id = ANY($1) AND receipt IS NOT NULL
@@ -106,7 +108,9 @@ WITH taken AS (
     ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox o SET due_at = $5 FROM taken WHERE o.id = taken.id
-RETURNING o.id, o.key, o.body, (SELECT name FROM queues q WHERE q.queue_id = o.queue_id), o.tries
+RETURNING o.id, o.key, o.body, (
+    SELECT CASE WHEN q.dispatch IS NULL THEN q.name ELSE 'dag::' || (q.dispatch::jsonb ->> 'wake') END
+    FROM queues q WHERE q.queue_id = o.queue_id), o.tries
 
 -- name: outbox_walk
 SELECT o.id, o.receipt, EXISTS (SELECT FROM ready r WHERE r.seq = o.seq AND r.message = o.id)

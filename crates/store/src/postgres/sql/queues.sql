@@ -20,7 +20,13 @@ DELETE FROM queue_seen WHERE NOT EXISTS (SELECT 1 FROM queues q WHERE q.queue_id
 
 -- name: queue_seen_put
 INSERT INTO queue_seen (queue_id, seen_at)
-SELECT queue_id, $2 FROM queues WHERE name = ANY($1) ORDER BY queue_id
+SELECT queue_id, $2 FROM (
+    SELECT queue_id FROM queues WHERE name = ANY($1)
+    UNION
+    SELECT queue_id FROM queues q
+    WHERE dispatch IS NOT NULL AND 'dag::' || (dispatch::jsonb ->> 'wake') = ANY($1)
+        AND EXISTS (SELECT FROM ready r WHERE r.queue_id = q.queue_id)
+) seen ORDER BY queue_id
 ON CONFLICT (queue_id) DO UPDATE SET seen_at = greatest(queue_seen.seen_at, excluded.seen_at)
 
 -- name: queue_stats
@@ -66,7 +72,7 @@ INSERT INTO queues (name, tenant, transport) SELECT unnest($1::text[]), unnest($
 -- name: queues_make_for_jobs
 INSERT INTO queues (name, tenant, transport, max_running, rate, burst, fairness_key, lease_ttl_ms, heartbeat_ms,
     no_dead_letter, push, strict, dispatch)
-SELECT v.name, $1, $2, v.max_running, v.rate, v.burst, v.fairness_key, v.lease_ttl_ms, v.heartbeat_ms, v.no_dead_letter,
+SELECT v.name, $1, CASE WHEN v.push IS NULL THEN $2::text END, v.max_running, v.rate, v.burst, v.fairness_key, v.lease_ttl_ms, v.heartbeat_ms, v.no_dead_letter,
     v.push, v.strict, v.dispatch
 FROM unnest($3::text[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::bigint[], $9::bigint[], $10::bool[],
             $11::text[], $12::bool[], $13::text[])

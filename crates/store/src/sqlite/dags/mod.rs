@@ -112,7 +112,7 @@ fn insert_job(conn: &Connection, org: &str, job: &NewJob, transport: Transport) 
         params![
             job.queue,
             org,
-            codec::transport(transport),
+            codec::transport(if settings.push.is_some() { Transport::Embedded } else { transport }),
             settings.max_running,
             settings.rate.map(|rate| rate.per_second),
             settings.rate.map(|rate| rate.burst),

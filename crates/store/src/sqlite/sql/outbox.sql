@@ -6,8 +6,9 @@ LEFT JOIN running u ON u.seq = o.seq AND u.message = o.id
 WHERE o.kind = 'enqueue_task' AND o.queue_id = ?1 AND o.key = ?2 AND o.id > ?3 ORDER BY o.id LIMIT ?4
 
 -- name: outbox_counts
-SELECT q.queue_id, q.name, q.lease_ttl_ms, q.transport IS ?1, coalesce(o.rows, 0), coalesce(o.published, 0),
-    coalesce(c.ready, 0), coalesce(c.running, 0)
+SELECT q.queue_id, CASE WHEN q.dispatch IS NULL THEN q.name ELSE 'dag::' || (q.dispatch ->> '$.wake') END,
+    q.lease_ttl_ms, q.transport IS ?1, coalesce(o.rows, 0), coalesce(o.published, 0),
+    coalesce(c.ready, 0), coalesce(c.running, 0), q.dispatch
 FROM queues q
 LEFT JOIN (SELECT queue_id, count(*) AS rows, count(published_at) AS published
            FROM outbox WHERE kind = 'enqueue_task' AND key = ?1 GROUP BY queue_id) o ON o.queue_id = q.queue_id
@@ -19,7 +20,8 @@ WHERE q.transport = ?1 OR o.rows > 0 ORDER BY q.queue_id
 DELETE FROM outbox WHERE id = ?
 
 -- name: outbox_due
-SELECT o.id, o.key, o.body, q.name, o.tries FROM outbox o LEFT JOIN queues q USING (queue_id)
+SELECT o.id, o.key, o.body, CASE WHEN q.dispatch IS NULL THEN q.name ELSE 'dag::' || (q.dispatch ->> '$.wake') END, o.tries
+FROM outbox o LEFT JOIN queues q USING (queue_id)
 WHERE o.kind = ?2 AND o.key = ?3 AND o.due_at <= ?1 ORDER BY o.due_at LIMIT ?4
 
 -- name: outbox_feed
@@ -27,6 +29,7 @@ INSERT INTO outbox (id, kind, key, body, queue_id, seq, created_at, due_at)
 SELECT r.message, 'enqueue_task', q.transport, lower(hex(r.id)), r.queue_id, r.seq, ?3, ?3
 FROM ready r JOIN queues q USING (queue_id)
 WHERE r.seq = ?1 AND r.message = ?2 AND q.transport IS NOT NULL
+    AND (q.dispatch ->> '$.held' IS NOT 1 OR r.carry ->> '$.spec.rebuild')
 ON CONFLICT DO NOTHING
 
 -- name: outbox_hold
@@ -65,7 +68,8 @@ UPDATE outbox SET published_at = ?3, receipt = ?2, due_at = NULL, failed_at = NU
 UPDATE outbox SET due_at = ?2, failed_at = ?3, tries = tries + ?4, error = ?5 WHERE id = ?1 AND due_at IS NOT NULL
 
 -- name: outbox_queues
-SELECT queue_id, name, transport, lease_ttl_ms FROM queues WHERE transport IS NOT NULL ORDER BY queue_id
+SELECT queue_id, name, transport, lease_ttl_ms FROM queues
+WHERE transport IS NOT NULL AND dispatch IS NULL ORDER BY queue_id
 
 -- name: outbox_receipts
 SELECT receipt FROM outbox WHERE id = ? AND receipt IS NOT NULL
