@@ -3,18 +3,35 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use tenure_config::{Config, ObjectPlace};
+use tenure_config::{Config, LambdaSettings, ObjectPlace, RuntimeSettings};
 use tenure_core::objects::WriteTemplate;
+use tenure_engine::dags::DagSettings;
 use tenure_objects::{Objects, Place, Settings};
-use tenure_server::{DispatchConfig, DispatchSecrets, Live};
+use tenure_server::{DispatchConfig, DispatchSecrets, LambdaTarget, Live};
+use tenure_transport::lambda::{Lambda, LambdaConfig};
 
-pub fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
+pub async fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
+    let RuntimeSettings { runtimes, lambda } = &config.runtimes;
+    let functions = lambda.iter().flat_map(|lambda| lambda.functions.keys().cloned());
+    let dags = DagSettings { runtimes: runtimes.clone(), lambda_functions: functions.collect() };
+    let lambda = match lambda {
+        Some(settings) => Some(self::lambda(settings).await?),
+        None => None,
+    };
     Ok(DispatchConfig {
+        dags,
+        lambda,
         objects: objects(config)?.map(Arc::new),
         write_prefixes: config.objects.write_prefixes.clone(),
         secrets: DispatchSecrets(Live::new(config.dispatch_secrets.clone())),
-        ..DispatchConfig::default()
     })
+}
+
+/// Nothing is asked yet: Lambda that is away keeps no control plane from starting.
+async fn lambda(settings: &LambdaSettings) -> anyhow::Result<LambdaTarget> {
+    let LambdaSettings { endpoint_url, region, functions } = settings.clone();
+    let client = Lambda::new(LambdaConfig { endpoint_url, region }).await.context("dispatch.lambda")?;
+    Ok(LambdaTarget { client, functions })
 }
 
 /// A server whose disk is read-only works without objects: most tasks have none.

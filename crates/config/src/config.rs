@@ -11,6 +11,7 @@ use super::database::Database;
 use super::defaults::{Defaults, Leases, Scheduler};
 use super::error::{ConfigError, Origin};
 use super::file::Parsed;
+use super::functions::RuntimeSettings;
 use super::keys::{self, Change, Key, Kind};
 use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
 use super::objects::ObjectStoreSettings;
@@ -23,8 +24,8 @@ use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
 use super::{
-    auth, database, defaults, env, file, files, limits, objects, push, sandboxes, server, show, tokens, transport,
-    worker,
+    auth, database, defaults, env, file, files, functions, limits, objects, push, sandboxes, server, show, tokens,
+    transport, worker,
 };
 
 /// What the command line says about the configuration.
@@ -64,6 +65,8 @@ pub struct Config {
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub objects: ObjectStoreSettings,
+    /// What runs tasks of jobs.
+    pub runtimes: RuntimeSettings,
     /// `HOST:PORT` of the listener of the dispatch contract.
     pub internal_listen: Option<String>,
     pub worker: Worker,
@@ -195,6 +198,7 @@ impl Config {
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
             objects: objects::object_store(&settings, &sources.data)?,
+            runtimes: functions::runtimes(&settings)?,
             internal_listen: worker::host_and_port(&settings, "dispatch.internal_listen", "127.0.0.1:7424")?,
             worker: worker::worker(&settings, &sources.data)?,
             defaults: defaults::defaults(&settings)?,

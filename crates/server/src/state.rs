@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::access::limiter::Limiter;
-use crate::dispatch::{self, DispatchConfig};
+use crate::dispatch::{self, DispatchConfig, LambdaCourier};
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
@@ -84,7 +84,7 @@ pub struct Inner {
     pub metrics: PrometheusHandle,
     pub event_streams: Arc<Semaphore>,
     pub started: Instant,
-    pub dispatch: dispatch::Part,
+    pub dispatch: Arc<dispatch::Part>,
     sandboxes: Option<Part>,
 }
 
@@ -92,13 +92,18 @@ impl App {
     /// Begins to fire schedules and to route events of DAGs, and to push and to run tasks in sandboxes if the configuration has what that takes.
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
-        let dispatch = dispatch::Part::start(&engine, &config.dispatch);
-        let mut couriers: Vec<Arc<dyn Courier>> = vec![dispatch.dags.builtin()];
+        let dispatch = Arc::new(dispatch::Part::start(&engine, &config.dispatch));
+        let mut couriers: Vec<Arc<dyn Courier>> = vec![
+            dispatch.dags.builtin(),
+            Arc::new(LambdaCourier::new(Arc::clone(&dispatch), config.task_keys.clone())),
+        ];
         couriers.extend(sandboxes.as_ref().map(|part| part.manager.courier(&engine)));
-        let mut pushes = false;
-        if let (Some(targets), Some(keys)) = (&config.push, &config.task_keys) {
+        if let Some(keys) = &config.task_keys {
             // Other control planes must know the key before a worker shows them a token of it.
             keys.refresh().await;
+        }
+        let mut pushes = false;
+        if let (Some(targets), Some(keys)) = (&config.push, &config.task_keys) {
             couriers.push(Arc::new(HttpCourier::new(targets.clone(), Arc::clone(keys))));
             pushes = true;
         }

@@ -8,6 +8,8 @@
 //! - [`Transport`] is what publishers and consumers use: publish, receive with a wait, settle.
 //! - [`Upkeep`] is what only a control plane does to keep a stream in order.
 
+#[cfg(feature = "lambda")]
+pub mod lambda;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqs")]

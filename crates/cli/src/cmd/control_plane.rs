@@ -160,7 +160,7 @@ impl ControlPlane {
             transports: transports::of_queues(&config.transport),
             push: Some(push.clone()),
             sandboxes: Some(sandboxes),
-            dispatch: dispatch::config(&config)?,
+            dispatch: dispatch::config(&config).await?,
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };

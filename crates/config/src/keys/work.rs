@@ -20,6 +20,14 @@ pub const KEYS: &[Key] = keys! {
         "Puts the bucket into the path of requests instead of the host name. Most compatible servers need it.";
     "dispatch.object_store.allow_file" Bool, "true", Restart,
         "With a local folder: names outputs `file:///...`, for workers that see the same files. If false, the folder is the bucket `tenure`. Without effect with S3.";
+    "dispatch.runtimes" Texts, "", Restart,
+        "Further names that jobs may have as `runtime`. Each is like `worker`. `ecs_rust` and `ecs_python` are always known.";
+    "dispatch.lambda.functions" TextMap, "", Restart,
+        "Which function on AWS Lambda runs an operator of `runtime: lambda`: its name or ARN. The first of `{operator}.{language}`, `{operator}`, `udf.{language}` and `*` is used; the language, `node` or `python`, is that of a bundle.";
+    "dispatch.lambda.region" Text, "", Restart,
+        "Region of the functions. If unset, that of the environment. Credentials come from the environment, as for the AWS CLI.";
+    "dispatch.lambda.endpoint_url" Text, "", Restart,
+        "Address of Lambda, if not that of the region: a VPC endpoint, or a compatible server.";
     "dispatch.write_prefixes" Texts, "", Restart,
         "Further prefixes that tasks may write and commit, with `{task_id}`, `{attempt}`, `{dag}`, `{job}` and `{dataset_uuid}` in them. One without `{task_id}` is granted only to jobs with `runtime: worker`.";
     "dispatch.secrets" SecretMap, "", Reload,

@@ -153,6 +153,11 @@ fn object_stores_that_make_no_sense_are_refused() {
             "dispatch:\n  object_store: {region: eu-central-1}\n",
             "dispatch.object_store.region is set, but dispatch.object_store.url is not an address that begins with s3://",
         ),
+        ("dispatch:\n  runtimes: [Gpu]\n", "a lower-case letter"),
+        ("dispatch:\n  runtimes: [lambda]\n", "has a meaning of its own"),
+        ("dispatch:\n  lambda: {region: 'EU west'}\n", "a region such as eu-central-1"),
+        ("dispatch:\n  lambda: {endpoint_url: 'http://user:pw@x'}\n", "without a password"),
+        ("dispatch:\n  lambda: {functions: {a: 'b c'}}\n", "has no valid name for `a`"),
         ("dispatch:\n  write_prefixes: ['s3://lake/{task}/']\n", "'{task}' is unknown: use {task_id}, {attempt}"),
         ("dispatch:\n  write_prefixes: ['lake/{task_id}/']\n", "a prefix must begin with s3://"),
     ]);

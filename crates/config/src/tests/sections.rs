@@ -267,6 +267,25 @@ fn a_redis_can_be_named_by_a_file() {
 }
 
 #[test]
+fn what_runs_tasks_of_jobs() {
+    let none = from_file("outbox:\n  max_tries: 5\n").unwrap().runtimes;
+    assert!(none.lambda.is_none() && none.runtimes.is_empty());
+    let arn = "arn:aws:lambda:eu-central-1:123456789012:function:page:live";
+    let text = format!(
+        "dispatch:\n  runtimes: [gpu, ecs_rust]\n  lambda:\n    region: eu-central-1\n    \
+         endpoint_url: http://127.0.0.1:3001\n    functions: {{alert_route: page-on-call, udf.node: '{arn}', '*': any}}\n"
+    );
+    let runtimes = from_file(&text).unwrap().runtimes;
+    assert_eq!(runtimes.runtimes, ["ecs_rust".to_owned(), "gpu".to_owned()].into());
+    let lambda = runtimes.lambda.unwrap();
+    assert_eq!(lambda.region.as_deref(), Some("eu-central-1"));
+    assert_eq!(lambda.endpoint_url.as_deref(), Some("http://127.0.0.1:3001"));
+    let functions: Vec<_> =
+        lambda.functions.iter().map(|(name, function)| (name.as_str(), function.as_str())).collect();
+    assert_eq!(functions, [("*", "any"), ("alert_route", "page-on-call"), ("udf.node", arn)]);
+}
+
+#[test]
 fn pushes_have_secrets_certificates_and_networks_by_name() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("etl"), "from-a-file\n").unwrap();

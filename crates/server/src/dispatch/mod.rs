@@ -1,11 +1,13 @@
 //! The part of the server that DAGs and the dispatch contract need.
 
 mod fault;
+mod lambda;
 pub mod render;
 mod secrets;
 
 pub use fault::DispatchFault;
 pub(crate) use fault::status_of;
+pub use lambda::{LambdaCourier, LambdaTarget};
 pub use secrets::DispatchSecrets;
 
 use std::sync::Arc;
@@ -26,6 +28,8 @@ pub struct DispatchConfig {
     pub write_prefixes: Vec<WriteTemplate>,
     /// What webhooks are signed with.
     pub secrets: DispatchSecrets,
+    /// Functions that run tasks of `runtime: lambda`; without it they wait.
+    pub lambda: Option<LambdaTarget>,
 }
 
 /// What handlers of DAGs have.

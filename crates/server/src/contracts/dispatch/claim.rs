@@ -113,7 +113,7 @@ async fn claimed(app: &App, grant: &Grant) -> Result<Claimed, Fault> {
 }
 
 /// A lease token in the shape of this contract.
-fn lease_token(grant: &Grant) -> String {
+pub fn lease_token(grant: &Grant) -> String {
     Uuid::from_u128(grant.token.reveal()).hyphenated().to_string()
 }
 

@@ -14,7 +14,8 @@ pub(crate) mod said;
 mod token;
 mod who;
 
-pub use token::{Capability, issue};
+pub use claim::lease_token;
+pub use token::{Capability, issue, issue_with};
 
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};

@@ -1,13 +1,14 @@
 //! Capability tokens: what the code of one attempt shows.
 
 use axum::http::HeaderMap;
-use tenure_auth::{Access, CAPABILITY_MAX_TTL_S, CapabilityClaims, IssueError, TokenError, Verified};
+use tenure_auth::{Access, CAPABILITY_MAX_TTL_S, CapabilityClaims, IssueError, TaskKeys, TokenError, Verified};
 use tenure_contract::dispatch::Task;
 use tenure_core::TaskId;
 use tenure_core::dag::org_id;
 
 use crate::access::guard::{bearer, unix_now};
 use crate::access::task_token::TaskToken;
+use crate::dispatch::Part;
 use crate::dispatch::render::JobTask;
 use crate::error::{Credential, Fault};
 use crate::identity::task_keys::{SharedTaskKeys, Unverified};
@@ -60,7 +61,11 @@ impl Capability {
 
 /// A token for an attempt of a task. Grants that do not fit are left out: they follow from the task that the token names.
 pub fn issue(app: &App, task: &JobTask, wire: &Task) -> Result<String, Fault> {
-    let grants = app.dispatch.grants(task, wire, wire.attempt);
+    issue_with(&app.dispatch, &app.identity.task_keys().ok_or(Fault::Internal)?.get(), task, wire)
+}
+
+pub fn issue_with(part: &Part, keys: &TaskKeys, task: &JobTask, wire: &Task) -> Result<String, Fault> {
+    let grants = part.grants(task, wire, wire.attempt);
     let claims = |access| CapabilityClaims {
         org_id: org_id(&task.org).to_string(),
         task_id: task.id.to_string(),
@@ -70,7 +75,6 @@ pub fn issue(app: &App, task: &JobTask, wire: &Task) -> Result<String, Fault> {
     };
     let ttl = task.timeout_seconds().map_or(CAPABILITY_MAX_TTL_S, |timeout| timeout.saturating_add(BEYOND_TIMEOUT_S));
     let ttl = ttl.min(CAPABILITY_MAX_TTL_S);
-    let keys = app.identity.task_keys().ok_or(Fault::Internal)?.get();
     let inline = claims(Access::Inline { datasets: grants.datasets, s3: grants.s3 });
     let issued = match keys.issue_capability(&inline, unix_now(), ttl) {
         Err(IssueError::TooLarge { .. }) => {

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::{Secret, TaskKeys, WorkerAuth};
 use tenure_engine::dags::{Dags, NewVersion};
-use tenure_engine::store::Retention;
+use tenure_engine::store::{Clock, Retention};
 use tenure_objects::{Objects, Place, Settings};
 use tenure_server::{Access, DispatchConfig, Live, ServerConfig, SharedTaskKeys};
 use tenure_testkit::wait_until;
@@ -63,20 +63,27 @@ pub async fn postgres() -> Plane {
 }
 
 async fn plane(home: Home) -> Plane {
+    plane_on(Arc::new(home), Arc::default(), |_| {}).await
+}
+
+/// A server that is set up differently.
+pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&mut DispatchConfig)) -> Plane {
     let folder = tempfile::tempdir().unwrap();
     let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
     let access = Live::new(Access { workers, ..Access::default() });
     let place = Place::Folder { path: folder.path().to_owned(), allow_file: true };
     let objects: Objects = Settings::new(place).open().unwrap();
-    let dispatch = DispatchConfig { objects: Some(Arc::new(objects)), ..DispatchConfig::default() };
+    let mut dispatch = DispatchConfig { objects: Some(Arc::new(objects)), ..DispatchConfig::default() };
+    change(&mut dispatch);
+    let settings = dispatch.dags.clone();
     let config = ServerConfig { access, dispatch, ..ServerConfig::default() };
-    let server = Server::start_with(Arc::new(home), Retention::default(), Arc::default(), |engine| {
+    let server = Server::start_with(home, Retention::default(), clock, |engine| {
         let keys =
             SharedTaskKeys::new(engine.clone(), TaskKeys::new("tenure", &TaskKeys::generate().unwrap()).unwrap());
         ServerConfig { task_keys: Some(Arc::new(keys)), ..config }
     })
     .await;
-    let dags = server.engine.dags(Default::default());
+    let dags = server.engine.dags(settings);
     Plane { server, dags, _objects: folder }
 }
 

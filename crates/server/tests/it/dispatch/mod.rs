@@ -5,6 +5,7 @@ mod dialects;
 mod events;
 mod heartbeats;
 mod kit;
+mod lambda;
 mod outputs;
 mod replicas;
 mod reports;

@@ -1,0 +1,333 @@
+//! Tasks of `runtime: lambda`, with a server that speaks as Lambda does and really runs handlers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use aws_sdk_sqs::config::Credentials;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tenure_engine::store::Clock;
+use tenure_server::LambdaTarget;
+use tenure_testkit::wait_until;
+use tenure_transport::lambda::{Lambda, LambdaConfig};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+use super::kit::{self, ORG, Plane};
+use crate::cases;
+use crate::harness::{Home, SOON};
+
+cases!(
+    starts,
+    on_both_stores: [
+        a_function_gets_its_task_and_reports,
+        an_invocation_that_is_lost_is_repeated_under_the_same_lease,
+        a_function_that_is_invoked_twice_ends_its_task_once,
+        throttling_costs_no_attempt_and_failures_of_lambda_pass,
+        what_lambda_refuses_ends_the_task,
+    ],
+);
+
+/// Completes its task, as code on Lambda does it.
+const HANDLER: &str = r#"
+import json, sys, urllib.request, urllib.error
+task = json.load(sys.stdin)
+base = sys.argv[1]
+body = {k: task[k] for k in ("task_id", "attempt", "lease_token")}
+body["status"] = "Completed"
+body["outputs"] = [{"output_index": o["output_index"], "dataset_uuid": o["dataset_uuid"], "dataset_version": o["dataset_version"],
+                    "location": "none:", "partition_key": "1-5"} for o in task["outputs"]]
+request = urllib.request.Request(base + "/v1/task/complete", json.dumps(body).encode(),
+    {"Content-Type": "application/json", "X-Trace-Task-Capability": task["capability_token"]})
+try:
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        print(answer.status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"#;
+
+const DAG: &str = "name: functions
+jobs:
+  - { name: page, activation: source, runtime: lambda, operator: alert_route, outputs: 1, source: { kind: manual },
+      timeout_seconds: 30, config: { channel: ops, size: 3 } }
+  - name: after
+    activation: reactive
+    runtime: worker
+    operator: after
+    outputs: 0
+    execution_strategy: PerPartition
+    inputs: [{ from: { job: page, output: 0 } }]
+";
+
+mod starts {
+    use crate::harness::{Home, database};
+
+    pub async fn sqlite() -> Home {
+        Home::Sqlite(tempfile::tempdir().unwrap())
+    }
+
+    pub async fn postgres() -> Home {
+        Home::Postgres(database().await)
+    }
+}
+
+/// What the endpoint does with the next invocations, in order. Afterwards it runs the handler.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    Answer(u16, &'static str),
+    /// Accepts, and loses the invocation before anything runs.
+    Hang,
+    /// Runs the handler twice.
+    Twice,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    turns: Vec<Turn>,
+    payloads: Vec<(String, Value)>,
+    headers: Vec<HashMap<String, String>>,
+    /// What handlers were answered.
+    answers: Vec<String>,
+    base: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Endpoint(Arc<Mutex<Seen>>);
+
+impl Endpoint {
+    async fn start(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let path = "/2015-03-31/functions/{name}/invocations";
+        let router = Router::new().route(path, post(invoked)).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        url
+    }
+
+    fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.0.lock().unwrap())
+    }
+
+    fn invocations(&self) -> usize {
+        self.seen(|seen| seen.payloads.len())
+    }
+
+    async fn answers(&self, count: usize) -> Vec<String> {
+        wait_until("handlers have ended", SOON, async || self.seen(|seen| seen.answers.len()) >= count).await;
+        self.seen(|seen| seen.answers.clone())
+    }
+}
+
+async fn invoked(
+    State(endpoint): State<Endpoint>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let payload: Value = serde_json::from_slice(&body).unwrap();
+    let turn = endpoint.seen(|seen| {
+        seen.payloads.push((name.clone(), payload));
+        let text = |value: &axum::http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
+        seen.headers.push(headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect());
+        (!seen.turns.is_empty()).then(|| seen.turns.remove(0))
+    });
+    if name != "page-on-call" {
+        let error = [("x-amzn-errortype", "ResourceNotFoundException")];
+        return (StatusCode::NOT_FOUND, error, r#"{"Message":"secret account"}"#).into_response();
+    }
+    let runs = match turn {
+        Some(Turn::Answer(status, code)) => {
+            return (StatusCode::from_u16(status).unwrap(), [("x-amzn-errortype", code)], "{}").into_response();
+        }
+        Some(Turn::Hang) => std::future::pending().await,
+        Some(Turn::Twice) => 2,
+        None => 1,
+    };
+    for _ in 0..runs {
+        tokio::spawn(handle(endpoint.clone(), body.clone()));
+    }
+    StatusCode::ACCEPTED.into_response()
+}
+
+async fn handle(endpoint: Endpoint, payload: Bytes) {
+    let base = endpoint.seen(|seen| seen.base.clone());
+    let mut handler = Command::new("python3")
+        .args(["-c", HANDLER, &base])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    handler.stdin.take().unwrap().write_all(&payload).await.unwrap();
+    let output = handler.wait_with_output().await.unwrap();
+    let answer = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    endpoint.seen(|seen| seen.answers.push(answer));
+}
+
+async fn target(endpoint: &Endpoint, functions: &[(&str, &str)]) -> LambdaTarget {
+    let config = LambdaConfig { endpoint_url: Some(endpoint.start().await), region: Some("eu-central-1".to_owned()) };
+    let credentials = Credentials::new("AKID", "secret", Some("session".to_owned()), None, "tests");
+    let client = Lambda::with_credentials(config, credentials).await.unwrap();
+    let functions: BTreeMap<String, String> =
+        functions.iter().map(|(operator, function)| ((*operator).to_owned(), (*function).to_owned())).collect();
+    LambdaTarget { client, functions }
+}
+
+/// A server whose functions are behind this endpoint, with the DAG deployed.
+async fn with(home: Home, endpoint: &Endpoint, functions: &[(&str, &str)], turns: &[Turn]) -> Plane {
+    let target = target(endpoint, functions).await;
+    let plane = start(Arc::new(home), Arc::default(), endpoint, target).await;
+    endpoint.seen(|seen| seen.turns = turns.to_vec());
+    plane.deploy(DAG).await;
+    plane
+}
+
+async fn start(home: Arc<Home>, clock: Arc<Clock>, endpoint: &Endpoint, target: LambdaTarget) -> Plane {
+    let plane = kit::plane_on(home, clock, |dispatch| {
+        dispatch.dags.lambda_functions = target.functions.keys().cloned().collect();
+        dispatch.lambda = Some(target);
+    })
+    .await;
+    endpoint.seen(|seen| seen.base.clone_from(&plane.url));
+    plane
+}
+
+async fn fire(plane: &Plane, request: &str) -> String {
+    let input = Some(r#"{"size":4,"who":"me"}"#.into());
+    plane.dags.trigger(ORG, "functions", "page", &request.into(), input).await.unwrap().task.to_string()
+}
+
+async fn ended(plane: &Plane, task: &str) -> Value {
+    wait_until("the task has ended", SOON, async || {
+        let view = plane.get(&format!("/api/v1/tasks/{task}")).await.ok();
+        Some(view).filter(|view| ["Succeeded", "Failed", "Canceled"].iter().any(|end| view["state"] == *end))
+    })
+    .await
+}
+
+const FUNCTIONS: [(&str, &str); 1] = [("alert_route", "page-on-call")];
+
+async fn a_function_gets_its_task_and_reports(home: Home) {
+    let endpoint = Endpoint::default();
+    let plane = with(home, &endpoint, &FUNCTIONS, &[]).await;
+    let task = fire(&plane, "r-1").await;
+    let view = ended(&plane, &task).await;
+    assert_eq!((&view["state"], &view["attempt"]), (&json!("Succeeded"), &json!(1)), "{view}");
+    assert_eq!(endpoint.answers(1).await, ["200"]);
+    plane.nth("after", 1).await;
+    let (payloads, headers) = endpoint.seen(|seen| (seen.payloads.clone(), seen.headers.clone()));
+    let [(function, payload)] = &payloads[..] else { panic!("{payloads:?}") };
+    assert_eq!(function, "page-on-call");
+    // What `task-fetch` says of the task, and what the function needs beside it.
+    let fetched = plane.fetch(&task).await.ok();
+    for key in [
+        "task_id",
+        "org_id",
+        "job",
+        "operator",
+        "runtime",
+        "config",
+        "timeout_seconds",
+        "trigger",
+        "inputs",
+        "bundle_url",
+    ] {
+        assert_eq!(payload[key], fetched[key], "{key}");
+    }
+    assert_eq!((&payload["attempt"], &payload["bundle_url"]), (&json!(1), &json!("")));
+    let work = &payload["work_payload"];
+    assert_eq!((&work["channel"], &work["size"], &work["who"]), (&json!("ops"), &json!(4), &json!("me")));
+    assert_eq!(work["operator"], "alert_route");
+    for secret in ["lease_token", "capability_token", "lease_expires_at"] {
+        assert!(payload[secret].as_str().is_some_and(|text| !text.is_empty()), "{secret}");
+        assert!(fetched.get(secret).is_none(), "{secret} is told to nobody else");
+    }
+    let headers = &headers[0];
+    assert_eq!(headers["x-amz-invocation-type"], "Event");
+    assert_eq!(headers["x-amz-security-token"], "session");
+    let signed = &headers["authorization"];
+    assert!(signed.starts_with("AWS4-HMAC-SHA256 Credential=AKID/"), "{signed}");
+    assert!(signed.contains("/eu-central-1/lambda/aws4_request"), "{signed}");
+}
+
+async fn an_invocation_that_is_lost_is_repeated_under_the_same_lease(home: Home) {
+    let endpoint = Endpoint::default();
+    let plane = with(home, &endpoint, &FUNCTIONS, &[Turn::Hang]).await;
+    let task = fire(&plane, "r-1").await;
+    wait_until("invoked", SOON, async || endpoint.invocations() == 1).await;
+    // The control plane dies with the lease taken and the invocation not answered; another one finds the delivery.
+    let (home, clock) = (Arc::clone(&plane.home), Arc::clone(&plane.clock));
+    let target = plane.config.dispatch.lambda.clone().unwrap();
+    let mut plane = plane;
+    plane.server.stop().await;
+    drop(plane);
+    let plane = start(home, clock, &endpoint, target).await;
+    plane.clock.advance(16_000);
+    let view = ended(&plane, &task).await;
+    assert_eq!((&view["state"], &view["attempt"]), (&json!("Succeeded"), &json!(1)), "{view}");
+    let payloads = endpoint.seen(|seen| seen.payloads.clone());
+    assert!(payloads.len() >= 2, "{payloads:?}");
+    for (_, payload) in &payloads {
+        for key in ["attempt", "fence", "lease_token"] {
+            assert_eq!(payload[key], payloads[0].1[key], "{key}");
+        }
+    }
+}
+
+async fn a_function_that_is_invoked_twice_ends_its_task_once(home: Home) {
+    let endpoint = Endpoint::default();
+    let plane = with(home, &endpoint, &FUNCTIONS, &[Turn::Twice]).await;
+    let task = fire(&plane, "r-1").await;
+    assert_eq!(ended(&plane, &task).await["state"], "Succeeded");
+    // The second report is an exact replay.
+    assert_eq!(endpoint.answers(2).await, ["200", "200"]);
+    plane.nth("after", 1).await;
+    assert_eq!(plane.count("after").await, 1);
+}
+
+async fn throttling_costs_no_attempt_and_failures_of_lambda_pass(home: Home) {
+    let endpoint = Endpoint::default();
+    let turns = [
+        Turn::Answer(429, "TooManyRequestsException"),
+        Turn::Answer(400, "ThrottlingException"),
+        Turn::Answer(500, "ServiceException"),
+    ];
+    let plane = with(home, &endpoint, &FUNCTIONS, &turns).await;
+    let task = fire(&plane, "r-1").await;
+    for count in 1..=3 {
+        wait_until("invoked", SOON, async || endpoint.invocations() >= count).await;
+        // Whatever is put off is due.
+        let moved = async || {
+            plane.clock.advance(5_000);
+            endpoint.invocations() > count
+        };
+        wait_until("invoked again", SOON, moved).await;
+    }
+    let view = ended(&plane, &task).await;
+    assert_eq!((&view["state"], &view["attempt"]), (&json!("Succeeded"), &json!(1)), "{view}");
+    let tokens: Vec<Value> =
+        endpoint.seen(|seen| seen.payloads.iter().map(|(_, sent)| sent["lease_token"].clone()).collect());
+    assert!(tokens.iter().all(|token| *token == tokens[0]), "one lease");
+}
+
+async fn what_lambda_refuses_ends_the_task(home: Home) {
+    let endpoint = Endpoint::default();
+    let plane = with(home, &endpoint, &[("alert_route", "nobody:live")], &[]).await;
+    let task = fire(&plane, "r-1").await;
+    let view = ended(&plane, &task).await;
+    assert_eq!((&view["state"], &view["attempt"]), (&json!("Failed"), &json!(1)), "{view}");
+    let text = view.to_string();
+    assert!(text.contains("ResourceNotFoundException") && text.contains("nobody:live"), "{text}");
+    assert!(!text.contains("secret account"), "{text}");
+    assert_eq!(endpoint.seen(|seen| seen.payloads[0].0.clone()), "nobody:live");
+    let attempts = plane.get(&format!("/api/v1/tasks/{task}/attempts")).await.ok();
+    assert!(attempts.to_string().to_uppercase().contains("CONFIGURATION"), "{attempts}");
+    assert_eq!(endpoint.invocations(), 1);
+}
