@@ -113,6 +113,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
         created_at: known.map_or(deploy.now, |(_, version)| version.created_at),
     };
     dag.versions.insert(number, version);
+    dag.updated_at = Some(deploy.now);
     // Nothing to wait for, and nobody who wants to wait.
     let switch = (state == VersionState::Ready && !deploy.manual).then(|| next.cut_over(name, number).ok()).flatten();
     let forgotten = next.compact(name);

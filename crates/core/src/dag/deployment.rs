@@ -28,6 +28,9 @@ pub struct Dag {
     /// The number of the version that works.
     pub active: Option<i64>,
     pub versions: BTreeMap<i64, DagVersion>,
+    /// When a version was deployed, became ready, or became active or ceased to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -251,6 +254,13 @@ impl Deployment {
     pub fn note_rebuilding(&mut self, dag: &str, number: i64) {
         if let Some(version) = self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {
             version.rebuilding = true;
+        }
+    }
+
+    /// Something about the versions of a DAG was changed.
+    pub fn touch(&mut self, dag: &str, now: Timestamp) {
+        if let Some(dag) = self.dags.get_mut(dag) {
+            dag.updated_at = Some(now);
         }
     }
 

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::data::{DataRefusal, DataReport, NewEvent, NewInvalidation, OutputCommit, Partition, Position, Read, Scope};
 use super::deployment::JobOutput;
 use super::id::{DatasetId, InvalidationId, VersionId};
@@ -17,6 +19,8 @@ use super::task::TaskInput;
 pub const EVENTS: usize = 1_000;
 /// Outputs of one report.
 pub const OUTPUTS: usize = 256;
+/// A condition on rows as JSON.
+pub const ROW_FILTER_BYTES: usize = 4 << 10;
 
 /// Where something is, as a worker says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -194,14 +198,47 @@ fn judge_output(input: &TaskInput, output: &SaidOutput, what: &str) -> Result<Ou
     })
 }
 
-fn check_scope(scope: &Scope, what: &str) -> Result<(), DataRefusal> {
+/// Whether an invalidation can say this.
+pub fn check_scope(scope: &Scope, what: &str) -> Result<(), DataRefusal> {
     match scope {
         Scope::Partition { partition_key } => match PartitionKey::parse(partition_key) {
             Ok(_) => Ok(()),
             Err(error) => Err(refuse("invalid_event", format!("{what}: {error}"))),
         },
-        Scope::RowRange { .. } => Ok(()),
+        Scope::RowRange { row_filter } => match check_row_filter(row_filter) {
+            Ok(()) => Ok(()),
+            Err(wrong) => Err(refuse("invalid_event", format!("{what}: row_filter {wrong}"))),
+        },
     }
+}
+
+/// Columns with their bounds: `{"block_number":{"gte":995,"lte":1005}}`.
+fn check_row_filter(text: &str) -> Result<(), String> {
+    const BOUNDS: [&str; 4] = ["gte", "lte", "gt", "lt"];
+    if text.len() > ROW_FILTER_BYTES {
+        return Err(format!("may have at most {ROW_FILTER_BYTES} bytes"));
+    }
+    let columns = match serde_json::from_str(text) {
+        Ok(Value::Object(columns)) if !columns.is_empty() => columns,
+        _ => {
+            return Err(
+                "must be an object of columns, such as {\"block_number\":{\"gte\":995,\"lte\":1005}}".to_owned()
+            );
+        }
+    };
+    for (column, bounds) in &columns {
+        let bounds = bounds.as_object().filter(|bounds| !bounds.is_empty());
+        let bounds = bounds.ok_or_else(|| format!("{column} must be an object with gte, lte, gt or lt"))?;
+        for (bound, value) in bounds {
+            if !BOUNDS.contains(&bound.as_str()) {
+                return Err(format!("{column} has {bound}; gte, lte, gt and lt are known"));
+            }
+            if !value.is_number() && !value.is_string() {
+                return Err(format!("{column}.{bound} must be a number or a text"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// How far the job has read its inputs when this task has succeeded.

@@ -10,6 +10,7 @@ pub mod deployment;
 pub mod filter;
 pub mod id;
 pub mod judge;
+pub mod lineage;
 pub mod operators;
 pub mod range;
 pub mod route;

@@ -149,17 +149,18 @@ impl Dags {
 
     /// Makes a version active.
     pub async fn cut_over(&self, org: &str, dag: &str, version: i64) -> Result<Switched, DeployError> {
-        self.switch(org, |deployment| deployment.cut_over(dag, version)).await
+        self.switch(org, dag, |deployment| deployment.cut_over(dag, version)).await
     }
 
     /// Goes back to the version before the active one.
     pub async fn roll_back(&self, org: &str, dag: &str) -> Result<Switched, DeployError> {
-        self.switch(org, |deployment| deployment.roll_back(dag)).await
+        self.switch(org, dag, |deployment| deployment.roll_back(dag)).await
     }
 
     async fn switch(
         &self,
         org: &str,
+        dag: &str,
         change: impl Fn(&mut Deployment) -> Result<Switch, Refused>,
     ) -> Result<Switched, DeployError> {
         for _ in 0..TRIES {
@@ -169,6 +170,7 @@ impl Dags {
             if deployment == view.deployment {
                 return Ok(Switched { switch, canceled_tasks: 0 });
             }
+            deployment.touch(dag, self.now().await?);
             let webhooks = self.webhooks_of(&deployment, &BTreeMap::new()).await?;
             self.not_foreign(org, &webhooks).await?;
             let writes = DeploymentWrites {

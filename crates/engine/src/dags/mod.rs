@@ -9,6 +9,7 @@ mod cache;
 mod clean;
 mod deploy;
 mod lookup;
+mod read;
 mod rebuild;
 mod report;
 mod router;

@@ -90,6 +90,7 @@ impl Dags {
             return Ok(());
         }
         let manual = version.manual;
+        deployment.touch(dag, self.now().await?);
         let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
         if self.write(org, view.seq, &writes).await? && !manual {
             match self.cut_over(org, dag, number).await {

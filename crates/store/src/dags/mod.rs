@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::TaskId;
+use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewInvalidation, Position, Scope};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tenure_core::queue::QueueSettings;
@@ -249,6 +250,9 @@ pub trait DagStore {
 
     /// Counts the tasks of these jobs that have this tag. What it costs grows with the tasks of the jobs.
     async fn count_tasks(&self, org: &str, jobs: &[JobId], tag: (&str, &str)) -> Result<TaskCounts, StoreError>;
+
+    /// How many tasks each of these jobs has, in the order of the question. A job without a queue has none.
+    async fn job_counts(&self, ids: &[JobId]) -> Result<Vec<Counts>, StoreError>;
 
     /// Which of these events are on record at the present generation of their position, and who told of each first. In
     /// the order of the question.

@@ -112,15 +112,7 @@ pub async fn queues(conn: &Conn, tenant: Option<&str>, after: &str, limit: usize
     let ids: Vec<i32> = found.iter().map(|queue| queue.id.0).collect();
     let mut stats: HashMap<i32, (Counts, Option<Timestamp>)> = HashMap::new();
     for row in query(conn, sql::QUEUE_STATS, &[&ids]).await? {
-        let counts = Counts {
-            blocked: row.try_get(1)?,
-            scheduled: row.try_get(2)?,
-            ready: row.try_get(3)?,
-            running: row.try_get(4)?,
-            finished: row.try_get(5)?,
-            dead_lettered: row.try_get(6)?,
-        };
-        stats.insert(row.try_get(0)?, (counts, rows::time_if(&row, 7)?));
+        stats.insert(row.try_get(0)?, (rows::counts(&row, 1)?, rows::time_if(&row, 7)?));
     }
     let items = found.into_iter().map(|queue| {
         let (counts, oldest_ready_at) = stats.remove(&queue.id.0).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress};
+use tenure_core::batch::Counts;
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
 use tenure_core::run::InRun;
@@ -82,6 +83,18 @@ fn carry(row: &Row, column: usize) -> Result<Carry> {
 fn progress(row: &Row, pct: usize) -> Result<Progress> {
     let percent: Option<i16> = row.try_get(pct)?;
     Ok(Progress { pct: percent.map(|percent| percent as u8), message: text_if(row, pct + 1)? })
+}
+
+/// Counts of a queue from this column on.
+pub fn counts(row: &Row, first: usize) -> Result<Counts> {
+    Ok(Counts {
+        blocked: row.try_get(first)?,
+        scheduled: row.try_get(first + 1)?,
+        ready: row.try_get(first + 2)?,
+        running: row.try_get(first + 3)?,
+        finished: row.try_get(first + 4)?,
+        dead_lettered: row.try_get(first + 5)?,
+    })
 }
 
 pub fn seq(row: &Row) -> Result<Seq> {

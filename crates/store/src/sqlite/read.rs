@@ -112,16 +112,7 @@ pub fn queue_name(tx: &Connection, id: QueueId) -> Result<Option<Arc<str>>> {
 }
 
 pub fn counts(tx: &Connection, queue: QueueId) -> Result<Counts> {
-    let counts = tx.prepare_cached(sql::COUNTS_GET)?.query_row([queue.0], |row| {
-        Ok(Counts {
-            blocked: row.get(0)?,
-            scheduled: row.get(1)?,
-            ready: row.get(2)?,
-            running: row.get(3)?,
-            finished: row.get(4)?,
-            dead_lettered: row.get(5)?,
-        })
-    });
+    let counts = tx.prepare_cached(sql::COUNTS_GET)?.query_row([queue.0], rows::counts);
     Ok(counts.optional()?.unwrap_or_default())
 }
 

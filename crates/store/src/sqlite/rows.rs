@@ -6,6 +6,7 @@ use rusqlite::types::{FromSql, ToSql};
 use rusqlite::{Row, Statement, params};
 use serde::de::DeserializeOwned;
 use tenure_core::attempt::{ClosedAttempt, Failure, Progress, Receipt};
+use tenure_core::batch::Counts;
 use tenure_core::lease::Lease;
 use tenure_core::queue::{Bucket, FairnessKey, Queue, QueueId, QueueSettings, Rate, Transport};
 use tenure_core::retention::Prunable;
@@ -485,6 +486,17 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.run.as_ref().map(|run| &run.key),
     ])?;
     Ok(())
+}
+
+pub fn counts(row: &Row<'_>) -> rusqlite::Result<Counts> {
+    Ok(Counts {
+        blocked: row.get(0)?,
+        scheduled: row.get(1)?,
+        ready: row.get(2)?,
+        running: row.get(3)?,
+        finished: row.get(4)?,
+        dead_lettered: row.get(5)?,
+    })
 }
 
 pub fn queue(row: &Row<'_>) -> Result<Queue> {

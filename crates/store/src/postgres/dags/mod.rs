@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewEvent, NewInvalidation, Position};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tokio_postgres::Row;
@@ -136,6 +137,13 @@ impl DagStore for Postgres {
             |row: &Row| Ok(TaskCounts { total: count(row, 0)?, succeeded: count(row, 1)?, failed: count(row, 2)? });
         let found = self.list("count tasks", sql::TASKS_COUNTED, &[&org, &workspaces, &pattern], read).await?;
         Ok(found.into_iter().next().unwrap_or_default())
+    }
+
+    async fn job_counts(&self, ids: &[JobId]) -> Result<Vec<Counts>> {
+        let read = |row: &Row| Ok((row.try_get::<_, i64>(0)?, super::rows::counts(row, 1)?));
+        let found = self.list("count tasks of jobs", sql::DAG_JOBS_COUNTS, &[&numbers(ids)], read).await?;
+        let found: std::collections::HashMap<i64, Counts> = found.into_iter().collect();
+        Ok(ids.iter().map(|id| found.get(&id.0).copied().unwrap_or_default()).collect())
     }
 
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>> {

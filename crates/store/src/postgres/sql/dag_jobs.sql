@@ -3,6 +3,11 @@ SELECT j.job_id FROM dag_jobs j
 WHERE j.job_id = ANY($1)
   AND (SELECT sum(c.blocked + c.scheduled + c.ready + c.running) FROM queue_counts c WHERE c.queue_id = j.queue_id) > 0
 
+-- name: dag_jobs_counts
+SELECT j.job_id, sum(c.blocked)::bigint, sum(c.scheduled)::bigint, sum(c.ready)::bigint, sum(c.running)::bigint,
+       sum(c.finished)::bigint, sum(c.dead_lettered)::bigint
+FROM dag_jobs j JOIN queue_counts c ON c.queue_id = j.queue_id WHERE j.job_id = ANY($1) GROUP BY j.job_id
+
 -- name: dag_jobs_delete
 -- Only jobs that nothing else is kept about, and their queues.
 WITH gone AS (

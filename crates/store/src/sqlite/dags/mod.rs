@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
+use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewEvent, NewInvalidation, Position};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tenure_core::queue::{Queue, QueueId, Transport};
@@ -275,6 +276,15 @@ impl DagStore for Sqlite {
                 counts.failed += failed;
             }
             Ok(counts)
+        })
+        .await
+    }
+
+    async fn job_counts(&self, ids: &[JobId]) -> Result<Vec<Counts>> {
+        let ids = ids.to_vec();
+        self.read("count tasks of jobs", move |tx| {
+            let found = ids.iter().map(|id| one(tx, sql::DAG_JOBS_COUNTS, [id.0], super::rows::counts));
+            found.map(|counts| counts.map(Option::unwrap_or_default)).collect()
         })
         .await
     }

@@ -2,6 +2,10 @@
 SELECT j.job_id FROM dag_jobs j JOIN queue_counts c ON c.queue_id = j.queue_id
 WHERE j.job_id = ?1 AND c.blocked + c.scheduled + c.ready + c.running > 0
 
+-- name: dag_jobs_counts
+SELECT c.blocked, c.scheduled, c.ready, c.running, c.finished, c.dead_lettered
+FROM dag_jobs j JOIN queue_counts c ON c.queue_id = j.queue_id WHERE j.job_id = ?1
+
 -- name: dag_jobs_delete
 -- Only a job that nothing else is kept about. Its queue goes with it.
 DELETE FROM dag_jobs

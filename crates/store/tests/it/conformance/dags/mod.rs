@@ -1,6 +1,7 @@
 //! DAGs and datasets: what is deployed, what was written, how far it was read, and what has changed.
 
 mod concurrency;
+mod counts;
 mod deployments;
 mod events;
 mod invalidations;
