@@ -7,7 +7,9 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
-use crate::api::{dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami};
+use crate::api::{
+    dags, datasets, dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami,
+};
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
 use crate::contracts::{Contract, callback, dispatch, worker_plane};
@@ -22,6 +24,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         (name = "queues", description = "Settings of queues, and what is in them"),
         (name = "schedules", description = "Tasks and runs that are submitted again and again"),
         (name = "dags", description = "DAGs: their versions, sources and datasets"),
+        (name = "datasets", description = "What DAGs produce, and what to do when it has changed"),
         (name = "dead letters", description = "Tasks that failed for good"),
         (name = "events", description = "Changes of tasks and runs as server-sent events"),
         (name = "health", description = "State of the control plane, metrics and the identity of the caller"),
@@ -87,6 +90,16 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         schedules::resume,
         schedules::trigger,
         webhooks::deliver,
+        dags::deploy,
+        dags::show::list,
+        dags::show::show,
+        dags::show::versions,
+        dags::cutover,
+        dags::rollback,
+        dags::trigger,
+        datasets::list,
+        datasets::show,
+        datasets::invalidate,
         dead_letters::list,
         dead_letters::redrive,
         events::events,

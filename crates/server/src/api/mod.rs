@@ -1,6 +1,8 @@
 //! The user API.
 
 pub mod admin;
+pub mod dags;
+pub mod datasets;
 pub mod dead_letters;
 pub mod errors;
 pub mod events;
@@ -38,6 +40,8 @@ fn router() -> Router<App> {
         .merge(queues::router())
         .merge(schedules::router())
         .merge(webhooks::router())
+        .merge(dags::router())
+        .merge(datasets::router())
         .merge(dead_letters::router())
         .merge(events::router())
         .merge(health::router())

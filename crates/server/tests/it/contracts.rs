@@ -77,7 +77,7 @@ impl Seen {
                 &["field", "retryAfterMs", "state", "expectedAttempt", "receivedAttempt"],
             ),
             _ if is_of_sandboxes(path) => (&["code", "message", "request_id"], &["reason"]),
-            _ => (&["code", "error", "message", "request_id"], &["field"]),
+            _ => (&["code", "error", "message", "request_id"], &["field", "errors"]),
         };
         assert!(always.iter().all(|field| fields.contains(field)), "{what} {path}: {body}");
         let others: Vec<_> = fields.iter().filter(|name| !always.contains(name) && !sometimes.contains(name)).collect();

@@ -4,6 +4,7 @@
 
 mod callback;
 mod contracts;
+mod dags;
 mod dispatch;
 mod harness;
 mod identity;

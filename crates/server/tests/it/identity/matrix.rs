@@ -80,6 +80,7 @@ struct Holdings {
     queue: String,
     run: String,
     schedule: String,
+    dag: String,
     key: Key,
 }
 
@@ -97,12 +98,13 @@ impl Holdings {
         let run = post(server, &who, "/api/v1/runs", json!({"tasks": [entry]})).await.ok();
         let run = run["run_id"].as_str().unwrap().to_owned();
         let schedule = yearly(server, &who, &queue).await;
-        Self { tenant, task, dead, queue, run, schedule, key }
+        let dag = two_versions(server, &who).await;
+        Self { tenant, task, dead, queue, run, schedule, dag, key }
     }
 
     /// Texts that show that an answer is about this tenant.
-    fn marks(&self) -> [&str; 6] {
-        [&self.task, &self.dead, &self.queue, &self.run, &self.schedule, &self.key.id]
+    fn marks(&self) -> [&str; 7] {
+        [&self.task, &self.dead, &self.queue, &self.run, &self.schedule, &self.dag, &self.key.id]
     }
 
     /// That nothing happened to it.
@@ -116,6 +118,8 @@ impl Holdings {
         assert_eq!((&queue["paused"], &queue["limits"]["max_running"]), (&json!(false), &json!(5)), "{queue}");
         let schedule = get(server, &who, &format!("/api/v1/schedules/{}", self.schedule)).await.ok();
         assert_eq!((&schedule["paused"], &schedule["firings"]), (&json!(false), &json!([])), "{schedule}");
+        let dag = get(server, &who, &format!("/api/v1/dags/{}", self.dag)).await.ok();
+        assert_eq!((&dag["active_version"], &dag["latest_version"]), (&json!(2), &json!(2)), "{dag}");
     }
 }
 
@@ -128,6 +132,22 @@ async fn yearly(server: &Server, who: &[Header<'_>], queue: &str) -> String {
     made["schedule_id"].as_str().unwrap().to_owned()
 }
 
+/// A DAG whose two versions were active, and which publishes a dataset of its name.
+async fn two_versions(server: &Server, who: &[Header<'_>]) -> String {
+    let name = format!("d{:x}", tenure_engine::random_bits());
+    for n in 0..2 {
+        assert_eq!(post(server, who, "/api/v1/dags", dag(&name, n)).await.ok()["state"], "Active");
+    }
+    name
+}
+
+/// JSON is YAML.
+fn dag(name: &str, n: u32) -> Value {
+    let source = json!({"name": "import", "activation": "source", "runtime": "worker", "operator": "op", "outputs": 1,
+        "source": {"kind": "manual"}, "config": {"n": n}});
+    json!({"name": name, "jobs": [source], "publish": {name: {"from": {"job": "import", "output": 0}}}})
+}
+
 /// What an operation does with something that belongs to another tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Foreign {
@@ -137,6 +157,8 @@ enum Foreign {
     Forbidden,
     /// It works and shows nothing of others.
     Nothing,
+    /// As if it did not exist, to admins too: they name the tenant in a header.
+    NotHome,
 }
 
 struct Call {
@@ -147,7 +169,7 @@ struct Call {
 
 /// A good request of an operation about what this tenant has. Operations that end something get one of their own.
 async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: bool) -> Call {
-    use Foreign::{Forbidden, NotFound, Nothing};
+    use Foreign::{Forbidden, NotFound, NotHome, Nothing};
     let job = json!({"worker_id": "w-1", "job_id": of.dead, "attempt_id": "x", "lease_token": "x",
         "error": {"code": "E", "message": "m", "retryable": false}});
     let own = [of.key.header()];
@@ -188,6 +210,13 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             "POST",
             "/api/v1/schedules/{name}/pause" | "/api/v1/schedules/{name}/resume" | "/api/v1/schedules/{name}/trigger",
         ) => (None, NotFound),
+        ("POST", "/api/v1/dags") => (Some(dag(&format!("d{:x}", tenure_engine::random_bits()), 0)), Nothing),
+        ("GET", "/api/v1/dags/{name}" | "/api/v1/dags/{name}/versions" | "/api/v1/datasets/{name}") => (None, NotHome),
+        ("POST", "/api/v1/dags/{name}/cutover") => (Some(json!({"version": 1})), NotHome),
+        ("POST", "/api/v1/dags/{name}/rollback" | "/api/v1/dags/{name}/jobs/{job}/trigger") => (None, NotHome),
+        ("POST", "/api/v1/datasets/{name}/invalidate") => {
+            (Some(json!({"scope": "partition", "partition_key": "1-5"})), NotHome)
+        }
         ("POST", "/api/v1/dead-letters/redrive") => {
             (Some(json!({"dry_run": true, "filter": {"tenant": tenant}})), Forbidden)
         }
@@ -247,7 +276,14 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         _ => of.schedule.clone(),
     };
     let name = if operation.path.contains("/schedules/") { &schedule } else { name };
+    let fresh_dag = match operation.path.as_str() {
+        "/api/v1/dags/{name}/cutover" | "/api/v1/dags/{name}/rollback" if fresh => two_versions(server, &own).await,
+        _ => of.dag.clone(),
+    };
+    let of_dags = ["/dags/", "/datasets/"].iter().any(|part| operation.path.contains(part));
+    let name = if of_dags { &fresh_dag } else { name };
     let path = operation.path.replace("{id}", &id).replace("{name}", name).replace("{tenant}", tenant);
+    let path = path.replace("{job}", "import");
     Call { path, body, foreign }
 }
 
@@ -400,6 +436,7 @@ fn judge(status: u16, call: &Call, role: Option<Role>, is_own: bool, what: &str)
     match call.foreign {
         Foreign::NotFound if !covers => assert_eq!(status, 404, "{what}"),
         Foreign::Forbidden if !covers => assert_eq!(status, 403, "{what}"),
+        Foreign::NotHome if !is_own || role == Some(Role::Admin) => assert_eq!(status, 404, "{what}"),
         _ => assert!((200..300).contains(&status), "{what}"),
     }
 }

@@ -63,7 +63,8 @@ async fn every_documented_route_answers(server: Server) {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace("{id}", &id).replace("{name}", "q").replace("{tenant}", "t");
             let path = path.replace("{port}", "8080").replace("{path}", "x").replace("{resource}", "sb-00000000");
-            let path = path.replace("{owner}", "o").replace("{policy}", "p").replace("{user}", "u");
+            let path =
+                path.replace("{owner}", "o").replace("{policy}", "p").replace("{user}", "u").replace("{job}", "j");
             assert!(!path.contains('{'), "{path}");
             let mut request = reqwest::Client::new().request(method.clone(), format!("{}{path}", server.url));
             request = request.header("X-Worker-Token", TOKEN);
@@ -86,6 +87,8 @@ async fn every_documented_route_answers(server: Server) {
                 let word = body["error"].as_str().unwrap_or_else(|| panic!("{method} {path}: {body}")).to_owned();
                 let of_the_route = [
                     "api_key_not_found",
+                    "dag_not_found",
+                    "dataset_not_found",
                     "run_not_found",
                     "schedule_not_found",
                     "task_key_not_found",
