@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, compat, config, dead_letter, demo, dev_certs, doctor, login, outbox, push, queue, run,
-    sandbox, schedule, serve, task, template, tenant, up, worker,
+    api_key, audit, bench, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox, push,
+    queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -39,6 +39,10 @@ pub enum Command {
     Queue(queue::Args),
     /// Submit tasks and runs again and again, by cron or interval
     Schedule(schedule::Args),
+    /// Deploy DAGs, look at them, switch versions, trigger sources
+    Dag(dag::Args),
+    /// Show datasets and their lineage, and invalidate data
+    Dataset(dataset::Args),
     /// List tasks that failed for good, and redrive them
     DeadLetter(dead_letter::Args),
     /// List wake-ups sent over Redis or SQS, and retry failed ones
@@ -77,7 +81,20 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Run it", &["up", "serve", "worker"]),
     (
         "Use it",
-        &["task", "run", "schedule", "queue", "dead-letter", "sandbox", "template", "login", "logout", "whoami"],
+        &[
+            "task",
+            "run",
+            "schedule",
+            "dag",
+            "dataset",
+            "queue",
+            "dead-letter",
+            "sandbox",
+            "template",
+            "login",
+            "logout",
+            "whoami",
+        ],
     ),
     (
         "Look after it",

@@ -107,7 +107,7 @@ pub fn code_of(error: &anyhow::Error) -> Exit {
 
 fn of_client(error: &ClientError) -> Exit {
     match error {
-        ClientError::Setup(_) => Exit::Usage,
+        ClientError::Setup(_) | ClientError::InvalidDag { .. } => Exit::Usage,
         ClientError::Network { .. } => Exit::Unavailable,
         ClientError::Api { status, .. } => of_status(*status),
         _ => Exit::Failure,

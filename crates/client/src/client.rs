@@ -156,7 +156,7 @@ impl Client {
             request = request.header(*name, value);
         }
         if let Some(body) = &call.body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
+            request = request.header(CONTENT_TYPE, call.media).body(body.clone());
         }
         let response = request.send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
@@ -199,6 +199,8 @@ pub(crate) struct Call {
     method: Method,
     url: Url,
     body: Option<Vec<u8>>,
+    /// The type of the body.
+    media: &'static str,
     headers: Vec<(&'static str, String)>,
     /// Whether a second time does no harm.
     repeatable: bool,
@@ -209,7 +211,8 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(method: Method, url: Url) -> Self {
         let repeatable = matches!(method, Method::GET | Method::PUT | Method::DELETE);
-        Self { method, url, body: None, headers: Vec::new(), repeatable, timeout: None }
+        let media = "application/json";
+        Self { method, url, body: None, media, headers: Vec::new(), repeatable, timeout: None }
     }
 
     pub(crate) fn json(mut self, body: &impl Serialize) -> Result<Self, ClientError> {
@@ -217,6 +220,12 @@ impl Call {
             serde_json::to_vec(body).map_err(|source| ClientError::Encode { operation: self.operation(), source })?;
         self.body = Some(body);
         Ok(self)
+    }
+
+    pub(crate) fn text(mut self, media: &'static str, text: &str) -> Self {
+        self.body = Some(text.as_bytes().to_vec());
+        self.media = media;
+        self
     }
 
     pub(crate) fn repeatable(mut self, repeatable: bool) -> Self {

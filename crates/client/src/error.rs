@@ -1,6 +1,7 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use tenure_contract::dags::DagProblem;
 use tenure_contract::error::{ErrorClass, UserError};
 use tenure_contract::sandboxes::SandboxError;
 
@@ -21,6 +22,14 @@ pub enum ClientError {
         message: String,
         /// Which field is at fault, on 422.
         field: Option<String>,
+        request_id: Option<String>,
+    },
+    /// The text of a DAG has errors.
+    #[error("{message} (invalid_dag, HTTP 422)")]
+    InvalidDag {
+        message: String,
+        /// All of them, with their places.
+        errors: Vec<DagProblem>,
         request_id: Option<String>,
     },
     /// No answer came. A call that changes something may have taken effect.
@@ -63,6 +72,7 @@ impl ClientError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Api { status, .. } => Some(*status),
+            Self::InvalidDag { .. } => Some(422),
             _ => None,
         }
     }
@@ -71,6 +81,7 @@ impl ClientError {
     pub fn word(&self) -> Option<&str> {
         match self {
             Self::Api { error, .. } => Some(error),
+            Self::InvalidDag { .. } => Some("invalid_dag"),
             _ => None,
         }
     }
@@ -87,6 +98,9 @@ impl ClientError {
     /// Reads an error answer. What stands between client and server may answer too, in a body of its own kind.
     pub(crate) fn from_answer(operation: &str, status: u16, body: &[u8]) -> Self {
         match serde_json::from_slice::<UserError>(body) {
+            Ok(error) if error.error == "invalid_dag" => {
+                Self::InvalidDag { message: error.message, errors: error.errors, request_id: Some(error.request_id) }
+            }
             Ok(error) => Self::Api {
                 status,
                 code: error.code,

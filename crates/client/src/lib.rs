@@ -36,6 +36,7 @@ mod builder;
 #[cfg(feature = "callback")]
 pub mod callback;
 mod client;
+mod dag;
 mod error;
 pub mod fence;
 mod filter;
@@ -52,13 +53,14 @@ mod worker;
 pub use administer::CsvPage;
 pub use builder::ClientBuilder;
 pub use client::Client;
+pub use dag::{DatasetFilter, DeployOptions, PartitionFilter};
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
 pub use runs::{RunFilter, RunWatch};
 pub use sandboxes::{Sandbox, Sandboxes};
 pub use signal::stop_signal;
 pub use tenure_contract::{
-    Json, admin,
+    Json, admin, dags,
     error::ErrorClass,
     events::TaskEvent,
     pull, run, user,

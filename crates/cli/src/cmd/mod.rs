@@ -8,6 +8,8 @@ pub mod config;
 pub mod confirm;
 pub mod connect;
 pub mod control_plane;
+pub mod dag;
+pub mod dataset;
 pub mod dead_letter;
 pub mod demo;
 pub mod dev_certs;
@@ -43,6 +45,8 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Template(args) => template::run(args).await,
         Command::Queue(args) => queue::run(args).await,
         Command::Schedule(args) => schedule::run(args).await,
+        Command::Dag(args) => dag::run(args).await,
+        Command::Dataset(args) => dataset::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,
         Command::Push(args) => push::run(args).await,

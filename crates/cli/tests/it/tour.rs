@@ -83,6 +83,35 @@ async fn the_tour_of_the_readme_works_word_for_word() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_dag_of_the_docs_works_word_for_word() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let docs = std::fs::read_to_string(root.join("docs/DAGS.md")).unwrap();
+    let tutorial = docs.split("## A first DAG").nth(1).unwrap().split("\n## ").next().unwrap();
+    let port = Port::reserve();
+    let folder = TempDir::with_prefix("tenure-dag-").unwrap();
+    std::fs::create_dir_all(folder.path().join("examples/dags")).unwrap();
+    let example = "examples/dags/ranges.yaml";
+    std::fs::copy(root.join(example), folder.path().join(example)).unwrap();
+    let mut server = Child::spawn(shell("exec tenure serve", folder.path(), port.number()));
+    wait_until("the server", PATIENCE, async || {
+        let mut list = Child::spawn(shell("exec tenure dag list", folder.path(), port.number()));
+        list.wait(PATIENCE).await.success()
+    })
+    .await;
+    let (steps, mut ids) = (steps(tutorial), HashMap::new());
+    assert!(steps.len() > 12, "the tutorial has only {} commands", steps.len());
+    for step in steps {
+        let mut child = Child::spawn(shell(&step.script(), folder.path(), port.number()));
+        child.wait(PATIENCE).await;
+        let printed = child.output().stdout;
+        if let Some(missing) = difference(&step.shown, &printed, &mut ids) {
+            panic!("$ {}\nthe docs show: {missing}\nit printed:\n{printed}", step.command);
+        }
+    }
+    server.terminate().await;
+}
+
 async fn tenure_sandbox_works(folder: &Path, port: u16) -> bool {
     let mut check = Child::spawn(shell("exec tenure sandbox check", folder, port));
     check.wait(PATIENCE).await.success()

@@ -3,6 +3,7 @@
 mod bench;
 mod compat;
 mod config;
+mod dags;
 mod demo;
 mod dev_certs;
 mod doctor;
