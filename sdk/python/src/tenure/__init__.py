@@ -5,7 +5,7 @@ those of DAGs. `tenure.fence` guards writes to other systems, `tenure.errors` ha
 handler without a server.
 """
 
-from . import errors, fence, sandboxes, testing
+from . import dags, errors, fence, sandboxes, testing
 from ._version import __version__
 from .aio import AsyncClient
 from .client import Client
@@ -131,6 +131,7 @@ __all__ = [
     "Worker",
     "WorkerError",
     "__version__",
+    "dags",
     "errors",
     "fence",
     "from_output",

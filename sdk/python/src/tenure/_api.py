@@ -51,6 +51,7 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    content_type: str = "application/json"
     #: Whether a second time does no harm.
     repeatable: bool = False
     #: Statuses besides 2xx that answer the question.
@@ -66,7 +67,7 @@ class Call(Generic[T]):
     def request(self, client: httpx.Client | httpx.AsyncClient, server: httpx.URL) -> httpx.Request:
         headers = dict(self.headers)
         if self.body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = self.content_type
         request = client.build_request(
             self.method, join(server, self.path, self.query), content=self.body, headers=headers
         )

@@ -13,6 +13,7 @@ import httpx
 
 from . import _api
 from ._watch import Events, Watch, run_watch, task_watch
+from .dags._methods import AsyncDagMethods
 from .errors import TenureError
 from .models import (
     Attempt,
@@ -43,7 +44,7 @@ from .sandboxes._async import AsyncSandboxMethods
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncSandboxMethods):
+class AsyncClient(AsyncSandboxMethods, AsyncDagMethods):
     """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and

@@ -18,6 +18,7 @@ import httpx
 from . import _api
 from ._loop import LoopThread
 from .aio import AsyncClient
+from .dags._methods import DagMethods
 from .errors import TenureError
 from .models import (
     Attempt,
@@ -48,7 +49,7 @@ from .sandboxes._sync import SandboxMethods
 T = TypeVar("T")
 
 
-class Client(SandboxMethods):
+class Client(SandboxMethods, DagMethods):
     """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and

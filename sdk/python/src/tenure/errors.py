@@ -22,7 +22,9 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "ConflictingCompletion",
+    "DagNotFound",
     "DataQualityError",
+    "DatasetNotFound",
     "DecodeError",
     "ExecTimeout",
     "Fatal",
@@ -30,13 +32,16 @@ __all__ = [
     "IdempotencyConflict",
     "InfrastructureError",
     "InvalidArgument",
+    "InvalidDag",
     "InvalidToken",
     "JobNotFound",
     "LeaseExpired",
     "LeaseLost",
     "MalformedRequest",
     "NetworkError",
+    "NoPreviousVersion",
     "NoRoom",
+    "NotAManualSource",
     "NotFound",
     "PayloadTooLarge",
     "QueueNotEmpty",
@@ -74,6 +79,8 @@ __all__ = [
     "UnknownField",
     "Unreported",
     "UnsupportedMediaType",
+    "VersionNotFound",
+    "VersionNotReady",
     "WorkerError",
     "WorkerRefused",
 ]
@@ -229,6 +236,18 @@ class WrongRuntime(RequestError):
     word = "wrong_runtime"
 
 
+class InvalidDag(RequestError):
+    """The text of a DAG has errors: see `errors`."""
+
+    word = "invalid_dag"
+
+    @property
+    def errors(self) -> list[Mapping[str, Any]]:
+        """Every error with `line`, `column`, `job`, `field`, `code` and `message`."""
+        found = self.body.get("errors")
+        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
 class PayloadTooLarge(RequestError):
     word = "payload_too_large"
 
@@ -271,6 +290,18 @@ class ScheduleNotFound(NotFound):
     word = "schedule_not_found"
 
 
+class DagNotFound(NotFound):
+    word = "dag_not_found"
+
+
+class VersionNotFound(NotFound):
+    word = "version_not_found"
+
+
+class DatasetNotFound(NotFound):
+    word = "dataset_not_found"
+
+
 class ConflictError(ApiError):
     """What is there does not allow it."""
 
@@ -279,6 +310,24 @@ class ScheduleExists(ConflictError):
     """The tenant has a schedule of this name."""
 
     word = "schedule_exists"
+
+
+class VersionNotReady(ConflictError):
+    """The version of the DAG is being rebuilt, or was abandoned."""
+
+    word = "version_not_ready"
+
+
+class NoPreviousVersion(ConflictError):
+    """No version was active before the active one."""
+
+    word = "no_previous_version"
+
+
+class NotAManualSource(ConflictError):
+    """Only a source of kind manual can be triggered."""
+
+    word = "not_a_manual_source"
 
 
 class QueueNotEmpty(ConflictError):
