@@ -55,6 +55,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         callback::completed_alias,
         dispatch::claim::claim,
         dispatch::claim::fetch,
+        dispatch::wakeups::wakeups,
         dispatch::heartbeat::heartbeat,
         dispatch::heartbeat::heartbeat_alias,
         dispatch::report::complete,

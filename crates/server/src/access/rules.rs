@@ -45,6 +45,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("POST", "/internal/worker/exchange", Worker(Scope::Lease)),
     ("POST", "/internal/task-claim", Worker(Scope::Lease)),
     ("GET", "/internal/task-fetch", Worker(Scope::Lease)),
+    ("GET", "/internal/task-wakeups", Worker(Scope::Lease)),
     ("POST", "/internal/heartbeat", Worker(Scope::Lease)),
     ("POST", "/internal/task-complete", Worker(Scope::Lease)),
     ("POST", "/internal/events", Worker(Scope::Lease)),

@@ -29,6 +29,11 @@ fn contract_of(path: &str) -> &'static str {
         "pull/1"
     } else if path.starts_with("/v1/tasks/") || path.starts_with("/api/v1/tasks/") && callback {
         "callback/1"
+    } else if path.starts_with("/v1/task/")
+        || path.starts_with("/internal/task-")
+        || ["/internal/heartbeat", "/internal/events"].contains(&path)
+    {
+        "dispatch/1"
     } else {
         ""
     }
@@ -76,6 +81,7 @@ impl Seen {
                 &["error", "message", "retryable", "requestId"],
                 &["field", "retryAfterMs", "state", "expectedAttempt", "receivedAttempt"],
             ),
+            "dispatch/1" => (&["error", "message", "detail", "request_id"], &[]),
             _ if is_of_sandboxes(path) => (&["code", "message", "request_id"], &["reason"]),
             _ => (&["code", "error", "message", "request_id"], &["field", "errors"]),
         };

@@ -333,7 +333,7 @@ impl From<DeployError> for Fault {
                 "no version was active before the active one: deploy another one, or cut one over",
             ),
             DeployError::Refused(refused @ Refused::Retired) => {
-                DispatchFault::fault("version_not_ready", format!("{refused}: deploy its YAML again"))
+                DispatchFault::fault("version_not_ready", refused.to_string())
             }
             DeployError::Engine(error) => error.into(),
         }

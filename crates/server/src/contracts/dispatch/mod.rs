@@ -12,6 +12,7 @@ pub mod heartbeat;
 pub mod report;
 pub(crate) mod said;
 mod token;
+pub mod wakeups;
 mod who;
 
 pub use claim::lease_token;
@@ -41,6 +42,7 @@ fn router() -> Router<App> {
     Router::new()
         .route("/internal/task-claim", post(claim::claim))
         .route("/internal/task-fetch", get(claim::fetch))
+        .route("/internal/task-wakeups", get(wakeups::wakeups))
         .route("/internal/heartbeat", post(heartbeat::heartbeat_alias))
         .route("/internal/task-complete", post(report::complete_alias))
         .route("/internal/events", post(events::events_alias))

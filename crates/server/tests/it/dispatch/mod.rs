@@ -10,4 +10,5 @@ mod outputs;
 mod replicas;
 mod reports;
 mod tokens;
+mod wakeups;
 mod wrappers;
