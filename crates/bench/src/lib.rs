@@ -4,6 +4,7 @@
 //! durable commit. The load is made in this process, on the same machine: what it costs is part of every figure.
 
 pub mod backlog;
+pub mod dag;
 pub mod fleet;
 pub mod heartbeat;
 pub mod latency;

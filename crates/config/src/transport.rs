@@ -114,7 +114,7 @@ fn queue_names(settings: &Settings) -> Result<BTreeMap<String, String>, ConfigEr
             return Err(settings.unfit(key, &wanted, name));
         }
         if names.values().any(|other| other == name) {
-            return Err(settings.wrong(key, &format!("gives two queues the name {name}: give each its own")));
+            return Err(settings.wrong(key, format!("gives two queues the name {name}: give each its own")));
         }
         names.insert(queue.to_owned(), name.to_owned());
     }

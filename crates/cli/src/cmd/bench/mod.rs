@@ -12,7 +12,7 @@ use comfy_table::Cell;
 use tenure_bench::picture::Picture;
 use tenure_bench::progress::Watch;
 use tenure_bench::{Place, Report, Stand, StoreChoice, Target};
-use tenure_bench::{backlog, fleet, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
+use tenure_bench::{backlog, dag, fleet, heartbeat, latency, push, raw, sandbox as sandbox_bench, soak, throughput};
 
 use super::connect;
 use super::sandbox::{Name, Place as SandboxPlace};
@@ -45,6 +45,8 @@ enum Question {
     Heartbeat(HeartbeatArgs),
     /// A run of small tasks and the time from submit to start, pushed and pulled
     Push(PushArgs),
+    /// Tasks that follow from events of DAGs, compared with a plain submit, and the time of a large deployment
+    Dag(DagArgs),
     /// The raw limit of the store alone: hand-written claim and complete
     Raw(RawArgs),
     /// Memory, store and latency over time at a steady rate
@@ -177,6 +179,27 @@ struct HeartbeatArgs {
     /// Intervals that each of the two phases lasts
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = above_zero)]
     rounds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct DagArgs {
+    /// Tasks of the source that are completed
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = at_least_one)]
+    completions: usize,
+    /// Events of each completion
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    events: usize,
+    /// Jobs that read the output of the source
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
+    readers: usize,
+    /// Jobs of the DAG whose deployment is timed
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = at_least_one)]
+    jobs: usize,
+    /// Number of rounds, alternating between the two; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    rounds: usize,
     #[command(flatten)]
     common: Common,
 }
@@ -373,6 +396,11 @@ async fn answer(question: Question) -> anyhow::Result<()> {
             let (place, stand) = common.prepare("").await?;
             let options = push::Options { tasks, workers, rounds, per_second: rate, seconds };
             (Box::new(push::run(&stand, place.as_ref(), options, &watch).await?), common.to)
+        }
+        Question::Dag(DagArgs { completions, events, readers, jobs, rounds, common }) => {
+            let (place, stand) = common.prepare("").await?;
+            let options = dag::Options { completions, events, readers, jobs, rounds };
+            (Box::new(dag::run(&stand, place.as_ref(), options, &watch).await?), common.to)
         }
         Question::Raw(RawArgs { tasks, store, to }) => {
             let place = Place::prepare(store.store).await?;
