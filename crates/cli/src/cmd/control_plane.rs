@@ -136,9 +136,9 @@ impl ControlPlane {
         let dev_mode = !access.users.enabled;
         let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
         let engine = open_store(&config.store_url(), engine_config).await?;
-        let listener = listen(&place_of(&config), &addresses, &engine).await?;
+        let listener = listen(&place_of(&config), &addresses, "--listen", &engine).await?;
         let internal = match internal {
-            Some((place, addresses)) => Some(listen(&place, &addresses, &engine).await?),
+            Some((place, addresses)) => Some(listen(&place, &addresses, "dispatch.internal_listen", &engine).await?),
             None => None,
         };
         if let Some(internal) = &internal {
@@ -314,12 +314,12 @@ async fn internal_addresses(config: &Config, access: &Access) -> anyhow::Result<
     Ok(Some((place, addresses)))
 }
 
-async fn listen(place: &str, addresses: &[SocketAddr], engine: &Engine) -> anyhow::Result<TcpListener> {
+async fn listen(place: &str, addresses: &[SocketAddr], setting: &str, engine: &Engine) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(addresses).await {
         Ok(listener) => Ok(listener),
         Err(error) => {
             engine.shutdown().await;
-            let hint = "another process may be listening there; choose another address";
+            let hint = format!("another process may be listening there; choose another address with {setting}");
             let stop = Stop::new(Exit::Failure, format!("cannot listen on {place}: {error}"));
             Err(stop.hint(hint).into())
         }
