@@ -354,7 +354,7 @@ mod tests {
             "chain/decode, output 0",
             "org_id uuid not null, n int64",
             "reports/report  70     20",
-            "1-5        2           20    4096   60s ago  s3://b/p/",
+            "1-5                 2  20    4096   60s ago  s3://b/p/",
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn tasks(range: std::ops::Range<i64>) -> Vec<TaskId> {
-        range.map(|n| TaskId::new(0, 0, Seq(n))).collect()
+        range.map(|n| TaskId::new(0, 0, Seq(n + 1))).collect()
     }
 
     #[test]
