@@ -1,7 +1,7 @@
 //! AWS Lambda: functions are invoked asynchronously, by events.
 //!
-//! The one call that is needed is made by hand: a signed POST. The crate of the SDK has 120,000 lines for the other
-//! ninety calls and would add a minute to every build.
+//! The one call that is needed is made by hand: a signed POST. The crate of the SDK has 120,000 lines for calls that nothing
+//! here makes.
 
 use std::fmt;
 use std::sync::Arc;

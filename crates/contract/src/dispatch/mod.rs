@@ -56,6 +56,15 @@ impl fmt::Debug for Claimed {
     }
 }
 
+/// The answer to a claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum ClaimAnswer {
+    Claimed(Box<Claimed>),
+    NotClaimed(NotClaimed),
+}
+
 /// The task was not granted. The worker drops its wake-up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

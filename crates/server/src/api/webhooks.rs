@@ -11,6 +11,7 @@ use axum::response::Response;
 use axum::routing::post;
 use tenure_auth::{SignedDelivery, WebhookSignature};
 use tenure_contract::dags::SourceFired;
+use tenure_contract::error::UserError;
 use tenure_core::dag::definition::Signature;
 use tenure_engine::dags::TriggerError;
 
@@ -41,7 +42,9 @@ pub fn router() -> Router<App> {
         ("X-Tenure-Signature" = Option<String>, Header, description = "`t=<unix>,v1=<hex>`: HMAC-SHA256 of `{t}.{body}`, for `signature: tenure`"),
         ("X-Hub-Signature-256" = Option<String>, Header, description = "`sha256=<hex>`: HMAC-SHA256 of the body, for `signature: github`"),
         ("X-Tenure-Delivery" = Option<String>, Header, description = "Names the delivery: the same one again makes the same task")),
-    responses((status = 202, body = SourceFired, description = "The task of the delivery")))]
+    responses((status = 202, body = SourceFired, description = "The task of the delivery"),
+        (status = "4XX", body = UserError, description = "The delivery was refused"),
+        (status = 503, body = UserError)))]
 pub async fn deliver(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,

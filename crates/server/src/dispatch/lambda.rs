@@ -15,7 +15,7 @@ use tenure_core::queue::{Push, QueueSettings};
 use tenure_core::time::DurationMs;
 use tenure_engine::dags::LAMBDA_URL;
 use tenure_engine::delivery::{Courier, Handover, Outcome, Parcel};
-use tenure_transport::lambda::{InvokeError, Lambda, PAYLOAD_BYTES};
+use tenure_engine::transport::lambda::{InvokeError, Lambda, PAYLOAD_BYTES};
 
 use super::Part;
 use super::render::{AttemptNumber, work_payload};

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tenure_auth::Worker;
 use tenure_contract::dispatch::{
-    ClaimRequest, Claimed, Error, FetchAnswer, NotClaimed, NotClaimedReason, TaskStatus, dialect,
+    ClaimAnswer, ClaimRequest, Claimed, Error, FetchAnswer, NotClaimed, NotClaimedReason, TaskStatus, dialect,
 };
 use tenure_core::command::claim::{ClaimTask, Claimant, Claimer, Grant, NotGrantedReason};
 use tenure_core::task::{End, Place};
@@ -31,7 +31,7 @@ use crate::validate;
 /// `POST /internal/task-claim`
 #[utoipa::path(post, path = "/internal/task-claim", operation_id = "dispatch_claim", tag = "dispatch contract",
     request_body = ClaimRequest, security(("worker_token" = ["worker:lease"])),
-    responses((status = 200, body = Claimed, description = "The task was granted; or `NotClaimed` with its reason"),
+    responses((status = 200, body = ClaimAnswer, description = "The task was granted; or `NotClaimed` with its reason"),
               (status = 409, body = NotClaimed, description = "Not claimed, to a caller without a worker_id"),
               (status = "4XX", body = Error), (status = 503, body = Error)))]
 pub async fn claim(
@@ -54,13 +54,13 @@ pub async fn claim(
                 let handed = app.engine.handing(grant.clone());
                 let claimed = claimed(&app, &grant).await?;
                 handed.arrived();
-                Ok((StatusCode::OK, Answer::Claimed(Box::new(claimed))))
+                Ok((StatusCode::OK, ClaimAnswer::Claimed(Box::new(claimed))))
             }
             TaskClaim::NotGranted(not) => {
                 let mut body = NotClaimed::new(reason(not.reason));
                 body.error = by_status.then(|| "not_claimed".to_owned());
                 let status = if by_status { StatusCode::CONFLICT } else { StatusCode::OK };
-                Ok((status, Answer::Not(body)))
+                Ok((status, ClaimAnswer::NotClaimed(body)))
             }
         }
     };
@@ -68,13 +68,6 @@ pub async fn claim(
         Ok((status, body)) => (status, Json(body)).into_response(),
         Err(fault) => super::errors::refuse(fault, &id),
     }
-}
-
-#[derive(serde::Serialize)]
-#[serde(untagged)]
-enum Answer {
-    Claimed(Box<Claimed>),
-    Not(NotClaimed),
 }
 
 fn claim_of(app: &App, worker: &Worker, request: &ClaimRequest, peer: Option<Peer>) -> Result<ClaimTask, Fault> {

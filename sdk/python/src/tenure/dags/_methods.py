@@ -54,7 +54,7 @@ class DagMethods:
         return self._call(_calls.roll_back(name))
 
     def trigger_job(self, dag: str, job: str, *, payload: Json = None, request_id: str | None = None) -> JobTriggered:
-        """Fires a manual source. `payload` is the `input` of its task. The same `request_id` again names the same task."""
+        """Fires a manual source. `payload` is the `input` of its task. The same `request_id` again names that task."""
         return self._call(_calls.trigger(dag, job, payload, request_id))
 
     def datasets(
@@ -118,7 +118,7 @@ class AsyncDagMethods:
     async def trigger_job(
         self, dag: str, job: str, *, payload: Json = None, request_id: str | None = None
     ) -> JobTriggered:
-        """Fires a manual source. `payload` is the `input` of its task. The same `request_id` again names the same task."""
+        """Fires a manual source. `payload` is the `input` of its task. The same `request_id` again names that task."""
         return await self._call(_calls.trigger(dag, job, payload, request_id))
 
     async def datasets(
