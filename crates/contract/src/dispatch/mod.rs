@@ -352,7 +352,9 @@ pub struct Output {
     /// The generation, or with `names_artifact` a name for what was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset_version: Option<String>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// Set by [`dialect`] alone.
+    #[serde(default, skip_deserializing, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
     pub names_artifact: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
@@ -366,7 +368,9 @@ pub struct Output {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Json>,
     /// A range whose end is outside; its key is written as the DAG writes ranges.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Set by [`dialect`] alone.
+    #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
     pub span: Option<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_count: Option<i64>,
