@@ -232,7 +232,7 @@ pub async fn sweep(shared: &Shared) {
     }
 }
 
-/// The same for whoever waits for tasks of jobs.
+/// Does the same for long polls that wait for tasks of jobs.
 async fn sweep_jobs(shared: &Shared) {
     match shared.store.job_queues(None).await {
         Ok(JobQueues { queues, now }) => {

@@ -32,7 +32,7 @@ pub enum Access {
         datasets: Vec<DatasetGrant>,
         s3: S3Grant,
     },
-    /// Whoever needs the grants looks them up under this id.
+    /// The grants did not fit into the token; they are looked up by this id.
     Stored {
         capability_id: String,
     },

@@ -299,7 +299,7 @@ fn place_of(config: &Config) -> String {
     format!("{}:{}", config.server.host, config.server.port)
 }
 
-/// Where the dispatch contract is served alone. Whoever reaches that must be known.
+/// The addresses of the listener for the dispatch contract alone. Other than loopback addresses need a worker credential.
 async fn internal_addresses(config: &Config, access: &Access) -> anyhow::Result<Option<(String, Vec<SocketAddr>)>> {
     let Some(place) = config.internal_listen.clone() else { return Ok(None) };
     let found = tokio::net::lookup_host(&place).await;

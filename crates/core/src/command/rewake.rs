@@ -8,7 +8,7 @@ use crate::id::Seq;
 use crate::queue::QueueSettings;
 use crate::task::{Place, Waiting};
 
-/// The row was found with this wake-up. If it has another one by now, nothing is to be done.
+/// The wake-up that the row had when it was read. If the row has a newer one, the command does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewake {
     pub row: Seq,

@@ -79,7 +79,7 @@ pub fn plan(deployment: &Deployment, deploy: &Deploy<'_>, fresh: &mut impl Fresh
     let dag = deployment.dags.get(name);
     let last = dag.and_then(|dag| dag.versions.keys().next_back().copied()).unwrap_or(0);
     let (number, id) = match known {
-        // A version that is no longer active is staged again under its old number.
+        // Deploying the text of a former version stages that version again, with its number.
         Some((number, version)) => (number, version.id),
         None => (last + 1, DagVersionId::from_u128(fresh.id())),
     };

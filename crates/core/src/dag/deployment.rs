@@ -264,7 +264,7 @@ impl Deployment {
         }
     }
 
-    /// Everything that a version had to rebuild is there: so many tasks have made it.
+    /// Marks a version as ready after all its rebuild tasks have succeeded. `rebuilt` is the number of those tasks.
     pub fn make_ready(&mut self, dag: &str, number: i64, rebuilt: u64) -> bool {
         match self.dags.get_mut(dag).and_then(|dag| dag.versions.get_mut(&number)) {
             Some(version) if version.state == VersionState::Staging => {

@@ -49,7 +49,7 @@ impl<'a> Lineage<'a> {
         readers.filter(|(_, job)| job.execution == Some(ExecutionStrategy::PerUpdate))
     }
 
-    /// What a dataset is made from, nearest first, at most so many.
+    /// Up to `limit` datasets that this one is made from, nearest first.
     pub fn upstream(&self, dataset: DatasetId, limit: usize) -> Vec<Related> {
         let (mut found, mut seen) = (Vec::new(), BTreeSet::from([dataset]));
         let mut open = VecDeque::from([(dataset, 0_u32)]);
@@ -68,7 +68,7 @@ impl<'a> Lineage<'a> {
         found
     }
 
-    /// What is made from a dataset, nearest first, at most so many.
+    /// Up to `limit` jobs and datasets that are made from this one, nearest first.
     pub fn downstream(&self, dataset: DatasetId, limit: usize) -> Vec<Related> {
         let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
         let mut open = VecDeque::from([(dataset, 1_u32)]);

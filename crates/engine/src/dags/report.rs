@@ -1,6 +1,6 @@
 //! What tasks of jobs report: how their attempts ended, and what they wrote to datasets.
 //!
-//! Every completion of such a task comes through here, whoever ran it. What it says about datasets is judged against the
+//! Every completion of such a task comes through here: of workers, functions and built-in operators. What it says about datasets is judged against the
 //! task's input before the report is sent; a refusal travels with the report, because only the holder of the attempt may
 //! learn of it.
 

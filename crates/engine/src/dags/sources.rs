@@ -1,8 +1,8 @@
 //! Sources that fire by themselves: cron and `always_on`.
 //!
-//! One control plane has the duty. A slot makes a task with a key of job and slot before it is marked as fired: whoever
-//! repeats it after a crash, or beside another control plane, finds the task that is there. Slots are remembered by the
-//! names of DAG and job, so that a new version of the DAG goes on where the one before it was.
+//! One control plane has the duty. The task of a slot is created before the slot is marked as fired. Its key consists of job
+//! and slot, so a repeat after a crash, or by another control plane, creates no second task. Slots are stored by the names of
+//! DAG and job: a new version of the DAG continues where the previous one stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Dags {
         }
     }
 
-    /// One look at the sources of all organisations, whoever has the duty.
+    /// Fires what is due in all organisations once, without checking the duty.
     pub async fn fire_due(&self) -> Result<(), EngineError> {
         self.fire_all(&mut HashMap::new()).await
     }
