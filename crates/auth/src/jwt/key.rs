@@ -85,6 +85,8 @@ enum Material {
     Shared(Box<hmac::Key>),
 }
 
+/// The tag that every `SubjectPublicKeyInfo` begins with.
+const SEQUENCE: u8 = 0x30;
 /// `SEQUENCE { OID rsaEncryption, NULL }`. Keys marked for PSS only have another one and are not for RS256.
 const RSA_ENCRYPTION: [u8; 15] =
     [0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
@@ -111,6 +113,10 @@ impl VerifyingKey {
 
     /// Any key that is supported, as `SubjectPublicKeyInfo`. What it is says which algorithm is used.
     pub fn spki(der: &[u8]) -> Result<Self, KeyError> {
+        // The parser of a curve also takes a bare point, which says nothing of its curve.
+        if der.first() != Some(&SEQUENCE) {
+            return Err(KeyError::Unsupported);
+        }
         let curve = Algorithm::CURVES.into_iter().find_map(|algorithm| Self::public(algorithm, der).ok());
         curve.map_or_else(|| Self::rsa(der), Ok)
     }

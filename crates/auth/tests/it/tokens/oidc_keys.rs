@@ -3,7 +3,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, KeyPair};
 use serde_json::{Value, json};
 use tenure_auth::{JwkSet, KeyError, StaticKey};
 
-use crate::tokens::forge::{b64, ec, with};
+use crate::tokens::forge::{b64, ec, pem_of, with};
 use crate::tokens::oidc::ec_jwk;
 use crate::tokens::vectors;
 
@@ -129,7 +129,14 @@ fn a_configured_key_is_public_and_of_a_supported_kind() {
         ("private", private.reveal(), KeyError::PrivatePart),
         ("text", "hello", KeyError::Pem),
         ("garbage", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", KeyError::Unsupported),
+        ("a bare point", &pem_of("PUBLIC KEY", &BASE_POINT), KeyError::Unsupported),
     ] {
         assert_eq!(StaticKey::from_pem(pem).err(), Some(expected), "{what}");
     }
 }
+
+/// The base point of P-256 in its compressed form.
+const BASE_POINT: [u8; 33] = [
+    0x03, 0x6b, 0x17, 0xd1, 0xf2, 0xe1, 0x2c, 0x42, 0x47, 0xf8, 0xbc, 0xe6, 0xe5, 0x63, 0xa4, 0x40, 0xf2, 0x77, 0x03,
+    0x7d, 0x81, 0x2d, 0xeb, 0x33, 0xa0, 0xf4, 0xa1, 0x39, 0x45, 0xd8, 0x98, 0xc2, 0x96,
+];
