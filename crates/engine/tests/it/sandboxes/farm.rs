@@ -19,7 +19,7 @@ use tenure_engine::sandboxes::{
     BeatReply, CallClass, CallError, CallTerms, RpcLease, RuntimeRef, Sandboxes, Target, Workers,
 };
 use tenure_engine::store::Beat;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
@@ -91,7 +91,7 @@ pub struct Node {
 pub struct Farm {
     nodes: Mutex<HashMap<String, Node>>,
     pub seen: Mutex<Vec<Seen>>,
-    plane: Mutex<Option<(Engine, Sandboxes)>>,
+    plane: watch::Sender<Option<(Engine, Sandboxes)>>,
     release: Notify,
     /// How many calls stand still.
     pub hanging: AtomicU64,
@@ -113,16 +113,19 @@ impl Farm {
     }
 
     pub fn attach(&self, engine: &Engine, sandboxes: &Sandboxes) {
-        *self.plane.lock().unwrap() = Some((engine.clone(), sandboxes.clone()));
+        self.plane.send_replace(Some((engine.clone(), sandboxes.clone())));
     }
 
     /// The control plane is gone.
     pub fn detach(&self) {
-        *self.plane.lock().unwrap() = None;
+        self.plane.send_replace(None);
     }
 
-    fn plane(&self) -> (Engine, Sandboxes) {
-        self.plane.lock().unwrap().clone().expect("a control plane")
+    /// A control plane calls its workers as soon as it runs, which can be before it is attached.
+    async fn plane(&self) -> (Engine, Sandboxes) {
+        let mut seen = self.plane.subscribe();
+        let plane = seen.wait_for(Option::is_some).await.unwrap();
+        plane.clone().unwrap()
     }
 
     pub fn with<T>(&self, worker: &str, f: impl FnOnce(&mut Node) -> T) -> T {
@@ -193,7 +196,7 @@ impl Farm {
                 inventory: Some(held.collect()),
             }
         });
-        let reply = self.plane().1.heartbeat(&beat).await.unwrap();
+        let reply = self.plane().await.1.heartbeat(&beat).await.unwrap();
         self.with(worker, |node| {
             for orphan in &reply.orphans {
                 node.runtimes.retain(|_, runtime| runtime.id != orphan.runtime_id);
@@ -263,7 +266,7 @@ impl Farm {
     /// The checks of a worker on a lease.
     async fn check(&self, target: &Target, terms: &CallTerms, sandbox: &str) -> Result<(), CallError> {
         let lease = terms.lease.as_ref().ok_or_else(|| CallError::refused(CallClass::Invalid, "lease is missing"))?;
-        let now = self.plane().0.now().await.unwrap();
+        let now = self.plane().await.0.now().await.unwrap();
         let highest = self.with(&target.worker, |node| node.generations.get(sandbox).copied().unwrap_or_default());
         if lease.holder != target.worker || &*lease.resource != sandbox || lease.generation < highest {
             return Err(CallError::refused(CallClass::LeaseStale, "the lease is stale"));
@@ -384,7 +387,7 @@ impl Workers for Farm {
     ) -> Result<RpcLease, CallError> {
         let fault = self.enter(target, terms, Call::Renew).await?;
         self.check(target, terms, sandbox).await?;
-        let renewed = self.plane().1.renew(&target.worker, sandbox, ttl_ms).await;
+        let renewed = self.plane().await.1.renew(&target.worker, sandbox, ttl_ms).await;
         let renewed = renewed.map_err(|error| CallError::refused(CallClass::LeaseStale, error.to_string()))?;
         self.with(&target.worker, |node| {
             node.generations.insert(sandbox.to_owned(), renewed.lease.generation);
