@@ -271,15 +271,15 @@ impl Outside {
 
     /// The tasks that a stream tells of, until `last` is among them.
     async fn until(&mut self, stream: &str, last: TaskId) -> Vec<String> {
-        let (mut told, until) = (Vec::new(), Instant::now() + SOON);
-        while !told.contains(&last.to_string()) {
-            assert!(Instant::now() < until, "{stream} does not tell of {last}: {told:?}");
+        let mut told = Vec::new();
+        wait_until(&format!("{stream} tells of {last}"), SOON, async || {
             for body in self.read(stream) {
                 let id = body.strip_prefix("{\"task_id\":\"").and_then(|rest| rest.strip_suffix("\"}")).unwrap();
                 told.push(id.to_owned());
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+            told.contains(&last.to_string())
+        })
+        .await;
         told
     }
 }
@@ -499,21 +499,13 @@ async fn sqs_has_a_queue_per_runtime_and_pool_and_bodies_alone() {
 
 /// The next message of a queue, deleted.
 async fn received(client: &aws_sdk_sqs::Client, queue: &str) -> String {
-    let until = Instant::now() + SOON;
-    loop {
-        assert!(Instant::now() < until, "{queue} is empty");
-        if let Ok(found) = client.get_queue_url().queue_name(queue).send().await
-            && let Some(url) = found.queue_url
-        {
-            let asked = client.receive_message().queue_url(&url).message_attribute_names("All").wait_time_seconds(1);
-            let found = asked.send().await.unwrap().messages.unwrap_or_default();
-            if let Some(message) = found.into_iter().next() {
-                assert!(message.message_attributes.is_none_or(|attributes| attributes.is_empty()));
-                let handle = message.receipt_handle.unwrap();
-                client.delete_message().queue_url(url).receipt_handle(handle).send().await.unwrap();
-                return message.body.unwrap();
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait_until(&format!("a message in {queue}"), SOON, async || {
+        let url = client.get_queue_url().queue_name(queue).send().await.ok()?.queue_url?;
+        let asked = client.receive_message().queue_url(&url).message_attribute_names("All").wait_time_seconds(1);
+        let message = asked.send().await.unwrap().messages?.into_iter().next()?;
+        assert!(message.message_attributes.is_none_or(|attributes| attributes.is_empty()));
+        client.delete_message().queue_url(url).receipt_handle(message.receipt_handle.unwrap()).send().await.unwrap();
+        message.body
+    })
+    .await
 }
