@@ -74,22 +74,25 @@ async fn beat(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<H
             fence: renewed.fence.0,
             capability_token: another_token(app, &speaker).await?,
         }),
-        Err(rejection) => match &rejection {
-            Rejection::Conflict(conflict)
-                if conflict.kind == ConflictKind::AttemptClosed && conflict.state == TaskState::Canceled =>
-            {
-                canceled(app, &speaker).await?.ok_or(Fault::Refused(rejection))
+        Err(rejection) => {
+            // A task of no job does not exist here.
+            let seen = Seen::of(app, speaker.task).await?;
+            match &rejection {
+                Rejection::Conflict(conflict)
+                    if conflict.kind == ConflictKind::AttemptClosed && conflict.state == TaskState::Canceled =>
+                {
+                    canceled(&seen, speaker.attempt).ok_or(Fault::Refused(rejection))
+                }
+                _ => Err(rejection.into()),
             }
-            _ => Err(rejection.into()),
-        },
+        }
     }
 }
 
 /// The answer to the holder of a task that was canceled. Its lease was not extended.
-async fn canceled(app: &App, speaker: &Speaker) -> Result<Option<HeartbeatAnswer>, Fault> {
-    let seen = Seen::of(app, speaker.task).await?;
-    let last = seen.view.place.last_attempt().filter(|last| last.number == speaker.attempt && last.receipt.is_none());
-    Ok(last.map(|last| {
+fn canceled(seen: &Seen, attempt: u32) -> Option<HeartbeatAnswer> {
+    let last = seen.view.place.last_attempt().filter(|last| last.number == attempt && last.receipt.is_none());
+    last.map(|last| {
         let spec = &seen.view.body.spec;
         let extended_at = last.last_heartbeat_at.unwrap_or(last.granted_at);
         let ends = last.granted_at.plus(spec.timeout_ms());
@@ -100,7 +103,7 @@ async fn canceled(app: &App, speaker: &Speaker) -> Result<Option<HeartbeatAnswer
             fence: last.fence.0,
             capability_token: None,
         }
-    }))
+    })
 }
 
 /// Another token for a source that runs for ever, before its own expires.

@@ -441,7 +441,7 @@ fn judge(status: u16, call: &Call, role: Option<Role>, is_own: bool, what: &str)
     }
     // The task is none of a job, and the questions lack their parameters.
     if call.path.starts_with("/internal/") && !call.path.starts_with("/internal/worker/") {
-        return assert!([200, 400, 404, 409].contains(&status), "{what}");
+        return assert!([200, 400, 404].contains(&status), "{what}");
     }
     let covers = is_own || role.is_none_or(|role| role == Role::Admin);
     match call.foreign {
