@@ -19,6 +19,8 @@ use super::task::TaskInput;
 pub const EVENTS: usize = 1_000;
 /// Outputs of one report.
 pub const OUTPUTS: usize = 256;
+/// Why data can have changed.
+pub const REASONS: [&str; 4] = ["reorg", "correction", "manual", "schema_change"];
 /// A condition on rows as JSON.
 pub const ROW_FILTER_BYTES: usize = 4 << 10;
 

@@ -10,7 +10,6 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use tenure_contract::dags::{
     Dataset, DatasetConsumer, DatasetCursor, DatasetPage, DatasetPartition, DatasetProducer, DatasetSummary,
     DatasetVersion, InvalidateRequest, Invalidated, Lineage as WireLineage, LineageEntry,
@@ -19,9 +18,9 @@ use tenure_contract::user::Page;
 use tenure_contract::{Json, suggest};
 use tenure_core::dag::data::{NewInvalidation, Scope};
 use tenure_core::dag::deployment::{Dataset as DatasetRow, Published};
-use tenure_core::dag::judge;
+use tenure_core::dag::judge::{self, REASONS};
 use tenure_core::dag::lineage::{Lineage, Related};
-use tenure_core::dag::{DatasetId, Deployment, InvalidationId, JobId, VersionId};
+use tenure_core::dag::{DatasetId, Deployment, InvalidationId, JobId, VersionId, named_bits};
 use tenure_engine::dags::View;
 use tenure_engine::random_bits;
 use tenure_engine::store::dags::{GenerationRow, PartitionRow};
@@ -41,7 +40,6 @@ use crate::{audit, validate};
 const VERSIONS: usize = 100;
 /// Entries of each direction of a lineage.
 const LINEAGE: usize = 1_000;
-const REASONS: [&str; 4] = ["reorg", "correction", "manual", "schema_change"];
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -363,13 +361,6 @@ fn reason(asked: &InvalidateRequest) -> Result<Arc<str>, Fault> {
 
 /// The same request has the same id.
 fn invalidation_id(caller: &Caller, dataset: DatasetId, request: Option<&str>) -> InvalidationId {
-    let bits = match request {
-        None => random_bits(),
-        Some(request) => {
-            let digest = Sha256::digest(format!("{}\n{dataset}\n{request}", caller.home()).as_bytes());
-            digest[..16].iter().fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte))
-        }
-    };
-    // Laid out like a UUID of version 8, which is for digests and numbers of one's own.
-    InvalidationId::from_u128(bits & !(0xf << 76) & !(0b11 << 62) | (0x8 << 76) | (0b10 << 62))
+    let request = request.map_or_else(|| random_bits().to_string(), |request| format!("request {request}"));
+    InvalidationId::from_u128(named_bits(&format!("{}\n{dataset}\n{request}", caller.home())))
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use tenure_contract::Json;
 use tenure_contract::dispatch::{Event, Invalidation, Output};
 use tenure_core::dag::data::{DataRefusal, Scope};
-use tenure_core::dag::judge::{EVENTS, OUTPUTS, Said, SaidEvent, SaidInvalidation, SaidOutput, SaidVersion, Where};
+use tenure_core::dag::judge::{
+    EVENTS, OUTPUTS, REASONS, Said, SaidEvent, SaidInvalidation, SaidOutput, SaidVersion, Where,
+};
 use tenure_core::dag::{Cursor, DatasetId, InvalidationId, PartitionKey, Span, VersionId, named_bits};
 use tenure_core::objects::Prefix;
 use tenure_objects::{ObjectError, Output as StoredOutput};
@@ -19,11 +21,6 @@ use crate::dispatch::DispatchFault;
 use crate::dispatch::render::{JobTask, table_name};
 use crate::error::Fault;
 use crate::state::App;
-
-/// Reasons of an invalidation.
-const REASONS: [&str; 4] = ["reorg", "correction", "manual", "schema_change"];
-/// A filter of rows as JSON.
-const FILTER_BYTES: usize = 16 << 10;
 
 type Read<T> = Result<T, DataRefusal>;
 
@@ -98,7 +95,7 @@ pub fn invalidations(task: &JobTask, attempt: u32, sent: &[Invalidation]) -> Rea
 }
 
 /// Why data changed.
-pub fn reason(sent: Option<&str>, what: &str) -> Read<Arc<str>> {
+fn reason(sent: Option<&str>, what: &str) -> Read<Arc<str>> {
     match sent {
         None => Ok("manual".into()),
         Some(reason) if REASONS.contains(&reason) => Ok(reason.into()),
@@ -106,43 +103,17 @@ pub fn reason(sent: Option<&str>, what: &str) -> Read<Arc<str>> {
     }
 }
 
-/// Which data changed.
-pub fn scope(kind: &str, partition_key: Option<&str>, row_filter: Option<&Json>, what: &str) -> Read<Scope> {
+/// Which data changed. The key or the filter itself is judged with the report.
+fn scope(kind: &str, partition_key: Option<&str>, row_filter: Option<&Json>, what: &str) -> Read<Scope> {
     match (kind, partition_key, row_filter) {
-        ("partition", Some(key), None) => match PartitionKey::parse(key) {
-            Ok(key) => Ok(Scope::Partition { partition_key: key.into() }),
-            Err(error) => Err(refuse("invalid_event", format!("{what}.partition_key: {error}"))),
-        },
-        ("row_range", None, Some(filter)) => row_range(filter, what),
+        ("partition", Some(key), None) => Ok(Scope::Partition { partition_key: key.into() }),
+        ("row_range", None, Some(filter)) => Ok(Scope::RowRange { row_filter: filter.text() }),
         ("partition", ..) => {
             Err(refuse("invalid_event", format!("{what}: scope partition takes a partition_key alone")))
         }
         ("row_range", ..) => Err(refuse("invalid_event", format!("{what}: scope row_range takes a row_filter alone"))),
         _ => Err(refuse("invalid_event", format!("{what}.scope must be partition or row_range"))),
     }
-}
-
-/// `{column: {gte|lte|gt|lt: value}}`.
-fn row_range(filter: &Json, what: &str) -> Read<Scope> {
-    let wrong = |message: &str| refuse("invalid_event", format!("{what}.row_filter {message}"));
-    if filter.len() > FILTER_BYTES {
-        return Err(wrong(&format!("may have at most {FILTER_BYTES} bytes")));
-    }
-    let value = filter.value();
-    let columns = value.as_object().filter(|columns| !columns.is_empty());
-    let columns = columns.ok_or_else(|| wrong("must be an object with at least one column"))?;
-    for (column, bounds) in columns {
-        let bounds = bounds.as_object().filter(|bounds| !bounds.is_empty());
-        let bounds = bounds.ok_or_else(|| wrong("must have bounds such as {\"gte\": 1} for each column"))?;
-        let known = |name: &String| matches!(name.as_str(), "gte" | "lte" | "gt" | "lt");
-        if !bounds.keys().all(known) || !bounds.values().all(|bound| bound.is_number() || bound.is_string()) {
-            return Err(wrong("knows gte, lte, gt and lt, with numbers or strings"));
-        }
-        if column.is_empty() || column.len() > 128 {
-            return Err(wrong("has a column without a usable name"));
-        }
-    }
-    Ok(Scope::RowRange { row_filter: value.to_string().into() })
 }
 
 /// Outputs as they were sent; where they are is checked by [`check_outputs`].
