@@ -17,10 +17,11 @@ use super::worker::{Ended, Reported};
 use crate::TaskContext;
 use crate::worker::beat::Beat;
 use crate::worker::error::{CANCELLED, TaskError};
-use crate::worker::execute::{Handler, blame, run, shut_down};
+use crate::worker::execute::{Handler, blame, out_of_grace, run, shut_down};
 use crate::worker::id::canonical_task_id;
-use crate::worker::lease::{CancelReason, Lease, Origin, Phase};
+use crate::worker::lease::{Lease, Origin, Phase};
 use crate::worker::lock;
+use crate::worker::pulse::Held;
 
 /// What became of `started`.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Drop for Admitted {
 impl Attempt {
     /// `tell` learns what became of `started`; the rest goes on without it.
     pub(crate) async fn run(mut self, tell: oneshot::Sender<Start>) {
-        let started = self.site.pulse.run(self.start()).await;
+        let started = self.site.call(self.start()).await;
         // Only the answer to `completed`, and not one to `started` or a heartbeat, says that the dispatch is finished.
         let (reported, of_completed) = match started {
             Ok((held, sent_at)) => {
@@ -97,21 +98,19 @@ impl Attempt {
     /// Says that the work begins, and keeps the lease alive from the answer on. All of it happens on the heartbeat thread:
     /// handlers that block the caller's runtime hold up no attempt that was started. The clock of the attempt begins with
     /// the try that was answered, however many went before it.
-    fn start(&self) -> impl Future<Output = Result<(Held, Instant), CallError>> + Send + 'static {
+    fn start(&self) -> impl Future<Output = Result<(Held<Calls>, Instant), CallError>> + Send + 'static {
         let (calls, site, lease) = (Arc::clone(&self.calls), Arc::clone(&self.site), self.lease());
         async move {
-            let sent_at = calls.started(&site.stopping).await?;
-            let lease = Arc::new(lease(sent_at));
-            let held = Held { site: Arc::clone(&site), lease: Arc::clone(&lease) };
-            site.pulse.add(&lease, calls);
+            let sent_at = calls.started(&site.closing.stopping).await?;
+            let held = site.pulse.hold(Arc::new(lease(sent_at)), calls);
             // Tasks may have been told to stop just before this one could be.
-            site.tell_stage(&lease);
+            site.closing.tell(&held.lease);
             Ok((held, sent_at))
         }
     }
 
     /// From `started` to the answer to `completed`; says whether it came to that.
-    async fn work(&self, held: Held, sent_at: Instant) -> (Reported, bool) {
+    async fn work(&self, held: Held<Calls>, sent_at: Instant) -> (Reported, bool) {
         let lease = Arc::clone(&held.lease);
         let cpu = CpuTime::default();
         let Some(mut request) = self.execute(&lease, &cpu, sent_at).await else {
@@ -193,9 +192,7 @@ impl Attempt {
                     () = at(sent_at.checked_add(bound)) => {
                         Err(TaskError::timeout(format!("the attempt took longer than its {} ms", bound.as_millis())))
                     }
-                    () = out_of_grace(&lease, grace) => {
-                        Err(TaskError::cancelled("the handler did not stop in its grace"))
-                    }
+                    late = out_of_grace(&lease, grace) => Err(late),
                 }
             }
             .boxed()
@@ -211,8 +208,8 @@ impl Attempt {
                 let error = blame(error, lease.reason());
                 match error.code() == CANCELLED {
                     // That it stopped is all there is to say.
-                    true => (Outcome::Cancelled, None, (!stopped).then(|| error.into_callback())),
-                    false => (Outcome::Failed, None, Some(error.into_callback())),
+                    true => (Outcome::Cancelled, None, (!stopped).then(|| error.into_categorised())),
+                    false => (Outcome::Failed, None, Some(error.into_categorised())),
                 }
             }
         };
@@ -237,13 +234,13 @@ impl Attempt {
         tracing::error!(task.id = %self.envelope.task_id, error = %refusal, "report refused");
         let mut instead = self.calls.completion(Outcome::Failed);
         let message = format!("the control plane did not take the report of this attempt: {refusal}");
-        instead.error = Some(TaskError::permanent("USER_CODE", message).into_callback());
+        instead.error = Some(TaskError::permanent("USER_CODE", message).into_categorised());
         reported(self.send(instead).await)
     }
 
     async fn send(&self, request: CompletedRequest) -> Result<tenure_contract::callback::CompletedResponse, CallError> {
         let calls = Arc::clone(&self.calls);
-        self.site.pulse.run(async move { calls.completed(&request).await }).await
+        self.site.call(async move { calls.completed(&request).await }).await
     }
 }
 
@@ -261,30 +258,9 @@ fn reported(answer: Result<tenure_contract::callback::CompletedResponse, CallErr
     }
 }
 
-/// Ends the heartbeats of an attempt, however it ends.
-struct Held {
-    site: Arc<Site>,
-    lease: Arc<Lease>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.site.pulse.remove(&self.lease);
-    }
-}
-
 async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Waits until a handler that was told to stop has used up most of its grace: the rest is for the report.
-async fn out_of_grace(lease: &Lease, grace: Duration) {
-    lease.cancel.cancelled().await;
-    match lease.reason() {
-        Some(CancelReason::Requested(_)) => tokio::time::sleep(grace * 4 / 5).await,
-        _ => std::future::pending().await,
     }
 }

@@ -16,7 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::error::{CallError, Refusal};
 use crate::http::{self, Backoff, chain};
 use crate::worker::beat::News;
+use crate::worker::lease::Lease;
 use crate::worker::lock;
+use crate::worker::pulse::{Beaten, Heart};
 use crate::worker::token::secret_header;
 
 /// For the answer to one call.
@@ -90,7 +92,7 @@ impl Calls {
     }
 
     /// One heartbeat. A renewed token is used from now on.
-    pub(crate) async fn heartbeat(&self, news: News, patience: Duration) -> Result<HeartbeatResponse, CallError> {
+    async fn heartbeat(&self, news: News, patience: Duration) -> Result<HeartbeatResponse, CallError> {
         let (progress_pct, message) = news.progress.unzip();
         let request = HeartbeatRequest {
             attempt: self.attempt,
@@ -209,6 +211,30 @@ impl Calls {
             let mut token = lock(&self.token);
             token.until = sent_at + time_between(server_time, token.expires_at);
         }
+    }
+}
+
+impl Heart for Calls {
+    async fn beat(&self, lease: &Lease, news: News, patience: Duration) -> Beaten {
+        let (reason, retry_after) = match self.heartbeat(news, patience).await {
+            Ok(answer) => {
+                let cancel = answer.should_cancel.then(|| answer.cancel_reason.unwrap_or_default());
+                return Beaten::Renewed { cancel };
+            }
+            Err(CallError::Refused(refusal)) if refusal.ends_the_attempt() => {
+                let reason = format!("the server answered {}", refusal.error());
+                lease.note_refusal(refusal);
+                return Beaten::Lost(reason);
+            }
+            Err(CallError::Refused(refusal)) => {
+                tracing::error!(task.id = %self.task_id, error = %refusal, "heartbeat refused");
+                return Beaten::Refused;
+            }
+            Err(CallError::Again { reason, retry_after }) => (reason, retry_after),
+            Err(CallError::Expired { reason }) => (reason, None),
+        };
+        tracing::warn!(task.id = %self.task_id, reason, "heartbeat not answered, trying again");
+        Beaten::Again(retry_after)
     }
 }
 

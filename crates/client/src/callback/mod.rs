@@ -26,12 +26,11 @@
 //! blocks every thread of the caller's runtime stops neither heartbeats nor the killing of what has lost its lease.
 
 // `service` takes what is pushed, and decides what is taken at all. `attempt` is the life of one attempt: started,
-// handler, completed. `pulse` is the heartbeat thread.
+// handler, completed.
 mod attempt;
 mod calls;
 mod error;
 mod gate;
-mod pulse;
 mod seen;
 mod service;
 mod usage;

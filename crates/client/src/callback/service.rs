@@ -13,19 +13,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use tenure_contract::callback::TaskEnvelope;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::SECRET_HEADER;
 use super::attempt::{Admitted, Attempt, Start};
 use super::calls::Calls;
-use super::pulse::Pulse;
+use super::error::CallError;
 use super::seen::{Admission, Seen};
 use super::worker::Options;
+use crate::http;
+use crate::worker::closing::Closing;
 use crate::worker::error::WorkerError;
-use crate::worker::lease::{CancelReason, Lease};
 use crate::worker::lock;
+use crate::worker::pulse::Pulse;
 
 /// An envelope: a payload of 1 MiB, as much of progress, and what surrounds them.
 const ENVELOPE_BYTES: usize = 4 << 20;
@@ -35,35 +35,27 @@ const ENVELOPE_WAIT: Duration = Duration::from_secs(30);
 const DISPATCH_ID_BYTES: usize = 128;
 /// How long the answer to a dispatch waits for `started`, so that it can say what became of it.
 const START_WAIT: Duration = Duration::from_secs(5);
-/// On shutdown, how long the last reports may take.
-const LAST_REPORTS: Duration = Duration::from_secs(10);
 
 /// What all parts of a running worker share.
 pub(crate) struct Site {
     pub(crate) options: Options,
     pub(crate) worker_id: String,
-    pub(crate) pulse: Pulse,
+    pub(crate) pulse: Arc<Pulse<Calls>>,
+    /// Its connections belong to the runtime of the heartbeat thread.
+    http: reqwest::Client,
     pub(crate) seen: Mutex<Seen>,
-    running: TaskTracker,
+    pub(crate) closing: Closing,
     draining: AtomicBool,
-    /// Tasks are told to stop; later, they are given up.
-    pub(crate) stopping: CancellationToken,
-    given_up: CancellationToken,
 }
 
 impl Site {
-    /// Tells a lease what all others were told.
-    pub(crate) fn tell_stage(&self, lease: &Lease) {
-        if self.stopping.is_cancelled() {
-            lease.request_cancel(CancelReason::Shutdown);
-        }
-        if self.given_up.is_cancelled() {
-            lease.abandon();
-        }
-    }
-
-    fn tell_all(&self) {
-        self.pulse.registry.all().iter().for_each(|lease| self.tell_stage(lease));
+    /// Makes a call on the heartbeat thread.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T, CallError>> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let gone = || Err(CallError::Expired { reason: "the heartbeat thread ended".to_owned() });
+        self.pulse.run(call).await.unwrap_or_else(gone)
     }
 }
 
@@ -74,20 +66,18 @@ pub struct Service {
 }
 
 impl Service {
-    pub(crate) fn start(options: Options, pulse: Pulse, worker_id: String) -> Self {
+    pub(crate) fn start(
+        options: Options,
+        roots: Option<Vec<reqwest::Certificate>>,
+        worker_id: String,
+    ) -> Result<Self, WorkerError> {
+        let http = http::new_client(roots).map_err(WorkerError::Setup)?;
+        let pulse = Arc::new(Pulse::start()?);
         tracing::info!(worker.id = worker_id, "worker started");
         let seen = Mutex::new(Seen::new(options.remember));
-        let site = Site {
-            options,
-            worker_id,
-            pulse,
-            seen,
-            running: TaskTracker::new(),
-            draining: AtomicBool::new(false),
-            stopping: CancellationToken::new(),
-            given_up: CancellationToken::new(),
-        };
-        Self { site: Arc::new(site) }
+        let closing = Closing::new(options.drain_timeout, options.stop_grace);
+        let site = Site { options, worker_id, pulse, http, seen, closing, draining: AtomicBool::new(false) };
+        Ok(Self { site: Arc::new(site) })
     }
 
     /// The id under which this process reports.
@@ -109,30 +99,8 @@ impl Service {
 
     /// Takes nothing more, lets tasks finish, reports. What does not end in time is told to stop, then given up.
     pub async fn drain(&self) -> Result<(), WorkerError> {
-        let site = &self.site;
-        tracing::info!(running = site.running.len(), "worker draining");
-        site.draining.store(true, Ordering::SeqCst);
-        site.running.close();
-        if self.ended_within(site.options.drain_timeout).await {
-            return Ok(());
-        }
-        tracing::warn!(running = site.running.len(), "drain time-out: telling tasks to stop");
-        site.stopping.cancel();
-        site.tell_all();
-        if self.ended_within(site.options.stop_grace).await {
-            return Ok(());
-        }
-        tracing::warn!(running = site.running.len(), "tasks did not stop: giving them up");
-        site.given_up.cancel();
-        site.tell_all();
-        match self.ended_within(LAST_REPORTS).await {
-            true => Ok(()),
-            false => Err(WorkerError::Unreported { count: site.running.len() }),
-        }
-    }
-
-    async fn ended_within(&self, time: Duration) -> bool {
-        tokio::time::timeout(time, self.site.running.wait()).await.is_ok()
+        self.site.draining.store(true, Ordering::SeqCst);
+        self.site.closing.close(&self.site.pulse.registry).await
     }
 }
 
@@ -187,7 +155,7 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
     }
     let envelope = read(body).await?;
     // Counts as running from here on, so that a drain that begins now waits for it.
-    let entered = site.running.token();
+    let entered = site.closing.running.token();
     let attempt = admit(site, envelope)?;
     let site = Arc::clone(&attempt.site);
     let span = tracing::info_span!(
@@ -199,7 +167,7 @@ async fn take(site: Arc<Site>, headers: &HeaderMap, body: Body) -> Result<Status
         delivery.id = %attempt.envelope.dispatch_id
     );
     let (tell, told) = oneshot::channel();
-    site.running.spawn(attempt.run(tell).instrument(span));
+    site.closing.running.spawn(attempt.run(tell).instrument(span));
     drop(entered);
     match tokio::time::timeout(START_WAIT, told).await {
         // No answer yet: the attempt goes on trying, and what was pushed is in good hands.
@@ -241,7 +209,7 @@ fn admit(site: Arc<Site>, envelope: TaskEnvelope) -> Result<Attempt, Refused> {
     if envelope.dispatch_id.is_empty() || envelope.dispatch_id.len() > DISPATCH_ID_BYTES {
         return Err(malformed(format!("dispatchId must have from 1 to {DISPATCH_ID_BYTES} bytes")));
     }
-    let calls = Calls::new(site.pulse.http.clone(), base, &site.worker_id, &envelope).map_err(malformed)?;
+    let calls = Calls::new(site.http.clone(), base, &site.worker_id, &envelope).map_err(malformed)?;
     if site.draining.load(Ordering::SeqCst) || !site.pulse.is_alive() {
         return Err(Refused::later("shutting_down", "this worker is shutting down"));
     }

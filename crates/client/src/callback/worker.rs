@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::Refusal;
 use super::gate::{Gate, plain};
-use super::pulse::Pulse;
 use super::service::Service;
 use crate::TaskContext;
 use crate::http::{self, Roots};
@@ -214,7 +213,7 @@ impl Worker {
     /// Starts the heartbeat thread. What comes back has the route to serve, and the end of it all.
     pub fn start(self) -> Result<Service, WorkerError> {
         let (options, roots, worker_id) = self.check()?;
-        Ok(Service::start(options, Pulse::start(roots)?, worker_id))
+        Service::start(options, roots, worker_id)
     }
 
     /// The route alone, for a worker that ends with its process.

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::caller::{Identity, KnownBy};
 use super::calls::WorkerToken;
 use super::context::TaskContext;
 use super::error::{TaskError, WorkerError};
 use super::execute::erase;
 use super::id;
 use super::issued::{BootstrapKey, Issued, Issuer};
-use super::link::Identity;
+use super::link::Process;
 use super::runtime::{Options, Runtime};
 use super::token::Token;
 use super::wake::WakeBy;
@@ -187,11 +188,11 @@ impl Worker {
     ///
     /// Dropping the future instead ends all at once: handlers are dropped and their leases run out.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
-        let (identity, options) = self.check()?;
-        Runtime::start(identity, options)?.run(shutdown).await
+        let (process, options) = self.check()?;
+        Runtime::start(process, options)?.run(shutdown).await
     }
 
-    fn check(self) -> Result<(Identity, Options), WorkerError> {
+    fn check(self) -> Result<(Process, Options), WorkerError> {
         let wrong = |message: String| Err(WorkerError::Setup(message));
         let queues = self.options.queues.len();
         if queues == 0 || queues > QUEUES_MAX {
@@ -218,10 +219,10 @@ impl Worker {
             token,
             roots: self.roots.load().map_err(WorkerError::Setup)?,
             worker_id: self.name.unwrap_or_else(id::worker_id),
-            incarnation: id::ulid(),
-            kills_on_expiry: self.options.kills_on_expiry,
+            known_by: KnownBy::Itself,
         };
-        Ok((identity, self.options))
+        let kills_on_expiry = self.options.kills_on_expiry;
+        Ok((Process { identity, incarnation: id::ulid(), kills_on_expiry }, self.options))
     }
 }
 

@@ -45,7 +45,7 @@ impl WorkerToken {
         Self(Token::Issued(Arc::new(Issued::new(BootstrapKey::File(path.into()), Issuer::Admin, ttl))))
     }
 
-    pub(super) fn into_inner(self) -> Token {
+    pub(crate) fn into_inner(self) -> Token {
         self.0
     }
 

@@ -3,8 +3,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use tenure_contract::callback::Category;
-#[cfg(feature = "callback")]
-use tenure_contract::callback::TaskError as CallbackTaskError;
+use tenure_contract::callback::TaskError as CategorisedError;
 use tenure_contract::pull::JobError;
 
 use super::{ERROR_CODE_BYTES, MESSAGE_BYTES, STACK_BYTES, cut};
@@ -101,15 +100,14 @@ impl TaskError {
         }
     }
 
-    /// For the callback contract, which knows categories only: another code stands before the message.
-    #[cfg(feature = "callback")]
-    pub(crate) fn into_callback(mut self) -> CallbackTaskError {
+    /// For contracts that know categories only: another code stands before the message.
+    pub(crate) fn into_categorised(mut self) -> CategorisedError {
         let category = self.category();
         if category.as_str() != self.code {
             self.message = format!("{}: {}", self.code, self.message);
         }
         let wire = self.into_wire();
-        CallbackTaskError { category, message: wire.message, stack_trace: wire.stack, retryable: wire.retryable }
+        CategorisedError { category, message: wire.message, stack_trace: wire.stack, retryable: wire.retryable }
     }
 
     pub(crate) fn into_wire(mut self) -> JobError {
@@ -238,13 +236,12 @@ mod tests {
         assert_eq!(TaskError::from(elapsed).category(), Category::Timeout);
     }
 
-    #[cfg(feature = "callback")]
     #[test]
     fn a_code_of_ones_own_is_told_with_the_message() {
-        let wire = TaskError::permanent("NO_SUCH_DAY", "2025-02-30").into_callback();
+        let wire = TaskError::permanent("NO_SUCH_DAY", "2025-02-30").into_categorised();
         assert_eq!((wire.category, wire.retryable), (Category::UserCode, Some(false)));
         assert_eq!(wire.message, "NO_SUCH_DAY: 2025-02-30");
-        let wire = TaskError::data_quality("no rows").into_callback();
+        let wire = TaskError::data_quality("no rows").into_categorised();
         assert_eq!((wire.category, wire.message.as_str()), (Category::DataQuality, "no rows"));
     }
 

@@ -75,32 +75,49 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Runs the handler until it ends, or is ended. A panic, a result that is too large and one that was returned after the
-/// handler was told to stop are failures.
+/// Runs the handler until it ends, or is ended. A result that is too large is a failure too.
 pub(crate) async fn run(lease: &Lease, context: TaskContext, handler: Option<Handler>) -> Result<Json, TaskError> {
-    let Some(handler) = handler else {
-        // Another worker of the queue may know the operator, as during a roll-out.
-        let message = format!("this worker has no operator `{}`", context.operator());
-        return Err(TaskError::retryable(UNKNOWN_OPERATOR, message));
-    };
+    let Some(handler) = handler else { return Err(unknown_operator(context.operator())) };
+    let result = guard(lease, async move { handler(context).await }).await?;
+    if result.len() > RESULT_BYTES {
+        let message = format!("the result has {} bytes, the limit is {RESULT_BYTES}", result.len());
+        return Err(TaskError::permanent("RESULT_TOO_LARGE", message));
+    }
+    Ok(result)
+}
+
+/// Another worker of the queue may know the operator, as during a roll-out.
+pub(crate) fn unknown_operator(name: &str) -> TaskError {
+    TaskError::retryable(UNKNOWN_OPERATOR, format!("this worker has no operator `{name}`"))
+}
+
+/// Does the work of a handler until it ends, or is ended. A panic, and a result that was returned after the handler was
+/// told to stop, are failures.
+pub(crate) async fn guard<T>(lease: &Lease, work: impl Future<Output = Result<T, TaskError>>) -> Result<T, TaskError> {
     // The handler's future is also dropped in here, so that a panic in its drop is caught too.
     let guarded = AssertUnwindSafe(async {
         tokio::select! {
             biased;
             () = lease.stop.cancelled() => Err(shut_down(None)),
-            result = handler(context) => result,
+            result = work => result,
         }
     });
     let result = guarded.catch_unwind().await.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
-    if result.len() > RESULT_BYTES {
-        let message = format!("the result has {} bytes, the limit is {RESULT_BYTES}", result.len());
-        return Err(TaskError::permanent("RESULT_TOO_LARGE", message));
-    }
     match lease.reason() {
         // Most handlers that stop in time return normally. Work that is done twice is better than work that is not done.
         Some(_) if !lease.is_result_kept() => Err(TaskError::cancelled("the handler returned early")),
         _ => Ok(result),
     }
+}
+
+/// Waits until a handler that was told to stop has used up most of its grace: the rest is for the report.
+pub(crate) async fn out_of_grace(lease: &Lease, grace: Duration) -> TaskError {
+    lease.cancel.cancelled().await;
+    match lease.reason() {
+        Some(CancelReason::Requested(_)) => tokio::time::sleep(grace * 4 / 5).await,
+        _ => std::future::pending().await,
+    }
+    TaskError::cancelled("the handler did not stop in its grace")
 }
 
 /// A failure after a request to stop is the answer to that request.

@@ -15,8 +15,8 @@ use tenure_contract::admin::{BootstrapRequest, WorkerToken, WorkerTokenRequest};
 use tenure_contract::duration;
 use tokio::sync::watch;
 
+use super::caller::{ExchangeError, again, is_temporary, unanswered};
 use super::error::WorkerError;
-use super::link::{ExchangeError, again, is_temporary, unanswered};
 use super::token::secret_header;
 use crate::http::{self, Backoff};
 

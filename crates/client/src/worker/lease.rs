@@ -162,12 +162,10 @@ impl Lease {
         self.leave(Phase::Lost, CancelReason::LeaseLost(reason));
     }
 
-    /// [`lose`](Self::lose), since the control plane refused a callback.
+    /// Keeps the answer by which the control plane takes the lease away. The first one stays.
     #[cfg(feature = "callback")]
-    pub(crate) fn lose_by(&self, refusal: Refusal) {
-        let reason = format!("the server answered {}", refusal.error());
+    pub(crate) fn note_refusal(&self, refusal: Refusal) {
         self.state().refusal.get_or_insert(refusal);
-        self.lose(reason);
     }
 
     #[cfg(feature = "callback")]
@@ -215,6 +213,11 @@ impl Lease {
             state.phase = Phase::Ended;
         }
         state.phase
+    }
+
+    /// Whether the handler runs, or is about to, and its lease is not known to be lost.
+    pub(crate) fn is_held(&self) -> bool {
+        self.state().phase == Phase::Held
     }
 
     pub(crate) fn reason(&self) -> Option<CancelReason> {

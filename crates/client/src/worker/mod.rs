@@ -8,7 +8,9 @@
 mod aside;
 pub(crate) mod beat;
 mod builder;
+pub(crate) mod caller;
 mod calls;
+pub(crate) mod closing;
 mod context;
 pub(crate) mod error;
 pub(crate) mod execute;
@@ -16,6 +18,7 @@ pub(crate) mod id;
 mod issued;
 pub(crate) mod lease;
 mod link;
+pub(crate) mod pulse;
 pub(crate) mod registry;
 mod report;
 mod runtime;

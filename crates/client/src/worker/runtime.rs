@@ -18,11 +18,12 @@ use tracing::Instrument;
 
 use super::EXCHANGE_ITEMS;
 use super::aside::Aside;
+use super::caller::{STALE_INCARNATION, is_temporary};
 use super::error::WorkerError;
 use super::execute::{Handler, execute};
 use super::id;
 use super::lease::{CancelReason, Lease};
-use super::link::{Identity, Link, STALE_INCARNATION, is_temporary};
+use super::link::{Link, Process};
 use super::registry::Registry;
 use super::report::{Batch, Report};
 use super::supervisor::Supervisor;
@@ -95,11 +96,15 @@ enum Stage {
 }
 
 impl Runtime {
-    pub(crate) fn start(identity: Identity, options: Options) -> Result<Self, WorkerError> {
-        tracing::info!(worker.id = identity.worker_id, queue.names = options.queues.join(","), "worker started");
-        let link = Arc::new(Link::new(identity.clone())?);
+    pub(crate) fn start(process: Process, options: Options) -> Result<Self, WorkerError> {
+        tracing::info!(
+            worker.id = process.identity.worker_id,
+            queue.names = options.queues.join(","),
+            "worker started"
+        );
+        let link = Arc::new(Link::new(process.clone())?);
         let registry = Arc::<Registry>::default();
-        let supervisor = Supervisor::start(identity, Arc::clone(&registry), options.wake_by.clone())?;
+        let supervisor = Supervisor::start(process, Arc::clone(&registry), options.wake_by.clone())?;
         let wakes = Wakes::new(&options.wake_by, &options.queues);
         Ok(Self {
             options,

@@ -12,9 +12,10 @@ use tenure_contract::pull::{HeartbeatItem, ItemAnswer};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::caller::{ExchangeError, STALE_INCARNATION, is_temporary};
 use super::error::WorkerError;
 use super::lease::{CancelReason, Lease};
-use super::link::{ExchangeError, Identity, Link, STALE_INCARNATION, is_temporary};
+use super::link::{Link, Process};
 use super::registry::Registry;
 use super::wake::{self, WakeBy};
 use super::{EXCHANGE_BYTES, EXCHANGE_ITEMS};
@@ -37,14 +38,14 @@ impl Drop for Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn start(identity: Identity, registry: Arc<Registry>, wake_by: WakeBy) -> Result<Self, WorkerError> {
+    pub(crate) fn start(process: Process, registry: Arc<Registry>, wake_by: WakeBy) -> Result<Self, WorkerError> {
         let stop = CancellationToken::new();
         let (end, ended) = oneshot::channel();
         let stopped = stop.clone();
         std::thread::Builder::new()
             .name("tenure-heartbeat".into())
             .spawn(move || {
-                if let Err(error) = supervise(identity, &registry, &wake_by, &stopped) {
+                if let Err(error) = supervise(process, &registry, &wake_by, &stopped) {
                     registry.lose_all(&error.to_string());
                     // Nobody listens once the worker itself has ended.
                     let _ = end.send(error);
@@ -61,7 +62,7 @@ impl Supervisor {
 }
 
 fn supervise(
-    identity: Identity,
+    process: Process,
     registry: &Arc<Registry>,
     wake_by: &WakeBy,
     stop: &CancellationToken,
@@ -71,7 +72,7 @@ fn supervise(
         .build()
         .map_err(|error| WorkerError::Supervisor(error.to_string()))?;
     runtime.block_on(async {
-        let link = Arc::new(Link::new(identity)?);
+        let link = Arc::new(Link::new(process)?);
         let mut beats = tokio::task::JoinSet::new();
         let mut keeping_token = std::pin::pin!(link.keep_token());
         loop {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use tenure_contract::pull::{ExchangeClaim, ExchangeResponse};
 use tokio_util::sync::CancellationToken;
 
+use super::caller::ExchangeError;
 use super::error::WorkerError;
-use super::link::{ExchangeError, Link};
+use super::link::Link;
 use super::report::Batch;
 use crate::http::Backoff;
 

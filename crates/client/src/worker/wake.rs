@@ -16,10 +16,11 @@ use tenure_contract::pull::{ClaimRequest, Job};
 use tenure_transport::{Delivery, Receipt, Transport, TransportError};
 use tokio_util::sync::CancellationToken;
 
+use super::caller::ExchangeError;
 use super::error::WorkerError;
 use super::id;
 use super::lease::Lease;
-use super::link::{ExchangeError, Link};
+use super::link::Link;
 use super::turn::{FIRST_WAIT, LONGEST_WAIT};
 use crate::http::Backoff;
 

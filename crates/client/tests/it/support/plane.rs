@@ -29,6 +29,34 @@ pub enum Say {
     Hang,
 }
 
+impl Say {
+    /// `yes` is what a good answer has, `no` what a refusal has besides its word.
+    pub async fn answer(self, contract: &str, mut yes: Value, mut no: Value) -> Response<Body> {
+        let with =
+            |value: &mut Value, more: Value| value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response =
+            Response::builder().header("content-type", "application/json").header("x-tenure-contract", contract);
+        match self {
+            Self::Yes => response.body(yes.to_string().into()).unwrap(),
+            Self::With(changes) => {
+                with(&mut yes, changes);
+                response.body(yes.to_string().into()).unwrap()
+            }
+            Self::No(status, word) => {
+                with(&mut no, json!({"error": word, "message": "as scripted"}));
+                response.status(status).body(no.to_string().into()).unwrap()
+            }
+            Self::Cut => {
+                let text = yes.to_string();
+                let pieces = [Ok(Bytes::from(text[..5].to_owned())), Err(std::io::Error::other("cut"))];
+                let response = response.header("content-length", text.len());
+                response.body(Body::from_stream(futures_util::stream::iter(pieces))).unwrap()
+            }
+            Self::Hang => std::future::pending().await,
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Rules {
     /// Said first, one after the other; then what follows.
@@ -169,7 +197,7 @@ async fn callback(
         };
         first.pop_front().unwrap_or_else(|| then.clone())
     };
-    let mut answer = match call.as_str() {
+    let answer = match call.as_str() {
         "started" => json!({"acknowledged": true, "serverTime": after(0)}),
         "heartbeat" => json!({"acknowledged": true, "shouldCancel": false, "serverTime": after(0)}),
         _ => json!({
@@ -177,26 +205,7 @@ async fn callback(
         }),
     };
     plane.called.send_modify(|called| called.push(Called { at: Instant::now(), task, call, token, body }));
-    let response =
-        Response::builder().header("content-type", "application/json").header("x-tenure-contract", "callback/1");
-    match say {
-        Say::Yes => response.body(answer.to_string().into()).unwrap(),
-        Say::With(changes) => {
-            answer.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            response.body(answer.to_string().into()).unwrap()
-        }
-        Say::No(status, word) => {
-            let text = json!({"error": word, "message": "as scripted", "state": "RUNNING"}).to_string();
-            response.status(status).body(text.into()).unwrap()
-        }
-        Say::Cut => {
-            let text = answer.to_string();
-            let pieces = [Ok(Bytes::from(text[..5].to_owned())), Err(std::io::Error::other("cut"))];
-            let response = response.header("content-length", text.len());
-            response.body(Body::from_stream(futures_util::stream::iter(pieces))).unwrap()
-        }
-        Say::Hang => std::future::pending().await,
-    }
+    say.answer("callback/1", answer, json!({"state": "RUNNING"})).await
 }
 
 fn body_outcome(body: &Value) -> Value {
