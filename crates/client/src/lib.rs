@@ -26,7 +26,8 @@
 //! # }
 //! ```
 //!
-//! Workers that tasks are pushed to are in the module `callback`, which needs the feature of that name.
+//! Workers that tasks are pushed to are in the module `callback`, which needs the feature of that name. Workers for the
+//! jobs of DAGs are in the module [`dispatch`].
 //!
 //! A task runs at least once. What must happen once is written in Tenure's own transaction (the result) or guarded
 //! with [`TaskContext::fence`] where it is written.
@@ -37,6 +38,7 @@ mod builder;
 pub mod callback;
 mod client;
 mod dag;
+pub mod dispatch;
 mod error;
 pub mod fence;
 mod filter;

@@ -4,6 +4,7 @@
 
 mod callback;
 mod client;
+mod dispatch;
 mod fence;
 mod runs;
 mod sandboxes;

@@ -1,5 +1,6 @@
 //! A server that speaks the exchange, scripted by the test.
 
+pub mod dispatch;
 pub mod plane;
 
 use std::collections::VecDeque;

@@ -1,0 +1,170 @@
+//! The life of one attempt after its claim: handler, events, completion.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tenure_contract::dispatch::{Claimed, CompleteBody, Failure};
+use tenure_contract::pull::Job;
+
+use super::calls::{AttemptCalls, Refused};
+use super::outbox::Outbox;
+use super::output::{IntoOutputs, Output};
+use super::runtime::Site;
+use super::task::Task;
+use crate::TaskContext;
+use crate::worker::beat::Beat;
+use crate::worker::error::{CANCELLED, TaskError};
+use crate::worker::execute::{blame, guard, out_of_grace, shut_down, unknown_operator};
+use crate::worker::lease::{Lease, Phase};
+use crate::worker::pulse::Held;
+
+/// How long a handler may take to stop after its task was canceled. The server gives it no more either.
+const CANCEL_GRACE: Duration = Duration::from_secs(30);
+/// For how long a completion is sent. It counts until somebody else has claimed the task.
+const REPORTED_FOR: Duration = Duration::from_secs(15 * 60);
+
+pub(crate) type Operator = Arc<dyn Fn(Task) -> BoxFuture<'static, Result<Vec<Output>, TaskError>> + Send + Sync>;
+
+/// A handler as the worker keeps it.
+pub(crate) fn erase<F, Fut, T>(handler: F) -> Operator
+where
+    F: Fn(Task) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
+    T: IntoOutputs,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |task| {
+        let handler = Arc::clone(&handler);
+        // The call itself is inside, so that its panic is one of the future.
+        async move { Ok(handler(task).await?.into_outputs()) }.boxed()
+    })
+}
+
+/// An attempt that this worker holds.
+pub(crate) struct Attempt {
+    site: Arc<Site>,
+    calls: Arc<AttemptCalls>,
+    held: Held<AttemptCalls>,
+    task: Task,
+}
+
+impl Attempt {
+    /// From the answer to a claim that was first sent at `sent_at`. Its heartbeats begin.
+    pub(crate) fn begin(site: Arc<Site>, claimed: Claimed, sent_at: Instant) -> Self {
+        let calls = Arc::new(AttemptCalls::new(Arc::clone(&site.calls), &claimed));
+        let lease = Arc::new(lease(&claimed, &site.options.queue, sent_at, site.options.outage_tolerance));
+        let held = site.pulse.hold(Arc::clone(&lease), Arc::clone(&calls));
+        // Tasks may have been told to stop just before this one could be.
+        site.closing.tell(&lease);
+        let outbox = Outbox::new(Arc::clone(&calls), Arc::clone(&lease), Arc::clone(&site.pulse));
+        let context = TaskContext::new(lease, Arc::clone(&site.pulse.registry));
+        let task = Task::new(context, claimed, Arc::clone(&calls), Arc::new(outbox));
+        Self { site, calls, held, task }
+    }
+
+    pub(crate) fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// Runs the handler and reports. The lease is kept until the report is answered.
+    pub(crate) async fn run(self) {
+        let lease = &self.held.lease;
+        lease.confirmed().await;
+        let result = match self.site.options.operators.get(self.task.operator()) {
+            Some(operator) => guard(lease, self.work(operator)).await,
+            None => Err(unknown_operator(self.task.operator())),
+        };
+        let result = match lease.end() {
+            Phase::Lost => return,
+            Phase::Abandoned => Err(shut_down(None)),
+            Phase::Held | Phase::Ended => result.map_err(|error| blame(error, lease.reason())),
+        };
+        let body = result.unwrap_or_else(|error| self.failure(error));
+        self.report(body).await;
+    }
+
+    /// What the handler does, and then its events. The completion comes after all of them.
+    async fn work(&self, operator: &Operator) -> Result<CompleteBody, TaskError> {
+        let work = async {
+            let outputs = operator(self.task.clone()).await?;
+            let body = self.task.completion(outputs)?;
+            self.task.flush().await?;
+            Ok(body)
+        };
+        tokio::select! {
+            biased;
+            result = work => result,
+            late = out_of_grace(&self.held.lease, CANCEL_GRACE) => Err(late),
+        }
+    }
+
+    fn failure(&self, error: TaskError) -> CompleteBody {
+        if error.code() == CANCELLED {
+            return self.calls.completion("Canceled");
+        }
+        let error = error.into_categorised();
+        let failure = Failure {
+            category: Some(error.category.as_str().to_owned()),
+            message: error.message,
+            stack: error.stack_trace,
+        };
+        CompleteBody { retryable: error.retryable, error: Some(failure), ..self.calls.completion("Failed") }
+    }
+
+    /// Reports the end. A report that is refused for what it says is followed by one that says so.
+    async fn report(&self, body: CompleteBody) {
+        let Err(refused) = self.send(body).await else { return };
+        let refused = match refused {
+            Refused::Wrong(error) => {
+                tracing::error!(task.id = %self.task.task_id(), %error, "report refused");
+                let message = format!("the control plane did not take the report of this attempt: {error}");
+                self.send(self.failure(TaskError::permanent("USER_CODE", message))).await
+            }
+            other => Err(other),
+        };
+        match refused {
+            Ok(()) => {}
+            Err(Refused::Gone(error) | Refused::Wrong(error)) => {
+                tracing::warn!(task.id = %self.task.task_id(), %error, "report refused, dropping it");
+            }
+            Err(Refused::GivenUp(reason)) => {
+                tracing::error!(task.id = %self.task.task_id(), reason, "cannot deliver the report");
+            }
+        }
+    }
+
+    async fn send(&self, body: CompleteBody) -> Result<(), Refused> {
+        let calls = Arc::clone(&self.calls);
+        let until = Instant::now() + REPORTED_FOR;
+        let sent = self.site.pulse.run(async move { calls.complete(&body, until).await }).await;
+        sent.unwrap_or_else(|| Err(Refused::GivenUp("the heartbeat thread ended".to_owned()))).map(|_| ())
+    }
+}
+
+fn lease(claimed: &Claimed, queue: &str, sent_at: Instant, tolerance: Duration) -> Lease {
+    // A quarter of the lease, in whole seconds and at least one: below 8 s it says less than a worker needs to know.
+    let seconds = claimed.heartbeat_interval_seconds;
+    let (ttl, every) = match seconds {
+        0 | 1 => (Duration::from_secs(1), Duration::from_millis(300)),
+        _ => (Duration::from_secs(seconds.saturating_mul(4)), Duration::from_secs(seconds)),
+    };
+    let job = Job {
+        job_id: claimed.task_id.clone(),
+        attempt_id: format!("{}:{}", claimed.task_id, claimed.attempt),
+        lease_token: String::new(),
+        stream: queue.to_owned(),
+        message_id: String::new(),
+        payload: claimed.work_payload.clone(),
+        lease_ttl_seconds: ttl.as_secs(),
+        heartbeat_interval_seconds: seconds,
+        attempt: claimed.attempt,
+        fence: claimed.fence,
+        operator: claimed.task.operator.clone(),
+        deadline: claimed.deadline_at.clone(),
+        traceparent: None,
+        previous_progress: None,
+    };
+    Lease::with(job, Beat::of(ttl, every, sent_at, Instant::now(), tolerance), None)
+}

@@ -1,0 +1,248 @@
+//! What a worker sends, and how it keeps one attempt alive.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tenure_contract::dispatch::{
+    AttemptRef, ClaimRequest, Claimed, CompleteAnswer, CompleteBody, EventsAnswer, EventsBody, HeartbeatAnswer,
+    NotClaimed, NotClaimedReason, TaskStatus, Wakeups,
+};
+
+use crate::http::Backoff;
+use crate::worker::beat::News;
+use crate::worker::caller::{Caller, ExchangeError};
+use crate::worker::error::WorkerError;
+use crate::worker::lease::Lease;
+use crate::worker::lock;
+use crate::worker::pulse::{Beaten, Heart};
+use crate::worker::token::secret_header;
+
+/// For the answer to one call.
+const ANSWER_WAIT: Duration = Duration::from_secs(15);
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const CAPABILITY_HEADER: &str = "x-trace-task-capability";
+/// The holder may finish and report as long as nobody else has claimed the task.
+const LEASE_EXPIRED: &str = "lease_expired";
+
+/// The calls of a worker.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    caller: Caller,
+}
+
+impl Calls {
+    pub(crate) fn new(caller: Caller) -> Self {
+        Self { caller }
+    }
+
+    pub(crate) fn worker_id(&self) -> &str {
+        self.caller.worker_id()
+    }
+
+    pub(crate) async fn keep_token(&self) -> WorkerError {
+        self.caller.keep_token().await
+    }
+
+    /// The ids of tasks that may be there to claim.
+    pub(crate) async fn wakeups(&self, queue: &str, max: usize, wait: Duration) -> Result<Vec<String>, ExchangeError> {
+        let mut url = self.caller.url(&["internal", "task-wakeups"]);
+        url.query_pairs_mut()
+            .append_pair("queue", queue)
+            .append_pair("max", &max.to_string())
+            .append_pair("wait_seconds", &wait.as_secs().to_string());
+        let answer: Wakeups = self.caller.get(&url, ANSWER_WAIT + wait).await?.read()?;
+        Ok(answer.messages.into_iter().map(|wakeup| wakeup.task_id).collect())
+    }
+
+    pub(crate) async fn claim(
+        &self,
+        request: &ClaimRequest,
+    ) -> Result<Result<Box<Claimed>, NotClaimedReason>, ExchangeError> {
+        #[derive(Deserialize)]
+        struct Said {
+            status: String,
+        }
+        let url = self.caller.url(&["internal", "task-claim"]);
+        let answer = self.caller.post(&url, request, ANSWER_WAIT, Duration::ZERO).await?;
+        let said: Said = answer.read()?;
+        match said.status.as_str() {
+            "NotClaimed" => answer.read().map(|not: NotClaimed| Err(not.reason)),
+            _ => answer.read().map(|claimed| Ok(Box::new(claimed))),
+        }
+    }
+
+    async fn internal<A: DeserializeOwned>(
+        &self,
+        name: &str,
+        body: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<A, ExchangeError> {
+        self.caller.post(&self.caller.url(&["internal", name]), body, timeout, Duration::ZERO).await?.read()
+    }
+}
+
+/// The calls of one attempt.
+#[derive(Debug)]
+pub(crate) struct AttemptCalls {
+    calls: Arc<Calls>,
+    at: AttemptRef,
+    capability: Mutex<String>,
+    /// A source that runs for ever. Its capability token is renewed, which only the bearer of it can ask for.
+    is_endless: bool,
+}
+
+/// What ends the attempt, or the call.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The attempt is not this worker's any longer.
+    Gone(WorkerError),
+    /// What was said is wrong, and would be so the next time.
+    Wrong(WorkerError),
+    /// Nothing more is tried, for this reason.
+    GivenUp(String),
+}
+
+impl AttemptCalls {
+    pub(crate) fn new(calls: Arc<Calls>, claimed: &Claimed) -> Self {
+        let at = AttemptRef {
+            task_id: claimed.task_id.clone(),
+            attempt: claimed.attempt,
+            lease_token: Some(claimed.lease_token.clone()),
+            worker_id: None,
+        };
+        let capability = Mutex::new(claimed.capability_token.clone());
+        Self { calls, at, capability, is_endless: claimed.task.timeout_seconds.is_none() }
+    }
+
+    pub(crate) fn capability_token(&self) -> String {
+        lock(&self.capability).clone()
+    }
+
+    /// A completion of this attempt, still without what it says.
+    pub(crate) fn completion(&self, status: &str) -> CompleteBody {
+        CompleteBody {
+            task_id: self.at.task_id.clone(),
+            attempt: self.at.attempt,
+            lease_token: self.at.lease_token.clone(),
+            status: status.to_owned(),
+            ..CompleteBody::default()
+        }
+    }
+
+    /// Events of this attempt, still without any.
+    pub(crate) fn events_body(&self) -> EventsBody {
+        EventsBody {
+            task_id: self.at.task_id.clone(),
+            attempt: self.at.attempt,
+            lease_token: self.at.lease_token.clone(),
+            ..EventsBody::default()
+        }
+    }
+
+    pub(crate) async fn complete(&self, body: &CompleteBody, until: Instant) -> Result<CompleteAnswer, Refused> {
+        self.until_answered("task-complete", body, || Instant::now() < until).await
+    }
+
+    pub(crate) async fn events(
+        &self,
+        body: &EventsBody,
+        wanted: impl Fn() -> bool + Send,
+    ) -> Result<EventsAnswer, Refused> {
+        self.until_answered("events", body, wanted).await
+    }
+
+    /// Makes the same call with the same body again and again, as long as the answer is wanted.
+    async fn until_answered<A: DeserializeOwned>(
+        &self,
+        name: &str,
+        body: &(impl Serialize + Sync),
+        wanted: impl Fn() -> bool + Send,
+    ) -> Result<A, Refused> {
+        let mut backoff = backoff();
+        loop {
+            let (reason, retry_after) = match self.calls.internal(name, body, ANSWER_WAIT).await {
+                Ok(answer) => return Ok(answer),
+                Err(ExchangeError::Fatal(error)) => return Err(judged(error)),
+                Err(ExchangeError::Again { reason, retry_after, .. }) => (reason, retry_after),
+            };
+            if !wanted() {
+                return Err(Refused::GivenUp(reason));
+            }
+            let wait = backoff.next(retry_after);
+            tracing::warn!(
+                task.id = %self.at.task_id,
+                call = name,
+                wait_seconds = wait.as_secs_f64(),
+                reason,
+                "the server did not answer"
+            );
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn heartbeat(&self, patience: Duration) -> Result<HeartbeatAnswer, ExchangeError> {
+        if self.is_endless
+            && let Ok(token) = secret_header(&self.capability_token(), "capability token")
+        {
+            let caller = &self.calls.caller;
+            let url = caller.url(&["v1", "task", "heartbeat"]);
+            match caller.post_as((CAPABILITY_HEADER, token), &url, &self.at, patience).await {
+                Ok(answer) => return answer.read(),
+                Err(refused @ ExchangeError::Fatal(WorkerError::Refused { status: 404 | 409 | 410, .. })) => {
+                    return Err(refused);
+                }
+                // As a worker the heartbeat may pass.
+                Err(error) => tracing::debug!(task.id = %self.at.task_id, %error, "no heartbeat by capability token"),
+            }
+        }
+        self.calls.internal("heartbeat", &self.at, patience).await
+    }
+}
+
+/// What a refusal of events or of a completion is about.
+fn judged(error: WorkerError) -> Refused {
+    match &error {
+        // The data of a version that is no longer current: this is said of a dataset, not of the attempt.
+        WorkerError::Refused { error: word, .. } if word == "dataset_version_conflict" => Refused::Wrong(error),
+        WorkerError::Refused { status: 404 | 409 | 410, .. } => Refused::Gone(error),
+        _ => Refused::Wrong(error),
+    }
+}
+
+impl Heart for AttemptCalls {
+    async fn beat(&self, _: &Lease, _: News, patience: Duration) -> Beaten {
+        let task_id = &self.at.task_id;
+        match self.heartbeat(patience).await {
+            Ok(answer) => {
+                if let Some(token) = answer.capability_token {
+                    *lock(&self.capability) = token;
+                }
+                let cancel = (answer.status == TaskStatus::Canceled).then(|| "canceled".to_owned());
+                Beaten::Renewed { cancel }
+            }
+            Err(ExchangeError::Again { reason, retry_after, .. }) => {
+                tracing::warn!(task.id = %task_id, reason, "heartbeat not answered, trying again");
+                Beaten::Again(retry_after)
+            }
+            Err(ExchangeError::Fatal(WorkerError::Refused { error, .. })) if error == LEASE_EXPIRED => {
+                tracing::warn!(task.id = %task_id, "the lease has expired, and nobody else has claimed the task");
+                Beaten::Again(None)
+            }
+            Err(ExchangeError::Fatal(WorkerError::Refused { status: 404 | 409 | 410, error, .. })) => {
+                Beaten::Lost(format!("the server answered {error}"))
+            }
+            Err(ExchangeError::Fatal(error)) => {
+                tracing::error!(task.id = %task_id, %error, "heartbeat refused");
+                Beaten::Refused
+            }
+        }
+    }
+}
+
+/// Between two tries of the same call.
+pub(crate) fn backoff() -> Backoff {
+    Backoff::new(FIRST_WAIT, LONGEST_WAIT)
+}

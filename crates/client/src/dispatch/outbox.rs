@@ -1,0 +1,166 @@
+//! Events that a handler emits while it runs: gathered, and sent until they are accepted.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+use tenure_contract::Json;
+use tenure_contract::dispatch::{Event, EventsBody, Invalidation};
+use tokio::sync::Notify;
+
+use super::calls::{AttemptCalls, Refused};
+use crate::worker::error::TaskError;
+use crate::worker::lease::Lease;
+use crate::worker::lock;
+use crate::worker::pulse::Pulse;
+
+/// Events and invalidations that are not accepted yet. Whoever emits more waits.
+const PENDING_MAX: usize = 1_000;
+const PENDING_BYTES: usize = 4 << 20;
+/// Of one request. The server takes 1 MiB.
+const BATCH_MAX: usize = 500;
+const BATCH_BYTES: usize = 512 << 10;
+
+#[derive(Debug, Clone)]
+pub(crate) enum Emitted {
+    Event(Event),
+    Invalidation(Invalidation),
+}
+
+impl Emitted {
+    fn size(&self) -> Result<usize, TaskError> {
+        fn of(value: &impl Serialize) -> Result<usize, TaskError> {
+            Ok(Json::of(value)?.len())
+        }
+        match self {
+            Self::Event(event) => of(event),
+            Self::Invalidation(invalidation) => of(invalidation),
+        }
+    }
+}
+
+/// Of one attempt. While a request is on its way, what is emitted gathers for the next.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    calls: Arc<AttemptCalls>,
+    lease: Arc<Lease>,
+    pulse: Arc<Pulse<AttemptCalls>>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order in which they came; those under way stay until they are accepted.
+    pending: VecDeque<(Emitted, usize)>,
+    bytes: usize,
+    sending: bool,
+    refused: Option<TaskError>,
+}
+
+impl State {
+    fn has_room_for(&self, size: usize) -> bool {
+        self.pending.is_empty() || (self.pending.len() < PENDING_MAX && self.bytes + size <= PENDING_BYTES)
+    }
+}
+
+impl Outbox {
+    pub(crate) fn new(calls: Arc<AttemptCalls>, lease: Arc<Lease>, pulse: Arc<Pulse<AttemptCalls>>) -> Self {
+        Self { calls, lease, pulse, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Keeps one for sending. Waits while too many are kept. The error is of one that was refused before.
+    pub(crate) async fn put(self: &Arc<Self>, emitted: Emitted) -> Result<(), TaskError> {
+        let size = emitted.size()?;
+        if size > BATCH_BYTES {
+            let message = format!("an event or invalidation has {size} bytes, the limit is {BATCH_BYTES}");
+            return Err(TaskError::permanent("EVENT_TOO_LARGE", message));
+        }
+        self.when(|state| {
+            state.has_room_for(size).then(|| {
+                state.pending.push_back((emitted.clone(), size));
+                state.bytes += size;
+                if !std::mem::replace(&mut state.sending, true) {
+                    self.pulse.spawn(Arc::clone(self).send());
+                }
+            })
+        })
+        .await
+    }
+
+    /// Waits until all are accepted.
+    pub(crate) async fn flush(&self) -> Result<(), TaskError> {
+        self.when(|state| state.pending.is_empty().then_some(())).await
+    }
+
+    /// Waits until the state is as wanted. If the lease is lost meanwhile, the waiting handler ends.
+    async fn when<T>(&self, mut wanted: impl FnMut(&mut State) -> Option<T>) -> Result<T, TaskError> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = lock(&self.state);
+                if let Some(refused) = &state.refused {
+                    return Err(refused.clone());
+                }
+                if let Some(found) = wanted(&mut state) {
+                    return Ok(found);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    async fn send(self: Arc<Self>) {
+        while let Some((body, count)) = self.next() {
+            match self.calls.events(&body, || self.lease.is_held()).await {
+                Ok(_) => self.accepted(count),
+                Err(refused) => return self.refuse(refused),
+            }
+        }
+    }
+
+    /// The first of them, as long as they are of one kind: what was said first is told first.
+    fn next(&self) -> Option<(EventsBody, usize)> {
+        let mut state = lock(&self.state);
+        let mut body = self.calls.events_body();
+        let mut bytes = 0;
+        for (emitted, size) in state.pending.iter().take(BATCH_MAX) {
+            bytes += size;
+            match emitted {
+                _ if bytes > BATCH_BYTES => break,
+                Emitted::Event(event) if body.invalidations.is_empty() => body.events.push(event.clone()),
+                Emitted::Invalidation(changed) if body.events.is_empty() => body.invalidations.push(changed.clone()),
+                Emitted::Event(_) | Emitted::Invalidation(_) => break,
+            }
+        }
+        let count = body.events.len() + body.invalidations.len();
+        state.sending = count > 0 && self.lease.is_held();
+        state.sending.then_some((body, count))
+    }
+
+    fn accepted(&self, count: usize) {
+        let mut state = lock(&self.state);
+        let bytes: usize = state.pending.drain(..count).map(|(_, size)| size).sum();
+        state.bytes -= bytes;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn refuse(&self, refused: Refused) {
+        let error = match refused {
+            Refused::Gone(error) => {
+                self.pulse.registry.remove(&self.lease);
+                self.lease.lose(error.to_string());
+                return;
+            }
+            Refused::Wrong(error) => TaskError::permanent("USER_CODE", format!("events were refused: {error}")),
+            Refused::GivenUp(reason) => TaskError::infrastructure(format!("events were not sent: {reason}")),
+        };
+        let mut state = lock(&self.state);
+        state.sending = false;
+        state.refused = Some(error);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+}
