@@ -23,7 +23,7 @@ pub use task::{
 };
 pub use user::{ConfiguredKey, DEFAULT_TENANT, UserAuth};
 pub use webhook::{SignedDelivery, WEBHOOK_WINDOW_S, WebhookSignature};
-pub use worker::{Worker, WorkerAuth, WorkerCredential, WorkerKeys};
+pub use worker::{Anonymous, Worker, WorkerAuth, WorkerCredential, WorkerKeys};
 
 /// Why a caller was not let in. Neither says more than the caller knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

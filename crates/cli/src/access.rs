@@ -143,8 +143,12 @@ pub fn task_keys(config: &Config) -> anyhow::Result<TaskKeys> {
     let wrong = |key: &str, error: &dyn std::fmt::Display| ConfigError::Rule(format!("{key}: {error}"));
     let keys =
         TaskKeys::new(&tokens.issuer, &current).map_err(|error| wrong("dispatch.capability.key_file", &error))?;
-    let previous = tokens.previous_key_files.iter().map(|path| {
-        let setting = "dispatch.capability.previous_key_files";
+    let listed = [
+        ("dispatch.capability.previous_key_files", &tokens.previous_key_files),
+        ("dispatch.capability.verify_key_files", &tokens.verify_key_files),
+    ];
+    let listed = listed.into_iter().flat_map(|(setting, paths)| paths.iter().map(move |path| (setting, path)));
+    let previous = listed.map(|(setting, path)| {
         let pem = read_key(path, setting)?;
         TaskPublicKey::from_pem(&pem).map_err(|error| wrong(setting, &format!("{}: {error}", path.display())).into())
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tenure_auth::worker::{BootstrapKey, PrivateKey, PublicKey, SigningKey};
-use tenure_auth::{Role, Secret, UserAuth, WorkerAuth, WorkerKeys};
+use tenure_auth::{Anonymous, Role, Secret, UserAuth, WorkerAuth, WorkerKeys};
 
 use super::error::ConfigError;
 use super::keys;
@@ -62,7 +62,9 @@ pub struct WorkerSettings {
     pub bootstrap_keys: BTreeMap<String, Secret>,
     /// Accept signed tokens without `aud` or `iat`.
     pub legacy: bool,
-    pub anonymous: bool,
+    pub anonymous: Anonymous,
+    /// Only workers can send requests from the networks of `anonymous`.
+    pub network_policy: bool,
 }
 
 /// The same for what the server takes.
@@ -88,7 +90,7 @@ impl TryFrom<&AuthSettings> for Auth {
             shared: own.token.clone(),
             shared_previous: own.token_previous.clone(),
             per_worker: own.tokens.clone().into_iter().collect(),
-            anonymous: own.anonymous,
+            anonymous: own.anonymous.clone(),
             keys: own.keys()?,
             revoked: own.revoked_token_ids.iter().cloned().collect(),
             bootstrap: own.bootstrap()?,
@@ -201,7 +203,22 @@ fn worker(settings: &Settings) -> Result<WorkerSettings, ConfigError> {
         public_keys,
         bootstrap_keys: bootstrap_keys(settings)?,
         legacy: settings.flag("auth.legacy_worker_tokens")?,
-        anonymous: settings.flag("auth.anonymous_workers")?,
+        anonymous: anonymous(settings)?,
+        network_policy: settings.flag("auth.accept_network_policy")?,
+    })
+}
+
+fn anonymous(settings: &Settings) -> Result<Anonymous, ConfigError> {
+    let key = "auth.anonymous_workers";
+    let wanted = "true, false, or a list of networks such as [10.1.0.0/16]";
+    let networks = settings.list_of(key, wanted, net::network)?;
+    if let Some(all) = networks.iter().find(|network| network.prefix_len() == 0) {
+        return Err(settings.wrong(key, format!("has {all}, which is every address: list the networks of the workers")));
+    }
+    Ok(match settings.flag_of(key, wanted)? {
+        true => Anonymous::Everyone,
+        false if networks.is_empty() => Anonymous::Nobody,
+        false => Anonymous::From(networks),
     })
 }
 

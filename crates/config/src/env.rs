@@ -64,7 +64,8 @@ fn given(name: String, path: &str, value: OsString) -> Result<Given, ConfigError
     let text = value.into_string().map_err(|_| wrong(path, &origin, "is no UTF-8"))?;
     let value = match key.kind.shape() {
         Shape::Text => Value::Text(text),
-        Shape::List => Value::List(list(&text)),
+        Shape::FlagOrList if is_flag(&text) => Value::Text(text),
+        Shape::List | Shape::FlagOrList => Value::List(list(&text)),
         Shape::Map => {
             let map = serde_json::from_str(&text)
                 .map_err(|_| wrong(path, &origin, "must be a JSON object of strings, such as {\"name\":\"value\"}"))?;
@@ -72,6 +73,10 @@ fn given(name: String, path: &str, value: OsString) -> Result<Given, ConfigError
         }
     };
     Ok(Given { key, value, origin })
+}
+
+fn is_flag(text: &str) -> bool {
+    text.trim().eq_ignore_ascii_case("true") || text.trim().eq_ignore_ascii_case("false")
 }
 
 /// Entries between commas. Nothing at all is a list without entries.

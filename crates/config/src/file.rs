@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
 use super::error::{ConfigError, Origin, shortened};
@@ -204,7 +204,43 @@ fn value_of<'de, A: MapAccess<'de>>(shape: Shape, map: &mut A) -> Result<Option<
     match shape {
         Shape::Text => Ok(map.next_value::<Option<String>>()?.map(Value::Text)),
         Shape::List => Ok(map.next_value::<Option<Vec<String>>>()?.map(Value::List)),
+        Shape::FlagOrList => Ok(map.next_value::<Option<FlagOrList>>()?.map(|given| given.0)),
         Shape::Map => Ok(map.next_value::<Option<BTreeMap<String, String>>>()?.map(Value::Map)),
+    }
+}
+
+/// `true`, `false`, or a list.
+struct FlagOrList(Value);
+
+impl<'de> Deserialize<'de> for FlagOrList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FlagOrListVisitor)
+    }
+}
+
+struct FlagOrListVisitor;
+
+impl<'de> Visitor<'de> for FlagOrListVisitor {
+    type Value = FlagOrList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true, false, or a list")
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<FlagOrList, E> {
+        Ok(FlagOrList(Value::Text(flag.to_string())))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<FlagOrList, E> {
+        Ok(FlagOrList(Value::Text(text.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<FlagOrList, A::Error> {
+        let mut list = Vec::new();
+        while let Some(entry) = entries.next_element()? {
+            list.push(entry);
+        }
+        Ok(FlagOrList(Value::List(list)))
     }
 }
 
@@ -224,6 +260,20 @@ mod tests {
             Value::Map(map) => format!("{}={map:?}", given.key.path),
         };
         Ok(given.iter().map(|given| (show(given), line(&given.origin))).collect())
+    }
+
+    #[test]
+    fn a_flag_may_be_a_list() {
+        let one = |value: &str| read(&format!("auth: {{anonymous_workers: {value}}}\n"));
+        for (value, shown) in
+            [("true", "true"), ("'False'", "False"), ("[10.0.0.0/8, '::1']", r#"["10.0.0.0/8", "::1"]"#)]
+        {
+            assert_eq!(one(value).unwrap()[0].0, format!("auth.anonymous_workers={shown}"));
+        }
+        assert_eq!(one("").unwrap(), [], "it says nothing");
+        for value in ["{a: b}", "[[10.0.0.0/8]]", "7"] {
+            assert!(one(value).is_err(), "{value}");
+        }
     }
 
     #[test]

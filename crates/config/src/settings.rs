@@ -199,7 +199,12 @@ impl Settings {
     }
 
     pub fn flag(&self, key: &str) -> Result<bool, ConfigError> {
-        let flag = self.read(key, "true or false", |text| text.to_ascii_lowercase().parse().ok())?;
+        self.flag_of(key, "true or false")
+    }
+
+    /// A flag in the place of which other things could be given, too.
+    pub fn flag_of(&self, key: &str, wanted: &str) -> Result<bool, ConfigError> {
+        let flag = self.read(key, wanted, |text| text.to_ascii_lowercase().parse().ok())?;
         Ok(flag.unwrap_or(false))
     }
 

@@ -7,7 +7,7 @@ use tenure_tls::ClientAuth;
 
 use super::config::Config;
 use super::keys::{self, Key, Kind, Shape};
-use super::settings::{Settings, Value};
+use super::settings::{Given, Settings, Value};
 use super::store_url;
 
 const MASK: &str = "***";
@@ -60,7 +60,7 @@ fn value(config: &Config, key: &Key) -> Option<Json> {
         }
         Value::Text(text) => Some(match key.kind {
             Kind::Dsn => json!(store_url::masked(&text)),
-            Kind::Bool => json!(text == "true"),
+            Kind::Bool | Kind::FlagOrTexts => json!(text == "true"),
             Kind::Number => text.parse::<f64>().map_or_else(|_| json!(text), |number| json!(number)),
             Kind::Integer | Kind::Size => text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number)),
             _ => mask(&text),
@@ -75,11 +75,12 @@ pub(crate) fn effective(settings: &Settings, key: &Key) -> Option<Value> {
         (None, Shape::List) => Some(Value::List(Vec::new())),
         (None, Shape::Map) => Some(Value::Map(std::collections::BTreeMap::new())),
         (Some(given), Shape::List | Shape::Map) => Some(given.value.clone()),
-        (_, Shape::Text) => {
+        (Some(Given { value: list @ Value::List(_), .. }), Shape::FlagOrList) => Some(list.clone()),
+        (_, Shape::Text | Shape::FlagOrList) => {
             let text = settings.plain(path)?;
             // A configuration that was loaded has values of the right kind; others stay as they are.
             let canonical = match key.kind {
-                Kind::Bool => settings.flag(path).ok().map(|flag| flag.to_string()),
+                Kind::Bool | Kind::FlagOrTexts => settings.flag(path).ok().map(|flag| flag.to_string()),
                 Kind::Integer => settings.integer(path).ok().map(|number| number.to_string()),
                 Kind::Number => settings.number(path).ok().map(|number| number.to_string()),
                 Kind::Size => settings.size(path).ok().map(|bytes| bytes.to_string()),

@@ -14,6 +14,8 @@ pub struct Tokens {
     /// Absent: in the data folder, made at the first start. It need not be there yet.
     pub key_file: Option<PathBuf>,
     pub previous_key_files: Vec<PathBuf>,
+    /// As good as the previous ones.
+    pub verify_key_files: Vec<PathBuf>,
     /// HS256, for older callback workers.
     pub callback_secret: Option<Secret>,
 }
@@ -31,6 +33,7 @@ pub(crate) fn tokens(settings: &Settings) -> Result<Tokens, ConfigError> {
         issuer: issuer.ok_or_else(|| settings.wrong("tokens.issuer", "is empty: name an issuer, or remove the key"))?,
         key_file: settings.path("dispatch.capability.key_file")?,
         previous_key_files: settings.paths("dispatch.capability.previous_key_files"),
+        verify_key_files: settings.paths("dispatch.capability.verify_key_files"),
         callback_secret: settings.secret("callback.shared_secret")?,
     })
 }

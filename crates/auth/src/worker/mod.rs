@@ -10,6 +10,9 @@ mod tables;
 mod verify;
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use crate::{AuthError, Secret};
 
@@ -29,6 +32,8 @@ pub struct WorkerCredential<'a> {
     pub token: Option<&'a str>,
     /// `X-Trace-Worker-Token`: good for the shared token only.
     pub shared_token: Option<&'a str>,
+    /// Where the request comes from, if that says something about the sender.
+    pub from: Option<IpAddr>,
 }
 
 impl<'a> WorkerCredential<'a> {
@@ -62,6 +67,30 @@ impl Worker {
     }
 }
 
+/// Who is a worker without a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    #[default]
+    Nobody,
+    /// Whoever sends requests from these networks.
+    From(Vec<IpNet>),
+    /// Only for a loopback listener.
+    Everyone,
+}
+
+impl Anonymous {
+    fn includes(&self, from: Option<IpAddr>) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::From(networks) => {
+                let from = from.map(|from| from.to_canonical());
+                from.is_some_and(|from| networks.iter().any(|network| network.contains(&from)))
+            }
+            Self::Everyone => true,
+        }
+    }
+}
+
 /// Which workers are let in.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerAuth {
@@ -71,8 +100,8 @@ pub struct WorkerAuth {
     pub shared_previous: Option<Secret>,
     /// `auth.worker_tokens`: an entry here is the only static token of that worker.
     pub per_worker: HashMap<String, Secret>,
-    /// `auth.anonymous_workers`: everybody, without a token. Only for a loopback listener.
-    pub anonymous: bool,
+    /// `auth.anonymous_workers`.
+    pub anonymous: Anonymous,
     /// Keys of signed tokens.
     pub keys: WorkerKeys,
     /// `auth.worker_revoked_token_ids`.
@@ -84,7 +113,7 @@ pub struct WorkerAuth {
 impl WorkerAuth {
     /// Whether anybody could be let in. A bootstrap key lets nobody in.
     pub fn is_configured(&self) -> bool {
-        self.anonymous
+        self.anonymous != Anonymous::Nobody
             || self.shared.is_some()
             || self.shared_previous.is_some()
             || !self.per_worker.is_empty()
@@ -104,7 +133,12 @@ impl WorkerAuth {
         }
         let id = sent.named();
         match (sent.token, sent.shared_token) {
-            (None, None) if self.anonymous => Ok(Worker::by_shared(id)),
+            // An id that has a token of its own needs that token.
+            (None, None)
+                if self.anonymous.includes(sent.from) && id.is_none_or(|id| !self.per_worker.contains_key(id)) =>
+            {
+                Ok(Worker::by_shared(id))
+            }
             (None, None) => Err(AuthError::Missing),
             // Two tokens that disagree leave open who is meant.
             (Some(token), Some(shared)) if shared != token => Err(AuthError::Invalid),
@@ -243,7 +277,7 @@ mod tests {
     }
 
     fn sent<'a>(id: Option<&'a str>, token: Option<&'a str>) -> WorkerCredential<'a> {
-        WorkerCredential { id, token, shared_token: None }
+        WorkerCredential { id, token, ..WorkerCredential::default() }
     }
 
     #[test]
@@ -271,9 +305,9 @@ mod tests {
         let by = |token| let_in(&auth, WorkerCredential { shared_token: Some(token), ..Default::default() });
         assert!(by("shared").is_ok());
         assert_eq!(by("own"), Err(AuthError::Invalid));
-        let mapped = WorkerCredential { id: Some("w-1"), shared_token: Some("shared"), token: None };
+        let mapped = WorkerCredential { id: Some("w-1"), shared_token: Some("shared"), ..Default::default() };
         assert_eq!(let_in(&auth, mapped), Err(AuthError::Invalid), "an id with an entry needs its own token");
-        let both = WorkerCredential { token: Some("shared"), shared_token: Some("other"), id: None };
+        let both = WorkerCredential { token: Some("shared"), shared_token: Some("other"), ..Default::default() };
         assert_eq!(let_in(&auth, both), Err(AuthError::Invalid));
     }
 
@@ -292,9 +326,33 @@ mod tests {
     fn without_any_credential_nobody_is_let_in() {
         let none = WorkerAuth::default();
         assert_eq!(let_in(&none, sent(None, Some(""))), Err(AuthError::NotConfigured));
-        let anonymous = WorkerAuth { anonymous: true, ..Default::default() };
+        let anonymous = WorkerAuth { anonymous: Anonymous::Everyone, ..auth() };
         assert!(let_in(&anonymous, sent(None, None)).is_ok());
+        assert!(let_in(&anonymous, sent(Some("w-2"), None)).is_ok());
         assert_eq!(let_in(&anonymous, sent(None, Some("x"))), Err(AuthError::Invalid));
+        assert_eq!(let_in(&anonymous, sent(Some("w-1"), None)), Err(AuthError::Missing), "it has a token of its own");
+    }
+
+    #[test]
+    fn networks_let_in_those_who_call_from_there() {
+        let networks = ["10.1.0.0/16", "fd00::/8", "192.0.2.7/32"].map(|text| text.parse().unwrap());
+        let auth = WorkerAuth { anonymous: Anonymous::From(networks.to_vec()), ..auth() };
+        let from = |address: Option<&str>, id, token| {
+            let from = address.map(|text| text.parse().unwrap());
+            let_in(&auth, WorkerCredential { from, ..sent(id, token) }).map(|worker| worker.id)
+        };
+        for inside in ["10.1.0.1", "10.1.255.255", "::ffff:10.1.2.3", "fd00::1", "192.0.2.7"] {
+            assert_eq!(from(Some(inside), Some("w-2"), None), Ok(Some("w-2".to_owned())), "{inside}");
+            assert_eq!(from(Some(inside), None, None), Ok(None), "{inside}");
+            assert_eq!(from(Some(inside), None, Some("wrong")), Err(AuthError::Invalid), "a token that is sent counts");
+            assert_eq!(from(Some(inside), Some("w-1"), None), Err(AuthError::Missing), "it has a token of its own");
+        }
+        for outside in [None, Some("10.2.0.1"), Some("127.0.0.1"), Some("192.0.2.8"), Some("fe80::1"), Some("::")] {
+            assert_eq!(from(outside, None, None), Err(AuthError::Missing), "{outside:?}");
+            assert_eq!(from(outside, None, Some("shared")), Ok(None), "{outside:?}");
+        }
+        let only = WorkerAuth { shared: None, per_worker: HashMap::new(), ..auth.clone() };
+        assert_eq!(let_in(&only, sent(None, None)), Err(AuthError::Missing));
     }
 
     #[test]
@@ -336,7 +394,7 @@ mod tests {
         ] {
             assert_eq!(rpc(&auth, worker, id, token), expected, "{worker} {id:?} {token:?}");
         }
-        let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+        let anonymous = WorkerAuth { anonymous: Anonymous::Everyone, ..WorkerAuth::default() };
         assert_eq!(rpc(&anonymous, "w-1", Some("w-1"), Some("x")), Err(AuthError::NotConfigured));
     }
 

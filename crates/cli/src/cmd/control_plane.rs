@@ -18,7 +18,7 @@ use crate::cmd::worker::node::Ready;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
 use crate::{access, dispatch, sandboxes, token, transports};
-use tenure_auth::Secret;
+use tenure_auth::{Anonymous, Secret};
 use tenure_config::{Config, Flags, StoreUrl};
 
 /// How long a Postgres may take to come up.
@@ -306,7 +306,7 @@ async fn internal_addresses(config: &Config, access: &Access) -> anyhow::Result<
     let wrong = |why: String| Stop::usage(format!("dispatch.internal_listen: `{place}` {why}"));
     let addresses: Vec<SocketAddr> = found.map_err(|error| wrong(format!("is not an address: {error}")))?.collect();
     let exposed = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
-    if exposed && (access.workers.anonymous || !access.workers.is_configured()) {
+    if exposed && (access.workers.anonymous == Anonymous::Everyone || !access.workers.is_configured()) {
         let hint = format!("set {}=FILE", Config::how_to_set("auth.worker_token_file"));
         let problem = "is open to others, but workers need no credential of the configuration".to_owned();
         return Err(wrong(problem).hint(hint).into());
@@ -366,7 +366,7 @@ pub fn check_exposure(access: &Access, addresses: &[SocketAddr]) -> Result<(), S
     if !access.users.enabled {
         return refuse("without auth.enabled anyone could use the API as an admin", "auth.enabled", "true");
     }
-    if access.workers.anonymous {
+    if access.workers.anonymous == Anonymous::Everyone {
         return refuse("with auth.anonymous_workers anyone could take tasks", "auth.anonymous_workers", "false");
     }
     if !access.workers.is_configured() {
@@ -442,12 +442,15 @@ mod tests {
             check_exposure(&Access { users: user, workers: worker, ..Access::default() }, &[address])
                 .map_err(|stop| stop.to_string())
         };
-        assert!(check(false, true, false, exposed).unwrap_err().contains("auth.enabled"));
-        assert!(check(true, false, false, exposed).unwrap_err().contains("no worker credential"));
-        assert!(check(true, true, true, exposed).unwrap_err().contains("auth.anonymous_workers"));
-        assert_eq!(check(true, true, false, exposed), Ok(()));
+        let networks = || Anonymous::From(vec!["10.1.0.0/16".parse().unwrap()]);
+        assert!(check(false, true, Anonymous::Nobody, exposed).unwrap_err().contains("auth.enabled"));
+        assert!(check(false, true, networks(), exposed).unwrap_err().contains("auth.enabled"));
+        assert!(check(true, false, Anonymous::Nobody, exposed).unwrap_err().contains("no worker credential"));
+        assert!(check(true, true, Anonymous::Everyone, exposed).unwrap_err().contains("auth.anonymous_workers"));
+        assert_eq!(check(true, true, Anonymous::Nobody, exposed), Ok(()));
+        assert_eq!(check(true, false, networks(), exposed), Ok(()));
         for loopback in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert_eq!(check(false, false, true, loopback.parse().unwrap()), Ok(()));
+            assert_eq!(check(false, false, Anonymous::Everyone, loopback.parse().unwrap()), Ok(()));
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, Duration, File, Secret, SecretMap, Secrets, Text, Texts};
+use super::Kind::{Bool, Choice, Duration, File, FlagOrTexts, Secret, SecretMap, Secrets, Text, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -72,6 +72,8 @@ pub const KEYS: &[Key] = keys! {
         "Keys with which workers request their own signed tokens, by worker id: the key itself, or `sha256:` and its hexadecimal digest.";
     "auth.legacy_worker_tokens" Bool, "false", Reload,
         "Accepts signed worker tokens without `aud` or `iat`, from older issuers.";
-    "auth.anonymous_workers" Bool, "false", Reload,
-        "Accepts workers without a token. Loopback addresses only.";
+    "auth.anonymous_workers" FlagOrTexts, "false", Reload,
+        "Accepts workers without a token: `true` on loopback addresses only, or networks such as `[10.1.0.0/16]` whose requests are accepted. The address is that of the connection, or the one that `server.trusted_proxies` report; the proxies themselves are not accepted.";
+    "auth.accept_network_policy" Bool, "false", Reload,
+        "Confirms that a network policy lets only workers send requests from the networks in `auth.anonymous_workers`. Without it `tenure config lint --production` fails.";
 };

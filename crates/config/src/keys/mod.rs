@@ -25,6 +25,8 @@ pub enum Kind {
     Duration,
     Choice(&'static [&'static str]),
     Texts,
+    /// Yes or no to all, or a list.
+    FlagOrTexts,
     Secrets,
     TextMap,
     SecretMap,
@@ -39,6 +41,8 @@ pub enum Kind {
 pub(crate) enum Shape {
     Text,
     List,
+    /// A flag as a text, or a list.
+    FlagOrList,
     Map,
 }
 
@@ -46,6 +50,7 @@ impl Kind {
     pub(crate) fn shape(self) -> Shape {
         match self {
             Self::Texts | Self::Secrets | Self::Files => Shape::List,
+            Self::FlagOrTexts => Shape::FlagOrList,
             Self::TextMap | Self::SecretMap | Self::FileMap => Shape::Map,
             _ => Shape::Text,
         }
@@ -64,6 +69,7 @@ impl Kind {
             Self::Duration => "duration".to_owned(),
             Self::Choice(choices) => format!("one of {}", choices.join(", ")),
             Self::Texts => "list of texts".to_owned(),
+            Self::FlagOrTexts => "true, false, or list of texts".to_owned(),
             Self::Secrets => "list of secrets".to_owned(),
             Self::TextMap => "map of texts".to_owned(),
             Self::SecretMap => "map of secrets".to_owned(),

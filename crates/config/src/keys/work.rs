@@ -8,6 +8,8 @@ pub const KEYS: &[Key] = keys! {
         "P-256 private key, in PEM, that signs capability tokens and task tokens. If unset, the first start creates one in the data folder.";
     "dispatch.capability.previous_key_files" Files, "", Reload,
         "Previous signing keys. They only verify, and can be removed after 24 hours.";
+    "dispatch.capability.verify_key_files" Files, "", Reload,
+        "Further keys that only verify: previous ones, or the next ones, so that every control plane knows a key before one of them signs with it. A public key is enough.";
     "dispatch.internal_listen" Text, "", Restart,
         "Address and port of a listener of its own for the dispatch contract (`/internal/task-*`, `/internal/heartbeat`, `/internal/events`, `/v1/task/*`), such as `10.0.0.5:7424`. The public listener then does not serve it. Other than loopback addresses need a worker credential. TLS is that of the server.";
     "dispatch.object_store.url" Text, "", Restart,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tenure_auth::Anonymous;
 use tenure_tls::{BindWorkerId, ClientAuth};
 
 use super::{OTHER_PUBLIC_KEY, PUBLIC_KEY, from_file, load};
@@ -35,7 +36,7 @@ fn every_default_holds_when_nothing_is_set() {
     assert!(transport.redis.is_none() && transport.sqs.is_none());
     let auth = config.auth;
     assert!(!auth.enabled && !auth.admin_fallback && auth.oidc.is_none() && auth.admin_audit_retention.is_zero());
-    assert!(!auth.worker.legacy && !auth.worker.anonymous);
+    assert!(!auth.worker.legacy && auth.worker.anonymous == Anonymous::Nobody);
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn lists_and_maps_come_from_the_file_and_from_variables() {
     let file = "server:\n  trusted_proxies: [10.0.0.0/8, fd00::1]\n  cors_allowed_origins: ['*']\n\
                 outbound: {allow_cidrs: [10.1.0.0/16]}\n\
                 worker:\n  id: w-1\n  rpc_tls: {server_names: {w-1: a.example}, allowed_client_names: [cp]}\n\
-                dispatch: {capability: {previous_key_files: [old.pem, /older.pem]}}\n";
+                dispatch: {capability: {previous_key_files: [old.pem, /older.pem], verify_key_files: [next.pem]}}\n";
     let env = [
         ("TENURE_OUTBOUND__ALLOW_CIDRS", "10.2.0.0/16, 10.3.0.0/16"),
         ("TENURE_AUTH__WORKER_SIGNING_KEYS", "k1,k2"),
@@ -160,6 +161,7 @@ fn lists_and_maps_come_from_the_file_and_from_variables() {
     assert!(config.worker.rpc_tls.enabled);
     assert_eq!(config.worker.rpc_tls.server_names["w-1"], "a.example");
     assert_eq!(config.tokens.previous_key_files, [Path::new("/etc/old.pem"), Path::new("/older.pem")]);
+    assert_eq!(config.tokens.verify_key_files, [Path::new("/etc/next.pem")]);
     assert_eq!(config.tenants.max_payload_bytes, 65_536);
 }
 
@@ -341,4 +343,32 @@ fn what_makes_no_sense_about_pushes_is_refused() {
         let message = from_file(text).unwrap_err();
         assert!(message.contains(word) && !message.contains("hunter2"), "{text}: {message}");
     }
+}
+
+#[test]
+fn workers_without_a_token_are_everybody_nobody_or_networks() {
+    let anonymous =
+        |text: &str| from_file(&format!("auth: {{anonymous_workers: {text}}}\n")).map(|it| it.auth.worker.anonymous);
+    assert_eq!(anonymous("true").unwrap(), Anonymous::Everyone);
+    assert_eq!(anonymous("false").unwrap(), Anonymous::Nobody);
+    assert_eq!(anonymous("[]").unwrap(), Anonymous::Nobody);
+    let networks = Anonymous::From(vec!["10.1.0.0/16".parse().unwrap(), "fd00::1/128".parse().unwrap()]);
+    assert_eq!(anonymous("[10.1.0.0/16, 'fd00::1']").unwrap(), networks);
+    for (text, said) in [
+        ("10.1.0.0/16", "must be true, false, or a list of networks"),
+        ("[10.1.0.0/33]", "must be true, false, or a list of networks"),
+        ("[true]", "must be true, false, or a list of networks"),
+        ("[0.0.0.0/0]", "every address"),
+        ("['::/0']", "every address"),
+    ] {
+        let error = anonymous(text).unwrap_err();
+        assert!(error.contains("auth.anonymous_workers") && error.contains(said), "{text}: {error}");
+    }
+    let name = "TENURE_AUTH__ANONYMOUS_WORKERS";
+    let by_variable = |value| load(Flags::default(), &[(name, value)], None).unwrap().auth.worker.anonymous;
+    assert_eq!(by_variable("10.1.0.0/16, fd00::1"), networks);
+    assert_eq!(
+        (by_variable("TRUE"), by_variable("false"), by_variable("")),
+        (Anonymous::Everyone, Anonymous::Nobody, Anonymous::Nobody)
+    );
 }

@@ -12,7 +12,7 @@ pub struct Peer(pub SocketAddr);
 /// The caller's address. `X-Forwarded-For` is believed as far as trusted proxies wrote it: from the right, the first
 /// address that is not one of theirs.
 pub fn caller(peer: SocketAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let is_trusted = |address: IpAddr| trusted.iter().any(|net| net.contains(&address));
+    let is_trusted = |address| is_within(address, trusted);
     let mut address = peer.ip().to_canonical();
     let forwarded = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
     let forwarded: Vec<&str> = forwarded.flat_map(|value| value.split(',')).map(str::trim).collect();
@@ -26,6 +26,10 @@ pub fn caller(peer: SocketAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAdd
         }
     }
     address
+}
+
+pub fn is_within(address: IpAddr, networks: &[IpNet]) -> bool {
+    networks.iter().any(|network| network.contains(&address))
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
     }
     let admitted = match rule {
         Rule::Open | Rule::Signed => Ok(()),
-        Rule::Worker(scope) => worker(app, access, request.headers(), scope).map(|worker| {
+        Rule::Worker(scope) => worker(app, access, request.headers(), scope, from).map(|worker| {
             request.extensions_mut().insert(worker);
         }),
         Rule::Bootstrap => bootstrap(access, request).await,
@@ -177,12 +177,20 @@ fn limited(app: &App, access: &Access, caller: &Caller, from: IpAddr) -> Result<
     Ok(Some((limit, verdict)))
 }
 
-fn worker(app: &App, access: &Access, headers: &HeaderMap, scope: Scope) -> Result<tenure_auth::Worker, Fault> {
+fn worker(
+    app: &App,
+    access: &Access,
+    headers: &HeaderMap,
+    scope: Scope,
+    from: IpAddr,
+) -> Result<tenure_auth::Worker, Fault> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let sent = WorkerCredential {
         id: text("x-worker-id"),
         token: text("x-worker-token").or(bearer(headers)),
         shared_token: text("x-trace-worker-token"),
+        // A proxy that does not say for whom it speaks may speak for anybody.
+        from: Some(from).filter(|from| !address::is_within(*from, &access.trusted_proxies)),
     };
     let revoked = app.identity.revoked();
     let is_revoked = |id: &str| revoked.contains(id);

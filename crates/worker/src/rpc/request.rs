@@ -51,7 +51,7 @@ pub(super) fn credential(headers: &HeaderMap) -> WorkerCredential<'_> {
     WorkerCredential {
         id: text(headers, WORKER_ID_HEADER),
         token: token.filter(|token| !token.is_empty()),
-        shared_token: None,
+        ..WorkerCredential::default()
     }
 }
 

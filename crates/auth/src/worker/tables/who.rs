@@ -46,7 +46,7 @@ fn each_row_of_who_is_let_in_on_routes_of_the_control_plane() {
         (Some("w-1"), "stacyvm-worker-v1.x.y", Err(AuthError::Invalid)),
         (Some("w-1"), KEY, Err(AuthError::Invalid)),
     ] {
-        let sent = WorkerCredential { id, token: Some(token), shared_token: None };
+        let sent = WorkerCredential { id, token: Some(token), ..WorkerCredential::default() };
         let found = auth.authenticate(sent, IAT, &|id| id == "elsewhere");
         let found = found.map(|worker| worker.id.unwrap());
         assert_eq!(found, expected.map(ToOwned::to_owned), "{id:?} {token}");
@@ -85,14 +85,14 @@ fn what_begins_like_a_signed_token_is_judged_as_one_only() {
         (None, None, Some(HMAC_TOKEN)),
         (None, Some(HMAC_TOKEN), Some(HMAC_TOKEN)),
     ] {
-        let sent = WorkerCredential { id, token, shared_token };
+        let sent = WorkerCredential { id, token, shared_token, from: None };
         assert_eq!(auth.authenticate(sent, IAT, &|_| false), Err(AuthError::Invalid), "{sent:?}");
     }
     // Nor is a good one believed in the place of the shared token.
     let good = signed_with(json!({}));
     let sent = WorkerCredential { shared_token: Some(&good), ..WorkerCredential::default() };
     assert_eq!(everything().authenticate(sent, IAT, &|_| false), Err(AuthError::Invalid));
-    let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+    let anonymous = WorkerAuth { anonymous: Anonymous::Everyone, ..WorkerAuth::default() };
     let sent = WorkerCredential { token: Some(&good), ..WorkerCredential::default() };
     assert_eq!(anonymous.authenticate(sent, IAT, &|_| false), Err(AuthError::Invalid));
 }
@@ -101,7 +101,7 @@ fn what_begins_like_a_signed_token_is_judged_as_one_only() {
 fn the_log_learns_why_and_sees_no_token() {
     let auth = everything();
     let why = |token: &str, id| {
-        auth.refusal(WorkerCredential { id, token: Some(token), shared_token: None }, IAT, &|_| false)
+        auth.refusal(WorkerCredential { id, token: Some(token), ..WorkerCredential::default() }, IAT, &|_| false)
     };
     assert_eq!(why(&signed_with(json!({})), Some("w-1")), None);
     assert_eq!(why(&signed_with(json!({})), Some("w-2")), Some(Refusal::OtherWorker));

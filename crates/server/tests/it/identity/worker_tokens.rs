@@ -8,7 +8,7 @@ use aws_lc_rs::signature::Ed25519KeyPair;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::worker::{BootstrapKey, PrivateKey, PublicKey, SigningKey};
-use tenure_auth::{Secret, WorkerAuth, WorkerKeys};
+use tenure_auth::{Anonymous, Secret, WorkerAuth, WorkerKeys};
 use tenure_core::time::Timestamp;
 use tenure_testkit::wait_until;
 
@@ -53,7 +53,7 @@ pub fn with_workers(server: &Server) {
                 BootstrapKey::parse("sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad").unwrap(),
             ),
         ]),
-        anonymous: false,
+        anonymous: Anonymous::Nobody,
     };
     set(server, |access| access.workers = workers);
 }

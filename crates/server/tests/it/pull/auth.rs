@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tenure_auth::{Secret, UserAuth, WorkerAuth};
+use tenure_auth::{Anonymous, Secret, UserAuth, WorkerAuth};
 
 use crate::cases;
 use crate::harness::{Server, TOKEN};
@@ -14,6 +14,7 @@ cases!(
     on_sqlite: [
         each_way_to_be_a_worker,
         anonymous_workers_need_no_token,
+        networks_of_workers_need_no_token,
         without_a_worker_credential_nobody_claims,
         each_way_to_be_a_user,
         worker_tokens_do_not_open_the_user_api,
@@ -106,7 +107,7 @@ async fn each_way_to_be_a_worker(server: Server) {
 async fn anonymous_workers_need_no_token(server: Server) {
     let server = server
         .restart_with(|config, _| {
-            let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+            let anonymous = WorkerAuth { anonymous: Anonymous::Everyone, ..WorkerAuth::default() };
             config.access.update(|access| access.workers = anonymous);
         })
         .await;
@@ -124,6 +125,36 @@ async fn without_a_worker_credential_nobody_claims(server: Server) {
         (503, json!("worker_auth_not_configured"))
     );
     assert_eq!(claim_as(&server, &[], "w-1").await, (503, json!("worker_auth_not_configured")));
+}
+
+async fn networks_of_workers_need_no_token(server: Server) {
+    let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<ipnet::IpNet>>();
+    let set = |workers: &[&str], proxies: &[&str]| {
+        server.config.access.update(|access| {
+            access.workers = WorkerAuth { anonymous: Anonymous::From(networks(workers)), ..WorkerAuth::default() };
+            access.trusted_proxies = networks(proxies);
+        });
+    };
+    let claim = async |headers: &[(&str, &str)]| {
+        let body = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 0});
+        server.call(Method::POST, "/internal/worker/claim", headers, Some(&body)).await.status.as_u16()
+    };
+    let forwarded = |address: &'static str| [("X-Forwarded-For", address)];
+    set(&["127.0.0.0/8"], &[]);
+    assert_eq!(claim(&[]).await, 200);
+    assert_eq!(claim(&[("X-Worker-Token", "wrong")]).await, 401, "a token that is sent counts");
+    set(&["10.1.0.0/16"], &[]);
+    assert_eq!(claim(&[]).await, 401);
+    for header in ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Client-IP"] {
+        assert_eq!(claim(&[(header, "10.1.0.1")]).await, 401, "anybody can write {header}");
+    }
+    // A trusted proxy says who asks, and is nobody by itself.
+    set(&["10.1.0.0/16", "127.0.0.0/8"], &["127.0.0.1/32"]);
+    assert_eq!(claim(&forwarded("10.1.0.1")).await, 200);
+    assert_eq!(claim(&forwarded("10.2.0.1")).await, 401);
+    assert_eq!(claim(&forwarded("10.1.0.1, 10.2.0.1")).await, 401, "only the last one was written by the proxy");
+    assert_eq!(claim(&forwarded("rubbish")).await, 401);
+    assert_eq!(claim(&[]).await, 401);
 }
 
 async fn each_way_to_be_a_user(server: Server) {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::json;
 use tenure_auth::worker::{Audience, MintRequest, PrivateKey, Scope, Scopes, SigningKey};
-use tenure_auth::{Secret, WorkerAuth, WorkerKeys};
+use tenure_auth::{Anonymous, Secret, WorkerAuth, WorkerKeys};
 use tenure_worker::node::{Holdings, Node, NodeSettings, Providers};
 use tenure_worker::rpc::{Credentials, Rpc, RpcSettings};
 
@@ -162,7 +162,7 @@ async fn a_listener_that_could_verify_nobody_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let holdings = Holdings::open(folder.path(), WORKER).unwrap();
     let node = Node::new(holdings, Providers::default(), None, NodeSettings::default());
-    let anonymous = WorkerAuth { anonymous: true, ..WorkerAuth::default() };
+    let anonymous = WorkerAuth { anonymous: Anonymous::Everyone, ..WorkerAuth::default() };
     let credentials = std::sync::Arc::new(Credentials::new(anonymous));
     let refused = Rpc::new(node, credentials, None, RpcSettings::new(folder.path())).unwrap_err();
     assert!(refused.to_string().contains("nothing to verify them with"), "{refused}");
