@@ -1,4 +1,5 @@
-use tenure_auth::Secret;
+use ipnet::IpNet;
+use tenure_auth::{Anonymous, Secret};
 
 use super::{Level, Report, SECRET_BYTES, weakness};
 use crate::auth::{AuthSettings, DIGEST, OidcSettings, WorkerSettings};
@@ -103,6 +104,30 @@ fn workers(config: &Config, report: &mut Report) {
         report.warn("auth.worker_bootstrap_keys", "a key is stored in the configuration itself", fix);
     } else {
         report.pass("auth.worker_bootstrap_keys", "only digests of keys are stored");
+    }
+    anonymous(config, report);
+}
+
+fn anonymous(config: &Config, report: &mut Report) {
+    let check = "auth.anonymous_workers";
+    let worker = &config.auth.worker;
+    let Anonymous::From(networks) = &worker.anonymous else {
+        return match worker.anonymous {
+            Anonymous::Everyone => report.risk(check, "workers need no token", "remove auth.anonymous_workers"),
+            _ => report.pass(check, "workers need a token"),
+        };
+    };
+    let proxies = &config.server.trusted_proxies;
+    let overlaps = |network: &IpNet| proxies.iter().any(|proxy| proxy.contains(network) || network.contains(proxy));
+    if !worker.network_policy {
+        let fix = "let a network policy keep everybody but workers out of these networks, and set \
+                   auth.accept_network_policy: true; or remove auth.anonymous_workers";
+        report.risk(check, "whoever can send requests from the listed networks is a worker", fix);
+    } else if let Some(network) = networks.iter().find(|network| overlaps(network)) {
+        let message = format!("{network} overlaps server.trusted_proxies, and proxies are not accepted as workers");
+        report.warn(check, message, "list networks without proxies");
+    } else {
+        report.pass(check, format!("workers in {} network(s) need no token", networks.len()));
     }
 }
 

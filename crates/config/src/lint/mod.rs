@@ -5,6 +5,7 @@ mod compat;
 mod objects;
 mod providers;
 mod push;
+mod secrets;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     transport::check(config, &mut report);
     push::check(config, &mut report);
     objects::check(config, &mut report);
+    secrets::of_webhooks(config, &mut report);
     compat::check(config, &mut report);
     report.checks
 }

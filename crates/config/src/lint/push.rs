@@ -1,10 +1,10 @@
-use super::{Report, weakness};
+use super::{Report, secrets};
 use crate::config::Config;
 use crate::net;
 
 pub(super) fn check(config: &Config, report: &mut Report) {
     base_url(config, report);
-    secrets(config, report);
+    secrets::check(config, report, "push.secrets", "push.secret_files", &config.push.secrets);
     if config.push.allow_http {
         let fix = "set push.allow_http: false, and give workers certificates";
         report.risk("push.allow_http", "task tokens and dispatch secrets may cross the network unencrypted", fix);
@@ -33,22 +33,5 @@ fn base_url(config: &Config, report: &mut Report) {
             report.risk(check, "task tokens cross the network unencrypted", fix);
         }
         Some(_) => report.pass(check, "is encrypted, or on a loopback address"),
-    }
-}
-
-fn secrets(config: &Config, report: &mut Report) {
-    let weak: Vec<_> =
-        config.push.secrets.iter().filter_map(|(name, secret)| Some((name, weakness(secret)?))).collect();
-    for (name, why) in &weak {
-        report.risk("push.secrets", format!("the secret `{name}` {why}"), "create one with `openssl rand -hex 32`");
-    }
-    if weak.is_empty() {
-        report.pass("push.secrets", format!("{} secret(s)", config.push.secrets.len()));
-    }
-    if config.settings.is_set("push.secrets") {
-        let fix = "move the secrets to files, and name the files in push.secret_files";
-        report.warn("push.secret_files", "push.secrets is stored in the configuration itself", fix);
-    } else {
-        report.pass("push.secret_files", "no push secret is stored in the configuration itself");
     }
 }

@@ -1,5 +1,6 @@
 //! Each rule in both modes.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::{Check, Level, lint};
@@ -83,6 +84,17 @@ fn what_is_a_risk_warns_and_fails_in_production() {
             ("auth.worker_signing_key", &key("worker_signing_key", &placeholder("changeme")), ""),
             ("auth.worker_signing_key", "auth: {worker_signing_keys: [former]}\n", &rotation),
             ("auth.legacy_worker_tokens", "auth: {legacy_worker_tokens: true}\n", ""),
+            ("auth.anonymous_workers", "auth: {anonymous_workers: true}\n", ""),
+            (
+                "auth.anonymous_workers",
+                "auth: {anonymous_workers: [10.1.0.0/16]}\n",
+                "auth: {anonymous_workers: [10.1.0.0/16], accept_network_policy: true}\n",
+            ),
+            (
+                "auth.anonymous_workers",
+                "auth: {anonymous_workers: true, accept_network_policy: true}\n",
+                "auth: {accept_network_policy: true}\n",
+            ),
             ("auth.oidc_issuer", "auth: {oidc_enabled: true}\n", "auth: {oidc_enabled: true, oidc_issuer: i}\n"),
             ("auth.oidc_issuer", "auth: {oidc_enabled: true}\n", ""),
             ("auth.oidc_jwks_url", "auth: {oidc_enabled: true}\n", "auth: {oidc_enabled: true, oidc_public_key: k}\n"),
@@ -218,6 +230,13 @@ fn what_could_be_better_warns_in_both_modes() {
                 &oidc(", oidc_public_key: k"),
                 &in_file("oidc_public_key_file", ", oidc_enabled: true"),
             ),
+            (
+                "auth.anonymous_workers",
+                "server: {trusted_proxies: [10.1.2.3]}\n\
+                 auth: {anonymous_workers: [10.1.0.0/16], accept_network_policy: true}\n",
+                "server: {trusted_proxies: [10.2.0.0/16]}\n\
+                 auth: {anonymous_workers: [10.1.0.0/16], accept_network_policy: true}\n",
+            ),
             ("auth.oidc_audience", &oidc(""), &oidc(", oidc_audience: a")),
             ("auth.oidc_groups", &oidc(""), &oidc(", oidc_viewer_groups: [g]")),
             ("server.tls", "server: {host: 0.0.0.0}\n", "server: {host: 0.0.0.0, tls: {cert_file: c, key_file: k}}\n"),
@@ -310,6 +329,7 @@ fn checks_come_in_the_order_of_the_table() {
         "auth.worker_token",
         "auth.worker_tokens",
         "auth.worker_bootstrap_keys",
+        "auth.anonymous_workers",
         "auth.oidc_enabled",
         "auth.oidc_issuer",
         "auth.oidc_jwks_url",
@@ -355,6 +375,8 @@ fn checks_come_in_the_order_of_the_table() {
         "dispatch.object_store.endpoint_url",
         "dispatch.object_store.url",
         "dispatch.write_prefixes",
+        "dispatch.secrets",
+        "dispatch.secret_files",
         "server.preview_auth",
         "compat",
     ];
@@ -379,6 +401,30 @@ fn pushes_are_encrypted_and_say_where_to_report() {
     let enabled = format!("auth: {{enabled: true, api_key: {LONG}}}\n");
     rule(&[("callback.base_url", &enabled, &base("http://127.0.0.1:1"))], Warn, Warn);
     rule(&[("push.secret_files", &strong, "")], Warn, Warn);
+}
+
+#[test]
+fn secrets_of_webhooks_are_strong_named_by_somebody_and_in_files() {
+    let secret = |name: &str, text: &str| format!("dispatch: {{secrets: {{'{name}': {text}}}}}\n");
+    let strong = secret("acme/hook_key", LONG);
+    rule(&[("dispatch.secrets", &secret("hook_key", "short"), &strong)], Warn, Fail);
+    let wrong = [secret("1st", LONG), secret("acme/hook.key", LONG), secret("acme/-", LONG)];
+    rule(&wrong.each_ref().map(|text| ("dispatch.secrets", text.as_str(), strong.as_str())), Warn, Warn);
+    rule(&[("dispatch.secret_files", &strong, "")], Warn, Warn);
+    assert!(found(&wrong[1], false, "dispatch.secrets")[0].1.contains("`acme/hook.key`"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    std::fs::write(&path, LONG).unwrap();
+    for (files, text) in [
+        ("dispatch.secret_files", format!("dispatch: {{secret_files: {{hook_key: {}}}}}\n", path.display())),
+        ("push.secret_files", format!("push: {{secret_files: {{etl: {}}}}}\n", path.display())),
+    ] {
+        for (mode, level) in [(0o600, Pass), (0o640, Pass), (0o644, Warn)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(found(&text, true, files)[0].0, level, "{files} {mode:o}");
+        }
+    }
 }
 
 #[test]

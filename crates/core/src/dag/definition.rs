@@ -39,6 +39,12 @@ pub fn valid_name(name: &str) -> bool {
     name.len() <= NAME_CHARS && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(rest)
 }
 
+/// Whether a job can name a secret like this.
+pub fn is_secret_name(name: &str) -> bool {
+    let part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    name.len() <= NAME_CHARS && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.bytes().all(part)
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DagDefinition {
     pub name: Arc<str>,

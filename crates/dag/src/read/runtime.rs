@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenure_core::dag::definition::{BUILTIN_OPERATORS, JobDefinition, Runtime, UDF_OPERATOR, Udf};
+use tenure_core::dag::definition::{BUILTIN_OPERATORS, JobDefinition, Runtime, UDF_OPERATOR, Udf, is_secret_name};
 use tenure_core::dag::operators::Builtin;
 use tenure_core::limits;
 use uuid::Uuid;
@@ -105,7 +105,7 @@ fn languages<'a>(fields: &Fields<'_, '_>, context: Context<'a>) -> Vec<&'a str> 
 
 pub(super) fn secrets(fields: &Fields<'_, '_>, runtime: Option<&Runtime>) -> Vec<Arc<str>> {
     let rule = "a letter, then up to 127 letters, digits, _ and -";
-    let names = fields.names("secrets", SECRETS, is_secret, rule).unwrap_or_default();
+    let names = fields.names("secrets", SECRETS, is_secret_name, rule).unwrap_or_default();
     let untrusted = fields.get("udf").is_some() || matches!(runtime, Some(Runtime::Sandbox));
     if untrusted && !names.is_empty() {
         let message = "untrusted code gets no secrets: remove `secrets`, or run a trusted operator on `worker`";
@@ -118,12 +118,6 @@ pub(super) fn secrets(fields: &Fields<'_, '_>, runtime: Option<&Runtime>) -> Vec
         fields.error("secrets", Code::InvalidValue, "two secrets become the same environment variable");
     }
     names
-}
-
-/// Also the name of the secret of a webhook.
-pub(super) fn is_secret(name: &str) -> bool {
-    let part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    name.len() <= 128 && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.bytes().all(part)
 }
 
 pub(super) fn udf(

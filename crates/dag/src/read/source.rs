@@ -1,10 +1,9 @@
 //! `source`: what makes a job run that has no inputs.
 
-use tenure_core::dag::definition::{Signature, Source};
+use tenure_core::dag::definition::{Signature, Source, is_secret_name};
 use tenure_core::schedule::{CatchUp, Schedule};
 
 use super::fields::Fields;
-use super::runtime::is_secret;
 use crate::problem::{Code, quoted};
 
 const KEYS: [&str; 7] = ["kind", "schedule", "timezone", "catch_up", "webhook_path", "secret", "signature"];
@@ -67,7 +66,7 @@ fn webhook(fields: &Fields<'_, '_>) -> Option<Source> {
         );
         fields.error("webhook_path", Code::InvalidValue, message);
     }
-    if !is_secret(secret) {
+    if !is_secret_name(secret) {
         let message =
             "a secret is named by a letter, then up to 127 letters, digits, _ and -; never write its value here";
         fields.error("secret", Code::InvalidName, message);
