@@ -424,6 +424,9 @@ pub struct ClosedAttempt {
     /// Set when the holder itself reported the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
+    /// When the retry that the receipt promises was due at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
     /// Of an attempt that was claimed; a pushed one has its own in `callback`.

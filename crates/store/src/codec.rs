@@ -264,6 +264,8 @@ pub struct FinishedMore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     evidence: Option<Evidence>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics: Option<Metrics>,
@@ -301,6 +303,7 @@ pub fn split_finished(finished: &Finished) -> (Option<FinalAttempt>, Option<Stri
         carry: (!carry.is_default()).then_some(carry),
         failure: last.and_then(|last| last.failure.clone()),
         progress: last.map(|last| last.progress.clone()).filter(|progress| *progress != Progress::default()),
+        retry_at: last.and_then(|last| last.retry_at),
         evidence: last.and_then(|last| last.evidence.clone()),
         metrics: last.and_then(|last| last.metrics),
         callback: last.and_then(|last| last.callback.clone()),
@@ -345,6 +348,7 @@ pub fn join_finished(
             failure: more.failure,
             progress: more.progress.unwrap_or_default(),
             receipt: attempt.receipt,
+            retry_at: more.retry_at,
             evidence: more.evidence,
             metrics: more.metrics,
             callback: more.callback,

@@ -36,6 +36,7 @@ pub fn close(
         failure,
         progress: running.progress.clone(),
         receipt: None,
+        retry_at: None,
         evidence: None,
         metrics: None,
         callback: running.carry.delivery.as_deref().map(|delivery| {
@@ -132,6 +133,14 @@ impl Next {
     pub fn receipt(self, queue: &QueueSettings) -> Receipt {
         let dlq = matches!(self, Self::Fail(_)) && !queue.no_dead_letter;
         Receipt::Failed { requeued: matches!(self, Self::Retry(_)), dlq }
+    }
+
+    /// When the task is tried again.
+    pub fn retry_at(self) -> Option<Timestamp> {
+        match self {
+            Self::Retry(due) => Some(due),
+            Self::Cancel | Self::Fail(_) => None,
+        }
     }
 
     pub fn change(

@@ -104,6 +104,7 @@ fn accept(
     let next = Next::after(id, &running, &closed, ctx.now);
     let receipt = next.receipt(queue);
     closed.receipt = Some(receipt);
+    closed.retry_at = next.retry_at();
     Decision::accept(next.change(id, &running, closed, queue, ctx), Answer::Reported(receipt))
 }
 
@@ -200,7 +201,7 @@ fn late_retry(
     ctx: &Context<'_>,
 ) -> Decision {
     let receipt = Receipt::Failed { requeued: true, dlq: false };
-    let closed = reported_late(last, sent, receipt, ctx);
+    let closed = ClosedAttempt { retry_at: Some(waiting.at), ..reported_late(last, sent, receipt, ctx) };
     let mut waiting = waiting.clone();
     waiting.carry.last = Some(Box::new(closed.clone()));
     if let Some(checkpoint) = sent.report.checkpoint() {

@@ -226,6 +226,7 @@ pub fn attempts(rows: &[(Seq, ClosedAttempt)]) -> Columns<'_> {
         codec::encode_unless(&a.evidence, a.evidence.is_none()),
         codec::encode_unless(&a.metrics, a.metrics.is_none()),
         codec::encode_unless(&a.callback, a.callback.is_none()),
+        times(a.retry_at),
     )
 }
 

@@ -211,6 +211,7 @@ pub fn attempt(row: &Row) -> Result<(Seq, ClosedAttempt)> {
         evidence: codec::decode(row.try_get(15)?, "attempts.evidence", seq),
         metrics: codec::decode(row.try_get(16)?, "attempts.metrics", seq),
         callback: codec::decode(row.try_get(17)?, "attempts.callback", seq),
+        retry_at: time_if(row, 18)?,
     };
     Ok((Seq(seq), attempt))
 }

@@ -257,6 +257,8 @@ CREATE TABLE attempts (
     metrics           text,
     -- What only attempts of callback workers have, as JSON.
     callback          text,
+    -- When the retry was due that its holder was told of.
+    retry_at          timestamptz,
     PRIMARY KEY (seq, attempt)
 );
 

@@ -404,11 +404,12 @@ pub fn attempt(row: &Row<'_>) -> Result<ClosedAttempt> {
         evidence: cells.decoded("attempts.evidence", seq)?,
         metrics: cells.decoded("attempts.metrics", seq)?,
         callback: cells.decoded("attempts.callback", seq)?,
+        retry_at: cells.time_if()?,
     })
 }
 
 pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAttempt) -> Result<()> {
-    let params: [&dyn ToSql; 18] = [
+    let params: [&dyn ToSql; 19] = [
         &seq,
         &attempt.number,
         &attempt.id.as_u128().to_be_bytes(),
@@ -427,6 +428,7 @@ pub fn put_attempt(statement: &mut Statement<'_>, seq: i64, attempt: &ClosedAtte
         &codec::encode_unless(&attempt.evidence, attempt.evidence.is_none()),
         &codec::encode_unless(&attempt.metrics, attempt.metrics.is_none()),
         &codec::encode_unless(&attempt.callback, attempt.callback.is_none()),
+        &attempt.retry_at.map(Timestamp::as_millis),
     ];
     statement.execute(params.as_slice())?;
     Ok(())

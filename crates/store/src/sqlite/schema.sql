@@ -243,6 +243,8 @@ CREATE TABLE attempts (
     metrics           TEXT,
     -- What only attempts of callback workers have, as JSON.
     callback          TEXT,
+    -- When the retry was due that its holder was told of.
+    retry_at          INTEGER,
     PRIMARY KEY (seq, attempt)
 ) STRICT, WITHOUT ROWID;
 

@@ -55,7 +55,7 @@ async fn record(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result
     let request = dialect::events(&raw.bytes)?;
     let speaker = who.speaker(app, &request.attempt)?;
     let seen = Seen::of(app, speaker.task).await?;
-    let proof = speaker.proof(&seen.view.place)?;
+    let proof = speaker.proof(&seen)?;
     let data = data(app, &seen, &request, &speaker).await?;
     let named: Vec<(VersionId, Position)> =
         data.events.iter().map(|event| (event.version, event.position.clone())).collect();

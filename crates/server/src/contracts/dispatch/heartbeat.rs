@@ -51,9 +51,9 @@ pub async fn heartbeat_alias(
 async fn beat(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<HeartbeatAnswer, Fault> {
     let raw = request::read_any(headers, body, SMALL_BODY_BYTES).await?;
     let speaker = who.speaker(app, &dialect::heartbeat(&raw.bytes)?)?;
-    let token = match speaker.token(None) {
-        Ok(token) => token,
-        Err(_) => speaker.token(Some(&Seen::of(app, speaker.task).await?.view.place))?,
+    let token = match speaker.sent_token() {
+        Some(token) => token,
+        None => speaker.token(&Seen::of(app, speaker.task).await?)?,
     };
     let heartbeat = Heartbeat { task: speaker.task, token, progress: Progress::default(), checkpoint: None };
     match app.engine.heartbeat(heartbeat, raw.bytes.len()).await? {

@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 use tenure_contract::dispatch::{CompleteAnswer, CompleteBody, CompleteRequest, Error, Outcome, TaskStatus, dialect};
-use tenure_core::attempt::{self, ClosedAttempt, Failure, Receipt, Report};
+use tenure_core::attempt::{self, Failure, Receipt, Report};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{ConflictKind, Rejection};
 use tenure_core::dag::data::DataReport;
@@ -70,10 +70,12 @@ async fn end(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<Co
     let request = dialect::complete(&raw.bytes)?;
     let speaker = who.speaker(app, &request.attempt)?;
     let seen = Seen::of(app, speaker.task).await?;
-    let token = speaker.token(Some(&seen.view.place))?;
+    let token = speaker.token(&seen)?;
     let attempt_id = seen.attempt_id(app, speaker.attempt).await?;
     let sender = Sender { task: speaker.task, attempt: speaker.attempt, token, attempt_id: Some(attempt_id) };
-    let data = data(app, &seen, &sender, &request, &speaker).await?;
+    // Without a token only the attempt that runs is meant.
+    let live_only = speaker.sent_token().is_none();
+    let data = DataReport { live_only, ..data(app, &seen, &sender, &request, &speaker).await? };
     let events_accepted = data.events.len();
     let report = AttemptReport {
         task: speaker.task,
@@ -213,7 +215,7 @@ async fn answer(
         let now = Seen::of(app, speaker.task).await?;
         let closed = now.closed(app, speaker.attempt).await?;
         fence = fence.or(closed.as_ref().map(|closed| closed.fence));
-        next_retry_at = closed.filter(|_| receipt.is_requeued()).map(|closed| retry_at(&now, &closed));
+        next_retry_at = closed.and_then(|closed| closed.retry_at);
     }
     Ok(CompleteAnswer {
         status,
@@ -223,17 +225,4 @@ async fn answer(
         events_accepted,
         next_retry_at: next_retry_at.as_ref().map(Timestamp::to_string),
     })
-}
-
-/// When a task is tried again after an attempt. Once another attempt was granted, the core decides it again from the same
-/// facts: the id of the task, the number of the attempt, and when it ended.
-fn retry_at(now: &Seen, closed: &ClosedAttempt) -> Timestamp {
-    match &now.view.place {
-        Place::Scheduled(waiting) | Place::Ready(waiting) if waiting.attempt == closed.number => waiting.at,
-        _ => {
-            let timed_out = closed.failure.as_ref().is_some_and(Failure::is_timeout);
-            let backoff = now.view.body.spec.retry().backoff_ms(now.view.body.id, closed.number, timed_out);
-            closed.ended_at.plus(backoff)
-        }
-    }
 }

@@ -7,6 +7,7 @@ use tenure_contract::dispatch::AttemptRef;
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::command::emit::Proof;
 use tenure_core::command::{Reach, Rejection};
+use tenure_core::dag::definition::Runtime;
 use tenure_core::task::Place;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
 use tenure_engine::store::{AttemptView, TaskView};
@@ -79,15 +80,18 @@ impl Speaker {
         matches!(self.by, SpeaksBy::Worker(_))
     }
 
-    /// The lease token. A pushed attempt that runs may leave it out towards a wrapper: only the code that was invoked knows
-    /// of the attempt.
-    pub fn token(&self, place: Option<&Place>) -> Result<LeaseToken, Fault> {
-        if let Some(token) = self.token {
-            return Ok(token);
-        }
-        match place {
-            Some(Place::Running(running))
-                if self.is_worker() && running.carry.delivery.is_some() && running.attempt == self.attempt =>
+    /// The lease token, if the body has it.
+    pub fn sent_token(&self) -> Option<LeaseToken> {
+        self.token
+    }
+
+    /// The lease token. Towards a wrapper the attempt of a function may leave it out while it runs: only the code that was
+    /// invoked knows of the attempt.
+    pub fn token(&self, seen: &Seen) -> Result<LeaseToken, Fault> {
+        match (self.token, &seen.view.place) {
+            (Some(token), _) => Ok(token),
+            (None, Place::Running(running))
+                if self.is_worker() && seen.is_function() && running.attempt == self.attempt =>
             {
                 Ok(running.lease.token)
             }
@@ -96,13 +100,12 @@ impl Speaker {
     }
 
     /// What shows that the caller holds the attempt. Only a wrapper may leave out the token.
-    pub fn proof(&self, place: &Place) -> Result<Proof, Fault> {
+    pub fn proof(&self, seen: &Seen) -> Result<Proof, Fault> {
         if let Some(token) = self.token {
             return Ok(Proof::Token(token));
         }
-        let pushed = matches!(place, Place::Running(running) if running.carry.delivery.is_some());
         match &self.by {
-            SpeaksBy::Worker(_) if pushed => Ok(Proof::Pushed),
+            SpeaksBy::Worker(_) if seen.is_function() => Ok(Proof::Pushed),
             SpeaksBy::Worker(Some(worker)) => Ok(Proof::Holder(Arc::clone(worker))),
             SpeaksBy::Worker(None) => Err(Fault::malformed("lease_token or worker_id is missing: send one of them")),
             SpeaksBy::Task(_) => Err(Fault::malformed("lease_token is missing: it is in the answer to the claim")),
@@ -123,6 +126,11 @@ impl Seen {
         let view = app.engine.task(id, &Reach::All).await?.ok_or(Fault::Refused(Rejection::NotFound))?;
         let task = app.dispatch.job_task(&view.body).await?.ok_or(Fault::Refused(Rejection::NotFound))?;
         Ok(Self { view, task })
+    }
+
+    /// Whether a function of a cloud runs it.
+    fn is_function(&self) -> bool {
+        self.task.job.definition.runtime == Runtime::Lambda
     }
 
     /// An attempt that has ended, by its number.

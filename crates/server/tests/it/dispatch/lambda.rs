@@ -32,6 +32,7 @@ cases!(
         a_function_that_is_invoked_twice_ends_its_task_once,
         throttling_costs_no_attempt_and_failures_of_lambda_pass,
         what_lambda_refuses_ends_the_task,
+        a_running_function_needs_no_lease_token_towards_a_wrapper,
     ],
 );
 
@@ -330,4 +331,51 @@ async fn what_lambda_refuses_ends_the_task(home: Home) {
     let attempts = plane.get(&format!("/api/v1/tasks/{task}/attempts")).await.ok();
     assert!(attempts.to_string().to_uppercase().contains("CONFIGURATION"), "{attempts}");
     assert_eq!(endpoint.invocations(), 1);
+}
+
+async fn a_running_function_needs_no_lease_token_towards_a_wrapper(home: Home) {
+    let endpoint = Endpoint::default();
+    let hang = [Turn::Hang; 3];
+    let plane = with(home, &endpoint, &FUNCTIONS, &hang).await;
+    plane.still().await;
+    let invoked = async |nth: usize, request: &str| {
+        let task = fire(&plane, request).await;
+        wait_until("the function is invoked", SOON, async || endpoint.invocations() >= nth).await;
+        let payload = endpoint.seen(|seen| seen.payloads[nth - 1].1.clone());
+        assert_eq!(payload["task_id"], json!(task));
+        payload
+    };
+    let payload = invoked(1, "r-1").await;
+    let said = |extra: Value| {
+        let mut body = json!({"task_id": payload["task_id"], "attempt": 1});
+        crate::harness::merge(&mut body, extra);
+        body
+    };
+    let event = json!({"dataset_uuid": payload["outputs"][0]["dataset_uuid"],
+        "dataset_version": payload["outputs"][0]["dataset_version"], "partition_key": "1-5"});
+    // Its code has a capability token, and needs the lease token too.
+    let token = payload["capability_token"].as_str().unwrap();
+    for call in ["heartbeat", "events", "complete"] {
+        let body = said(json!({"status": "Completed", "events": [event]}));
+        assert_eq!(plane.as_task(call, token, &body).await.refused(400)["error"], "malformed_request", "{call}");
+    }
+    for call in ["heartbeat", "events", "task-complete"] {
+        let body = said(json!({"attempt": 2, "status": "Completed", "events": [event]}));
+        let refused = plane.internal(call, body).await;
+        assert!(matches!(refused.status.as_u16(), 400 | 409), "{call}: {}", refused.body);
+    }
+    assert_eq!(plane.internal("heartbeat", said(json!({}))).await.ok()["status"], "Running");
+    assert_eq!(plane.internal("events", said(json!({"events": [event]}))).await.ok()["accepted"], 1);
+    let done = plane.internal("task-complete", said(json!({"status": "Completed"}))).await.ok();
+    assert_eq!((&done["status"], &done["fence"]), (&json!("Completed"), &payload["fence"]));
+    plane.nth("after", 1).await;
+    // It has to run: who comes late shows the token.
+    let payload = invoked(2, "r-2").await;
+    plane.advance(90_000);
+    let body = json!({"task_id": payload["task_id"], "attempt": 1, "status": "Completed"});
+    let late = plane.internal("task-complete", body.clone()).await;
+    assert!(matches!(late.status.as_u16(), 400 | 409), "{}", late.body);
+    let mut shown = body;
+    shown["lease_token"] = payload["lease_token"].clone();
+    plane.internal("task-complete", shown).await.ok();
 }

@@ -124,6 +124,21 @@ async fn a_late_report_counts_until_another_claim(plane: Plane) {
     let late = plane.complete(&claim, json!({"status": "Failed", "error_message": "oh"})).await.ok();
     assert_eq!(plane.fetch(claim.task()).await.ok()["next_retry_at"], planned);
     assert_eq!(late["next_retry_at"], planned);
+    // The same again while another attempt runs, and when the task has ended.
+    let failed = json!({"status": "Failed", "error_message": "oh"});
+    plane.advance(45_000);
+    let second = plane.claim(claim.task()).await;
+    assert_eq!(plane.complete(&claim, failed.clone()).await.ok(), late);
+    plane.complete(&second, json!({"status": "Completed"})).await.ok();
+    assert_eq!(plane.complete(&claim, failed.clone()).await.ok(), late);
+    // And when it ends without another attempt.
+    let claim = plane.claim(&plane.fire("r-7").await).await;
+    plane.advance(120_000);
+    plane.not_claimed(claim.task()).await;
+    let late = plane.complete(&claim, failed.clone()).await.ok();
+    assert!(late["next_retry_at"].is_string(), "{late}");
+    plane.post(&format!("/api/v1/tasks/{}/cancel", claim.task()), json!({"reason": "enough"})).await.ok();
+    assert_eq!(plane.complete(&claim, failed).await.ok(), late);
     let claim = plane.claim(&plane.fire("r-6").await).await;
     plane.advance(120_000);
     plane.not_claimed(claim.task()).await;

@@ -6,15 +6,16 @@ DELETE FROM attempts WHERE seq = ? AND attempt = ?
 
 -- name: attempts_get
 SELECT seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state,
-    attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback
+    attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback, retry_at
 FROM attempts WHERE seq = ? ORDER BY attempt
 
 -- name: attempts_named
 SELECT seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state,
-    attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback
+    attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback, retry_at
 FROM attempts WHERE seq = ? AND attempt = ?
 
 -- name: attempts_put
 INSERT OR REPLACE INTO attempts (seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at,
-    ended_at, attempt_state, attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ended_at, attempt_state, attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback,
+    retry_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
