@@ -20,6 +20,9 @@ use crate::worker::execute::{blame, guard, out_of_grace, shut_down, unknown_oper
 use crate::worker::lease::{Lease, Phase};
 use crate::worker::pulse::Held;
 
+/// Bounds of the interval of heartbeats, whatever a server advises.
+const EVERY_LEAST: Duration = Duration::from_millis(50);
+const EVERY_MOST: Duration = Duration::from_secs(24 * 3600);
 /// How long a handler may take to stop after its task was canceled. The server gives it no more either.
 const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// For how long a completion is sent. It counts until somebody else has claimed the task.
@@ -144,12 +147,10 @@ impl Attempt {
 }
 
 fn lease(claimed: &Claimed, queue: &str, sent_at: Instant, tolerance: Duration) -> Lease {
-    // A quarter of the lease, in whole seconds and at least one: below 8 s it says less than a worker needs to know.
-    let seconds = claimed.heartbeat_interval_seconds;
-    let (ttl, every) = match seconds {
-        0 | 1 => (Duration::from_secs(1), Duration::from_millis(300)),
-        _ => (Duration::from_secs(seconds.saturating_mul(4)), Duration::from_secs(seconds)),
-    };
+    // A quarter of the lease.
+    let every = Duration::try_from_secs_f64(claimed.heartbeat_interval_seconds).unwrap_or_default();
+    let every = every.clamp(EVERY_LEAST, EVERY_MOST);
+    let ttl = every * 4;
     let job = Job {
         job_id: claimed.task_id.clone(),
         attempt_id: format!("{}:{}", claimed.task_id, claimed.attempt),
@@ -158,7 +159,7 @@ fn lease(claimed: &Claimed, queue: &str, sent_at: Instant, tolerance: Duration) 
         message_id: String::new(),
         payload: claimed.work_payload.clone(),
         lease_ttl_seconds: ttl.as_secs(),
-        heartbeat_interval_seconds: seconds,
+        heartbeat_interval_seconds: every.as_secs(),
         attempt: claimed.attempt,
         fence: claimed.fence,
         operator: claimed.task.operator.clone(),

@@ -6,7 +6,7 @@ pub mod dialect;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Json;
 
@@ -37,12 +37,19 @@ pub struct Claimed {
     /// What the code of the task may read and write. Secret.
     pub capability_token: String,
     pub fence: u64,
-    pub heartbeat_interval_seconds: u64,
+    /// Whole, unless the lease is shorter than a few seconds.
+    #[serde(serialize_with = "seconds")]
+    pub heartbeat_interval_seconds: f64,
     /// When the attempt has run for too long; absent if it may run for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<String>,
     pub work_payload: Json,
     pub task: Task,
+}
+
+/// Whole seconds as a whole number: readers may take nothing else.
+fn seconds<S: Serializer>(seconds: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if seconds.fract() == 0.0 { serializer.serialize_u64(*seconds as u64) } else { serializer.serialize_f64(*seconds) }
 }
 
 impl fmt::Debug for Claimed {

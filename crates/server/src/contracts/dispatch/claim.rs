@@ -12,6 +12,7 @@ use tenure_contract::dispatch::{
 };
 use tenure_core::command::claim::{ClaimTask, Claimant, Claimer, Grant, NotGrantedReason};
 use tenure_core::task::{End, Place};
+use tenure_core::time::DurationMs;
 use tenure_core::{Timestamp, WorkerId, limits};
 use tenure_engine::{TaskClaim, random_seed};
 use uuid::Uuid;
@@ -98,11 +99,16 @@ async fn claimed(app: &App, grant: &Grant) -> Result<Claimed, Fault> {
         lease_expires_at: grant.expires_at.to_string(),
         capability_token: issue(app, &task, &wire)?,
         fence: grant.fence.0,
-        heartbeat_interval_seconds: (grant.heartbeat_ms / 1_000).max(1).unsigned_abs(),
+        heartbeat_interval_seconds: interval_seconds(grant.heartbeat_ms),
         deadline_at: deadline.as_ref().map(Timestamp::to_string),
         work_payload: work_payload(&task),
         task: wire,
     })
+}
+
+/// In whole seconds, unless the lease is too short for that.
+fn interval_seconds(interval_ms: DurationMs) -> f64 {
+    if interval_ms < 1_000 { interval_ms as f64 / 1_000.0 } else { (interval_ms / 1_000) as f64 }
 }
 
 /// A lease token in the shape of this contract.

@@ -6,7 +6,7 @@ use crate::harness::time;
 
 cases!(
     kit,
-    on_sqlite: [a_heartbeat_without_its_parts_is_malformed],
+    on_sqlite: [a_heartbeat_without_its_parts_is_malformed, the_advised_interval_fits_the_lease],
     on_both_stores: [a_heartbeat_extends_the_lease_up_to_the_deadline, who_holds_it_no_more_learns_why],
 );
 
@@ -60,6 +60,23 @@ async fn who_holds_it_no_more_learns_why(plane: Plane) {
     assert_eq!(plane.as_task("heartbeat", claim.token(), &stranger).await.refused(409)["error"], "stale_lease");
     let unknown = json!({"task_id": "0190c0de-0000-7000-8000-000000000001", "attempt": 1, "lease_token": "x"});
     assert_eq!(plane.internal("heartbeat", unknown).await.refused(404)["error"], "task_not_found");
+}
+
+async fn the_advised_interval_fits_the_lease(plane: Plane) {
+    plane.still().await;
+    let leases = [(1, json!(0.25)), (2, json!(0.5)), (3, json!(0.75)), (4, json!(1)), (11, json!(2))];
+    for ((lease, interval), version) in leases.into_iter().zip(1..) {
+        let source = format!("outputs: 2, heartbeat_timeout_seconds: {lease},");
+        plane.deploy(&kit::CHAIN.replace("outputs: 2,", &source)).await;
+        plane.active(version).await;
+        let claim = plane.claim(&plane.fire(&format!("r-{lease}")).await).await;
+        assert_eq!(claim["heartbeat_interval_seconds"], interval, "{lease}");
+        // Whoever keeps to it holds the lease.
+        for _ in 0..5 {
+            plane.advance((interval.as_f64().unwrap() * 1_000.0) as i64);
+            plane.beat(&claim).await.ok();
+        }
+    }
 }
 
 async fn a_heartbeat_without_its_parts_is_malformed(plane: Plane) {
