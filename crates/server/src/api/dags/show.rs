@@ -107,7 +107,12 @@ pub async fn show(
             let message = format!("DAG {name} has no version {number}; the latest one is {latest}");
             DispatchFault::fault("version_not_found", message)
         })?;
-        let yaml = app.dispatch.dags.yaml(&org, version.id).await?.ok_or(Fault::Internal)?;
+        let yaml = app.dispatch.dags.yaml(&org, version.id).await?.ok_or_else(|| {
+            let message = format!(
+                "the text of version {number} of DAG {name} is not kept any more: see GET /api/v1/dags/{name}/versions"
+            );
+            DispatchFault::fault("version_not_found", message)
+        })?;
         Ok(Dag {
             active_version: dag.active,
             latest_version: *latest,

@@ -5,7 +5,7 @@ use crate::cases;
 
 cases!(
     Server,
-    on_sqlite: [a_version_that_was_never_active_can_be_abandoned],
+    on_sqlite: [a_version_that_was_never_active_can_be_abandoned, a_version_without_its_text_is_not_found],
     on_both_stores: [
         a_new_version_is_rebuilt_and_takes_over,
         a_manual_cutover_waits_for_somebody,
@@ -56,6 +56,16 @@ async fn a_new_version_is_rebuilt_and_takes_over(server: Server) {
     assert_ne!(current(&server).await, before);
     let dag = shown(&server, "chain").await;
     assert_eq!((&dag["active_version"], dag["yaml"].as_str()), (&json!(2), Some(&*chain(1))));
+}
+
+async fn a_version_without_its_text_is_not_found(server: Server) {
+    deploy(&server, &chain(0)).await;
+    deploy(&server, &chain(1)).await;
+    server.home.execute("DELETE FROM dag_versions WHERE number = 1").await;
+    let refused = server.get(&format!("{DAGS}/chain?version=1")).await.refused(404);
+    assert_eq!(refused["error"], "version_not_found");
+    assert!(refused["message"].as_str().unwrap().contains("version 1 of DAG chain is not kept any more"), "{refused}");
+    server.get(&format!("{DAGS}/chain?version=2")).await.ok();
 }
 
 /// Runs the task that waits in the queue of a job of the active version.
