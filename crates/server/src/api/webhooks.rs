@@ -15,12 +15,12 @@ use tenure_contract::error::UserError;
 use tenure_core::dag::definition::Signature;
 use tenure_engine::dags::TriggerError;
 
-use super::respond_with;
+use super::{dags, respond_with};
 use crate::access::guard::{SignedSender, unix_now};
 use crate::access::limiter::Allowance;
 use crate::dispatch::DispatchFault;
 use crate::error::{Fault, Unavailable};
-use crate::request::{self, RequestId};
+use crate::request::RequestId;
 use crate::state::App;
 
 const BODY_BYTES: usize = 1 << 20;
@@ -64,7 +64,7 @@ async fn received(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<SourceFired, Fault> {
-    let raw = request::read_any(headers, body, BODY_BYTES).await?;
+    let raw = dags::read(headers, body, BODY_BYTES).await?;
     let source = app.dispatch.dags.webhook(path).await?;
     let secret = source.as_ref().and_then(|source| app.dispatch.config.secrets.get(&source.job.org, &source.secret));
     if let (Some(source), None) = (&source, &secret) {
