@@ -257,11 +257,13 @@ fn reads(input: &TaskInput) -> Vec<Read> {
 
 /// What was written anew because of an invalidation has changed, too.
 fn cascade(input: &TaskInput, scope: &Scope, reason: &Arc<str>, rules: &Rules<'_>, report: &mut DataReport) {
+    let of_partition = input.inputs.iter().any(|at| at.position.as_ref().is_some_and(|at| at.partition().is_some()));
     for output in &input.outputs {
-        // Its readers are told of the partitions that it wrote; of rows it is told by their values.
+        // Its readers are told of the partitions that it wrote; of rows it is told by their values, unless it read a
+        // partition: others read the rest.
         let scopes: Vec<Scope> = match scope {
-            Scope::Partition { .. } => written(report, output.dataset),
-            rows @ Scope::RowRange { .. } => vec![rows.clone()],
+            rows @ Scope::RowRange { .. } if !of_partition => vec![rows.clone()],
+            Scope::Partition { .. } | Scope::RowRange { .. } => written(report, output.dataset),
         };
         for scope in scopes {
             let (dataset, version, reason) = (output.dataset, output.version, Arc::clone(reason));

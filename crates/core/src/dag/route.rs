@@ -76,30 +76,58 @@ impl Readers {
     }
 }
 
+/// A job that reads a generation of a dataset, and by which input. One that reads it twice counts once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reader {
+    pub job: JobId,
+    pub input: usize,
+    /// Its tasks make outputs of a version that is not active yet.
+    pub rebuild: bool,
+    by_partition: bool,
+}
+
+fn readers_of(deployment: &Deployment, readers: &Readers, dataset: DatasetId, version: VersionId) -> Vec<Reader> {
+    let is_current = deployment.is_current(dataset, version);
+    let mut found = Vec::<Reader>::new();
+    for (id, input) in readers.0.get(&dataset).into_iter().flatten().copied() {
+        let Some(job) = deployment.jobs.get(&id) else { continue };
+        let reads = job.inputs.get(input).is_some_and(|input| deployment.reads(input) == Some(version));
+        if reads && found.last().is_none_or(|last| last.job != id) {
+            // Only what rebuilds a version writes a generation that is not current. What follows from it is part of that.
+            let rebuild = job.held && !is_current;
+            let by_partition = job.execution == Some(ExecutionStrategy::PerPartition);
+            found.push(Reader { job: id, input, rebuild, by_partition });
+        }
+    }
+    found
+}
+
+/// The jobs that have a task for each partition of this generation.
+pub fn partition_readers(
+    deployment: &Deployment,
+    readers: &Readers,
+    dataset: DatasetId,
+    version: VersionId,
+) -> Vec<Reader> {
+    let mut found = readers_of(deployment, readers, dataset, version);
+    found.retain(|reader| reader.by_partition);
+    found
+}
+
 /// The tasks that an event makes, in the order of jobs and inputs.
 pub fn route(deployment: &Deployment, readers: &Readers, event: &Event<'_>) -> Result<Vec<Delivery>, Unrouted> {
-    let is_current = deployment.is_current(event.dataset, event.version);
+    let found = readers_of(deployment, readers, event.dataset, event.version);
+    let is_partition = event.position.partition().is_some();
     let key: Arc<str> = dedupe_key(event).into();
-    let (mut deliveries, mut has_reader) = (Vec::<Delivery>::new(), false);
-    for (id, input) in readers.0.get(&event.dataset).into_iter().flatten().copied() {
-        let Some(job) = deployment.jobs.get(&id) else { continue };
-        let reads = job.inputs.get(input).is_some_and(|input| deployment.reads(input) == Some(event.version));
-        // A job that reads a dataset twice gets one task for it.
-        if !reads || deliveries.last().is_some_and(|last| last.job == id) {
-            continue;
-        }
-        has_reader = true;
-        if job.execution == Some(ExecutionStrategy::PerPartition) && event.position.partition().is_none() {
-            continue;
-        }
-        // Only what rebuilds a version writes a generation that is not current. What follows from it is part of that.
-        deliveries.push(Delivery { job: id, input, key: Arc::clone(&key), rebuild: job.held && !is_current });
-    }
-    match (deliveries.is_empty(), has_reader) {
+    let takes = found.iter().filter(|reader| is_partition || !reader.by_partition);
+    let deliveries: Vec<Delivery> = takes
+        .map(|reader| Delivery { job: reader.job, input: reader.input, key: Arc::clone(&key), rebuild: reader.rebuild })
+        .collect();
+    match (deliveries.is_empty(), found.is_empty()) {
         (false, _) => Ok(deliveries),
-        (true, true) => Err(Unrouted::NotAPartition),
-        (true, false) if is_current => Err(Unrouted::NoReader),
-        (true, false) => Err(Unrouted::OldVersion),
+        (true, false) => Err(Unrouted::NotAPartition),
+        (true, true) if deployment.is_current(event.dataset, event.version) => Err(Unrouted::NoReader),
+        (true, true) => Err(Unrouted::OldVersion),
     }
 }
 

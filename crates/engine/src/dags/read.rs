@@ -32,12 +32,12 @@ impl Dags {
         if let Some(dependents) = row.dependents {
             return u64::try_from(dependents).unwrap_or(0);
         }
-        let position = match &row.scope {
-            Scope::Partition { partition_key: key } => {
-                Position::Partition(Partition { key: Arc::clone(key), ends: None })
-            }
-            Scope::RowRange { .. } => Position::Cursor(0),
+        // Every reader of the rows, and of partitions, which rows may be in.
+        let key = match &row.scope {
+            Scope::Partition { partition_key } => Arc::clone(partition_key),
+            Scope::RowRange { .. } => "".into(),
         };
+        let position = Position::Partition(Partition { key, ends: None });
         let event =
             Event { dataset: row.dataset, version: row.version, position: &position, generation: row.generation };
         route::route(&view.deployment, &view.readers, &event).map_or(0, |deliveries| deliveries.len() as u64)

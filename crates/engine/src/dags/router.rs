@@ -1,19 +1,19 @@
 //! Routes events to the jobs that read their datasets, and looks for what was missed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::dag::data::{Partition, Position, Scope};
 use tenure_core::dag::definition::ExecutionStrategy;
-use tenure_core::dag::route::{self, Event};
-use tenure_core::dag::task::{Invalidated, Trigger};
-use tenure_core::dag::{Deployment, JobId, named_bits};
-use tenure_store::dags::{DATA_PAGE, DataEvent, InvalidationRow, Routed};
+use tenure_core::dag::route::{self, Delivery, Event};
+use tenure_core::dag::task::{Invalidated, TaskInput, Trigger};
+use tenure_core::dag::{Deployment, JobId, VersionId, named_bits};
+use tenure_store::dags::{DATA_PAGE, DataEvent, InvalidationRow, Routed, Unread};
 
 use super::deploy::{REPLACED, ROLLED_BACK};
 use super::tasks::{Making, input_of, version_of};
-use super::{Dags, View};
+use super::{Dags, JobOf, View};
 use crate::background::Pacer;
 use crate::duty::Duty;
 use crate::error::EngineError;
@@ -106,27 +106,26 @@ impl Dags {
     /// A deployment in between leaves the events as they are, to be routed by what is deployed then.
     async fn route_events(&self, org: &str, events: &[DataEvent]) -> Result<(), EngineError> {
         let view = self.view(org).await?;
-        let (mut making, mut routed) = (Vec::new(), Vec::with_capacity(events.len()));
-        for event in events {
-            let DataEvent { dataset, version, position, generation, .. } = event;
-            let seen = Event { dataset: *dataset, version: *version, position, generation: *generation };
+        let (mut deliveries, mut routed) = (Vec::new(), Vec::with_capacity(events.len()));
+        for (at, event) in events.iter().enumerate() {
+            let seen = seen(event);
             let why_not = match route::route(&view.deployment, &view.readers, &seen) {
                 Err(why) => Some(why.as_str()),
-                Ok(deliveries) => {
-                    for delivery in deliveries {
-                        let trigger =
-                            Trigger::Event { input_index: delivery.input, event_id: uuid_of(event.id, &seen).into() };
-                        let cause =
-                            Cause { input: delivery.input, position: position.clone(), generation: *generation };
-                        let new =
-                            self.task_of(&view, delivery.job, delivery.key, trigger, Some(cause), delivery.rebuild);
-                        making.extend(new.await?);
-                    }
+                Ok(found) => {
+                    let event_id: Arc<str> = uuid_of(event.id, &seen).into();
+                    deliveries.extend(found.into_iter().map(|delivery| (at, Arc::clone(&event_id), delivery)));
                     None
                 }
             };
             routed.push(Routed { event: event.id, why_not });
         }
+        let jobs = self.templates(&view, deliveries.iter().map(|(_, _, delivery)| delivery.job)).await?;
+        let making = deliveries.into_iter().filter_map(|(at, event_id, delivery)| {
+            let event = events.get(at)?;
+            let trigger = Trigger::Event { input_index: delivery.input, event_id };
+            let cause = Cause { position: event.position.clone(), generation: event.generation, trigger };
+            Some(jobs.get(&delivery.job)?.task(&view, delivery, cause))
+        });
         self.make(making).await?;
         // Refused: what is deployed has changed. The events stay, and the next look routes them by what is there then.
         let _ = self.shared().store.routed(org, view.seq, &routed).await?;
@@ -146,45 +145,53 @@ impl Dags {
         let seen =
             Event { dataset: row.dataset, version: row.version, position: &position, generation: row.generation };
         let deliveries = route::route(&view.deployment, &view.readers, &seen).unwrap_or_default();
-        let (mut making, mut jobs) = (Vec::new(), Vec::new());
-        for delivery in deliveries {
-            let cause = Cause { input: delivery.input, position: position.clone(), generation: row.generation };
-            let new = self
-                .task_of(&view, delivery.job, delivery.key, Trigger::Invalidation, Some(cause), delivery.rebuild)
-                .await?;
-            making.extend(new.map(|mut making| {
-                let (id, scope, reason) = (row.id, row.scope.clone(), Arc::clone(&row.reason));
-                making.input.invalidation = Some(Invalidated { id, scope, reason });
-                making
-            }));
-            jobs.push(delivery.job);
-        }
+        // A range of rows may be in any partition.
+        let by_partition = match row.scope {
+            Scope::RowRange { .. } => {
+                route::partition_readers(&view.deployment, &view.readers, row.dataset, row.version)
+            }
+            Scope::Partition { .. } => Vec::new(),
+        };
+        let jobs = deliveries.iter().map(|delivery| delivery.job);
+        let jobs: Vec<JobId> = jobs.chain(by_partition.iter().map(|reader| reader.job)).collect();
+        let templates = self.templates(&view, jobs.iter().copied()).await?;
+        let task = |template: &Template, delivery, position, generation| {
+            let cause = Cause { position, generation, trigger: Trigger::Invalidation };
+            let mut making = template.task(&view, delivery, cause);
+            let (id, scope, reason) = (row.id, row.scope.clone(), Arc::clone(&row.reason));
+            making.input.invalidation = Some(Invalidated { id, scope, reason });
+            making
+        };
+        let making = deliveries.into_iter().filter_map(|delivery| {
+            let template = templates.get(&delivery.job)?;
+            Some(task(template, delivery, position.clone(), row.generation))
+        });
         self.make(making).await?;
+        for reader in by_partition {
+            let Some(template) = templates.get(&reader.job) else { continue };
+            let each = |position: Position, generation: i64| {
+                let seen = Event { dataset: row.dataset, version: row.version, position: &position, generation };
+                let key = route::dedupe_key(&seen).into();
+                let delivery = Delivery { job: reader.job, input: reader.input, key, rebuild: reader.rebuild };
+                task(template, delivery, position, generation)
+            };
+            self.make_unread(reader.job, row.version, each).await?;
+        }
         let _ = self.shared().store.invalidation_routed(&row.org, view.seq, row.id, &jobs).await?;
         Ok(())
     }
 
-    async fn task_of(
+    /// What tasks of these jobs have in common. A job that is not deployed any more has no tasks.
+    async fn templates(
         &self,
         view: &View,
-        id: JobId,
-        key: Arc<str>,
-        trigger: Trigger,
-        cause: Option<Cause>,
-        rebuild: bool,
-    ) -> Result<Option<Making>, EngineError> {
-        let (Some(job), Some(mut input)) = (self.job(id).await?, input_of(view, id, trigger)) else { return Ok(None) };
-        if let Some(cause) = cause
-            && let Some(at) = input.inputs.iter_mut().find(|at| at.input_index == cause.input)
-        {
-            at.position = Some(cause.position);
-            at.generation = cause.generation;
-        }
-        if rebuild {
-            let row = view.deployment.jobs.get(&id);
-            input.rebuild = row.and_then(|row| version_of(view, row, id)).map(|(_, version)| version);
-        }
-        Ok(Some(Making { job, key, input }))
+        ids: impl Iterator<Item = JobId>,
+    ) -> Result<HashMap<JobId, Template>, EngineError> {
+        let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
+        let jobs = self.jobs(&ids).await?.into_iter();
+        Ok(jobs
+            .filter_map(|job| Some((job.id, Template { input: input_of(view, job.id, Trigger::Rebuild)?, job })))
+            .collect())
     }
 
     /// Looks for partitions and rows that a job has not read and makes the tasks that are missing: those of a version that
@@ -218,19 +225,19 @@ impl Dags {
 
     pub(super) async fn reconcile_job(&self, view: &View, id: JobId) -> Result<(), EngineError> {
         let Some(job) = view.deployment.jobs.get(&id) else { return Ok(()) };
+        let Some(template) = self.templates(view, std::iter::once(id)).await?.remove(&id) else { return Ok(()) };
         for (index, input) in job.inputs.iter().enumerate() {
             let Some(version) = view.deployment.reads(input) else { continue };
-            let make = async |position: Position, generation: i64| -> Result<(), EngineError> {
+            let task = |position: Position, generation: i64| {
                 let seen = Event { dataset: input.dataset, version, position: &position, generation };
-                let key = route::dedupe_key(&seen).into();
+                let delivery =
+                    Delivery { job: id, input: index, key: route::dedupe_key(&seen).into(), rebuild: job.held };
                 let trigger = if job.held {
                     Trigger::Rebuild
                 } else {
                     Trigger::Event { input_index: index, event_id: uuid_of(0, &seen).into() }
                 };
-                let cause = Some(Cause { input: index, position: position.clone(), generation });
-                let new = self.task_of(view, id, key, trigger, cause, job.held).await?;
-                self.make(new.into_iter().collect()).await.map(drop)
+                template.task(view, delivery, Cause { position, generation, trigger })
             };
             let Some(generation) = self.shared().store.generations(&[version]).await?.pop() else { continue };
             if job.execution == Some(ExecutionStrategy::PerUpdate)
@@ -238,23 +245,34 @@ impl Dags {
             {
                 let read = self.shared().store.job_state(id, &[version]).await?.cursors;
                 if read.iter().all(|(_, cursor)| *cursor < produced) {
-                    make(Position::Cursor(produced), generation.generation).await?;
+                    self.make([task(Position::Cursor(produced), generation.generation)]).await?;
                 }
             }
-            let mut after: Option<Arc<str>> = None;
-            loop {
-                let page = self.shared().store.unread(id, version, after.as_deref(), DATA_PAGE).await?;
-                for unread in &page {
-                    let partition = Partition { key: Arc::clone(&unread.key), ends: unread.ends };
-                    make(Position::Partition(partition), unread.generation).await?;
-                }
-                match page.last() {
-                    Some(last) if page.len() == DATA_PAGE => after = Some(Arc::clone(&last.key)),
-                    _ => break,
-                }
-            }
+            self.make_unread(id, version, task).await?;
         }
         Ok(())
+    }
+
+    /// Makes tasks for the partitions that a job has not read as they are now.
+    async fn make_unread(
+        &self,
+        job: JobId,
+        version: VersionId,
+        task: impl Fn(Position, i64) -> Making + Send + Sync,
+    ) -> Result<(), EngineError> {
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let page = self.shared().store.unread(job, version, after.as_deref(), DATA_PAGE).await?;
+            let is_last = page.len() < DATA_PAGE;
+            after = page.last().map(|last| Arc::clone(&last.key));
+            let making = page
+                .into_iter()
+                .map(|Unread { key, ends, generation }| task(Position::Partition(Partition { key, ends }), generation));
+            self.make(making).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
     }
 
     /// Ends what a crash after a switch, or a look at an older deployment, left in the queues of retired jobs.
@@ -273,11 +291,38 @@ pub(super) fn is_held(deployment: &Deployment, id: JobId) -> bool {
     deployment.jobs.get(&id).is_some_and(|job| job.held)
 }
 
-/// What of an input caused a task.
+/// What caused a task.
 struct Cause {
-    input: usize,
     position: Position,
     generation: i64,
+    trigger: Trigger,
+}
+
+/// A task of a job without what caused it.
+struct Template {
+    job: Arc<JobOf>,
+    input: TaskInput,
+}
+
+impl Template {
+    fn task(&self, view: &View, delivery: Delivery, cause: Cause) -> Making {
+        let mut input = TaskInput { trigger: cause.trigger, ..self.input.clone() };
+        if let Some(at) = input.inputs.iter_mut().find(|at| at.input_index == delivery.input) {
+            at.position = Some(cause.position);
+            at.generation = cause.generation;
+        }
+        if delivery.rebuild {
+            let row = view.deployment.jobs.get(&delivery.job);
+            input.rebuild = row.and_then(|row| version_of(view, row, delivery.job)).map(|(_, version)| version);
+        }
+        Making { job: Arc::clone(&self.job), key: delivery.key, input }
+    }
+}
+
+/// An event as far as routing looks at it.
+fn seen(event: &DataEvent) -> Event<'_> {
+    let DataEvent { dataset, version, position, generation, .. } = event;
+    Event { dataset: *dataset, version: *version, position, generation: *generation }
 }
 
 fn partition(key: &Arc<str>) -> Position {

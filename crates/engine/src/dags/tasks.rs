@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use tenure_core::TaskId;
 use tenure_core::command::Rejection;
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
@@ -20,6 +22,8 @@ use crate::error::EngineError;
 
 /// Tasks that are submitted together.
 const SUBMIT_TASKS: usize = 500;
+/// How many submits wait for the store at once.
+const SUBMITS: usize = 4;
 const BACKOFF: RetryPolicy =
     RetryPolicy { initial_backoff_ms: 30_000, factor: 2.0, max_backoff_ms: 600_000, jitter: Jitter::Around };
 /// How much longer than its function the attempt of a function may take.
@@ -88,24 +92,41 @@ impl Dags {
         Ok(Triggered { task: made.id, created: made.created })
     }
 
-    /// Makes tasks. One that has the key of another is that other one.
-    pub(super) async fn make(&self, making: Vec<Making>) -> Result<Vec<Submitted>, EngineError> {
-        let mut made = Vec::with_capacity(making.len());
-        for chunk in making.chunks(SUBMIT_TASKS) {
-            let ids = self.inner.engine.mint(chunk.len()).await?;
-            let tasks: Vec<NewTask> =
-                ids.into_iter().zip(chunk).filter_map(|(id, making)| new_task(id, making)).collect();
-            let bytes = tasks.iter().map(|task| task.payload.len()).sum();
-            match self.inner.engine.submit(Submit { tasks, maker: None }, bytes).await? {
-                Ok(submitted) => made.extend(submitted),
-                Err(Rejection::QueueNotFound) => return Err(EngineError::Internal),
-                Err(rejection) => {
-                    tracing::error!(reason = ?rejection, "the tasks of a job were refused");
-                    return Err(EngineError::Internal);
+    /// Makes tasks. One that has the key of another is that other one. Some are written down while others are made.
+    pub(super) async fn make(
+        &self,
+        making: impl IntoIterator<Item = Making, IntoIter: Send>,
+    ) -> Result<Vec<Submitted>, EngineError> {
+        let mut making = making.into_iter();
+        let (mut made, mut submits) = (Vec::new(), FuturesOrdered::new());
+        loop {
+            while submits.len() < SUBMITS {
+                let chunk: Vec<Making> = making.by_ref().take(SUBMIT_TASKS).collect();
+                if chunk.is_empty() {
+                    break;
                 }
+                submits.push_back(self.submit(chunk));
+            }
+            match submits.next().await {
+                Some(submitted) => made.extend(submitted?),
+                None => return Ok(made),
             }
         }
-        Ok(made)
+    }
+
+    async fn submit(&self, making: Vec<Making>) -> Result<Vec<Submitted>, EngineError> {
+        let ids = self.inner.engine.mint(making.len()).await?;
+        let tasks: Vec<NewTask> =
+            ids.into_iter().zip(&making).filter_map(|(id, making)| new_task(id, making)).collect();
+        let bytes = tasks.iter().map(|task| task.payload.len()).sum();
+        match self.inner.engine.submit(Submit { tasks, maker: None }, bytes).await? {
+            Ok(submitted) => Ok(submitted),
+            Err(Rejection::QueueNotFound) => Err(EngineError::Internal),
+            Err(rejection) => {
+                tracing::error!(reason = ?rejection, "the tasks of a job were refused");
+                Err(EngineError::Internal)
+            }
+        }
     }
 }
 

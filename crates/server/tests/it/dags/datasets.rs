@@ -118,9 +118,33 @@ async fn an_invalidated_partition_is_computed_again(server: Server) {
     run(&server, &count, "1-5").await;
     let decoded = dataset(&server, "decoded").await;
     assert_eq!(decoded["partitions"]["items"][0]["generation"], 1);
+    // Rows may be in any partition: each is computed again at once, and what was made from it.
+    run_all(&server, "6-9", 3).await;
     let rows = json!({"scope": "row_range", "row_filter": {"block": {"gte": 995, "lte": 1005}}});
     let answer = server.post(&path, rows).await;
     assert_eq!((answer.status.as_u16(), &answer.body["generation"]), (202, &json!(1)));
+    assert_eq!(answer.body["dependents"], 1);
+    nth(&server, "decode", 5).await;
+    for (operator, invalidation) in [("decode", Some(&answer.body["invalidation_id"])), ("count", None)] {
+        nth(&server, operator, 5).await;
+        let mut keys = Vec::new();
+        for task in tasks(&server, operator).await.iter().take(2) {
+            let task = server.task(task["task_id"].as_str().unwrap()).await;
+            let key = task["payload"]["inputs"][0]["position"]["partition"]["key"].as_str().unwrap().to_owned();
+            assert!(invalidation.is_none_or(|id| task["payload"]["invalidation"]["id"] == *id), "{task}");
+            run(&server, task["task_id"].as_str().unwrap(), &key).await;
+            keys.push(key);
+        }
+        keys.sort();
+        assert_eq!(keys, ["1-5", "6-9"], "{operator}");
+    }
+    let generations: Vec<Value> = dataset(&server, "decoded").await["partitions"]["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|partition| partition["generation"].clone())
+        .collect();
+    assert_eq!(generations, [json!(2), json!(1)], "only what was written anew, and once");
 }
 
 async fn a_wrong_invalidation_says_what_is_wrong(server: Server) {
