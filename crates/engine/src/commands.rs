@@ -124,15 +124,26 @@ impl Engine {
             self.shared.tell(|| Notice::Transports);
         }
         self.shared.queues_set.notify_waiters();
-        self.wake_queue(queue);
+        self.may_have_opened(queue, &reply);
         Ok(reply)
     }
 
     pub async fn pause_queue(&self, pause: PauseQueue) -> Reply<Queue> {
         let queue = Arc::clone(&pause.queue);
         let reply = self.ask(Lane::Work, Command::PauseQueue(pause), 0, variant!(Queue)).await?;
-        self.wake_queue(queue);
+        self.may_have_opened(queue, &reply);
         Ok(reply)
+    }
+
+    /// Those who could not claim from a queue may be able to now.
+    fn may_have_opened(&self, name: Arc<str>, set: &Result<Queue, Rejection>) {
+        self.wake_queue(name);
+        let Ok(queue) = set else { return };
+        if queue.settings.dispatch.is_some() && !queue.paused {
+            self.wake_queue(queue.wakes());
+            // Wake-ups that came meanwhile are gone, however short it was.
+            self.shared.room.made(&[queue.id]);
+        }
     }
 
     /// Whether the queue was there.

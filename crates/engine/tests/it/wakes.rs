@@ -33,6 +33,7 @@ on_both_stores!(
     each_runtime_and_pool_has_a_stream,
     a_wake_up_that_was_lost_is_repeated,
     a_free_slot_and_the_end_of_a_pause_are_told,
+    the_end_of_a_pause_of_a_moment_is_told,
     held_tasks_are_announced_when_their_version_is_active,
     the_last_attempt_leaves_no_wake_up,
     a_queue_that_is_down_holds_up_nothing_and_loses_nothing,
@@ -373,6 +374,24 @@ async fn a_free_slot_and_the_end_of_a_pause_are_told(home: Home) {
     assert_eq!(plane.claim(paused).await, Err(NotGrantedReason::NotDue));
     plane.pause(paused, false).await;
     assert_eq!(outside.until("worker", paused).await, names(&[paused]));
+    plane.stop().await;
+}
+
+async fn the_end_of_a_pause_of_a_moment_is_told(home: Home) {
+    let server = Redis::start().await;
+    let clock = Arc::new(Clock::default());
+    let plane = open(&home, EngineConfig { clock: Arc::clone(&clock), ..redis_config(&server) }).await;
+    let mut outside = Outside::new(&server);
+    let task = plane.trigger("plain", 1).await;
+    outside.until("worker", task).await;
+    wait_until("published", SOON, async || plane.outbox(OutboxState::Published).await == 1).await;
+    // No look that goes by the clock could see the pause, or repeat the wake-up.
+    clock.freeze(plane.engine.now().await.unwrap());
+    plane.pause(task, true).await;
+    assert_eq!(plane.claim(task).await, Err(NotGrantedReason::NotDue));
+    plane.pause(task, false).await;
+    assert_eq!(outside.until("worker", task).await, names(&[task]));
+    plane.claim(task).await.unwrap();
     plane.stop().await;
 }
 
