@@ -7,7 +7,7 @@ use tenure_core::TaskId;
 use tenure_core::command::claim::Grant;
 use tenure_core::dag::data::Read;
 use tenure_core::dag::{DataReport, InvalidationId, JobId};
-use tenure_store::dags::{DeploymentWrites, NewGeneration, Routed};
+use tenure_store::dags::{CronSlot, DeploymentWrites, NewGeneration, Routed};
 use tenure_store::{Fault, StoreError};
 
 use super::nothing_is_left_open;
@@ -62,7 +62,7 @@ pub async fn verify(t: &Fixture, task: TaskId) {
 }
 
 async fn tables(t: &Fixture) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 9] = [
+    const TABLES: [&str; 11] = [
         "deployments",
         "dag_versions",
         "dag_jobs",
@@ -72,6 +72,8 @@ async fn tables(t: &Fixture) -> Vec<(&'static str, Vec<String>)> {
         "dataset_partitions",
         "data_invalidations",
         "invalidation_dependents",
+        "cron_slots",
+        "webhook_paths",
     ];
     let mut all = Vec::new();
     for table in TABLES {
@@ -131,7 +133,21 @@ async fn changes_that_are_not_batches(kind: Kind) {
         t.store.invalidation_routed(ORG, 1, id, &[JOB]).await.map(|done| done.unwrap())
     })
     .await;
+    let slots = [CronSlot { dag: "chain".into(), job: "hourly".into(), schedule: "0 * * * *".into(), next_ms: 7 }];
+    each_step(t, "write slots", async || t.store.save_cron_slots(ORG, 1, &slots, &[]).await.map(|done| done.unwrap()))
+        .await;
+    let gone = [("chain".into(), "hourly".into())];
+    each_step(t, "forget slots", async || t.store.save_cron_slots(ORG, 1, &[], &gone).await.map(|done| done.unwrap()))
+        .await;
     each_step(t, "retire", async || t.store.retire(ORG, 1, &[], &[]).await.map(drop)).await;
+    let paths = DeploymentWrites {
+        document: "{}".into(),
+        webhooks: Some(vec![("chain/new".into(), "chain".into())]),
+        ..DeploymentWrites::default()
+    };
+    each_step(t, "own a path", async || t.store.apply_deployment(ORG, 1, &paths).await.map(drop)).await;
+    let none = DeploymentWrites { webhooks: Some(Vec::new()), ..paths };
+    each_step(t, "give up a path", async || t.store.apply_deployment(ORG, 2, &none).await.map(drop)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ mod events;
 mod invalidations;
 mod partitions;
 mod plans;
+mod sources;
 
 use std::sync::Arc;
 
