@@ -1,9 +1,12 @@
 //! The dispatch contract over HTTP.
 
 mod claims;
+mod crash;
 mod dialects;
 mod events;
+mod filters;
 mod heartbeats;
+mod hostile;
 mod kit;
 mod lambda;
 mod outputs;
