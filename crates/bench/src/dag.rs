@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::Measuring;
+use crate::history::{self, Output};
 use crate::http::{Connection, Target};
 use crate::load::{self, Pace, SUBMIT_BATCH};
 use crate::picture::{Bar, BarKind, Bars, Panel, Picture};
@@ -16,6 +17,8 @@ use crate::progress::Watch;
 use crate::report::{Machine, Report, Table, count, milliseconds, percent};
 use crate::stand::{Place, Stand};
 
+/// Finished partitions of an installation that has just begun.
+pub const FEW: usize = 1_000;
 const QUEUE: &str = "bench-dag";
 const WORKERS: usize = 4;
 /// How long all tasks of a round may take to appear.
@@ -33,6 +36,8 @@ pub struct Options {
     /// Jobs of the DAG whose deployment is timed.
     pub jobs: usize,
     pub rounds: usize,
+    /// Finished partitions that routing is measured with, beside [`FEW`]; 0 leaves that out.
+    pub finished: usize,
 }
 
 impl Options {
@@ -54,6 +59,19 @@ pub struct DagReport {
     pub rounds: Vec<Round>,
     /// How long a deployment of `jobs` jobs took.
     pub deploy_ms: f64,
+    /// Routing in front of finished partitions, to one job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Finished>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Finished {
+    /// With [`FEW`] finished partitions: the median of the rounds.
+    pub few: Pace,
+    /// With as many as were asked for.
+    pub many: Pace,
+    /// How much longer a task takes with many.
+    pub growth: f64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,9 +107,18 @@ async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progres
             progress.note(&format!("round {number} of {}", options.rounds));
         }
         let submit = load::submit(target, QUEUE, options.tasks(), SUBMIT_BATCH, progress).await?;
-        let routed = route(target, &mut connection, number, &options, progress).await?;
+        let name = format!("bench-fan-{number}");
+        deploy(&mut connection, fan(&name, options.readers)).await?;
+        let routed = route(target, &mut connection, &name, &options, progress).await?;
         rounds.push(Round { submit, routed, ratio: routed.per_second / submit.per_second });
     }
+    let finished = match (options.finished, place) {
+        (0, _) => None,
+        (_, Some(place)) => Some(finished(target, place, &mut connection, &options, progress).await?),
+        (_, None) => {
+            bail!("finished partitions are written into the store, which only a server that is started here has")
+        }
+    };
     let mut order: Vec<&Round> = rounds.iter().collect();
     order.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
     let Some(median) = order.get(order.len() / 2).map(|round| (*round).clone()) else { bail!("no round") };
@@ -103,7 +130,43 @@ async fn run_all(stand: &Stand, place: Option<&Place>, options: Options, progres
         median,
         rounds,
         deploy_ms,
+        finished,
     })
+}
+
+/// The same tasks in front of few and of many finished partitions.
+async fn finished(
+    target: &Target,
+    place: &Place,
+    connection: &mut Connection,
+    options: &Options,
+    progress: &Watch,
+) -> Result<Finished> {
+    let options = Options { readers: 1, ..options.clone() };
+    let mut paces = [Vec::new(), Vec::new()];
+    for round in 1..=options.rounds {
+        for (partitions, paces) in [FEW, options.finished].into_iter().zip(&mut paces) {
+            progress.note(&format!("{partitions} finished partitions, round {round} of {}", options.rounds));
+            let name = format!("bench-old-{partitions}-{round}");
+            deploy(connection, fan(&name, options.readers)).await?;
+            let dag: Value = serde_json::from_slice(&connection.get(&format!("/api/v1/dags/{name}")).await?)?;
+            let jobs = dag["jobs"].as_array().into_iter().flatten();
+            let output = jobs.filter_map(|job| job["outputs"].get(0)).next().context("the source has no output")?;
+            let id = |field: &str| {
+                let text = output[field].as_str().unwrap_or_default().replace('-', "");
+                u128::from_str_radix(&text, 16).with_context(|| format!("{field} is not an id"))
+            };
+            let output = Output { dag: &name, dataset: id("dataset_uuid")?, version: id("dataset_version")? };
+            history::write(place, output, partitions).await?;
+            paces.push(route(target, connection, &name, &options, progress).await?);
+        }
+    }
+    let [few, many] = paces.map(|mut paces| {
+        paces.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+        paces.get(paces.len() / 2).copied()
+    });
+    let (few, many) = few.zip(many).context("no round")?;
+    Ok(Finished { few, many, growth: few.per_second / many.per_second })
 }
 
 /// A source with one output, and jobs that read it.
@@ -149,16 +212,14 @@ async fn deploy(connection: &mut Connection, yaml: String) -> Result<()> {
 async fn route(
     target: &Target,
     connection: &mut Connection,
-    round: usize,
+    name: &str,
     options: &Options,
     progress: &Watch,
 ) -> Result<Pace> {
-    let name = format!("bench-fan-{round}");
-    deploy(connection, fan(&name, options.readers)).await?;
     progress.begin("claiming", options.completions as u64);
     let mut reports = Vec::with_capacity(options.completions);
     for number in 0..options.completions {
-        reports.push(claim(connection, &name, number, options.events).await?);
+        reports.push(claim(connection, name, number, options.events).await?);
         progress.advance(1);
     }
     progress.begin("routing", options.tasks() as u64);
@@ -176,7 +237,7 @@ async fn route(
     }
     load::all(workers).await?;
     loop {
-        let seen = queued(connection, &name).await?;
+        let seen = queued(connection, name).await?;
         if seen >= options.tasks() {
             ensure!(seen == options.tasks(), "{} tasks were to be made, {seen} were", options.tasks());
             return Ok(Pace::of(seen, started.elapsed()));
@@ -221,18 +282,23 @@ impl Report for DagReport {
         let how = format!("routed, {} events to {} jobs each", self.settings.events, self.settings.readers);
         let ratios: Vec<String> = self.rounds.iter().map(|round| percent(round.ratio)).collect();
         let row = |what: String, pace: f64, ratio: String| vec![what, tasks.clone(), count(pace), ratio];
-        Table {
-            header: vec!["WHAT", "TASKS", "TASKS/S", "OF A PLAIN SUBMIT"],
-            rows: vec![
-                row(format!("submit, batches of {SUBMIT_BATCH}"), submit.per_second, String::new()),
-                row(how, routed.per_second, percent(*ratio)),
-            ],
-            notes: vec![
-                format!("a DAG of {} jobs was deployed in {}", self.settings.jobs, milliseconds(self.deploy_ms)),
-                format!("of a plain submit, in each round: {}", ratios.join(", ")),
-                "every event made one task of each job".to_owned(),
-            ],
+        let mut rows = vec![
+            row(format!("submit, batches of {SUBMIT_BATCH}"), submit.per_second, String::new()),
+            row(how, routed.per_second, percent(*ratio)),
+        ];
+        let mut notes = vec![
+            format!("a DAG of {} jobs was deployed in {}", self.settings.jobs, milliseconds(self.deploy_ms)),
+            format!("of a plain submit, in each round: {}", ratios.join(", ")),
+            "every event made one task of each job".to_owned(),
+        ];
+        if let Some(Finished { few, many, growth }) = &self.finished {
+            for (partitions, pace) in [(FEW, few), (self.settings.finished, many)] {
+                let what = format!("routed to one job, {} finished partitions", count(partitions as f64));
+                rows.push(vec![what, count(pace.tasks as f64), count(pace.per_second), String::new()]);
+            }
+            notes.push(format!("with many finished partitions a task takes {growth:.2} times as long as with few"));
         }
+        Table { header: vec!["WHAT", "TASKS", "TASKS/S", "OF A PLAIN SUBMIT"], rows, notes }
     }
 
     fn picture(&self) -> Picture {

@@ -17,6 +17,7 @@ pub mod sandbox;
 pub mod soak;
 pub mod throughput;
 
+mod history;
 mod http;
 mod load;
 mod process;

@@ -128,7 +128,7 @@ impl Place {
         Ok(token.context("the server created no worker token")?.trim().to_owned())
     }
 
-    fn sqlite_file(&self) -> PathBuf {
+    pub fn sqlite_file(&self) -> PathBuf {
         self.folder().join("tenure.db")
     }
 

@@ -200,6 +200,9 @@ struct DagArgs {
     /// Number of rounds, alternating between the two; the median is shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     rounds: usize,
+    /// Finished partitions that routing is also measured with, beside 1,000; such as 1_000_000
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number)]
+    finished: usize,
     #[command(flatten)]
     common: Common,
 }
@@ -325,6 +328,10 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     within(text, 1, usize::MAX)
 }
 
+fn number(text: &str) -> Result<usize, String> {
+    within(text, 0, usize::MAX)
+}
+
 fn batch_size(text: &str) -> Result<usize, String> {
     within(text, 1, tenure_bench::EXCHANGE_MAX)
 }
@@ -397,9 +404,9 @@ async fn answer(question: Question) -> anyhow::Result<()> {
             let options = push::Options { tasks, workers, rounds, per_second: rate, seconds };
             (Box::new(push::run(&stand, place.as_ref(), options, &watch).await?), common.to)
         }
-        Question::Dag(DagArgs { completions, events, readers, jobs, rounds, common }) => {
+        Question::Dag(DagArgs { completions, events, readers, jobs, rounds, finished, common }) => {
             let (place, stand) = common.prepare("").await?;
-            let options = dag::Options { completions, events, readers, jobs, rounds };
+            let options = dag::Options { completions, events, readers, jobs, rounds, finished };
             (Box::new(dag::run(&stand, place.as_ref(), options, &watch).await?), common.to)
         }
         Question::Raw(RawArgs { tasks, store, to }) => {
