@@ -13,7 +13,7 @@ use super::data::{DataRefusal, DataReport, NewEvent, NewInvalidation, OutputComm
 use super::deployment::JobOutput;
 use super::id::{DatasetId, InvalidationId, VersionId};
 use super::range::{Cursor, KeyError, PartitionKey};
-use super::task::TaskInput;
+use super::task::{InputAt, TaskInput};
 
 /// Events of one report.
 pub const EVENTS: usize = 1_000;
@@ -23,6 +23,8 @@ pub const OUTPUTS: usize = 256;
 pub const REASONS: [&str; 4] = ["reorg", "correction", "manual", "schema_change"];
 /// A condition on rows as JSON.
 pub const ROW_FILTER_BYTES: usize = 4 << 10;
+/// The reason of an invalidation that follows from one that the task does not know.
+const CHANGED: &str = "correction";
 
 /// Where something is, as a worker says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub struct Rules<'a> {
     pub org: Arc<str>,
     /// The job writes its outputs anew instead of adding to them.
     pub replaces: bool,
+    /// The report ends the attempt. Before that nothing counts as read or done.
+    pub ends: bool,
     /// Whether there ever was such a generation of a dataset.
     pub knows: &'a dyn Fn(DatasetId, VersionId) -> bool,
     /// An id for an invalidation that follows from another one: of this dataset, with this scope.
@@ -164,13 +168,13 @@ pub fn judge(input: &TaskInput, said: &Said, rules: &Rules<'_>) -> Result<DataRe
             reason: Arc::clone(&invalidation.reason),
         });
     }
-    report.reads = reads(input);
-    report.operator_state.clone_from(&said.operator_state);
-    if let Some(invalidated) = &input.invalidation {
-        report.invalidation = Some(invalidated.id);
-        if rules.replaces {
-            cascade(input, &invalidated.scope, &invalidated.reason, rules, &mut report);
-        }
+    if rules.ends {
+        report.reads = reads(input);
+        report.operator_state.clone_from(&said.operator_state);
+        report.invalidation = input.invalidation.as_ref().map(|invalidated| invalidated.id);
+    }
+    if rules.replaces {
+        cascade(input, rules, &mut report);
     }
     Ok(report)
 }
@@ -255,29 +259,38 @@ fn reads(input: &TaskInput) -> Vec<Read> {
     read.collect()
 }
 
-/// What was written anew because of an invalidation has changed, too.
-fn cascade(input: &TaskInput, scope: &Scope, reason: &Arc<str>, rules: &Rules<'_>, report: &mut DataReport) {
+/// What was written anew from changed data has changed, too. The generation tells that the data has changed also if the
+/// task was not made by the invalidation: the job may have become active after it.
+fn cascade(input: &TaskInput, rules: &Rules<'_>, report: &mut DataReport) {
+    let invalidated = input.invalidation.as_ref();
+    let changed = |at: &InputAt| at.position.is_some() && at.generation > 0;
     let of_partition = input.inputs.iter().any(|at| at.position.as_ref().is_some_and(|at| at.partition().is_some()));
+    if invalidated.is_none() && !input.inputs.iter().any(changed) {
+        return;
+    }
+    let reason = invalidated.map_or_else(|| Arc::from(CHANGED), |invalidated| Arc::clone(&invalidated.reason));
     for output in &input.outputs {
-        // Its readers are told of the partitions that it wrote; of rows it is told by their values, unless it read a
-        // partition: others read the rest.
-        let scopes: Vec<Scope> = match scope {
-            rows @ Scope::RowRange { .. } if !of_partition => vec![rows.clone()],
-            Scope::Partition { .. } | Scope::RowRange { .. } => written(report, output.dataset),
+        let scopes = match invalidated.map(|invalidated| &invalidated.scope) {
+            // Its readers are told of the partitions that it wrote; of rows by their values, once all are there, unless it
+            // read a partition: others read the rest.
+            Some(rows @ Scope::RowRange { .. }) if !of_partition => {
+                rules.ends.then(|| rows.clone()).into_iter().collect()
+            }
+            _ => written(report, output.version),
         };
         for scope in scopes {
-            let (dataset, version, reason) = (output.dataset, output.version, Arc::clone(reason));
+            let (dataset, version, reason) = (output.dataset, output.version, Arc::clone(&reason));
             let id = (rules.cascade)(dataset, &scope);
             report.invalidations.push(NewInvalidation { id, dataset, version, scope, reason });
         }
     }
 }
 
-/// The partitions of a dataset that a report has written.
-fn written(report: &DataReport, dataset: DatasetId) -> Vec<Scope> {
-    let commits = report.outputs.iter().filter(|commit| commit.dataset == dataset);
+/// The partitions of a generation that a report tells of.
+fn written(report: &DataReport, version: VersionId) -> Vec<Scope> {
+    let events = report.events.iter().filter(|event| event.version == version);
     let keys: BTreeSet<Arc<str>> =
-        commits.filter_map(|commit| Some(Arc::clone(&commit.position.partition()?.key))).collect();
+        events.filter_map(|event| Some(Arc::clone(&event.position.partition()?.key))).collect();
     keys.into_iter().map(|partition_key| Scope::Partition { partition_key }).collect()
 }
 

@@ -112,18 +112,16 @@ impl Dags {
         let replaces = job.is_some_and(|job| job.definition.update_strategy == UpdateStrategy::Replace);
         let known = self.known_versions(said).await?;
         let cascade = |dataset, scope: &Scope| {
-            let bits = named_bits(&format!("{}:{}:{dataset}:{scope:?}", sender.task, sender.attempt));
-            InvalidationId::from_u128(bits)
+            // Not of the attempt: what one attempt has told of before its end, the next one tells again.
+            InvalidationId::from_u128(named_bits(&format!("{}:{dataset}:{scope:?}", sender.task)))
         };
         let knows = |dataset, version| known.contains(&(dataset, version));
-        let rules = Rules { org: Arc::clone(org), replaces, knows: &knows, cascade: &cascade };
-        Ok(match judge::judge(input, said, &rules) {
-            Ok(report) if stage == Stage::Midway => {
-                DataReport { reads: Vec::new(), invalidation: None, operator_state: None, ..report }
-            }
-            Ok(report) => report,
-            Err(refusal) => DataReport { refusal: Some(refusal), ..DataReport::of(Arc::clone(org), input.job) },
-        })
+        let ends = stage == Stage::End;
+        let rules = Rules { org: Arc::clone(org), replaces, ends, knows: &knows, cascade: &cascade };
+        Ok(judge::judge(input, said, &rules).unwrap_or_else(|refusal| DataReport {
+            refusal: Some(refusal),
+            ..DataReport::of(Arc::clone(org), input.job)
+        }))
     }
 
     /// The versions of datasets that events name, as far as they ever existed.

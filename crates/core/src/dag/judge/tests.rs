@@ -19,9 +19,13 @@ fn given() -> TaskInput {
 }
 
 fn judged(input: &TaskInput, said: &Said, replaces: bool) -> Result<DataReport, DataRefusal> {
+    judged_at(input, said, replaces, true)
+}
+
+fn judged_at(input: &TaskInput, said: &Said, replaces: bool, ends: bool) -> Result<DataReport, DataRefusal> {
     let knows = |dataset, version| dataset == OUT && [VERSION, OLD].contains(&version);
     let cascade = |dataset: DatasetId, _: &Scope| InvalidationId::from_u128(100 + dataset.as_u128());
-    judge(input, said, &Rules { org: "acme".into(), replaces, knows: &knows, cascade: &cascade })
+    judge(input, said, &Rules { org: "acme".into(), replaces, ends, knows: &knows, cascade: &cascade })
 }
 
 fn cursor(value: u64) -> Where {
@@ -165,6 +169,42 @@ fn what_is_written_anew_after_an_invalidation_invalidates_what_was_made_from_it(
     let report = judged(&partition, &wrote, false).unwrap();
     assert_eq!((report.invalidations.len(), report.invalidation.is_some()), (0, true));
     assert_eq!(judged(&given(), &wrote, true).unwrap().invalidations, []);
+}
+
+/// A job that becomes active after the invalidation is not told of it, and a worker may tell of its data by events alone.
+#[test]
+fn a_later_generation_shows_that_data_has_changed() {
+    let at = |generation| {
+        let position = Some(Position::Partition(Partition { key: "1-5".into(), ends: Some((1, 5)) }));
+        let (dataset, version) = (DatasetId::from_u128(40), VersionId::from_u128(41));
+        TaskInput { inputs: vec![InputAt { input_index: 0, dataset, version, position, generation }], ..given() }
+    };
+    let told = Said { events: vec![event(part("1-5")), event(cursor(9))], ..Said::default() };
+    for (generation, replaces, expected) in [(0, true, 0), (1, true, 1), (2, true, 1), (1, false, 0)] {
+        for ends in [true, false] {
+            let report = judged_at(&at(generation), &told, replaces, ends).unwrap();
+            assert_eq!(report.invalidations.len(), expected, "{generation} {replaces} {ends}");
+        }
+    }
+    let old = Said { events: vec![SaidEvent { version: OLD, ..event(part("1-5")) }], ..Said::default() };
+    assert_eq!(judged(&at(1), &old, true).unwrap().invalidations, [], "another version was written");
+}
+
+#[test]
+fn before_the_end_nothing_is_read_and_no_rows_have_changed() {
+    let rows = Scope::RowRange { row_filter: "{\"block\":{\"gte\":1}}".into() };
+    let invalidation = Some(Invalidated { id: InvalidationId::from_u128(5), scope: rows, reason: "reorg".into() });
+    let position = Some(Position::Cursor(8));
+    let (dataset, version) = (DatasetId::from_u128(40), VersionId::from_u128(41));
+    let inputs = vec![InputAt { input_index: 0, dataset, version, position, generation: 1 }];
+    let given = TaskInput { inputs, invalidation, ..given() };
+    let said = Said { events: vec![event(cursor(9))], operator_state: Some("{}".into()), ..Said::default() };
+    for ends in [true, false] {
+        let report = judged_at(&given, &said, true, ends).unwrap();
+        assert_eq!((report.events.len(), report.invalidations.len()), (1, usize::from(ends)));
+        assert_eq!((report.reads.len(), report.operator_state.is_some()), (usize::from(ends), ends));
+        assert_eq!(report.invalidation.is_some(), ends);
+    }
 }
 
 #[test]

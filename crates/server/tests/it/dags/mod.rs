@@ -149,7 +149,7 @@ pub async fn complete(server: &Server, grant: &Grant, at: Where) {
     let said = Said { outputs: outputs.collect(), ..Said::default() };
     let cascade = |dataset: DatasetId, _: &Scope| InvalidationId::from_u128(grant.task.as_u128() ^ dataset.as_u128());
     let org = Arc::clone(&grant.body.as_ref().unwrap().tenant);
-    let rules = Rules { org, replaces: true, knows: &|_, _| true, cascade: &cascade };
+    let rules = Rules { org, replaces: true, ends: true, knows: &|_, _| true, cascade: &cascade };
     let data = judge::judge(&input, &said, &rules).unwrap();
     report(server, grant, Report::succeeded(Some("{}".into())), Some(Arc::new(data))).await;
 }
