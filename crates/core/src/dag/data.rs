@@ -131,6 +131,15 @@ impl DataReport {
             live_only: false,
         }
     }
+
+    /// The partition that the outputs were made from, as of this generation. Once the job has read a later generation of
+    /// it, these outputs are older than what is there, and do not take its place.
+    pub fn made_from(&self) -> Option<(VersionId, &Arc<str>, i64)> {
+        self.reads.iter().find_map(|read| match read {
+            Read::Partition { version, key, generation } => Some((*version, key, *generation)),
+            Read::UpTo { .. } => None,
+        })
+    }
 }
 
 /// Why the contents of a report are refused.

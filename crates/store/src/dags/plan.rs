@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tenure_core::TaskId;
 use tenure_core::command::TaskData;
 use tenure_core::dag::data::{NewEvent, NewInvalidation, OutputCommit, Position, Read, Scope};
-use tenure_core::dag::{DatasetId, InvalidationId, JobId, VersionId};
+use tenure_core::dag::{DataReport, DatasetId, InvalidationId, JobId, VersionId};
 
 use crate::identity::without_nul;
 
@@ -49,6 +49,29 @@ pub struct PartitionCommit {
     pub manifest: Option<Arc<str>>,
     pub artifact: Option<VersionId>,
     pub producer: Producer,
+    /// What it was made from. Nothing is written if the job has read a later generation of it.
+    pub made_from: Option<MadeFrom>,
+}
+
+/// A partition as a job has read it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct MadeFrom {
+    pub job: JobId,
+    pub version: VersionId,
+    pub key: Arc<str>,
+    pub generation: i64,
+}
+
+impl MadeFrom {
+    fn of(report: &DataReport) -> Option<Self> {
+        let (version, key, generation) = report.made_from()?;
+        Some(Self { job: report.job, version, key: Arc::clone(key), generation })
+    }
+
+    fn is_older_than(&self, other: &Self) -> bool {
+        (self.job, self.version, &self.key) == (other.job, other.version, &other.key)
+            && self.generation < other.generation
+    }
 }
 
 #[derive(Debug)]
@@ -102,7 +125,7 @@ impl DataWrites {
                 writes.invalidate(&report.org, new);
             }
             for output in &report.outputs {
-                writes.commit(output, producer);
+                writes.commit(output, producer, MadeFrom::of(report));
             }
             for event in &report.events {
                 writes.record(&report.org, event, producer);
@@ -137,10 +160,15 @@ impl DataWrites {
         self.invalidations.push(InvalidationWrite { org: Arc::clone(org), new: new.clone(), reason });
     }
 
-    fn commit(&mut self, output: &OutputCommit, producer: Producer) {
+    fn commit(&mut self, output: &OutputCommit, producer: Producer, made_from: Option<MadeFrom>) {
         match &output.position {
             Position::Cursor(cursor) => self.produce(output.version, *cursor),
             Position::Partition(partition) => {
+                let place = (output.version, Arc::clone(&partition.key));
+                let there = self.partitions.get(&place).and_then(|there| there.made_from.as_ref());
+                if made_from.as_ref().zip(there).is_some_and(|(new, there)| new.is_older_than(there)) {
+                    return;
+                }
                 let commit = PartitionCommit {
                     ends: partition.ends,
                     location: without_nul(&output.location).into_owned(),
@@ -150,8 +178,9 @@ impl DataWrites {
                     manifest: output.manifest.clone(),
                     artifact: output.artifact,
                     producer,
+                    made_from,
                 };
-                self.partitions.insert((output.version, Arc::clone(&partition.key)), commit);
+                self.partitions.insert(place, commit);
             }
         }
     }
@@ -195,7 +224,6 @@ impl DataWrites {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::dag::DataReport;
     use tenure_core::dag::data::Partition;
 
     use super::*;

@@ -110,7 +110,11 @@ fn partitions(writes: &DataWrites, now: Time) -> Columns<'_> {
         row.manifest.as_deref(),
         row.artifact.map(|artifact| uuid(artifact.as_u128())),
         task(row.producer),
-        attempt(row.producer) ;
+        attempt(row.producer),
+        row.made_from.as_ref().map(|from| from.job.0),
+        row.made_from.as_ref().map(|from| uuid(from.version.as_u128())),
+        row.made_from.as_ref().map(|from| &*from.key),
+        row.made_from.as_ref().map(|from| from.generation) ;
         now
     )
 }

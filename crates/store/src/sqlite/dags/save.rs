@@ -54,6 +54,7 @@ fn outputs(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
     }
     for ((version, key), row) in &writes.partitions {
         let (task, attempt) = columns(row.producer);
+        let from = row.made_from.as_ref();
         tx.prepare_cached(sql::PARTITIONS_COMMIT)?.execute(params![
             version.as_u128().to_be_bytes(),
             key,
@@ -68,6 +69,10 @@ fn outputs(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
             task,
             attempt,
             now.as_millis(),
+            from.map(|from| from.job.0),
+            from.map(|from| from.version.as_u128().to_be_bytes()),
+            from.map(|from| &from.key),
+            from.map(|from| from.generation),
         ])?;
     }
     Ok(())

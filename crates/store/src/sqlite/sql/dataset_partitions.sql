@@ -4,11 +4,14 @@ SELECT version_id, key, range_start, range_end, generation, location, row_count,
 FROM dataset_partitions WHERE version_id = ?1 AND key = ?2
 
 -- name: partitions_commit
--- Data is replaced, the generation stays: only invalidations change it. A new row has that of its version.
+-- Data is replaced, the generation stays: only invalidations change it. A new row has that of its version. What was made
+-- from an older generation than the job has read since is not written.
 INSERT INTO dataset_partitions (version_id, key, range_start, range_end, generation, location, row_count, bytes, schema_hash,
     manifest, artifact, materialized_at, producer, attempt)
-VALUES (?1, ?2, ?3, ?4, coalesce((SELECT g.generation FROM dataset_generations g WHERE g.version_id = ?1), 0),
-        ?5, ?6, ?7, ?8, ?9, ?10, ?13, ?11, ?12)
+SELECT ?1, ?2, ?3, ?4, coalesce((SELECT g.generation FROM dataset_generations g WHERE g.version_id = ?1), 0),
+       ?5, ?6, ?7, ?8, ?9, ?10, ?13, ?11, ?12
+WHERE ((SELECT e.generation FROM edge_partitions e
+        WHERE e.job_id = ?14 AND e.version_id = ?15 AND e.key = ?16) > ?17) IS NOT TRUE
 ON CONFLICT (version_id, key) DO UPDATE
 SET range_start = excluded.range_start, range_end = excluded.range_end, location = excluded.location,
     row_count = excluded.row_count, bytes = excluded.bytes, schema_hash = excluded.schema_hash,

@@ -5,6 +5,7 @@ use super::*;
 
 crate::on_both_stores!(
     a_partition_points_at_what_was_committed_last,
+    what_was_made_from_older_data_does_not_replace_what_was_made_from_newer,
     partitions_are_listed_in_pages,
     unread_partitions_are_those_not_read_at_their_generation,
     a_location_with_a_nul_costs_nobody_the_batch,
@@ -43,6 +44,37 @@ async fn a_partition_points_at_what_was_committed_last(t: &Fixture) {
     };
     assert_eq!(partition_row(t, 1, "10-19").await, expected);
     assert_eq!(t.store.partition(version(2), "10-19").await.unwrap(), None);
+}
+
+/// Two tasks of one job run at once, for a partition before and after it was invalidated, and end in either order.
+async fn what_was_made_from_older_data_does_not_replace_what_was_made_from_newer(t: &Fixture) {
+    deploy(t).await;
+    let read = |key: &str, generation| Read::Partition { version: version(1), key: key.into(), generation };
+    let made = |key: &str, generation, location: &str| {
+        report(|report| {
+            report.outputs = vec![output(version(2), partition("10-19"), location)];
+            report.reads = vec![read(key, generation)];
+        })
+    };
+    let location = async || partition_row(t, 2, "10-19").await.location.unwrap().to_string();
+    complete(t, &made("a", 0, "s3://b/0/")).await;
+    complete(t, &made("a", 2, "s3://b/2/")).await;
+    assert_eq!(location().await, "s3://b/2/");
+    for older in [0, 1] {
+        complete(t, &made("a", older, "s3://b/older/")).await;
+        assert_eq!(location().await, "s3://b/2/");
+    }
+    // The same generation again, and what was made from another partition, count as before.
+    complete(t, &made("a", 2, "s3://b/again/")).await;
+    assert_eq!(location().await, "s3://b/again/");
+    complete(t, &made("b", 0, "s3://b/other/")).await;
+    assert_eq!(location().await, "s3://b/other/");
+    // In one batch, too.
+    let (one, two) = (running(t).await, running(t).await);
+    let newer = make::complete_with(&one, "1", &made("a", 4, "s3://b/4/"));
+    let older = make::complete_with(&two, "1", &made("a", 3, "s3://b/3/"));
+    assert!(t.run_all(vec![newer, older]).await.into_iter().all(|outcome| outcome.is_ok()));
+    assert_eq!(location().await, "s3://b/4/");
 }
 
 async fn partitions_are_listed_in_pages(t: &Fixture) {
