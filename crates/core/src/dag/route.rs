@@ -93,8 +93,10 @@ fn readers_of(deployment: &Deployment, readers: &Readers, dataset: DatasetId, ve
         let Some(job) = deployment.jobs.get(&id) else { continue };
         let reads = job.inputs.get(input).is_some_and(|input| deployment.reads(input) == Some(version));
         if reads && found.last().is_none_or(|last| last.job != id) {
-            // Only what rebuilds a version writes a generation that is not current. What follows from it is part of that.
-            let rebuild = job.held && !is_current;
+            // Only what rebuilds a version writes a generation that is not current. What follows from it is part of that, and
+            // so is everything until it was looked at what there is to rebuild: it may have been there before the version.
+            let looked_at = || deployment.staged(&job.dag).is_some_and(|(_, version)| version.rebuilding);
+            let rebuild = job.held && (!is_current || !looked_at());
             let by_partition = job.execution == Some(ExecutionStrategy::PerPartition);
             found.push(Reader { job: id, input, rebuild, by_partition });
         }
