@@ -8,16 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::command::Reach;
-use tenure_core::command::retry::Retry;
 use tenure_core::dag::definition::Source;
 use tenure_core::dag::task::Trigger;
 use tenure_core::schedule::{CatchUp, Jitter, Schedule};
-use tenure_core::task::{Place, State};
 use tenure_core::time::Timestamp;
 use tenure_store::dags::CronSlot;
 
-use super::deploy::{REPLACED, ROLLED_BACK};
 use super::tasks::{Making, input_of};
 use super::webhooks::sources;
 use super::{Dags, JobOf, View};
@@ -211,8 +207,7 @@ impl Dags {
         Ok(true)
     }
 
-    /// Every `always_on` job has its one task. One that was canceled because its version was replaced goes on if the
-    /// version is active again, as the same task.
+    /// Every `always_on` job has its one task, which goes on if the version is active again after another one.
     async fn keep_always_on(&self, view: &View, jobs: &[Arc<JobOf>]) -> Result<(), EngineError> {
         let always_on = jobs.iter().filter(|job| job.definition.source() == Some(&Source::AlwaysOn));
         let making: Vec<Making> = always_on
@@ -222,25 +217,6 @@ impl Dags {
                 Some(Making { job: Arc::clone(job), key, input })
             })
             .collect();
-        if making.is_empty() {
-            return Ok(());
-        }
-        for made in self.make(making).await? {
-            if made.created || made.state != State::Canceled {
-                continue;
-            }
-            let task = self.inner.engine.task(made.id, &Reach::All).await?;
-            let reason = task.and_then(|view| match view.place {
-                Place::Finished(finished) => finished.cancel_reason,
-                _ => None,
-            });
-            // One that somebody canceled by hand stays canceled.
-            if reason.is_some_and(|reason| [REPLACED, ROLLED_BACK].contains(&&*reason))
-                && let Err(rejection) = self.inner.engine.retry(Retry { task: made.id, reach: Reach::All }).await?
-            {
-                tracing::warn!(task.id = %made.id, reason = ?rejection, "an always-on source cannot be started again");
-            }
-        }
-        Ok(())
+        self.make(making).await.map(drop)
     }
 }

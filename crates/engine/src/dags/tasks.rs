@@ -6,17 +6,19 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use tenure_core::TaskId;
-use tenure_core::command::Rejection;
+use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{NewTask, Start, Submit, Submitted};
+use tenure_core::command::{Reach, Rejection};
 use tenure_core::dag::definition::{JobDefinition, Priority, Runtime, Source};
 use tenure_core::dag::deployment::Job;
 use tenure_core::dag::task::{InputAt, TaskInput, Trigger};
 use tenure_core::dag::{DagVersionId, JobId};
 use tenure_core::limits;
 use tenure_core::retry::{Jitter, RetryPolicy};
-use tenure_core::task::{Idempotency, Spec};
+use tenure_core::task::{Idempotency, Place, Spec, State};
 use tenure_core::time::DurationMs;
 
+use super::deploy::{REPLACED, ROLLED_BACK};
 use super::{Dags, JobOf, View};
 use crate::error::EngineError;
 
@@ -92,7 +94,8 @@ impl Dags {
         Ok(Triggered { task: made.id, created: made.created })
     }
 
-    /// Makes tasks. One that has the key of another is that other one. Some are written down while others are made.
+    /// Makes tasks. One that has the key of another is that other one; if that was canceled because its version was
+    /// replaced, the version is at work again, and the task goes on. Some are written down while others are made.
     pub(super) async fn make(
         &self,
         making: impl IntoIterator<Item = Making, IntoIter: Send>,
@@ -120,13 +123,32 @@ impl Dags {
             ids.into_iter().zip(&making).filter_map(|(id, making)| new_task(id, making)).collect();
         let bytes = tasks.iter().map(|task| task.payload.len()).sum();
         match self.inner.engine.submit(Submit { tasks, maker: None }, bytes).await? {
-            Ok(submitted) => Ok(submitted),
+            Ok(submitted) => {
+                for task in submitted.iter().filter(|task| !task.created && task.state == State::Canceled) {
+                    self.revive(task.id).await?;
+                }
+                Ok(submitted)
+            }
             Err(Rejection::QueueNotFound) => Err(EngineError::Internal),
             Err(rejection) => {
                 tracing::error!(reason = ?rejection, "the tasks of a job were refused");
                 Err(EngineError::Internal)
             }
         }
+    }
+
+    /// One that somebody canceled by hand stays canceled.
+    async fn revive(&self, task: TaskId) -> Result<(), EngineError> {
+        let reason = match self.inner.engine.task(task, &Reach::All).await?.map(|view| view.place) {
+            Some(Place::Finished(finished)) => finished.cancel_reason,
+            _ => None,
+        };
+        if reason.is_some_and(|reason| [REPLACED, ROLLED_BACK].contains(&&*reason))
+            && let Err(rejection) = self.inner.engine.retry(Retry { task, reach: Reach::All }).await?
+        {
+            tracing::warn!(task.id = %task, reason = ?rejection, "a task of a version that is active again cannot go on");
+        }
+        Ok(())
     }
 }
 

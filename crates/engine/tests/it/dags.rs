@@ -2,6 +2,7 @@
 
 mod bounds;
 mod sources;
+mod switches;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
