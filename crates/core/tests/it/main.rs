@@ -6,4 +6,5 @@ mod batch;
 mod grace;
 mod model;
 mod objects;
+mod routing;
 mod runs;
