@@ -1,6 +1,7 @@
 //! How the server of this configuration offers DAGs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tenure_config::{Config, LambdaSettings, ObjectPlace, RuntimeSettings};
@@ -11,9 +12,13 @@ use tenure_server::{DispatchConfig, DispatchSecrets, LambdaTarget, Live};
 use tenure_transport::lambda::{Lambda, LambdaConfig};
 
 pub async fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
-    let RuntimeSettings { runtimes, lambda } = &config.runtimes;
+    let RuntimeSettings { runtimes, lambda, retry_backoff, retry_backoff_max } = &config.runtimes;
     let functions = lambda.iter().flat_map(|lambda| lambda.functions.keys().cloned());
-    let dags = DagSettings { runtimes: runtimes.clone(), lambda_functions: functions.collect() };
+    let mut dags =
+        DagSettings { runtimes: runtimes.clone(), lambda_functions: functions.collect(), ..DagSettings::default() };
+    let millis = |duration: &Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    dags.retry.initial_backoff_ms = millis(retry_backoff);
+    dags.retry.max_backoff_ms = millis(retry_backoff_max);
     let lambda = match lambda {
         Some(settings) => Some(self::lambda(settings).await?),
         None => None,

@@ -1,16 +1,19 @@
 //! What runs tasks of jobs: further runtimes, and functions on AWS Lambda.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::error::ConfigError;
 use super::net;
 use super::settings::Settings;
-use super::transport::is_region;
+use super::transport::{is_region, within};
 
 const RUNTIMES: &str = "dispatch.runtimes";
 const FUNCTIONS: &str = "dispatch.lambda.functions";
 const REGION: &str = "dispatch.lambda.region";
 const ENDPOINT: &str = "dispatch.lambda.endpoint_url";
+const BACKOFF: &str = "dispatch.retry_backoff";
+const BACKOFF_MAX: &str = "dispatch.retry_backoff_max";
 /// The longest name of a function: an ARN with a qualifier.
 const FUNCTION_BYTES: usize = 200;
 /// Runtimes that have a meaning of their own.
@@ -22,6 +25,9 @@ pub struct RuntimeSettings {
     pub runtimes: BTreeSet<String>,
     /// There when functions can be invoked.
     pub lambda: Option<LambdaSettings>,
+    /// Before the second attempt of a task of a job, and the most before any attempt.
+    pub retry_backoff: Duration,
+    pub retry_backoff_max: Duration,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,7 +52,13 @@ pub(crate) fn runtimes(settings: &Settings) -> Result<RuntimeSettings, ConfigErr
             return Err(settings.wrong(RUNTIMES, format!("has `{name}`, which has a meaning of its own: remove it")));
         }
     }
-    Ok(RuntimeSettings { runtimes, lambda: lambda(settings)? })
+    let range = Duration::ZERO..=Duration::from_secs(24 * 3_600);
+    let backoff = |key| within(settings, key, "a duration from 0s to 24h", &range);
+    let (retry_backoff, retry_backoff_max) = (backoff(BACKOFF)?, backoff(BACKOFF_MAX)?);
+    if retry_backoff > retry_backoff_max {
+        return Err(settings.wrong(BACKOFF, format!("is longer than {BACKOFF_MAX}: shorten it, or raise that")));
+    }
+    Ok(RuntimeSettings { runtimes, lambda: lambda(settings)?, retry_backoff, retry_backoff_max })
 }
 
 fn lambda(settings: &Settings) -> Result<Option<LambdaSettings>, ConfigError> {

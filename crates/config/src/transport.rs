@@ -83,7 +83,7 @@ pub(crate) fn transport(settings: &Settings) -> Result<TransportSettings, Config
     })
 }
 
-fn within(
+pub(crate) fn within(
     settings: &Settings,
     key: &str,
     wanted: &str,

@@ -5,15 +5,26 @@ use std::sync::Arc;
 
 use tenure_core::dag::definition::{Output, Storage, WriteMode};
 use tenure_core::dag::{Ranges, Schema};
+use tenure_core::retry::{Jitter, RetryPolicy};
 use uuid::Uuid;
 
-/// The parts of the configuration that decide what a DAG may say.
-#[derive(Debug, Clone, Default)]
+/// The parts of the configuration that decide what a DAG may say, and how its tasks are retried.
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Keys of `dispatch.lambda.functions`.
     pub lambda_functions: BTreeSet<String>,
     /// Names of `dispatch.runtimes`, besides the preset ones.
     pub runtimes: BTreeSet<String>,
+    /// When a failed or expired attempt of a task is followed by another one.
+    pub retry: RetryPolicy,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let retry =
+            RetryPolicy { initial_backoff_ms: 30_000, factor: 2.0, max_backoff_ms: 600_000, jitter: Jitter::Around };
+        Self { lambda_functions: BTreeSet::new(), runtimes: BTreeSet::new(), retry }
+    }
 }
 
 /// Runtimes that are like `worker` in every installation.

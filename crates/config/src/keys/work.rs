@@ -40,6 +40,10 @@ pub const KEYS: &[Key] = keys! {
         "Names of the Redis streams or SQS queues for wake-ups of jobs, by `worker`, `worker.{pool}` and `sandbox`. They are used as they are, without `redis.key_prefix` and `sqs.queue_prefix`. By default the same names, with `_` for `.` on SQS.";
     "dispatch.rewake_after" Duration, "60s", Restart,
         "How long a task of a job waits before a wake-up is sent for it again, from 1s to 1h.";
+    "dispatch.retry_backoff" Duration, "30s", Restart,
+        "How long a task of a job waits after its first attempt has failed or expired, half of it to one and a half; twice as long after each further one. 0s: not at all.";
+    "dispatch.retry_backoff_max" Duration, "10m", Restart,
+        "The most that this wait grows to.";
     "callback.shared_secret" Secret, "", Reload,
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. If unset, ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,

@@ -155,6 +155,8 @@ fn object_stores_that_make_no_sense_are_refused() {
         ),
         ("dispatch:\n  runtimes: [Gpu]\n", "a lower-case letter"),
         ("dispatch:\n  runtimes: [lambda]\n", "has a meaning of its own"),
+        ("dispatch:\n  retry_backoff: 25h\n", "a duration from 0s to 24h"),
+        ("dispatch:\n  retry_backoff: 11m\n", "is longer than dispatch.retry_backoff_max"),
         ("dispatch:\n  lambda: {region: 'EU west'}\n", "a region such as eu-central-1"),
         ("dispatch:\n  lambda: {endpoint_url: 'http://user:pw@x'}\n", "without a password"),
         ("dispatch:\n  lambda: {functions: {a: 'b c'}}\n", "has no valid name for `a`"),

@@ -272,6 +272,7 @@ fn a_redis_can_be_named_by_a_file() {
 fn what_runs_tasks_of_jobs() {
     let none = from_file("outbox:\n  max_tries: 5\n").unwrap().runtimes;
     assert!(none.lambda.is_none() && none.runtimes.is_empty());
+    assert_eq!((none.retry_backoff.as_secs(), none.retry_backoff_max.as_secs()), (30, 600));
     let arn = "arn:aws:lambda:eu-central-1:123456789012:function:page:live";
     let text = format!(
         "dispatch:\n  runtimes: [gpu, ecs_rust]\n  lambda:\n    region: eu-central-1\n    \

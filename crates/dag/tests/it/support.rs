@@ -10,7 +10,11 @@ pub const EXAMPLE: &str = include_str!("chain_watch.yaml");
 
 pub fn settings() -> Settings {
     let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    Settings { lambda_functions: set(&["alert_route", "udf.node", "score.python"]), runtimes: set(&["gpu_pool"]) }
+    Settings {
+        lambda_functions: set(&["alert_route", "udf.node", "score.python"]),
+        runtimes: set(&["gpu_pool"]),
+        ..Settings::default()
+    }
 }
 
 pub fn columns(columns: &[(&str, &str)]) -> Schema {

@@ -14,7 +14,7 @@ use tenure_core::dag::deployment::Job;
 use tenure_core::dag::task::{InputAt, TaskInput, Trigger};
 use tenure_core::dag::{DagVersionId, JobId};
 use tenure_core::limits;
-use tenure_core::retry::{Jitter, RetryPolicy};
+use tenure_core::retry::RetryPolicy;
 use tenure_core::task::{Idempotency, Place, Spec, State};
 use tenure_core::time::DurationMs;
 
@@ -26,8 +26,6 @@ use crate::error::EngineError;
 const SUBMIT_TASKS: usize = 500;
 /// How many submits wait for the store at once.
 const SUBMITS: usize = 4;
-const BACKOFF: RetryPolicy =
-    RetryPolicy { initial_backoff_ms: 30_000, factor: 2.0, max_backoff_ms: 600_000, jitter: Jitter::Around };
 /// How much longer than its function the attempt of a function may take.
 pub(super) const LAMBDA_SLACK_MS: DurationMs = 60_000;
 const CANCEL_GRACE_MS: DurationMs = 30_000;
@@ -119,8 +117,9 @@ impl Dags {
 
     async fn submit(&self, making: Vec<Making>) -> Result<Vec<Submitted>, EngineError> {
         let ids = self.inner.engine.mint(making.len()).await?;
+        let retry = self.inner.settings.retry;
         let tasks: Vec<NewTask> =
-            ids.into_iter().zip(&making).filter_map(|(id, making)| new_task(id, making)).collect();
+            ids.into_iter().zip(&making).filter_map(|(id, making)| new_task(id, making, retry)).collect();
         let bytes = tasks.iter().map(|task| task.payload.len()).sum();
         match self.inner.engine.submit(Submit { tasks, maker: None }, bytes).await? {
             Ok(submitted) => {
@@ -185,7 +184,7 @@ fn inputs(view: &View, job: &Job) -> Vec<InputAt> {
     at.collect()
 }
 
-fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
+fn new_task(id: TaskId, making: &Making, retry: RetryPolicy) -> Option<NewTask> {
     let Making { job, key, input } = making;
     let rebuild = input.rebuild;
     let tags = rebuild.map(|version| (REBUILD_TAG.to_owned(), version.to_string())).into_iter();
@@ -203,7 +202,7 @@ fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
         workspace: job.id.workspace().into(),
         priority,
         payload: serde_json::to_string(input).ok()?.into(),
-        spec: Spec { rebuild: rebuild.is_some(), ..spec(&job.definition) },
+        spec: Spec { rebuild: rebuild.is_some(), ..spec(&job.definition, retry) },
         start: Start::Now,
         tags: tags.collect::<BTreeMap<_, _>>(),
         // The key alone names the task, whatever is in it.
@@ -213,7 +212,7 @@ fn new_task(id: TaskId, making: &Making) -> Option<NewTask> {
     })
 }
 
-fn spec(job: &JobDefinition) -> Spec {
+fn spec(job: &JobDefinition, retry: RetryPolicy) -> Spec {
     let timeout_ms = job.timeout_seconds.map_or(NO_TIMEOUT_MS, |seconds| DurationMs::from(seconds) * 1_000);
     // A function need not send heartbeats.
     let (lease_ms, timeout_ms) = match job.runtime {
@@ -226,7 +225,7 @@ fn spec(job: &JobDefinition) -> Spec {
         heartbeat_ms: Some((lease_ms / 4).max(1)),
         timeout_ms: Some(timeout_ms),
         cancel_grace_ms: Some(CANCEL_GRACE_MS),
-        retry: Some(BACKOFF),
+        retry: Some(retry),
         ..Spec::default()
     }
 }

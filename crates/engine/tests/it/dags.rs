@@ -19,7 +19,7 @@ use tenure_core::dag::judge::{Said, SaidEvent, SaidOutput, SaidVersion, Where};
 use tenure_core::dag::task::TaskInput;
 use tenure_core::task::State;
 use tenure_core::{TaskId, WorkerId};
-use tenure_engine::dags::{Dags, DeployError, NewVersion, Sender, TriggerError};
+use tenure_engine::dags::{DagSettings, Dags, DeployError, NewVersion, Sender, TriggerError};
 use tenure_engine::store::{TaskFilter, TaskView};
 use tenure_engine::{ClaimWait, Engine, EngineConfig, TaskClaim, random_bits, random_seed};
 use tenure_testkit::wait_until;
@@ -36,6 +36,7 @@ on_both_stores!(
     what_was_made_from_changed_data_is_made_again,
     an_invalidation_that_others_are_in_the_way_of_is_tried_again,
     tasks_of_jobs_are_granted_to_nobody_else,
+    the_settings_say_when_a_task_is_tried_again,
 );
 
 pub const ORG: &str = "acme";
@@ -417,6 +418,21 @@ async fn tasks_of_jobs_are_granted_to_nobody_else(home: Home) {
         let reply = plane.dags.emit(&sender, Proof::Token(grant.token), &org, &given, &said).await.unwrap();
         assert_eq!(reply.is_ok(), version == own.version, "{reply:?}");
     }
+    plane.stop().await;
+}
+
+async fn the_settings_say_when_a_task_is_tried_again(home: Home) {
+    let engine = Engine::open_with(&home.url(), EngineConfig::default()).await.unwrap();
+    let mut settings = DagSettings::default();
+    settings.retry.initial_backoff_ms = 0;
+    let plane = Plane { dags: engine.dags(settings), engine };
+    plane.deploy(&chain(0)).await;
+    let task = plane.fire("r-1").await;
+    let failed = plane.claim(task).await.unwrap();
+    let report = Report::failed(tenure_core::attempt::Failure::new("X", "it broke", None, None));
+    let (sender, given) = (Plane::sender(&failed), input(&failed));
+    plane.dags.report(&sender, &ORG.into(), &given, report, &Said::default()).await.unwrap().unwrap();
+    assert_eq!(plane.claim(task).await.map(|grant| grant.attempt), Ok(2), "at once");
     plane.stop().await;
 }
 
