@@ -93,12 +93,12 @@ async fn task(http: &Http, id: &str, ttl_ms: u64) -> Result<Option<FinalTask>> {
     }))
 }
 
-async fn get(http: &Http, path: &str) -> Result<Value> {
+pub(crate) async fn get(http: &Http, path: &str) -> Result<Value> {
     find(http, path).await?.with_context(|| format!("{path} is not there"))
 }
 
 /// Asks all control planes in turn until one of them answers.
-async fn find(http: &Http, path: &str) -> Result<Option<Value>> {
+pub(crate) async fn find(http: &Http, path: &str) -> Result<Option<Value>> {
     let until = Instant::now() + PATIENCE;
     for turn in 0_usize.. {
         match http.get(turn % http.servers(), path).await {

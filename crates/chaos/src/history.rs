@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -124,31 +126,54 @@ pub enum Answer {
     },
 }
 
+/// An answer, as far as the history looks at it.
+pub trait Outcome {
+    fn unknown(why: &str) -> Self;
+    /// It may or may not have taken effect.
+    fn is_unknown(&self) -> bool;
+}
+
+impl Outcome for Answer {
+    fn unknown(why: &str) -> Self {
+        Self::Unknown { why: why.to_owned() }
+    }
+
+    fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown { .. })
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Line {
-    Asked { op: String, at: u64, call: Call },
-    Answered { op: String, at: u64, answer: Answer },
+enum Line<C, A> {
+    Asked { op: String, at: u64, call: C },
+    Answered { op: String, at: u64, answer: A },
 }
 
 /// One request and its answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Op {
+pub struct Op<C = Call, A = Answer> {
     pub id: String,
     pub asked: u64,
     /// `None`: unknown until the end of time.
     pub answered: Option<u64>,
-    pub call: Call,
-    pub answer: Answer,
+    pub call: C,
+    pub answer: A,
 }
 
 /// All requests of a run, in the order in which they were sent.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct History {
-    pub ops: Vec<Op>,
+#[derive(Debug, Clone, PartialEq)]
+pub struct History<C = Call, A = Answer> {
+    pub ops: Vec<Op<C, A>>,
 }
 
-impl History {
+impl<C, A> Default for History<C, A> {
+    fn default() -> Self {
+        Self { ops: Vec::new() }
+    }
+}
+
+impl<C: DeserializeOwned, A: DeserializeOwned + Outcome> History<C, A> {
     /// Merges all `*.jsonl` files of a folder.
     pub fn read(folder: &Path) -> Result<Self> {
         let mut history = Self::default();
@@ -168,16 +193,16 @@ impl History {
         let mut open: HashMap<String, usize> = HashMap::new();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         for line in whole.lines() {
-            match serde_json::from_str(line).with_context(|| format!("not a line of a history: {line}"))? {
+            let read = serde_json::from_str::<Line<C, A>>(line);
+            match read.with_context(|| format!("not a line of a history: {line}"))? {
                 Line::Asked { op, at, call } => {
                     open.insert(op.clone(), self.ops.len());
-                    let answer = Answer::Unknown { why: "no answer".into() };
-                    self.ops.push(Op { id: op, asked: at, answered: None, call, answer });
+                    self.ops.push(Op { id: op, asked: at, answered: None, call, answer: A::unknown("no answer") });
                 }
                 Line::Answered { op, at, answer } => {
                     let index = open.remove(&op).with_context(|| format!("an answer without a question: {op}"))?;
                     let asked = &mut self.ops[index];
-                    if !matches!(answer, Answer::Unknown { .. }) {
+                    if !answer.is_unknown() {
                         asked.answered = Some(at);
                     }
                     asked.answer = answer;
@@ -190,35 +215,36 @@ impl History {
 
 /// Writes the history of one process.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct Recorder<C = Call, A = Answer> {
     file: Mutex<File>,
     process: String,
     count: AtomicU64,
+    of: PhantomData<fn(C, A)>,
 }
 
-impl Recorder {
+impl<C: Serialize, A: Serialize + Clone> Recorder<C, A> {
     /// `process` names this process in the whole run.
     pub fn create(folder: &Path, process: &str) -> Result<Self> {
         let path = folder.join(format!("{process}.jsonl"));
         let file = File::options().create(true).append(true).open(&path);
         let file = Mutex::new(file.with_context(|| format!("cannot open {}", path.display()))?);
-        Ok(Self { file, process: process.to_owned(), count: AtomicU64::new(0) })
+        Ok(Self { file, process: process.to_owned(), count: AtomicU64::new(0), of: PhantomData })
     }
 
     /// To be called before the request is sent. Gives the name of the operation.
-    pub fn ask(&self, call: Call) -> String {
+    pub fn ask(&self, call: C) -> String {
         let op = format!("{}-{}", self.process, self.count.fetch_add(1, Ordering::Relaxed));
         self.write(&Line::Asked { op: op.clone(), at: now(), call });
         op
     }
 
     /// To be called after the answer came, or did not come.
-    pub fn answer(&self, op: &str, answer: &Answer) {
+    pub fn answer(&self, op: &str, answer: &A) {
         self.write(&Line::Answered { op: op.to_owned(), at: now(), answer: answer.clone() });
     }
 
     /// In one write, so that a process that is killed leaves whole lines.
-    fn write(&self, line: &Line) {
+    fn write(&self, line: &Line<C, A>) {
         let mut text = serde_json::to_string(line).unwrap_or_default();
         text.push('\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +262,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_what_has_no_answer_is_unknown() {
         let folder = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(folder.path(), "w").unwrap();
+        let recorder = Recorder::<Call, Answer>::create(folder.path(), "w").unwrap();
         let first = recorder.ask(Call::Read { task: "t".into() });
         recorder.ask(Call::Retry { task: "t".into() });
         let lost = recorder.ask(Call::Cancel { task: "t".into(), immediate: true });
@@ -247,7 +273,7 @@ mod tests {
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"op\":\"w-9\",\"at\":1,\"ca").unwrap();
 
-        let history = History::read(folder.path()).unwrap();
+        let history = History::<Call, Answer>::read(folder.path()).unwrap();
         assert_eq!(history.ops.len(), 3);
         assert_eq!(history.ops[0].answer, seen);
         assert!(history.ops[0].answered.unwrap() >= history.ops[0].asked);

@@ -54,6 +54,28 @@ impl Http {
         Ok(Self { client, servers })
     }
 
+    /// Without a credential: each request brings its own.
+    pub fn plain(servers: Vec<String>) -> Result<Self> {
+        let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(2)).build()?;
+        Ok(Self { client, servers })
+    }
+
+    /// A request with this header, and a body if it has one.
+    pub async fn send(&self, server: usize, path: &str, header: (&str, &str), body: Option<&Value>) -> Reply {
+        let url = format!("{}{path}", self.servers[server]);
+        let request = match body {
+            Some(body) => self.client.post(url).json(body),
+            None => self.client.get(url),
+        };
+        told(request.header(header.0, header.1).timeout(PATIENCE).send().await).await
+    }
+
+    /// A text as the body.
+    pub async fn post_text(&self, server: usize, path: &str, body: &'static str) -> Reply {
+        let request = self.client.post(format!("{}{path}", self.servers[server])).body(body);
+        told(request.timeout(PATIENCE * 5).send().await).await
+    }
+
     pub fn servers(&self) -> usize {
         self.servers.len()
     }

@@ -10,6 +10,7 @@
 
 pub mod checker;
 mod clients;
+pub mod dags;
 mod ending;
 pub mod history;
 mod http;

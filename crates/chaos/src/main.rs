@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_chaos::plan::{Class, Plan};
-use tenure_chaos::{Settings, WorkerArgs, run, run_worker, sandboxes};
+use tenure_chaos::{Settings, WorkerArgs, dags, run, run_worker, sandboxes};
 
 /// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
 ///
@@ -28,6 +28,9 @@ enum Part {
     /// One worker process of a run.
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// One worker process of a run with --dags.
+    #[command(hide = true)]
+    DispatchWorker(dags::DispatchArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -67,8 +70,11 @@ struct RunArgs {
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=32))]
     workers: Option<u8>,
     /// Tasks submitted per second.
-    #[arg(long, default_value_t = 40.0, conflicts_with = "sandboxes")]
+    #[arg(long, default_value_t = 40.0, conflicts_with_all = ["sandboxes", "dags"])]
     rate: f64,
+    /// Run a DAG instead of single tasks. Workers are those of the dispatch contract.
+    #[arg(long, conflicts_with = "sandboxes")]
+    dags: bool,
     /// Create and use sandboxes instead of submitting tasks. Workers use the provider `process`.
     #[arg(long)]
     sandboxes: bool,
@@ -115,6 +121,19 @@ impl RunArgs {
                 keep: self.keep,
             }));
         }
+        if self.dags {
+            return Ok(Workload::Dags(dags::Settings {
+                seed,
+                length,
+                classes,
+                postgres,
+                redis: self.transport == Transport::Redis,
+                servers,
+                workers: usize::from(self.workers.unwrap_or(4)),
+                binary: self.bin,
+                keep: self.keep,
+            }));
+        }
         Ok(Workload::Tasks(Settings {
             seed,
             length,
@@ -133,6 +152,7 @@ impl RunArgs {
 /// What the system is to do under faults.
 enum Workload {
     Tasks(Settings),
+    Dags(dags::Settings),
     Sandboxes(sandboxes::Settings),
 }
 
@@ -140,6 +160,7 @@ impl Workload {
     fn seed(&self) -> u64 {
         match self {
             Self::Tasks(settings) => settings.seed,
+            Self::Dags(settings) => settings.seed,
             Self::Sandboxes(settings) => settings.seed,
         }
     }
@@ -147,6 +168,7 @@ impl Workload {
     fn length(&self) -> Duration {
         match self {
             Self::Tasks(settings) => settings.length,
+            Self::Dags(settings) => settings.length,
             Self::Sandboxes(settings) => settings.length,
         }
     }
@@ -154,6 +176,7 @@ impl Workload {
     fn plan(&self) -> Plan {
         match self {
             Self::Tasks(settings) => settings.plan(),
+            Self::Dags(settings) => settings.plan(),
             Self::Sandboxes(settings) => settings.plan(),
         }
     }
@@ -161,6 +184,7 @@ impl Workload {
     fn system(&self) -> String {
         let (servers, postgres, redis, workers, load) = match self {
             Self::Tasks(it) => (it.servers, it.postgres, it.redis, it.workers, format!("{} tasks per second", it.rate)),
+            Self::Dags(it) => (it.servers, it.postgres, it.redis, it.workers, "a DAG".to_owned()),
             Self::Sandboxes(it) => {
                 (it.servers, it.postgres, false, it.workers, format!("{} users of sandboxes", it.sessions))
             }
@@ -175,6 +199,10 @@ impl Workload {
         Ok(match self {
             Self::Tasks(settings) => {
                 let summary = run(settings, &|line| say(&line)).await?;
+                (summary.to_string(), summary.is_good())
+            }
+            Self::Dags(settings) => {
+                let summary = dags::run(settings, &|line| say(&line)).await?;
                 (summary.to_string(), summary.is_good())
             }
             Self::Sandboxes(settings) => {
@@ -203,13 +231,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match cli.command {
-        Some(Part::Worker(args)) => match runtime.block_on(run_worker(args)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:?}");
-                ExitCode::from(2)
-            }
-        },
+        Some(Part::Worker(args)) => ended(runtime.block_on(run_worker(args))),
+        Some(Part::DispatchWorker(args)) => ended(runtime.block_on(dags::run_worker(args))),
         None => {
             let dry_run = cli.run.dry_run;
             match cli.run.workload() {
@@ -219,6 +242,16 @@ fn main() -> ExitCode {
                     ExitCode::from(2)
                 }
             }
+        }
+    }
+}
+
+fn ended(worker: anyhow::Result<()>) -> ExitCode {
+    match worker {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:?}");
+            ExitCode::from(2)
         }
     }
 }

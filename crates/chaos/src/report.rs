@@ -10,7 +10,7 @@ use super::ledger::Effects;
 use super::plan::Plan;
 
 /// Violations that are told in full. The rest is counted.
-const TOLD: usize = 10;
+pub(crate) const TOLD: usize = 10;
 
 /// Figures and findings of a run.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Summary {
     }
 }
 
-fn list<K: fmt::Display>(counts: &BTreeMap<K, usize>) -> String {
+pub(crate) fn list<K: fmt::Display>(counts: &BTreeMap<K, usize>) -> String {
     let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }

@@ -71,6 +71,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         workers: settings.workers,
         ttl_ms: TTL_MS,
         sandboxes: None,
+        dags: false,
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };
@@ -90,7 +91,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     }
     // What the workers had sent by then arrives.
     sleep(Duration::from_secs(1)).await;
-    let history = History::read(&system.histories())?;
+    let history: History = History::read(&system.histories())?;
     let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
     let effects = ledger.effects()?;
     say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
@@ -112,7 +113,7 @@ async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn
     let mut clients = tokio::task::JoinSet::new();
     for index in 0..CLIENTS {
         let name = format!("client{index}");
-        let recorder = Recorder::create(&system.histories(), &name)?;
+        let recorder: Recorder = Recorder::create(&system.histories(), &name)?;
         let client = Client::new(&name, system.http()?, recorder, settings.seed, TTL_MS);
         clients.spawn(client.run(settings.rate / CLIENTS as f64, end, Arc::clone(&submitted)));
     }

@@ -44,6 +44,8 @@ pub struct Shape {
     pub ttl_ms: u64,
     /// Workers hold sandboxes, within these limits, and pull no tasks.
     pub sandboxes: Option<Limits>,
+    /// Workers are those of the dispatch contract.
+    pub dags: bool,
     /// The `tenure` binary.
     pub binary: PathBuf,
     /// This program, which is also the worker.
@@ -133,7 +135,7 @@ impl System {
         for index in 0..system.shape.servers {
             system.start_server(index)?;
         }
-        if system.shape.sandboxes.is_none() {
+        if system.shape.sandboxes.is_none() && !system.shape.dags {
             system.make_queues().await?;
         }
         Ok(system)
@@ -186,6 +188,14 @@ impl System {
         }
         if let Some(limits) = &self.shape.sandboxes {
             fleet::configure_server(&mut command, limits);
+        }
+        if self.shape.dags {
+            // A short run sees the second attempt.
+            command.env("TENURE_DISPATCH__RETRY_BACKOFF", "1s").env("TENURE_DISPATCH__RETRY_BACKOFF_MAX", "2s");
+            command.env("TENURE_DISPATCH__REWAKE_AFTER", "2s");
+            if self.shape.redis {
+                command.env("TENURE_TRANSPORT__DEFAULT", "redis");
+            }
         }
         server.process = Some(Process::start(command, &self.folder.join(format!("server-{index}.log")))?);
         Ok(())
@@ -261,6 +271,13 @@ impl System {
         let process = format!("w{index}.{}", place.started);
         place.started += 1;
         let mut command = Command::new(&self.shape.own_binary);
+        if self.shape.dags {
+            command.args(["dispatch-worker", "--process", &process, "--seed", &self.shape.seed.to_string()]);
+            command.args(self.urls().iter().flat_map(|url| ["--server", url])).arg("--history").arg(self.histories());
+            command.args(["--token", WORKER_TOKEN, "--slots", &SLOTS.to_string()]);
+            place.process = Some(Process::start(command, &self.folder.join(format!("worker-{index}.log")))?);
+            return Ok(());
+        }
         command.args(["worker", "--process", &process, "--seed", &self.shape.seed.to_string()]);
         if index.is_multiple_of(2) {
             command.args(["--name", &format!("w{index}"), "--incarnation", &format!("{:020}", now())]);

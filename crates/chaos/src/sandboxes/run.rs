@@ -38,6 +38,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
         workers: settings.workers,
         ttl_ms: 0,
         sandboxes: Some(limits.clone()),
+        dags: false,
         binary: find_binary(settings.binary.clone(), &own_binary)?,
         own_binary,
     };

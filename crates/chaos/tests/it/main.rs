@@ -35,6 +35,14 @@ fn sandboxes_have_plans_of_their_own() {
 }
 
 #[test]
+fn dags_and_sandboxes_are_runs_of_their_own() {
+    let output = chaos(&["--dry-run", "--dags", "--store", "postgres", "--transport", "redis", "--seed", "7"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = chaos(&["--dry-run", "--dags", "--sandboxes"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
 fn a_run_that_cannot_be_made_ends_with_2() {
     let output = chaos(&["--store", "sqlite", "--replicas", "2"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
