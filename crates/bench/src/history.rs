@@ -59,6 +59,7 @@ pub async fn write(place: &Place, output: Output<'_>, partitions: usize) -> Resu
                 db.execute(SQLITE_EVENTS, params![first, last, version, now, dataset])?;
                 db.execute(SQLITE_READ, params![first, last, version, output.dag])?;
             }
+            db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         }
         Some(url) => {
             let client = connect(url).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::dag::data::{Partition, Position, Scope};
 use tenure_core::dag::definition::ExecutionStrategy;
@@ -21,14 +21,15 @@ use crate::error::EngineError;
 const EVENTS: usize = 500;
 /// How soon events are found that another control plane recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-const RECONCILE_EVERY: u32 = 120;
+/// However often events come: a look goes through all partitions.
+const RECONCILE_EVERY: Duration = Duration::from_secs(60);
 
 impl Dags {
     /// One control plane routes; others would find the same events and make the same tasks.
     pub(super) async fn keep_routing(self) {
         let shared = Arc::clone(&self.inner.engine.shared);
         let mut pacer = Pacer::new(&shared);
-        let mut turns = 0_u32;
+        let mut reconcile_at = Instant::now() + RECONCILE_EVERY;
         loop {
             tokio::select! {
                 more = pacer.pause(LOOK_EVERY) => if !more { return },
@@ -40,11 +41,11 @@ impl Dags {
             if let Err(error) = self.route_all().await {
                 tracing::debug!(error = %error, "events wait");
             }
-            turns += 1;
-            if turns.is_multiple_of(RECONCILE_EVERY)
-                && let Err(error) = self.reconcile().await
-            {
-                tracing::debug!(error = %error, "the reconciliation of datasets is put off");
+            if Instant::now() >= reconcile_at {
+                reconcile_at = Instant::now() + RECONCILE_EVERY;
+                if let Err(error) = self.reconcile().await {
+                    tracing::debug!(error = %error, "the reconciliation of datasets is put off");
+                }
             }
         }
     }
