@@ -1,4 +1,4 @@
-//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-config`, `tenure-dag` and `tenure-core` include the same
+//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-config`, `tenure-dag`, `tenure-query` and `tenure-core` include the same
 //! files and replay `corpus/`, so that what was found once stays found.
 
 pub mod targets {
@@ -9,6 +9,7 @@ pub mod targets {
     pub mod leak;
     pub mod objects;
     pub mod oidc;
+    pub mod sql;
     pub mod task;
     #[path = "../../../crates/auth/tests/it/tokens/vectors.rs"]
     pub mod vectors;

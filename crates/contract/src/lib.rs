@@ -11,6 +11,7 @@ pub mod duration;
 pub mod error;
 pub mod events;
 pub mod pull;
+pub mod query;
 pub mod run;
 pub mod sandboxes;
 pub mod suggest;

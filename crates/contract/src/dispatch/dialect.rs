@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{AttemptRef, ClaimRequest, CompleteRequest, Event, EventsRequest, Failure, Invalidation, Outcome, Output};
 use crate::Json;
+use crate::query::{QueryRequest, TaskQueryRequest};
 
 /// Why a body is not a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +99,25 @@ pub fn events(body: &[u8]) -> Read<EventsRequest> {
         attempt: fields.attempt()?,
         events: fields.list("events")?,
         invalidations: fields.list("invalidations")?,
+    })
+}
+
+pub fn query(body: &[u8]) -> Read<TaskQueryRequest> {
+    let mut fields = Fields::of(body)?;
+    Ok(TaskQueryRequest {
+        task_id: fields.take("task_id", "the id of a task")?,
+        attempt: fields.take("attempt", "the number of an attempt")?,
+        lease_token: fields.take("lease_token", "a string")?,
+        query: QueryRequest {
+            sql: fields.required("sql", "one SELECT")?,
+            dataset_id: fields.take("dataset_id", "a string")?,
+            datasets: None,
+            limit: fields.take("limit", "a whole number")?,
+            format: fields.take("format", "json, csv or parquet")?,
+            export: fields.take("export", "true or false")?,
+            mode: None,
+            timeout_seconds: fields.take("timeout_seconds", "a whole number")?,
+        },
     })
 }
 
