@@ -61,18 +61,18 @@ impl Site {
     pub(crate) async fn run(self: Arc<Self>, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let _ended = Ended(&self.pulse);
         let mut polling = std::pin::pin!(self.poll());
-        let refused = tokio::select! {
-            refused = &mut polling => Some(refused),
-            error = self.keep_token() => Some(Err(error)),
-            () = shutdown => None,
+        let ended = tokio::select! {
+            refused = &mut polling => {
+                let closed = self.closing.close(&self.pulse.registry).await;
+                return refused.and(closed);
+            }
+            error = self.keep_token() => Err(error),
+            () = shutdown => Ok(()),
         };
         self.draining.cancel();
-        let closing = self.closing.close(&self.pulse.registry);
-        match refused {
-            Some(refused) => refused.and(closing.await),
-            // A claim that is on its way may be granted: it is waited for.
-            None => tokio::join!(polling, closing).1,
-        }
+        // A claim that is on its way may be granted: it is waited for.
+        let (_, closed) = tokio::join!(polling, self.closing.close(&self.pulse.registry));
+        ended.and(closed)
     }
 
     async fn keep_token(&self) -> WorkerError {
