@@ -1,5 +1,7 @@
 //! The Rust examples, as they stand in `examples/`, against a real control plane.
 
+#[path = "../../../../../examples/rust/dispatch_worker.rs"]
+mod dispatch_worker;
 #[path = "../../../../../examples/rust/fenced_write.rs"]
 mod fenced_write;
 #[path = "../../../../../examples/rust/pull_worker.rs"]
@@ -12,8 +14,8 @@ mod run;
 mod submit;
 
 use serde_json::json;
-use tenure_client::{Client, TaskSubmission, TestLease};
-use tenure_testkit::{Postgres, Tenure};
+use tenure_client::{Client, DeployOptions, PartitionFilter, TaskFilter, TaskSubmission, TestLease};
+use tenure_testkit::{Postgres, Tenure, wait_until};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -38,6 +40,32 @@ async fn a_worker_that_pulls() {
     assert_eq!(again.task_id, task.task_id);
     drop(stop);
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_for_jobs_of_dags() {
+    let server = Tenure::serve(&[]).await;
+    let client = Client::new(server.url()).unwrap();
+    let ranges = include_str!("../../../../../examples/dags/ranges.yaml");
+    client.deploy_dag(ranges, DeployOptions::default()).await.unwrap();
+    tokio::spawn(dispatch_worker::worker(server.url(), &token(&server)).run());
+    let wanted = json!({"start": 1000, "end": 1999}).into();
+    let fired = client.trigger_job("ranges", "fetch", None, Some(wanted)).await.unwrap();
+    assert_eq!(client.wait(&fired.task_id, PATIENCE).await.unwrap().state, "Succeeded");
+    let decoded = wait_until("the range is decoded", PATIENCE, async || {
+        let dataset = client.dataset("transfers", &PartitionFilter::default()).await.unwrap();
+        dataset.partitions.items.into_iter().next().filter(|partition| partition.location.is_some())
+    })
+    .await;
+    assert_eq!((decoded.partition_key.as_str(), decoded.start, decoded.end), ("1000-1999", Some(1000), Some(1999)));
+    let folder = decoded.location.unwrap().strip_prefix("file://").unwrap().to_owned();
+    assert!(std::path::Path::new(&folder).join("logs_1000_1999.parquet").exists(), "{folder}");
+    wait_until("the day is summarised", PATIENCE, async || {
+        let daily = client.dag("ranges", None).await.unwrap().jobs.into_iter().find(|job| job.name == "daily").unwrap();
+        let tasks = client.list(&TaskFilter { queue: Some(daily.queue), ..TaskFilter::default() }).await.unwrap();
+        tasks.items.iter().any(|task| task.state == "Succeeded")
+    })
+    .await;
 }
 
 #[tokio::test]
