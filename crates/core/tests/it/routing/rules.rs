@@ -130,7 +130,7 @@ fn gone(rows: &Rows) -> bool {
     rows.tasks
         .iter()
         .filter(|((job, _), _)| !live.contains(job))
-        .all(|((job, _), task)| !task.waits() && !(rolled_back.contains(job) && task.state == TaskState::Running))
+        .all(|((job, _), task)| !(task.waits() || rolled_back.contains(job) && task.state == TaskState::Running))
 }
 
 pub const RAN_AGAIN: Example = ("changed data runs through the whole DAG again", |system, state| {

@@ -177,15 +177,9 @@ impl Model for System {
             asked: 0,
             audit: Audit::default(),
         });
-        while self.0.has_run {
-            let mut actions = Vec::new();
-            self.actions(&first, &mut actions);
-            let own = actions.into_iter().filter(|action| {
-                matches!(action, Action::Claim(_) | Action::Complete(_) | Action::Look | Action::Route)
-            });
-            match own.filter_map(|action| self.next_state(&first, action)).next() {
-                Some(next) => first = next,
-                None => break,
+        if self.0.has_run {
+            while let Some(next) = self.work(&first) {
+                first = next;
             }
         }
         vec![first]
@@ -253,6 +247,16 @@ impl Model for System {
 }
 
 impl System {
+    /// What workers and the router do next, if they have anything to do.
+    fn work(&self, state: &State) -> Option<State> {
+        let mut actions = Vec::new();
+        self.actions(state, &mut actions);
+        let own = actions
+            .into_iter()
+            .filter(|action| matches!(action, Action::Claim(_) | Action::Complete(_) | Action::Look | Action::Route));
+        own.filter_map(|action| self.next_state(state, action)).next()
+    }
+
     fn may_claim(&self, inner: &Inner, key: &TaskKey) -> bool {
         let task = &inner.rows.tasks[key];
         task.waits() && (task.input.rebuild.is_some() || !inner.rows.held.contains(&key.0))

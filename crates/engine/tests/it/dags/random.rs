@@ -1,8 +1,9 @@
 //! Random DAGs and random orders of events against a small reference, which is told what happened and knows nothing of the
 //! engine: which tasks there must be, how often each partition has changed, and how far every job has read.
 //!
-//! A case takes some 50 ms on SQLite. A failure names its seed: `TENURE_DAG_SEED=7` runs that case alone. What the engine
-//! does between two steps depends on its timing as well; the reference follows whatever happened.
+//! All cases together take about half a minute on a busy machine with two cores. A failure names its seed:
+//! `TENURE_DAG_SEED=7` runs that case alone. What the engine does between two steps depends on its timing as well; the
+//! reference follows whatever happened.
 
 mod reference;
 
