@@ -5,7 +5,7 @@
 //! - SQLite keeps a `timestamptz` as text in UTC with microseconds (`2025-12-31T12:00:00.000000Z`), a `uuid` in lower
 //!   case, a `date` as `2025-12-31`. It compares a `decimal` as a number of 64 bits.
 
-use tenure_core::dag::{Column, ColumnType, Filter, Literal};
+use tenure_core::dag::{Column, ColumnType, Filter, Literal, value};
 
 use super::typed::{self, Misfit};
 
@@ -167,7 +167,7 @@ fn param(kind: ColumnType, value: &Literal) -> Param {
         (_, Literal::Float(value)) => Param::Float(*value),
         (ColumnType::Uuid, Literal::Text(text)) => Param::Text(text.to_lowercase()),
         (ColumnType::Timestamptz, Literal::Text(text)) => {
-            let instant = typed::timestamp(text);
+            let instant = value::timestamp(text);
             Param::Text(instant.map_or_else(|| text.to_string(), |instant| format!("{instant:.6}")))
         }
         (_, Literal::Text(text)) => Param::Text(text.to_string()),

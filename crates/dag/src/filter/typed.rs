@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
+use tenure_core::dag::value::{date, is_decimal, timestamp, uuid};
 use tenure_core::dag::{Column, ColumnType, Filter, Literal};
-use uuid::Uuid;
 
 /// A part of a condition that does not fit the columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,29 +95,4 @@ fn described(kind: ColumnType, value: &Literal) -> &'static str {
         (_, Literal::Float(_)) => "a number with a fraction",
         (_, Literal::Text(_)) => "a text",
     }
-}
-
-pub(super) fn uuid(text: &str) -> Option<Uuid> {
-    // Only the usual form: `Uuid` reads others too.
-    (text.len() == 36).then(|| Uuid::try_parse(text).ok())?
-}
-
-/// Digits with an optional sign and fraction, as every database reads them.
-fn is_decimal(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, "0"));
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    text.len() <= 128 && digits(whole) && digits(fraction)
-}
-
-pub(super) fn date(text: &str) -> Option<jiff::civil::Date> {
-    let date: jiff::civil::Date = text.parse().ok()?;
-    // Only the usual form, so that every database reads it in the same way.
-    (date.to_string() == text).then_some(date)
-}
-
-pub(super) fn timestamp(text: &str) -> Option<jiff::Timestamp> {
-    let written = text.len() >= "2025-01-01T00:00:00Z".len() && text.is_ascii() && text.as_bytes()[10] == b'T';
-    let timestamp: jiff::Timestamp = written.then(|| text.parse().ok())??;
-    (timestamp.to_string().starts_with(|c: char| c.is_ascii_digit())).then_some(timestamp)
 }
