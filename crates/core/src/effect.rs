@@ -31,14 +31,17 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EffectKind {
     EnqueueTask,
+    /// A batch of rows, or a dead letter, goes to the queue of its dataset. Its row is written with the batch.
+    PublishBuffer,
 }
 
 impl EffectKind {
-    pub const ALL: [Self; 1] = [Self::EnqueueTask];
+    pub const ALL: [Self; 2] = [Self::EnqueueTask, Self::PublishBuffer];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::EnqueueTask => "enqueue_task",
+            Self::PublishBuffer => "publish_buffer",
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::buffer::NewPublish;
 use super::id::{DatasetId, InvalidationId, JobId, VersionId};
 
 /// Where in a dataset something is.
@@ -109,6 +110,8 @@ pub struct DataReport {
     pub invalidations: Vec<NewInvalidation>,
     /// The invalidation that the task was made for.
     pub invalidation: Option<InvalidationId>,
+    /// Rows for buffered datasets.
+    pub publishes: Vec<NewPublish>,
     /// What the job keeps for its next task, as JSON.
     pub operator_state: Option<Arc<str>>,
     /// Counts only while the attempt has its lease: the state was made from that which the task before left.
@@ -127,6 +130,7 @@ impl DataReport {
             reads: Vec::new(),
             invalidations: Vec::new(),
             invalidation: None,
+            publishes: Vec::new(),
             operator_state: None,
             live_only: false,
         }

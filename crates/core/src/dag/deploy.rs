@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::definition::{DagDefinition, JobDefinition, Publish, Upstream, definition_digest};
+use super::definition::{DagDefinition, JobDefinition, Output, Publish, Upstream, definition_digest};
 use super::deployment::{
     Dag, DagVersion, Dataset, Deployment, Job, JobInput, JobOutput, Published, Switch, VersionState,
 };
@@ -318,12 +318,17 @@ fn publish(
     deployment: &Deployment,
 ) -> BTreeMap<Arc<str>, Published> {
     let published = definition.publish.iter().filter_map(|publish| {
-        let from = publish.from.first()?;
-        let job = deployment.jobs.get(jobs.get(&from.job)?)?;
-        let output = job.outputs.get(from.output as usize)?;
+        let written = |from: &Output| {
+            let job = deployment.jobs.get(jobs.get(&from.job)?)?;
+            job.outputs.get(from.output as usize).map(|output| output.dataset)
+        };
+        let dataset = written(publish.from.first()?)?;
+        let others = publish.from.iter().skip(1).filter_map(written).collect();
+        let max_receives = publish.buffer.map(|buffer| buffer.max_receives);
         let schema = publish.schema.as_ref().and_then(|schema| serde_json::to_string(schema).ok()).map(Into::into);
         let (storage, write_mode) = (publish.storage, publish.write_mode);
-        Some((Arc::clone(&publish.dataset), Published { dataset: output.dataset, storage, write_mode, schema }))
+        let published = Published { dataset, storage, write_mode, schema, others, max_receives };
+        Some((Arc::clone(&publish.dataset), published))
     });
     published.collect()
 }

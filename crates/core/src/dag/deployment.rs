@@ -106,6 +106,18 @@ pub struct Published {
     /// As JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Arc<str>>,
+    /// Further outputs that write to it. Only a buffered dataset has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<DatasetId>,
+    /// How often a batch is received before it goes to the dead letters. Set exactly if it is buffered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_receives: Option<u32>,
+}
+
+impl Published {
+    pub fn is_written_by(&self, output: DatasetId) -> bool {
+        self.dataset == output || self.others.contains(&output)
+    }
 }
 
 /// A job, for as long as its definition and what it reads stay the same: over versions of its DAG.

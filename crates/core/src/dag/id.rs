@@ -55,6 +55,8 @@ uuids! {
     /// A version of a DAG.
     DagVersionId
     InvalidationId
+    /// A batch of rows on its way to the table of a dataset.
+    PublishId
 }
 
 /// A job of a DAG, for as long as its definition and what it reads stay the same. It is a number of the same sequence as

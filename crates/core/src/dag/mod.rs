@@ -2,6 +2,7 @@
 //!
 //! `tenure-dag` reads these types from YAML; everything that decides about them is here.
 
+pub mod buffer;
 pub mod compact;
 pub mod data;
 pub mod definition;
@@ -16,6 +17,7 @@ pub mod range;
 pub mod route;
 pub mod schema;
 pub mod task;
+pub mod value;
 
 #[cfg(test)]
 mod testing;
@@ -24,6 +26,6 @@ pub use data::{DataRefusal, DataReport, Position};
 pub use definition::{DagDefinition, JobDefinition, definition_digest};
 pub use deployment::Deployment;
 pub use filter::{Comparison, Filter, Literal};
-pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId, named_bits, org_id};
+pub use id::{DagVersionId, DatasetId, InvalidationId, JobId, PublishId, VersionId, named_bits, org_id};
 pub use range::{Cursor, PartitionKey, Ranges, Span};
 pub use schema::{Column, ColumnType, Schema};

@@ -93,6 +93,16 @@ impl Layout {
         self.root.below(&Staged::Output(*output).path())
     }
 
+    /// Where batches of users wait for the sink of their dataset.
+    pub fn buffers(&self, dataset: Uuid) -> Result<Prefix, PrefixError> {
+        self.root.below(&format!("buffers/{dataset}/"))
+    }
+
+    /// Where all attempts have what they do not keep.
+    pub fn all_scratch(&self) -> Result<Prefix, PrefixError> {
+        self.root.below("scratch/")
+    }
+
     pub fn scratch(&self, task: Uuid, attempt: u32) -> Result<Prefix, PrefixError> {
         self.root.below(&Staged::Scratch { task, attempt }.path())
     }
