@@ -4,6 +4,7 @@
 //! [`Session`](tenure_core::batch::Session) asks for, writes what it says with a few statements, commits, and only then
 //! answers. Nothing here decides anything about a task.
 
+pub mod buffers;
 mod clock;
 mod codec;
 pub mod dags;

@@ -11,6 +11,7 @@ use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
 
+use crate::buffers::BufferStore;
 use crate::dags::DagStore;
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -66,7 +67,8 @@ pub struct PushesDue {
 /// A place that keeps tasks. Every method either happens whole or not at all.
 #[async_trait]
 pub trait Store:
-    DagStore
+    BufferStore
+    + DagStore
     + IdentityStore
     + JobWakeStore
     + LeaseStore

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use tenure_core::TaskId;
 use tenure_core::command::TaskData;
+use tenure_core::dag::buffer::{NewPublish, OutsideQueue};
 use tenure_core::dag::data::{NewEvent, NewInvalidation, OutputCommit, Position, Read, Scope};
-use tenure_core::dag::{DataReport, DatasetId, InvalidationId, JobId, VersionId};
+use tenure_core::dag::{DataReport, DatasetId, InvalidationId, JobId, PublishId, VersionId};
 
 use crate::identity::without_nul;
 
@@ -30,6 +31,30 @@ pub struct DataWrites {
     pub edge_partitions: BTreeMap<(JobId, VersionId, Arc<str>), i64>,
     pub operator_states: BTreeMap<JobId, Arc<str>>,
     pub done: BTreeSet<(InvalidationId, JobId)>,
+    pub publishes: BTreeMap<PublishId, PublishWrite>,
+}
+
+#[derive(Debug)]
+pub struct PublishWrite {
+    pub org: Arc<str>,
+    pub dataset: DatasetId,
+    pub digest: Arc<str>,
+    /// The batch as JSON.
+    pub body: String,
+    pub bytes: i64,
+    /// The outside queue that it goes through.
+    pub queue: Option<OutsideQueue>,
+}
+
+impl PublishWrite {
+    pub fn transport(&self) -> Option<&'static str> {
+        self.queue.as_ref().map(|queue| queue.transport.as_str())
+    }
+
+    /// The body of its row in the outbox.
+    pub fn effect(&self, id: PublishId) -> Option<String> {
+        self.queue.as_ref().map(|queue| format!("{id} {}", queue.name))
+    }
 }
 
 #[derive(Debug)]
@@ -136,6 +161,9 @@ impl DataWrites {
             if let Some(state) = &report.operator_state {
                 writes.operator_states.insert(report.job, Arc::clone(state));
             }
+            for new in &report.publishes {
+                writes.publish(&report.org, new);
+            }
             writes.done.extend(report.invalidation.map(|id| (id, report.job)));
         }
         writes.invalidations.sort_by_key(|row| row.new.version);
@@ -153,6 +181,25 @@ impl DataWrites {
         let mut writes = Self::default();
         writes.invalidate(&org.into(), new);
         writes
+    }
+
+    /// Batches that no task has sent.
+    pub fn publishing(org: &str, new: &[NewPublish]) -> Self {
+        let mut writes = Self::default();
+        new.iter().for_each(|new| writes.publish(&org.into(), new));
+        writes
+    }
+
+    fn publish(&mut self, org: &Arc<str>, new: &NewPublish) {
+        let body = serde_json::to_string(&new.batch).unwrap_or_default();
+        self.publishes.entry(new.id).or_insert_with(|| PublishWrite {
+            org: Arc::clone(org),
+            dataset: new.batch.dataset,
+            digest: Arc::clone(&new.digest),
+            body: without_nul(&body).into_owned(),
+            bytes: new.bytes,
+            queue: new.queue.clone(),
+        });
     }
 
     fn invalidate(&mut self, org: &Arc<str>, new: &NewInvalidation) {

@@ -4,6 +4,7 @@
 //! candidates of claims are taken with `SKIP LOCKED`, and everything it writes travels with the commit.
 
 mod address;
+mod buffers;
 mod columns;
 mod conn;
 mod cursors;

@@ -91,7 +91,7 @@ fn view(row: &Row) -> rows::Result<OutboxView> {
 
 impl Postgres {
     /// One statement on a connection that may write, and the time at which it ran.
-    async fn outbox_write<T>(
+    pub(super) async fn outbox_write<T>(
         &self,
         operation: &'static str,
         work: impl AsyncFnOnce(&Conn, Timestamp) -> rows::Result<T>,

@@ -731,6 +731,30 @@ CREATE TABLE dataset_events (
 CREATE UNIQUE INDEX dataset_events_by_position ON dataset_events (version_id, position, generation);
 CREATE INDEX dataset_events_unrouted ON dataset_events (id) WHERE routed_at IS NULL;
 
+-- Batches of rows for buffered datasets. Each waits, is done, or is a dead letter. A batch that is done has no body.
+CREATE TABLE buffer_publishes (
+    number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    publish_id uuid NOT NULL UNIQUE,
+    org        text COLLATE "C" NOT NULL,
+    dataset_id uuid NOT NULL,
+    digest     text NOT NULL,
+    body       text NOT NULL,
+    bytes      bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    due_at     timestamptz,
+    receives   int NOT NULL DEFAULT 0,
+    error      text,
+    done_at    timestamptz,
+    dead_at    timestamptz,
+    CHECK ((due_at IS NOT NULL)::int + (done_at IS NOT NULL)::int + (dead_at IS NOT NULL)::int = 1)
+);
+CREATE INDEX buffer_publishes_waiting ON buffer_publishes (dataset_id, number) WHERE due_at IS NOT NULL;
+CREATE INDEX buffer_publishes_due ON buffer_publishes (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX buffer_publishes_of_org ON buffer_publishes (org, bytes) WHERE due_at IS NOT NULL;
+CREATE INDEX buffer_publishes_dead ON buffer_publishes (dataset_id, number) WHERE dead_at IS NOT NULL;
+CREATE INDEX buffer_publishes_dead_at ON buffer_publishes (dead_at) WHERE dead_at IS NOT NULL;
+CREATE INDEX buffer_publishes_done_at ON buffer_publishes (done_at) WHERE done_at IS NOT NULL;
+
 -- Partitions of generations. One without a location was invalidated before anything was committed to it.
 CREATE TABLE dataset_partitions (
     version_id      uuid NOT NULL,

@@ -2,6 +2,7 @@
 //!
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
+mod buffers;
 mod dags;
 mod identity;
 mod inspect;

@@ -75,7 +75,7 @@ impl Postgres {
     }
 
     /// Writes rows about datasets in a transaction of their own, and asks for something before it is committed.
-    async fn write_data(
+    pub(super) async fn write_data(
         &self,
         operation: &'static str,
         writes: &DataWrites,

@@ -10,6 +10,7 @@ use super::super::columns::Columns;
 use super::super::rows::Time;
 use super::super::sql;
 use super::uuid;
+use crate::buffers::FOLLOW_UP_MS;
 use crate::dags::plan::{DataWrites, InvalidationWrite, Producer};
 
 /// Name of the step, statement, parameters.
@@ -63,6 +64,9 @@ pub fn steps(writes: &DataWrites, now: Timestamp) -> Vec<Step<'_>> {
     if !writes.operator_states.is_empty() {
         let columns = columns!(writes.operator_states, (job, state) => job.0, &**state ; now);
         steps.push(("write operator state", sql::OPERATOR_STATE_PUT, columns));
+    }
+    if !writes.publishes.is_empty() {
+        steps.push(("write batches", sql::PUBLISHES_INSERT, publishes(writes, now)));
     }
     steps
 }
@@ -132,5 +136,21 @@ fn events(writes: &DataWrites, now: Time) -> Columns<'_> {
         task(row.producer),
         attempt(row.producer) ;
         now
+    )
+}
+
+fn publishes(writes: &DataWrites, now: Time) -> Columns<'_> {
+    columns!(writes.publishes, (id, row) =>
+        uuid(id.as_u128()),
+        &*row.org,
+        uuid(row.dataset.as_u128()),
+        &*row.digest,
+        &*row.body,
+        row.bytes,
+        row.transport(),
+        row.effect(*id),
+        id.outbox() ;
+        now,
+        Time(now.0.plus(FOLLOW_UP_MS))
     )
 }

@@ -131,7 +131,7 @@ fn insert_job(conn: &Connection, org: &str, job: &NewJob, transport: Transport) 
 }
 
 /// Writes rows about datasets in a transaction of their own.
-fn write_data(tx: &Tx<'_>, writes: &DataWrites) -> Result<()> {
+pub fn write_data(tx: &Tx<'_>, writes: &DataWrites) -> Result<()> {
     let now = tx.now();
     save::STEPS.iter().try_for_each(|(name, save)| tx.step(name, |conn| save(conn, writes, now)))
 }

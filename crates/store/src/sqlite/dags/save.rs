@@ -1,21 +1,24 @@
 //! Writes what reports say about datasets.
 
 use rusqlite::{Connection, params};
+use tenure_core::effect::EffectKind;
 use tenure_core::time::Timestamp;
 
 use super::super::sql;
+use crate::buffers::FOLLOW_UP_MS;
 use crate::dags::plan::{DataWrites, InvalidationWrite, Producer};
 
 type Result<T> = rusqlite::Result<T>;
 type Save = fn(&Connection, &DataWrites, Timestamp) -> Result<()>;
 
 /// The parts, in the order in which they are written.
-pub const STEPS: [(&str, Save); 5] = [
+pub const STEPS: [(&str, Save); 6] = [
     ("write invalidations", invalidations),
     ("write outputs", outputs),
     ("write data events", events),
     ("write what was read", reads),
     ("write operator state", states),
+    ("write batches", publishes),
 ];
 
 fn invalidations(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
@@ -123,4 +126,31 @@ fn states(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
         tx.prepare_cached(sql::OPERATOR_STATE_PUT)?.execute(params![job.0, state, now.as_millis()])?;
     }
     Ok(())
+}
+
+fn publishes(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
+    for (id, row) in &writes.publishes {
+        let follow_up = if row.queue.is_some() { FOLLOW_UP_MS } else { 0 };
+        let new = tx.prepare_cached(sql::PUBLISHES_INSERT)?.execute(params![
+            id.as_u128().to_be_bytes(),
+            row.org,
+            row.dataset.as_u128().to_be_bytes(),
+            row.digest,
+            row.body,
+            row.bytes,
+            now.as_millis(),
+            now.plus(follow_up).as_millis(),
+        ])?;
+        if let Some((transport, body)) = row.transport().zip(row.effect(*id)).filter(|_| new > 0) {
+            announce(tx, id.outbox(), transport, &body, now)?;
+        }
+    }
+    Ok(())
+}
+
+/// A message for an outside queue. The control plane that looks next sends it.
+pub fn announce(tx: &Connection, id: i64, transport: &str, body: &str, now: Timestamp) -> Result<()> {
+    let (kind, now) = (EffectKind::PublishBuffer.as_str(), now.as_millis());
+    let none = None::<i64>;
+    tx.prepare_cached(sql::OUTBOX_INSERT)?.execute(params![id, kind, transport, body, none, none, now, now]).map(drop)
 }

@@ -1,6 +1,7 @@
 //! One suite for both stores: every case runs on a SQLite file and on a real Postgres database.
 
 mod audit;
+mod buffers;
 mod callback;
 mod cancel;
 mod concurrency;

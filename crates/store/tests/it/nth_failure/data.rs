@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use tenure_core::TaskId;
 use tenure_core::command::claim::Grant;
+use tenure_core::dag::buffer::{Batch, Content, NewPublish, OutsideQueue};
 use tenure_core::dag::data::Read;
-use tenure_core::dag::{DataReport, InvalidationId, JobId};
+use tenure_core::dag::{DataReport, InvalidationId, JobId, PublishId};
+use tenure_core::queue::Transport;
 use tenure_store::dags::{CronSlot, DeploymentWrites, NewGeneration, Routed};
 use tenure_store::{Fault, StoreError};
 
@@ -40,7 +42,16 @@ pub async fn report(t: &Fixture, grant: &Grant) -> Arc<DataReport> {
     ];
     report.invalidation = Some(earlier.id);
     report.operator_state = Some("{}".into());
+    report.publishes = vec![publish(n)];
     Arc::new(report)
+}
+
+fn publish(n: i64) -> NewPublish {
+    let content = Content::Records("[]".into());
+    let (version, producer, schema_hash, fault) = (None, None, None, None);
+    let batch = Batch { dataset: dataset(1), version, producer, schema_hash, content, outside: false, fault };
+    let queue = OutsideQueue { transport: Transport::Redis, name: "dag::buffer.x".into() };
+    NewPublish::of(PublishId::from_u128(n as u128), batch, Some(queue))
 }
 
 /// All of the report was written, and once.
@@ -59,6 +70,7 @@ pub async fn verify(t: &Fixture, task: TaskId) {
     assert_eq!((rows[0].cursor, rows[0].generation), (Some(5), 1));
     let earlier = invalidation(10 * n as u128, versions[0], of_rows());
     assert_eq!(t.store.invalidate(ORG, &earlier).await.unwrap().done, 1);
+    assert_eq!(t.store.publishes(&[publish(n).id]).await.unwrap().len(), 1);
 }
 
 async fn tables(t: &Fixture) -> Vec<(&'static str, Vec<String>)> {

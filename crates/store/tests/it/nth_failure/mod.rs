@@ -19,7 +19,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 26] = [
+    const TABLES: [&str; 27] = [
         "bodies",
         "scheduled",
         "ready",
@@ -39,6 +39,7 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "run_tasks",
         "run_edges",
         "dataset_generations",
+        "buffer_publishes",
         "dataset_events",
         "dataset_partitions",
         "edge_cursors",
