@@ -11,7 +11,7 @@ use object_store::aws::AmazonS3;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::signer::Signer;
-use object_store::{ObjectMeta, ObjectStore, PutMode, PutOptions};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tenure_core::Timestamp;
 use tenure_core::objects::{Layout, Prefix, Scheme};
 
@@ -124,6 +124,20 @@ impl Objects {
             match place.store.put_opts(&path, bytes.into(), options).await {
                 Ok(_) => Ok(true),
                 Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
+    }
+
+    /// Removes an object. One that is not there is not an error.
+    pub async fn delete(&self, prefix: &Prefix, name: &str) -> Result<(), ObjectError> {
+        let place = self.place(prefix)?;
+        let path = place.path(name)?;
+        self.check_links(&place, name).await?;
+        self.within("remove", async {
+            match place.store.delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
                 Err(error) => Err(error.into()),
             }
         })

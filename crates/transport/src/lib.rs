@@ -62,6 +62,13 @@ pub struct Receipt {
     pub handle: Arc<str>,
 }
 
+/// A message that is more than a wake-up: a batch of rows, or a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    pub body: String,
+    pub receipt: Receipt,
+}
+
 /// Why one wake-up was not published while others were.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -132,4 +139,10 @@ pub trait Upkeep: Transport {
 
     /// Removes messages whoever has them, by message id. A transport that cannot leaves them to those who receive them.
     async fn remove(&self, queue: &Arc<str>, messages: &[Arc<str>]) -> Result<(), TransportError>;
+
+    /// Puts a message into a queue, as it is.
+    async fn send(&self, queue: &Arc<str>, body: &str) -> Result<(), TransportError>;
+
+    /// Up to `max` messages of a queue, whatever they are, without a wait. One that is not settled comes again later.
+    async fn take(&self, queue: &Arc<str>, max: usize) -> Result<Vec<Message>, TransportError>;
 }

@@ -59,6 +59,33 @@ pub(super) fn claimed(queue: &str, answer: &Value) -> (Option<String>, Vec<Entry
     (next, parts.get(1).map(|list| entries(queue, list)).unwrap_or_default())
 }
 
+/// Names and bodies of entries, whatever they are, from the answer of `XREADGROUP`.
+pub(super) fn read_bodies(answer: &Value) -> Vec<(Arc<str>, String)> {
+    let Value::Array(streams) = answer else { return Vec::new() };
+    match streams.first() {
+        Some(Value::Array(stream)) => stream.get(1).map(bodies).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+/// The same from the answer of `XAUTOCLAIM`.
+pub(super) fn claimed_bodies(answer: &Value) -> Vec<(Arc<str>, String)> {
+    let Value::Array(parts) = answer else { return Vec::new() };
+    parts.get(1).map(bodies).unwrap_or_default()
+}
+
+/// An entry without a text in `body` has an empty one.
+fn bodies(list: &Value) -> Vec<(Arc<str>, String)> {
+    let Value::Array(list) = list else { return Vec::new() };
+    let read = |value: &Value| {
+        let Value::Array(parts) = value else { return None };
+        let id = parts.first().and_then(text)?.into();
+        let body = parts.get(1).and_then(|fields| field(fields, "body")).unwrap_or_default();
+        Some((id, body.to_owned()))
+    };
+    list.iter().filter_map(read).collect()
+}
+
 /// The id behind which everything is new, from `XINFO STREAM`.
 pub(super) fn last_id(answer: &Value) -> Option<&str> {
     let Value::Array(fields) = answer else { return None };
@@ -83,15 +110,16 @@ fn entry(queue: &str, value: &Value) -> Option<Entry> {
 }
 
 fn wake_up(queue: &str, fields: &Value) -> Option<(Arc<str>, Option<i64>)> {
-    let Value::Array(fields) = fields else { return None };
-    let field = |name| {
-        let mut pairs = fields.chunks_exact(2);
-        pairs.find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| text(&pair[1]))
-    };
     if is_of_jobs(queue) {
-        return Some((task_of(field("body")?)?, None));
+        return Some((task_of(field(fields, "body")?)?, None));
     }
-    Some((task_id(field("job_id")?)?, Some(field("enqueue_id")?.parse().ok()?)))
+    Some((task_id(field(fields, "job_id")?)?, Some(field(fields, "enqueue_id")?.parse().ok()?)))
+}
+
+fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
+    let Value::Array(fields) = fields else { return None };
+    let mut pairs = fields.chunks_exact(2);
+    pairs.find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| text(&pair[1]))
 }
 
 fn text(value: &Value) -> Option<&str> {

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 
 use super::entry::{self, is_entry_id};
 use super::{Inner, PIPELINE, RedisTransport, error};
-use crate::{Delivery, TransportError, Upkeep};
+use crate::{Delivery, Message, Receipt, TransportError, Upkeep};
 
 impl Inner {
     /// From the first entry on: what was published before the group was made, or made again, is delivered too.
@@ -67,6 +67,11 @@ impl Inner {
         Ok(entry::entries(queue, &answer))
     }
 }
+
+/// The field of an entry that has the whole message.
+const BODY: &str = "body";
+/// How long a message that was taken is left to whoever took it.
+const UNSETTLED_MS: u64 = 60_000;
 
 #[async_trait]
 impl Upkeep for RedisTransport {
@@ -157,5 +162,31 @@ impl Upkeep for RedisTransport {
     async fn remove(&self, queue: &Arc<str>, messages: &[Arc<str>]) -> Result<(), TransportError> {
         let ids: Vec<&str> = messages.iter().map(|id| &**id).filter(|id| is_entry_id(id)).collect();
         self.inner.remove(queue, &ids).await
+    }
+
+    async fn send(&self, queue: &Arc<str>, body: &str) -> Result<(), TransportError> {
+        let mut command = redis::cmd("XADD");
+        command.arg(self.inner.key(queue)).arg("*").arg(BODY).arg(body);
+        self.inner.connections.ask(&command).await?.map(drop).map_err(|error| error::of(&error))
+    }
+
+    /// Entries that somebody took and did not settle come first.
+    async fn take(&self, queue: &Arc<str>, max: usize) -> Result<Vec<Message>, TransportError> {
+        let (inner, key) = (&self.inner, self.inner.key(queue));
+        let mut left = redis::cmd("XAUTOCLAIM");
+        left.arg(&key).arg(&inner.group).arg(&inner.consumer).arg(UNSETTLED_MS).arg("0-0").arg("COUNT").arg(max);
+        let answer = inner.ask_of_group(queue, &left).await?;
+        let mut messages = entry::claimed_bodies(&answer);
+        if messages.is_empty() {
+            let mut read = redis::cmd("XREADGROUP");
+            read.arg("GROUP").arg(&inner.group).arg(&inner.consumer).arg("COUNT").arg(max);
+            read.arg("STREAMS").arg(&key).arg(">");
+            messages = entry::read_bodies(&inner.ask_of_group(queue, &read).await?);
+        }
+        let message = |(id, body): (Arc<str>, String)| Message {
+            body,
+            receipt: Receipt { queue: Arc::clone(queue), handle: id },
+        };
+        Ok(messages.into_iter().map(message).collect())
     }
 }

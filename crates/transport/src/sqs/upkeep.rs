@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::SqsTransport;
-use crate::{Delivery, TransportError, Upkeep};
+use super::batch::BATCH;
+use crate::{Delivery, Message, Receipt, TransportError, Upkeep};
 
 /// Waiting, received and not settled, and published with a delay by somebody else.
 const COUNTS: [QueueAttributeName; 3] = [
@@ -57,5 +58,27 @@ impl Upkeep for SqsTransport {
     /// Nothing: a message is removed by who received it.
     async fn remove(&self, _queue: &Arc<str>, _messages: &[Arc<str>]) -> Result<(), TransportError> {
         Ok(())
+    }
+
+    async fn send(&self, queue: &Arc<str>, body: &str) -> Result<(), TransportError> {
+        let inner = &self.inner;
+        let call = |url: String| inner.client.send_message().queue_url(url).message_body(body).send();
+        inner.queues.with(&inner.client, queue, call).await?;
+        Ok(())
+    }
+
+    async fn take(&self, queue: &Arc<str>, max: usize) -> Result<Vec<Message>, TransportError> {
+        let inner = &self.inner;
+        let max = i32::try_from(max.min(BATCH)).unwrap_or(1);
+        let call = |url: String| {
+            let call = inner.client.receive_message().queue_url(url).max_number_of_messages(max);
+            call.visibility_timeout(inner.visibility).wait_time_seconds(0).send()
+        };
+        let answer = inner.queues.with(&inner.client, queue, call).await?;
+        let message = |message: aws_sdk_sqs::types::Message| {
+            let receipt = Receipt { queue: Arc::clone(queue), handle: message.receipt_handle?.into() };
+            Some(Message { body: message.body.unwrap_or_default(), receipt })
+        };
+        Ok(answer.messages.unwrap_or_default().into_iter().filter_map(message).collect())
     }
 }
