@@ -44,10 +44,12 @@ pub enum Duty {
     Schedules,
     /// Routes events of datasets, and looks for what was missed.
     Router,
+    /// Writes batches of buffered datasets to their tables.
+    Sink,
 }
 
 impl Duty {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Reaper,
         Self::Timer,
         Self::Redrive,
@@ -58,6 +60,7 @@ impl Duty {
         Self::Sandboxes,
         Self::Schedules,
         Self::Router,
+        Self::Sink,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -72,6 +75,7 @@ impl Duty {
             Self::Sandboxes => "reconciler",
             Self::Schedules => "schedules",
             Self::Router => "router",
+            Self::Sink => "sink",
         }
     }
 

@@ -218,7 +218,7 @@ impl Engine {
         }
         store.set_default_transport(config.default_transport);
         let sweep = watch::Sender::new(());
-        let (effects, ends) = Effects::new(&config.transports, &sweep);
+        let (effects, ends) = Effects::new(&config.transports, &store, &sweep);
         let duties = Duties::without(&effects::beyond(&config.transports));
         duties.renew(&*store).await?;
         let (committers, moved) = (store.committers(), config.clock.moved());

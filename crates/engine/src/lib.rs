@@ -13,6 +13,7 @@
 //! ```
 
 mod background;
+pub mod buffers;
 mod claims;
 mod commands;
 pub mod dags;

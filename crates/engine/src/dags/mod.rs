@@ -108,7 +108,7 @@ impl fmt::Debug for Dags {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -141,7 +141,11 @@ impl Engine {
 }
 
 impl Dags {
-    fn shared(&self) -> &Shared {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
         &self.inner.engine.shared
     }
 

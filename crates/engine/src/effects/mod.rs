@@ -9,6 +9,7 @@
 
 mod enqueue_task;
 mod jobs;
+mod publish_buffer;
 mod sweep;
 
 use std::collections::HashMap;
@@ -105,19 +106,25 @@ pub struct Ends {
 }
 
 /// All handlers: one line for each kind.
-fn handlers(transports: &Transports, sweep: &watch::Sender<()>, wake_ups: &Arc<WakeUps>) -> Vec<Arc<dyn Handler>> {
+fn handlers(
+    transports: &Transports,
+    store: &Arc<dyn Store>,
+    sweep: &watch::Sender<()>,
+    wake_ups: &Arc<WakeUps>,
+) -> Vec<Arc<dyn Handler>> {
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
     handlers.extend(enqueue_task::handlers(transports, sweep, wake_ups));
+    handlers.extend(publish_buffer::handlers(transports, store));
     handlers
 }
 
 impl Effects {
     /// `sweep` is told when a transport is back.
-    pub fn new(transports: &Transports, sweep: &watch::Sender<()>) -> (Self, Ends) {
+    pub fn new(transports: &Transports, store: &Arc<dyn Store>, sweep: &watch::Sender<()>) -> (Self, Ends) {
         let (wake_ups, settled) = WakeUps::new(transports);
         let wake_ups = Arc::new(wake_ups);
         let (mut lines, mut fresh) = (HashMap::new(), Vec::new());
-        for handler in handlers(transports, sweep, &wake_ups) {
+        for handler in handlers(transports, store, sweep, &wake_ups) {
             let (sender, receiver) = mpsc::channel(FRESH);
             let name = (handler.kind(), handler.key());
             lines.insert(name, Line { handler, fresh: sender, due: Notify::new(), away: AtomicBool::new(false) });

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod buffers;
 mod builtin;
 mod claimers;
 mod dags;

@@ -51,7 +51,7 @@ async fn waiting(engine: &Engine) -> tokio::task::JoinHandle<Claimed> {
 }
 
 /// Those of a control plane without transports.
-const OWN: [Duty; 8] = [
+const OWN: [Duty; 9] = [
     Duty::Reaper,
     Duty::Timer,
     Duty::Redrive,
@@ -60,6 +60,7 @@ const OWN: [Duty; 8] = [
     Duty::Sandboxes,
     Duty::Schedules,
     Duty::Router,
+    Duty::Sink,
 ];
 
 fn duties(engine: &Engine) -> Vec<Duty> {
