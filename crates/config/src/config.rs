@@ -7,6 +7,7 @@ use tenure_auth::Secret;
 
 use super::auth::{Auth, AuthSettings};
 use super::compat::{self, Compat};
+use super::data_store::DataStoreSettings;
 use super::database::Database;
 use super::defaults::{Defaults, Leases, Scheduler};
 use super::error::{ConfigError, Origin};
@@ -24,8 +25,8 @@ use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
 use super::{
-    auth, database, defaults, env, file, files, functions, limits, objects, push, sandboxes, server, show, tokens,
-    transport, worker,
+    auth, data_store, database, defaults, env, file, files, functions, limits, objects, push, sandboxes, server, show,
+    tokens, transport, worker,
 };
 
 /// What the command line says about the configuration.
@@ -65,6 +66,7 @@ pub struct Config {
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub objects: ObjectStoreSettings,
+    pub data_store: DataStoreSettings,
     /// What runs tasks of jobs.
     pub runtimes: RuntimeSettings,
     /// `HOST:PORT` of the listener of the dispatch contract.
@@ -185,7 +187,7 @@ impl Config {
             data: sources.data.clone(),
             server: server::server(&settings)?,
             database,
-            store: sources.flags.store.clone().unwrap_or(store),
+            store: sources.flags.store.clone().unwrap_or_else(|| store.clone()),
             auth: auth::auth(&settings)?,
             rate_limit: limits::rate_limit(&settings)?,
             tenants: limits::tenants(&settings)?,
@@ -198,6 +200,11 @@ impl Config {
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
             objects: objects::object_store(&settings, &sources.data)?,
+            data_store: data_store::data_store(
+                &settings,
+                &sources.data,
+                sources.flags.store.as_ref().unwrap_or(&store),
+            )?,
             runtimes: functions::runtimes(&settings)?,
             internal_listen: worker::host_and_port(&settings, "dispatch.internal_listen", "127.0.0.1:7424")?,
             worker: worker::worker(&settings, &sources.data)?,

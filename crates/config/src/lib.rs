@@ -7,6 +7,7 @@
 mod auth;
 mod compat;
 mod config;
+mod data_store;
 mod database;
 mod defaults;
 mod env;
@@ -38,6 +39,7 @@ mod worker;
 pub use auth::{Auth, AuthSettings, OidcSettings, WorkerSettings};
 pub use compat::{Compat, CompatReason, STACYVM, started_as_stacyvm};
 pub use config::{Config, Flags, changed_keys, needs_restart};
+pub use data_store::{DataPlace, DataStoreSettings};
 pub use database::{Database, Driver};
 pub use defaults::{Defaults, Leases, Scheduler, SpawnOverflow, Weights};
 pub use error::{ConfigError, Origin};

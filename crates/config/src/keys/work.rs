@@ -1,4 +1,6 @@
-use super::Kind::{Bool, Choice, Duration, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts};
+use super::Kind::{
+    Bool, Choice, Dsn, Duration, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts,
+};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -22,6 +24,10 @@ pub const KEYS: &[Key] = keys! {
         "Puts the bucket into the path of requests instead of the host name. Most compatible servers need it.";
     "dispatch.object_store.allow_file" Bool, "true", Restart,
         "With a local folder: names outputs `file:///...`, for workers that see the same files. If false, the folder is the bucket `tenure`. Without effect with S3.";
+    "dispatch.data_store.url" Dsn, "", Restart,
+        "Postgres that keeps the rows of buffered datasets, in the schema `tenure_data`: `postgres://user:password@host/database`. If unset, the Postgres of `database.dsn`, or with SQLite the file `data.db` in the data folder.";
+    "dispatch.data_store.read_url" Dsn, "", Restart,
+        "The same Postgres with a role that can only read `tenure_data`, for those who read rows. If unset, they begin read-only transactions.";
     "dispatch.runtimes" Texts, "", Restart,
         "Further names that jobs may have as `runtime`. Each is like `worker`. `ecs_rust` and `ecs_python` are always known.";
     "dispatch.lambda.functions" TextMap, "", Restart,
