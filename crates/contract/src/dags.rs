@@ -394,6 +394,60 @@ pub struct Invalidated {
     pub dependents: u64,
 }
 
+/// Body of `POST /api/v1/buffers/{dataset}/publish`, unless that is JSON lines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PublishRequest {
+    /// Objects with the columns of the dataset. `org_id` may be left out.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+    pub records: Json,
+    /// `sha256:…` of the schema that the records were made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_hash: Option<String>,
+}
+
+/// Why a batch of rows was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BatchError {
+    pub code: String,
+    pub message: String,
+    /// Counted from 1; null if it is not about one line.
+    pub line: Option<u64>,
+}
+
+/// A batch of rows that was rejected for good.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeadBatch {
+    pub publish_id: String,
+    pub dataset_uuid: String,
+    /// How often it was tried.
+    pub receives: u32,
+    pub error: BatchError,
+    pub created_at: String,
+    pub dead_at: String,
+    /// The message. Records of more than 16 KiB are left out.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub original: Json,
+}
+
+/// Body of `POST /api/v1/buffers/{dataset}/replay`. Without `publish_ids` all dead letters are tried again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReplayRequest {
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish_ids: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Replayed {
+    pub replayed: u64,
+}
+
+pub type DeadBatchPage = Page<DeadBatch>;
 pub type DagPage = Page<DagSummary>;
 pub type DagVersionPage = Page<DagVersion>;
 pub type DatasetPage = Page<DatasetSummary>;

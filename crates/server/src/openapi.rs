@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{
-    dags, datasets, dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami,
+    buffers, dags, datasets, dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami,
 };
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
@@ -62,6 +62,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dispatch::report::complete_alias,
         dispatch::events::events,
         dispatch::events::events_alias,
+        dispatch::publish::publish,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,
@@ -98,6 +99,9 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dags::cutover,
         dags::rollback,
         dags::trigger,
+        buffers::publish,
+        buffers::dead,
+        buffers::replay,
         datasets::list,
         datasets::show,
         datasets::invalidate,

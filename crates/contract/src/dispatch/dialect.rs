@@ -4,9 +4,13 @@
 //! out is in the words of the contract, so that nothing behind this file knows of another spelling.
 
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{AttemptRef, ClaimRequest, CompleteRequest, Event, EventsRequest, Failure, Invalidation, Outcome, Output};
+use super::{
+    AttemptRef, BufferPublishRequest, ClaimRequest, CompleteRequest, Event, EventsRequest, Failure, Invalidation,
+    Outcome, Output,
+};
 use crate::Json;
 use crate::query::{QueryRequest, TaskQueryRequest};
 
@@ -118,6 +122,50 @@ pub fn query(body: &[u8]) -> Read<TaskQueryRequest> {
             mode: None,
             timeout_seconds: fields.take("timeout_seconds", "a whole number")?,
         },
+    })
+}
+
+/// Records are kept as they were sent, to the last digit.
+#[derive(serde::Deserialize)]
+struct SentPublish<'a> {
+    task_id: Option<String>,
+    attempt: Option<u32>,
+    lease_token: Option<String>,
+    worker_id: Option<String>,
+    dataset_uuid: Option<String>,
+    dedupe_scope: Option<String>,
+    schema_hash: Option<String>,
+    batch_uri: Option<String>,
+    content_type: Option<String>,
+    batch_size_bytes: Option<u64>,
+    #[serde(borrow)]
+    records: Option<&'a RawValue>,
+}
+
+pub fn buffer_publish(body: &[u8]) -> Read<BufferPublishRequest> {
+    let missing = |name: &str, what: &str| Unreadable::malformed(format!("{name} is missing: it is {what}"));
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(missing("task_id", "the id of a task"));
+    }
+    let sent: SentPublish<'_> = serde_json::from_slice(body).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        Unreadable::malformed(format!("the body is not a JSON object of this shape: line {line}, column {column}"))
+    })?;
+    let (task_id, attempt) = (sent.task_id, sent.attempt);
+    Ok(BufferPublishRequest {
+        attempt: AttemptRef {
+            task_id: task_id.ok_or_else(|| missing("task_id", "the id of a task"))?,
+            attempt: attempt.ok_or_else(|| missing("attempt", "the number of an attempt"))?,
+            lease_token: sent.lease_token,
+            worker_id: sent.worker_id,
+        },
+        dataset_uuid: sent.dataset_uuid,
+        dedupe_scope: sent.dedupe_scope,
+        schema_hash: sent.schema_hash,
+        batch_uri: sent.batch_uri,
+        content_type: sent.content_type,
+        batch_size_bytes: sent.batch_size_bytes,
+        records: sent.records.map(|records| records.get().to_owned()),
     })
 }
 

@@ -444,6 +444,66 @@ pub struct EventsAnswer {
     pub duplicates: usize,
 }
 
+/// Body of `POST /v1/task/buffer-publish`: rows for a buffered dataset, either `records` or `batch_uri`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BufferPublishBody {
+    pub task_id: String,
+    pub attempt: u32,
+    /// Secret.
+    pub lease_token: String,
+    /// A buffered output of the job. Not needed if the job has only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset_uuid: Option<String>,
+    /// The name of the dataset, where `dataset_uuid` is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedupe_scope: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_hash: Option<String>,
+    /// JSON lines in a write or scratch prefix of the capability token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_uri: Option<String>,
+    /// `application/jsonl`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_size_bytes: Option<u64>,
+    /// Objects with the columns of the dataset.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<Json>,
+}
+
+/// What a task publishes, in the words of the contract.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BufferPublishRequest {
+    pub attempt: AttemptRef,
+    pub dataset_uuid: Option<String>,
+    pub dedupe_scope: Option<String>,
+    pub schema_hash: Option<String>,
+    pub batch_uri: Option<String>,
+    pub content_type: Option<String>,
+    pub batch_size_bytes: Option<u64>,
+    /// As they were sent.
+    pub records: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BufferPublished {
+    pub publish_id: String,
+    /// `Accepted`
+    pub status: String,
+    /// The same batch had been accepted before.
+    pub duplicate: bool,
+}
+
+impl BufferPublished {
+    pub fn accepted(publish_id: String, duplicate: bool) -> Self {
+        Self { publish_id, status: "Accepted".to_owned(), duplicate }
+    }
+}
+
 /// Every answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -1,6 +1,7 @@
 //! The user API.
 
 pub mod admin;
+pub mod buffers;
 pub mod dags;
 pub mod datasets;
 pub mod dead_letters;
@@ -41,6 +42,7 @@ fn router() -> Router<App> {
         .merge(schedules::router())
         .merge(webhooks::router())
         .merge(dags::router())
+        .merge(buffers::router())
         .merge(datasets::router())
         .merge(dead_letters::router())
         .merge(events::router())

@@ -54,6 +54,7 @@ const CODES: &[(StatusCode, &[&str])] = &[
             "version_not_ready",
             "no_previous_version",
             "not_a_manual_source",
+            "idempotency_conflict",
         ],
     ),
     (
@@ -71,6 +72,7 @@ const CODES: &[(StatusCode, &[&str])] = &[
             "missing_success_marker",
             "invalid_manifest",
             "schema_hash_mismatch",
+            "dataset_ambiguous",
             "incompatible_schema",
             "unsupported_content_type",
             "unsupported_field",

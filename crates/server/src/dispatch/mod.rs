@@ -13,9 +13,13 @@ pub use secrets::DispatchSecrets;
 use std::sync::Arc;
 
 use tenure_core::objects::WriteTemplate;
+use tenure_data::DataStore;
 use tenure_engine::Engine;
+use tenure_engine::buffers::Buffers;
 use tenure_engine::dags::{DagSettings, Dags};
 use tenure_objects::Objects;
+
+use crate::error::Fault;
 
 /// How a server offers DAGs.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +34,8 @@ pub struct DispatchConfig {
     pub secrets: DispatchSecrets,
     /// Functions that run tasks of `runtime: lambda`; without it they wait.
     pub lambda: Option<LambdaTarget>,
+    /// Where rows of buffered datasets are; without it nothing can be published.
+    pub data: Option<Arc<dyn DataStore>>,
 }
 
 /// What handlers of DAGs have.
@@ -37,12 +43,22 @@ pub struct DispatchConfig {
 pub struct Part {
     pub dags: Dags,
     pub config: DispatchConfig,
+    buffers: Option<Buffers>,
 }
 
 impl Part {
     /// Begins to route events.
     pub fn start(engine: &Engine, config: &DispatchConfig) -> Self {
         let dags = engine.dags_with(config.dags.clone(), Some(Arc::new(config.secrets.clone())));
-        Self { dags, config: config.clone() }
+        let data = config.data.clone();
+        let buffers = data.map(|data| dags.buffers(data, config.objects.clone()));
+        Self { dags, config: config.clone(), buffers }
+    }
+
+    /// Buffered datasets, where there is a data store.
+    pub fn buffers(&self) -> Result<&Buffers, Fault> {
+        self.buffers.as_ref().ok_or_else(|| {
+            DispatchFault::fault("data_store_unavailable", "this server has no data store: see dispatch.data_store.url")
+        })
     }
 }

@@ -90,7 +90,11 @@ pub async fn deploy(
         let not_text = || Fault::malformed("the body is not UTF-8: send the DAG as YAML");
         let yaml = std::str::from_utf8(&raw.bytes).map_err(|_| not_text())?;
         let org = caller.home();
-        Ok(app.dispatch.dags.deploy(NewVersion { org: &org, yaml, manual, dry_run }).await?)
+        let deployed = app.dispatch.dags.deploy(NewVersion { org: &org, yaml, manual, dry_run }).await?;
+        if let (false, Ok(buffers)) = (dry_run, app.dispatch.buffers()) {
+            buffers.ensure_tables(&org).await?;
+        }
+        Ok(deployed)
     };
     let answer = answer.await;
     let name = answer.as_ref().map_or_else(|_| String::new(), |deployed| deployed.dag.to_string());

@@ -9,6 +9,7 @@ pub mod claim;
 mod errors;
 pub mod events;
 pub mod heartbeat;
+pub mod publish;
 pub mod report;
 pub(crate) mod said;
 mod token;
@@ -33,7 +34,7 @@ use crate::state::App;
 
 /// The body of a claim or a heartbeat.
 const SMALL_BODY_BYTES: usize = 16 << 10;
-/// The body of a completion or of events.
+/// The body of a completion, of events or of rows.
 const BODY_BYTES: usize = 1 << 20;
 
 pub const DIALECT: Dialect = Dialect { name: Some(DISPATCH_CONTRACT), owns, router, refuse: errors::refuse };
@@ -49,6 +50,7 @@ fn router() -> Router<App> {
         .route("/v1/task/heartbeat", post(heartbeat::heartbeat))
         .route("/v1/task/complete", post(report::complete))
         .route("/v1/task/events", post(events::events))
+        .route("/v1/task/buffer-publish", post(publish::publish))
 }
 
 fn owns(path: &str) -> bool {
@@ -59,7 +61,13 @@ fn owns(path: &str) -> bool {
 
 /// How large the body of a request may be. A larger one is refused before anybody is asked who sends it.
 pub fn body_limit(path: &str) -> usize {
-    let large = ["/v1/task/complete", "/v1/task/events", "/internal/task-complete", "/internal/events"];
+    let large = [
+        "/v1/task/complete",
+        "/v1/task/events",
+        "/v1/task/buffer-publish",
+        "/internal/task-complete",
+        "/internal/events",
+    ];
     if large.contains(&path) { BODY_BYTES } else { SMALL_BODY_BYTES }
 }
 

@@ -1,11 +1,13 @@
 //! A server with DAGs, and a worker of the dispatch contract.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tenure_auth::{Secret, TaskKeys, WorkerAuth};
+use tenure_data::DataStore;
 use tenure_engine::dags::{Dags, NewVersion};
 use tenure_engine::store::{Clock, Retention};
 use tenure_objects::{Objects, Place, Settings};
@@ -62,7 +64,7 @@ pub async fn postgres() -> Plane {
     plane(Home::Postgres(database().await)).await
 }
 
-async fn plane(home: Home) -> Plane {
+pub async fn plane(home: Home) -> Plane {
     plane_on(Arc::new(home), Arc::default(), |_| {}).await
 }
 
@@ -73,7 +75,9 @@ pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&m
     let access = Live::new(Access { workers, ..Access::default() });
     let place = Place::Folder { path: folder.path().to_owned(), allow_file: true };
     let objects: Objects = Settings::new(place).open().unwrap();
-    let mut dispatch = DispatchConfig { objects: Some(Arc::new(objects)), ..DispatchConfig::default() };
+    let data = data_store(&home, folder.path());
+    let mut dispatch =
+        DispatchConfig { objects: Some(Arc::new(objects)), data: Some(data), ..DispatchConfig::default() };
     change(&mut dispatch);
     let settings = dispatch.dags.clone();
     let config = ServerConfig { access, dispatch, ..ServerConfig::default() };
@@ -85,6 +89,14 @@ pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&m
     .await;
     let dags = server.engine.dags(settings);
     Plane { server, dags, _objects: folder }
+}
+
+/// The data store that goes with a store: a file beside the objects, or the same Postgres.
+pub fn data_store(home: &Home, folder: &Path) -> Arc<dyn DataStore> {
+    match home {
+        Home::Sqlite(_) => Arc::new(tenure_data::Sqlite::new(folder.join("data.db"))),
+        _ => Arc::new(tenure_data::Postgres::new(&home.url(), None).unwrap()),
+    }
 }
 
 /// What a claim granted.

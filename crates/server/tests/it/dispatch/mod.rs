@@ -1,5 +1,6 @@
 //! The dispatch contract over HTTP.
 
+mod buffers;
 mod claims;
 mod crash;
 mod dialects;

@@ -186,7 +186,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             (Some(job), Nothing)
         }
         ("POST", "/internal/task-claim" | "/internal/heartbeat" | "/internal/task-complete" | "/internal/events")
-        | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events") => {
+        | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events" | "/v1/task/buffer-publish") => {
             let body = json!({"task_id": of.task, "worker_id": "w-1", "attempt": 1, "lease_token": "x", "status": "Completed"});
             (Some(body), Nothing)
         }
@@ -221,6 +221,8 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("GET", "/api/v1/dags/{name}" | "/api/v1/dags/{name}/versions" | "/api/v1/datasets/{name}") => (None, NotHome),
         ("POST", "/api/v1/dags/{name}/cutover") => (Some(json!({"version": 1})), NotHome),
         ("POST", "/api/v1/dags/{name}/rollback" | "/api/v1/dags/{name}/jobs/{job}/trigger") => (None, NotHome),
+        ("POST", "/api/v1/buffers/{dataset}/publish") => (Some(json!({"records": []})), NotHome),
+        ("GET", "/api/v1/buffers/{dataset}/dead") | ("POST", "/api/v1/buffers/{dataset}/replay") => (None, NotHome),
         ("POST", "/api/v1/datasets/{name}/invalidate") => {
             (Some(json!({"scope": "partition", "partition_key": "1-5"})), NotHome)
         }
