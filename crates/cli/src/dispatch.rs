@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tenure_config::{Config, LambdaSettings, ObjectPlace, RuntimeSettings};
+use tenure_config::{Config, DataPlace, DataStoreSettings, LambdaSettings, ObjectPlace, RuntimeSettings, StoreUrl};
 use tenure_core::objects::WriteTemplate;
+use tenure_data::{DataStore, Postgres, Sqlite};
 use tenure_engine::dags::DagSettings;
 use tenure_objects::{Objects, Place, Settings};
 use tenure_server::{DispatchConfig, DispatchSecrets, LambdaTarget, Live};
@@ -28,6 +29,7 @@ pub async fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
         lambda,
         objects: objects(config)?.map(Arc::new),
         write_prefixes: config.objects.write_prefixes.clone(),
+        data: Some(data(config)?),
         secrets: DispatchSecrets(Live::new(config.dispatch_secrets.clone())),
     })
 }
@@ -37,6 +39,21 @@ async fn lambda(settings: &LambdaSettings) -> anyhow::Result<LambdaTarget> {
     let LambdaSettings { endpoint_url, region, functions } = settings.clone();
     let client = Lambda::new(LambdaConfig { endpoint_url, region }).await.context("dispatch.lambda")?;
     Ok(LambdaTarget { client, functions })
+}
+
+/// Nothing is opened yet: a data store that is away keeps no control plane from starting.
+fn data(config: &Config) -> anyhow::Result<Arc<dyn DataStore>> {
+    let DataStoreSettings { place, read_url } = &config.data_store;
+    // `database.tls.ca_file` is about the Postgres of the store.
+    let address = |url: &StoreUrl| if *url == config.store { config.store_url() } else { url.clone() };
+    Ok(match place {
+        DataPlace::File(path) => Arc::new(Sqlite::new(path.clone())),
+        DataPlace::Postgres(url) => {
+            let read_url = read_url.as_ref().map(address);
+            let read_url = read_url.as_ref().map(StoreUrl::reveal);
+            Arc::new(Postgres::new(address(url).reveal(), read_url).context("dispatch.data_store.url")?)
+        }
+    })
 }
 
 /// A server whose disk is read-only works without objects: most tasks have none.

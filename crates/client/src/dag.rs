@@ -3,9 +3,10 @@
 use reqwest::Method;
 use tenure_contract::Json;
 use tenure_contract::dags::{
-    CutoverRequest, Dag, DagDeployed, DagSummary, DagSwitched, DagVersion, Dataset, DatasetSummary, InvalidateRequest,
-    Invalidated, JobTriggered, TriggerRequest,
+    CutoverRequest, Dag, DagDeployed, DagSummary, DagSwitched, DagVersion, Dataset, DatasetSummary, DeadBatch,
+    InvalidateRequest, Invalidated, JobTriggered, ReplayRequest, Replayed, TriggerRequest,
 };
+use tenure_contract::dispatch::BufferPublished;
 use tenure_contract::user::Page;
 
 use crate::client::{Call, Client};
@@ -132,5 +133,38 @@ impl Client {
             call = call.header("Idempotency-Key", request_id).repeatable(true);
         }
         self.call(call).await
+    }
+
+    /// Publishes rows to a buffered dataset, as JSON lines: objects with its columns. They are written soon, all or none.
+    /// The same `key` again is the same batch.
+    pub async fn publish_lines(
+        &self,
+        dataset: &str,
+        lines: &str,
+        key: Option<&str>,
+    ) -> Result<BufferPublished, ClientError> {
+        let url = self.url(&["buffers", dataset, "publish"]);
+        let mut call = Call::new(Method::POST, url).text("application/jsonl", lines);
+        if let Some(key) = key {
+            call = call.header("Idempotency-Key", key).repeatable(true);
+        }
+        self.call(call).await
+    }
+
+    /// One page of batches of a dataset that were rejected for good.
+    pub async fn dead_batches(&self, dataset: &str, cursor: Option<String>) -> Result<Page<DeadBatch>, ClientError> {
+        let mut url = self.url(&["buffers", dataset, "dead"]);
+        filter::write(&mut url, &[("cursor", &cursor)]);
+        self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// Tries rejected batches again: these, or all.
+    pub async fn replay_batches(
+        &self,
+        dataset: &str,
+        publish_ids: Option<Vec<String>>,
+    ) -> Result<Replayed, ClientError> {
+        let call = Call::new(Method::POST, self.url(&["buffers", dataset, "replay"]));
+        self.call(call.json(&ReplayRequest { publish_ids })?.repeatable(true)).await
     }
 }

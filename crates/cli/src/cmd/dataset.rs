@@ -1,5 +1,7 @@
 //! `tenure dataset`
 
+mod buffer;
+
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Context;
@@ -37,6 +39,12 @@ enum Command {
     Lineage(One),
     /// Mark data as changed: jobs that read it run again
     Invalidate(InvalidateArgs),
+    /// Publish rows to a buffered dataset
+    Publish(buffer::PublishArgs),
+    /// List batches of rows that were rejected for good
+    DeadLetters(buffer::DeadLettersArgs),
+    /// Try rejected batches again
+    Replay(buffer::ReplayArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,6 +122,9 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             }
         }
         Command::Invalidate(args) => invalidate(&client, args, json).await?,
+        Command::Publish(args) => buffer::publish(&client, args, json).await?,
+        Command::DeadLetters(args) => buffer::dead_letters(&client, args, json).await?,
+        Command::Replay(args) => buffer::replay(&client, args, json).await?,
     }
     Ok(Exit::Ok)
 }

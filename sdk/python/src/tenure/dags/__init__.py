@@ -1,6 +1,7 @@
 """DAGs and datasets: what `Client` and `AsyncClient` return about them."""
 
 from ._models import (
+    BatchError,
     Dag,
     DagDeployed,
     DagFrom,
@@ -18,17 +19,21 @@ from ._models import (
     DatasetProducer,
     DatasetSummary,
     DatasetVersion,
+    DeadBatch,
     Invalidated,
     JobTasks,
     JobTriggered,
     Lineage,
     LineageEntry,
+    Published,
     RebuildProgress,
+    Replayed,
     RepointedDataset,
     VersionState,
 )
 
 __all__ = [
+    "BatchError",
     "Dag",
     "DagDeployed",
     "DagFrom",
@@ -46,12 +51,15 @@ __all__ = [
     "DatasetProducer",
     "DatasetSummary",
     "DatasetVersion",
+    "DeadBatch",
     "Invalidated",
     "JobTasks",
     "JobTriggered",
     "Lineage",
     "LineageEntry",
+    "Published",
     "RebuildProgress",
+    "Replayed",
     "RepointedDataset",
     "VersionState",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._api import Call, _encode, _get, _post, _present
@@ -15,8 +15,11 @@ from ._models import (
     DagVersion,
     Dataset,
     DatasetSummary,
+    DeadBatch,
     Invalidated,
     JobTriggered,
+    Published,
+    Replayed,
 )
 
 
@@ -89,3 +92,25 @@ def invalidate(
         repeatable=request_id is not None,
         headers={} if request_id is None else {"Idempotency-Key": request_id},
     )
+
+
+def publish(dataset: str, rows: Iterable[Mapping[str, Any]], key: str | None) -> Call[Published]:
+    lines = b"".join(_encode(dict(row)) + b"\n" for row in rows)
+    return Call(
+        "POST",
+        ("api", "v1", "buffers", dataset, "publish"),
+        Published.read,
+        body=lines,
+        content_type="application/jsonl",
+        repeatable=key is not None,
+        headers={} if key is None else {"Idempotency-Key": key},
+    )
+
+
+def dead_batches(dataset: str, cursor: str | None) -> Call[Page[DeadBatch]]:
+    return _get(["buffers", dataset, "dead"], Page.reader(DeadBatch.read), cursor=cursor)
+
+
+def replay(dataset: str, publish_ids: Sequence[str] | None) -> Call[Replayed]:
+    body = _present(publish_ids=None if publish_ids is None else list(publish_ids))
+    return _post(["buffers", dataset, "replay"], Replayed.read, body, True)

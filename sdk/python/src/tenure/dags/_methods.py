@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from .. import _api
@@ -16,8 +16,11 @@ from ._models import (
     DagVersion,
     Dataset,
     DatasetSummary,
+    DeadBatch,
     Invalidated,
     JobTriggered,
+    Published,
+    Replayed,
 )
 
 T = TypeVar("T")
@@ -84,6 +87,18 @@ class DagMethods:
         """
         return self._call(_calls.invalidate(name, partition_key, row_filter, reason, request_id))
 
+    def publish(self, dataset: str, rows: Iterable[Mapping[str, Any]], *, key: str | None = None) -> Published:
+        """Publishes rows to a buffered dataset. They are written soon, all or none. The same `key` is the same batch."""
+        return self._call(_calls.publish(dataset, rows, key))
+
+    def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
+        """One page of batches that were rejected for good."""
+        return self._call(_calls.dead_batches(dataset, cursor))
+
+    def replay_batches(self, dataset: str, publish_ids: Sequence[str] | None = None) -> Replayed:
+        """Tries rejected batches again: these, or all."""
+        return self._call(_calls.replay(dataset, publish_ids))
+
 
 class AsyncDagMethods:
     """The part of `AsyncClient` that is about DAGs and datasets."""
@@ -147,3 +162,15 @@ class AsyncDagMethods:
         The same `request_id` again is the same invalidation.
         """
         return await self._call(_calls.invalidate(name, partition_key, row_filter, reason, request_id))
+
+    async def publish(self, dataset: str, rows: Iterable[Mapping[str, Any]], *, key: str | None = None) -> Published:
+        """Publishes rows to a buffered dataset. They are written soon, all or none. The same `key` is the same batch."""
+        return await self._call(_calls.publish(dataset, rows, key))
+
+    async def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
+        """One page of batches that were rejected for good."""
+        return await self._call(_calls.dead_batches(dataset, cursor))
+
+    async def replay_batches(self, dataset: str, publish_ids: Sequence[str] | None = None) -> Replayed:
+        """Tries rejected batches again: these, or all."""
+        return await self._call(_calls.replay(dataset, publish_ids))

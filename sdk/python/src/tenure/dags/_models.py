@@ -286,6 +286,42 @@ class Dataset(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published(Model):
+    """A batch of rows that was accepted."""
+
+    publish_id: str
+    #: The same batch had been accepted before.
+    duplicate: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchError(Model):
+    code: str
+    message: str
+    #: Counted from 1; None if it is not about one line.
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadBatch(Model):
+    """A batch of rows that was rejected for good."""
+
+    publish_id: str
+    dataset_uuid: str
+    receives: int
+    error: BatchError = field(metadata={"read": BatchError.read})
+    created_at: str
+    dead_at: str
+    #: The message. Long records are left out.
+    original: Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(Model):
+    replayed: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Invalidated(Model):
     invalidation_id: str
     #: What the generation of the scope became.
