@@ -9,17 +9,17 @@
 mod intake;
 mod sink;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure_core::dag::buffer::{
-    BATCH_BYTES, Batch, BatchError, Content, INLINE_BYTES, NewPublish, OutsideQueue, WAITING_BYTES, message,
+    BATCH_BYTES, Batch, BatchError, Content, INLINE_BYTES, NewPublish, OutsideQueue, WAITING_BYTES, digest, message,
 };
-use tenure_core::dag::definition::WriteMode;
-use tenure_core::dag::deployment::Published;
+use tenure_core::dag::definition::{BUFFER_RECEIVES_DEFAULT, WriteMode};
+use tenure_core::dag::deployment::{DagVersion, Published};
 use tenure_core::dag::{DatasetId, Deployment, PublishId, Schema, VersionId};
 use tenure_core::objects::Prefix;
 use tenure_core::queue::Transport;
@@ -32,7 +32,9 @@ use tenure_transport::JOBS;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::background::Pacer;
 use crate::dags::{Dags, lock};
+use crate::duty::Duty;
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::random::random_bits;
@@ -45,6 +47,8 @@ const DAY_MS: DurationMs = 24 * 3_600_000;
 /// How long batches that are done are known, so that a repeat is told from a new one.
 const DONE_KEPT_MS: DurationMs = 7 * DAY_MS;
 const DEAD_KEPT_MS: DurationMs = 30 * DAY_MS;
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_ROWS: usize = 500;
 /// The organisation whose queues have the names of its datasets. Names of others could be the same.
 const DEFAULT_ORG: &str = "default";
 
@@ -59,9 +63,9 @@ struct Inner {
     data: Arc<dyn DataStore>,
     objects: Option<Arc<Objects>>,
     /// How much organisations have waiting, as of a moment ago.
-    waiting: std::sync::Mutex<HashMap<Arc<str>, (Instant, i64)>>,
+    waiting: Mutex<HashMap<Arc<str>, (Instant, i64)>>,
     /// Tables that are as their schema says, by its hash.
-    ensured: std::sync::Mutex<HashMap<DatasetId, Arc<str>>>,
+    ensured: Mutex<HashMap<DatasetId, Arc<str>>>,
     /// Batches were recorded.
     work: Notify,
 }
@@ -129,8 +133,8 @@ impl Dags {
             dags: self.clone(),
             data,
             objects,
-            waiting: std::sync::Mutex::default(),
-            ensured: std::sync::Mutex::default(),
+            waiting: Mutex::default(),
+            ensured: Mutex::default(),
             work: Notify::new(),
         };
         let buffers = Buffers { inner: Arc::new(inner) };
@@ -152,7 +156,7 @@ impl Buffered {
     /// What is deployed under a dataset that an active or staged version publishes.
     fn of(org: &Arc<str>, deployment: &Deployment, dataset: DatasetId) -> Option<Self> {
         let dag = deployment.dags.get(&deployment.datasets.get(&dataset)?.dag)?;
-        let published = |version: &'_ tenure_core::dag::deployment::DagVersion| -> Option<(Arc<str>, Published)> {
+        let published = |version: &DagVersion| -> Option<(Arc<str>, Published)> {
             let mut named = version.published.iter();
             let is =
                 |published: &Published| published.dataset == dataset && published.write_mode == WriteMode::Buffered;
@@ -168,7 +172,7 @@ impl Buffered {
         Some(Self {
             org: Arc::clone(org),
             name,
-            max_receives: chosen.max_receives.unwrap_or(tenure_core::dag::definition::BUFFER_RECEIVES_DEFAULT),
+            max_receives: chosen.max_receives.unwrap_or(BUFFER_RECEIVES_DEFAULT),
             version: deployment.datasets.get(&dataset).and_then(|dataset| dataset.current),
             hashes: all.map(|schema| schema.hash()).collect(),
             table: Table::new(dataset, Arc::new(newest)),
@@ -189,23 +193,11 @@ impl Buffered {
     }
 }
 
-/// The datasets of an organisation that are buffered.
+/// The buffered datasets of an organisation.
 fn buffered(org: &Arc<str>, deployment: &Deployment) -> Vec<Buffered> {
-    let mut ids: Vec<DatasetId> = deployment
-        .dags
-        .values()
-        .flat_map(|dag| dag.versions.values())
-        .filter(|version| {
-            version.state.is_staged()
-                || version.state.may_become_active()
-                || version.state == tenure_core::dag::deployment::VersionState::Active
-        })
-        .flat_map(|version| version.published.values())
-        .filter(|published| published.write_mode == WriteMode::Buffered)
-        .map(|published| published.dataset)
-        .collect();
-    ids.sort_unstable();
-    ids.dedup();
+    let versions = deployment.dags.values().flat_map(|dag| dag.versions.values());
+    let published = versions.flat_map(|version| version.published.values());
+    let ids: BTreeSet<DatasetId> = published.map(|published| published.dataset).collect();
     ids.into_iter().filter_map(|dataset| Buffered::of(org, deployment, dataset)).collect()
 }
 
@@ -297,7 +289,7 @@ impl Buffers {
         if bytes as u64 > BATCH_BYTES {
             return Err(PublishError::TooLarge);
         }
-        let digest = tenure_core::dag::buffer::digest(sent);
+        let digest = digest(sent);
         if let Some(known) = self.known(publish).await? {
             return if known.digest == digest {
                 Ok(Accepted { id: publish, duplicate: true })
@@ -414,8 +406,8 @@ impl Buffers {
 
     async fn keep_pruning(self) {
         let shared = Arc::clone(&self.inner.dags.engine().shared);
-        let mut pacer = crate::background::Pacer::new(&shared);
-        while pacer.turn(crate::duty::Duty::Sink, PRUNE_EVERY).await {
+        let mut pacer = Pacer::new(&shared);
+        while pacer.turn(Duty::Sink, PRUNE_EVERY).await {
             if let Err(error) = self.prune().await {
                 tracing::debug!(%error, "old batches are kept for now");
             }
@@ -430,9 +422,6 @@ impl Buffers {
         Ok(())
     }
 }
-
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
-const PRUNE_ROWS: usize = 500;
 
 /// A JSON array as lines.
 fn lines(records: &str) -> Result<Bytes, serde_json::Error> {

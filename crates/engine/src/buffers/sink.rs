@@ -235,7 +235,7 @@ impl Buffers {
         let settled = rejected.map(|(row, error)| {
             let is_last = row.receives >= most;
             tracing::warn!(
-                publish.id = %row.id, dataset.id = %row.dataset, error.code = &*error.code, receives = row.receives, dead = is_last,
+                publish.id = %row.id, dataset.id = %row.dataset, code = &*error.code, receives = row.receives, dead = is_last,
                 "a batch was rejected"
             );
             metrics::counter!("tenure_buffer_rejections_total").increment(1);
