@@ -44,7 +44,7 @@ async fn record(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result
     let content = content(&request)?;
     let speaker = who.speaker(app, &request.attempt)?;
     let seen = Seen::of(app, speaker.task).await?;
-    let proof = speaker.proof(&seen.view.place)?;
+    let proof = speaker.proof(&seen)?;
     let judged = judge(app, &seen, &request, &speaker, content).await?;
     let org = &seen.task.org;
     let report = DataReport::of(Arc::clone(org), seen.task.input.job);
