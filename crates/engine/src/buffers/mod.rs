@@ -234,7 +234,7 @@ impl Buffers {
     }
 
     async fn dataset(&self, org: &Arc<str>, id: DatasetId) -> Result<Option<Buffered>, EngineError> {
-        Ok(Buffered::of(org, &self.inner.dags.recent_view(org).await?.deployment, id))
+        Ok(Buffered::of(org, &self.inner.dags.view(org).await?.deployment, id))
     }
 
     /// Whether an organisation may have more waiting. The count is of a moment ago.

@@ -99,7 +99,8 @@ async fn judge(
     content: Content,
 ) -> Result<Judged, Fault> {
     let task = &seen.task;
-    let view = app.dispatch.dags.recent_view(&task.org).await?;
+    // As of now: the task may belong to a version that was deployed a moment ago.
+    let view = app.dispatch.dags.view(&task.org).await?;
     let (dataset, scope) = (request.dataset_uuid.as_deref(), request.dedupe_scope.as_deref());
     let target = match target(&view.deployment, &task.job.dag, &task.input, dataset, scope) {
         Ok(target) => target,

@@ -445,6 +445,10 @@ fn judge(status: u16, call: &Call, role: Option<Role>, is_own: bool, what: &str)
     if call.path.starts_with("/internal/") && !call.path.starts_with("/internal/worker/") {
         return assert!([200, 400, 404].contains(&status), "{what}");
     }
+    // This server has no data store.
+    if call.path.starts_with("/api/v1/buffers/") {
+        return assert_eq!(status, 503, "{what}");
+    }
     let covers = is_own || role.is_none_or(|role| role == Role::Admin);
     match call.foreign {
         Foreign::NotFound if !covers => assert_eq!(status, 404, "{what}"),
