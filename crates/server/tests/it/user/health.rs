@@ -63,8 +63,12 @@ async fn every_documented_route_answers(server: Server) {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace("{id}", &id).replace("{name}", "q").replace("{tenant}", "t");
             let path = path.replace("{port}", "8080").replace("{path}", "x").replace("{resource}", "sb-00000000");
-            let path =
-                path.replace("{owner}", "o").replace("{policy}", "p").replace("{user}", "u").replace("{job}", "j");
+            let path = path
+                .replace("{owner}", "o")
+                .replace("{policy}", "p")
+                .replace("{user}", "u")
+                .replace("{job}", "j")
+                .replace("{dataset}", "d");
             assert!(!path.contains('{'), "{path}");
             let mut request = reqwest::Client::new().request(method.clone(), format!("{}{path}", server.url));
             request = request.header("X-Worker-Token", TOKEN);
