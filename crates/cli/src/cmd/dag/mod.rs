@@ -3,7 +3,7 @@
 mod apply;
 mod graph;
 mod problems;
-mod rails;
+pub mod rails;
 mod show;
 mod svg;
 mod watch;
@@ -13,6 +13,8 @@ use jiff::Timestamp;
 use tenure_client::dags::{DagSummary, DagSwitched, DagVersion};
 use tenure_client::user::Page;
 use tenure_client::{Client, Json};
+
+pub use graph::Graph;
 
 use super::confirm;
 use super::connect::{ClientArgs, all_pages, text_or_file};

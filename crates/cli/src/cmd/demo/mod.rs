@@ -1,5 +1,6 @@
 //! `tenure demo`
 
+mod dag;
 mod plan;
 mod report;
 mod sandbox;
@@ -61,6 +62,11 @@ pub struct Args {
 enum Scene {
     /// Watch attacks fail in sandboxes, beside honest work that goes on
     Sandbox(sandbox::Args),
+    /// Watch a DAG survive a killed worker, an invalidation and a change of its version
+    Dag(dag::Args),
+    /// A worker of `demo dag`
+    #[command(hide = true)]
+    DagWorker(dag::worker::Args),
 }
 
 fn tasks(text: &str) -> Result<usize, String> {
@@ -70,8 +76,11 @@ fn tasks(text: &str) -> Result<usize, String> {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
-    if let Some(Scene::Sandbox(args)) = args.scene {
-        return sandbox::run(args).await;
+    match args.scene {
+        Some(Scene::Sandbox(args)) => return sandbox::run(args).await,
+        Some(Scene::Dag(args)) => return dag::run(args).await,
+        Some(Scene::DagWorker(args)) => return dag::worker::run(args).await,
+        None => {}
     }
     let stop = signals::stop_on_signal()?;
     let stage = Stage::open(args.store.as_ref()).await?;
@@ -90,7 +99,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         () = stop.cancelled() => None,
     };
     // Whatever is left of the workers was killed when it was dropped.
-    let logs = worker_logs(stage.folder(), &cast);
+    let logs = worker_logs(stage.folder(), [&cast.survivor, &cast.victim]);
     let kept = stage.close(args.keep).await?;
     if let Some(folder) = kept {
         output::line(format!("\nKept: {}", folder.display()))?;
@@ -246,9 +255,9 @@ fn is_held(task: &Task, victim: &str) -> bool {
 }
 
 /// The end of what the workers wrote, for a demo that went wrong.
-fn worker_logs(folder: &Path, cast: &Cast) -> String {
+fn worker_logs(folder: &Path, workers: [&str; 2]) -> String {
     let mut text = String::new();
-    for name in [&cast.survivor, &cast.victim] {
+    for name in workers {
         let log = std::fs::read_to_string(folder.join(format!("{name}.log"))).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(5)..] {

@@ -82,7 +82,7 @@ fn example(verdict: &Verdict) -> Option<&Record> {
     verdict.of_kind(Kind::Long).find(|record| verdict.held.contains(&record.task.task_id))
 }
 
-fn history(attempts: &[Attempt]) -> String {
+pub fn history(attempts: &[Attempt]) -> String {
     let rows = attempts.iter().map(|attempt| {
         vec![
             number(attempt.attempt),

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tempfile::TempDir;
-use tenure_auth::{Secret, WorkerAuth};
+use tenure_auth::{Secret, TaskKeys, WorkerAuth};
 use tenure_client::Client;
 use tenure_engine::Engine;
-use tenure_server::{Access, Live, ServerConfig};
+use tenure_objects::{Place, Settings};
+use tenure_server::{Access, DispatchConfig, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
@@ -46,7 +48,19 @@ impl Stage {
         let url = format!("http://{}", listener.local_addr()?);
         let workers = WorkerAuth { shared: Some(token), ..WorkerAuth::default() };
         let access = Live::new(Access { workers, ..Access::default() });
-        let config = ServerConfig { access, drain_timeout: Duration::from_secs(2), ..ServerConfig::default() };
+        let objects = Place::Folder { path: folder.path().join("objects"), allow_file: true };
+        let objects = Settings::new(objects).open().context("the folder for objects could not be created")?;
+        let dispatch = DispatchConfig { objects: Some(Arc::new(objects)), ..DispatchConfig::default() };
+        let key = TaskKeys::generate().context("a task key could not be created")?;
+        let task_keys = TaskKeys::new("tenure-demo", &key)
+            .map_err(|error| anyhow::anyhow!("the key for task tokens cannot be used: {error}"))?;
+        let config = ServerConfig {
+            access,
+            dispatch,
+            task_keys: Some(Arc::new(SharedTaskKeys::new(engine.clone(), task_keys))),
+            drain_timeout: Duration::from_secs(2),
+            ..ServerConfig::default()
+        };
         let stop = CancellationToken::new();
         let server = tokio::spawn(tenure_server::run(listener, engine, config, stop.clone().cancelled_owned()));
         Ok(Self { client: Client::new(&url)?, url, folder, stop, server })
@@ -56,19 +70,32 @@ impl Stage {
         self.folder.path()
     }
 
-    /// Starts a worker as a process of its own, with its log in the folder.
+    /// Starts a worker that pulls.
     pub fn start_worker(&self, name: &str, queues: [&str; 2]) -> anyhow::Result<Worker> {
+        self.spawn(name, |command| {
+            command
+                .args(["worker", "--drain", "1s", "--grace", "1s", "--until-eof"])
+                .args(["--concurrency", &CONCURRENCY.to_string()])
+                .args(queues.map(|queue| format!("--queue={queue}")))
+                .arg("--config")
+                .arg(self.folder().join("tenure.yaml"));
+        })
+    }
+
+    /// Starts a worker for the jobs of the DAG.
+    pub fn start_dag_worker(&self, name: &str) -> anyhow::Result<Worker> {
+        self.spawn(name, |command| {
+            command.args(["demo", "dag-worker"]);
+        })
+    }
+
+    /// Starts a worker as a process of its own, with its log in the folder.
+    fn spawn(&self, name: &str, kind: impl FnOnce(&mut Command)) -> anyhow::Result<Worker> {
         let at = |file: &str| self.folder().join(file);
         let log = std::fs::File::create(at(&format!("{name}.log")))?;
         let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
-        command
-            .args(["worker", "--server", &self.url, "--name", name, "--drain", "1s", "--grace", "1s", "--until-eof"])
-            .args(["--concurrency", &CONCURRENCY.to_string()])
-            .args(queues.map(|queue| format!("--queue={queue}")))
-            .arg("--token-file")
-            .arg(at("worker-token"))
-            .arg("--config")
-            .arg(at("tenure.yaml"));
+        kind(&mut command);
+        command.args(["--server", &self.url, "--name", name]).arg("--token-file").arg(at("worker-token"));
         let settings = std::env::vars_os().map(|(name, _)| name);
         for name in settings.filter(|name| name.to_string_lossy().starts_with("TENURE_")) {
             command.env_remove(name);

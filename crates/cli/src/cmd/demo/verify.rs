@@ -9,7 +9,7 @@ use tenure_contract::words::{AttemptState, TaskState};
 use super::plan::{Ending, Kind, Queues};
 
 /// The reason of an attempt whose worker fell silent.
-const LOST: &str = "HEARTBEAT_TIMEOUT";
+pub const LOST: &str = "HEARTBEAT_TIMEOUT";
 
 /// A task of the demo: what was planned, what became of it.
 #[derive(Debug)]

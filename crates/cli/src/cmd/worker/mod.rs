@@ -409,7 +409,7 @@ fn refusal_explained(error: tenure_worker::RunError, token: Option<&TokenSource>
 }
 
 /// A thread of its own: reading standard input cannot be called off.
-fn stop_at_end_of_input(stop: CancellationToken) {
+pub fn stop_at_end_of_input(stop: CancellationToken) {
     std::thread::spawn(move || {
         let read = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         if let Err(error) = read.context("standard input could not be read") {

@@ -43,6 +43,33 @@ async fn every_task_ends_as_it_should_and_nothing_is_left() {
 }
 
 #[tokio::test]
+async fn a_dag_survives_a_killed_worker_an_invalidation_and_a_change_of_its_version() {
+    let home = Home::new();
+    let mut command = home.command(&["demo", "dag"]);
+    command.env("TMPDIR", home.path());
+    let mut child = Child::spawn(command);
+    child.wait(5 * MINUTE).await;
+    let output = child.output();
+    assert!(output.status.is_some_and(|status| status.success()), "{output:?}");
+    for part in [
+        "was killed with SIGKILL while it held 400-499",
+        "●  backfill        manual        4 done  1 waiting",
+        "power and sum made 0-99 again",
+        "version 1 Active, version 2 Ready",
+        "cut over to version 2: the sums are of cubes",
+        "rolled back: the sums are of squares again",
+        "version 1 Active, version 2 RolledBack",
+        "HEARTBEAT_TIMEOUT",
+        " 328350            1",
+        "✓ version 1 is active, version 2 was rolled back",
+    ] {
+        assert!(output.stdout.contains(part), "no {part:?} in {}", output.stdout);
+    }
+    assert!(!output.stdout.contains('\x1b') && !output.stdout.contains('✗'), "{}", output.stdout);
+    assert_eq!(leftovers(&home), 0);
+}
+
+#[tokio::test]
 async fn it_runs_on_postgres_too() {
     let home = Home::new();
     let database = Postgres::shared().await.database().await;
