@@ -92,6 +92,7 @@ async fn every_documented_route_answers(server: Server) {
                 let of_the_route = [
                     "api_key_not_found",
                     "dag_not_found",
+                    "data_store_unavailable",
                     "dataset_not_found",
                     "run_not_found",
                     "schedule_not_found",
