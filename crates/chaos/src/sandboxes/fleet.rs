@@ -142,6 +142,8 @@ fn runtimes(folder: &Path) -> Vec<(String, String, Option<String>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn put(folder: &Path, runtime: &str, sandbox: &str) {
@@ -175,7 +177,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disks = Disks::new(vec![folder.path().canonicalize().unwrap()]);
         let mut child = Command::new("sleep").arg("60").current_dir(folder.path()).spawn().unwrap();
-        let found = disks.processes();
+        // Its command line is there a moment after it was started.
+        let until = Instant::now() + Duration::from_secs(30);
+        let mut found = disks.processes();
+        while !found.iter().any(|line| line.contains("sleep 60")) && Instant::now() < until {
+            std::thread::yield_now();
+            found = disks.processes();
+        }
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(found.len() == 1 && found[0].contains("sleep 60"), "{found:?}");

@@ -170,7 +170,7 @@ async fn sources_are_triggered_and_datasets_looked_at() {
     let said = site.ok(&invalidate).await;
     assert!(said.starts_with("1 job runs again. Generation 1, invalidation "), "{said}");
     let rows = site.json(&["dataset", "invalidate", "decoded", "--rows", "{\"n\":{\"gte\":1}}"]).await;
-    assert_eq!(rows["dependents"], 0);
+    assert_eq!(rows["dependents"], 1);
     let wrong = site.run(&["dataset", "invalidate", "decoded", "--partition", "a b"]).await;
     assert!(code(&wrong) == 2 && wrong.stderr.contains("invalid_event"), "{wrong:?}");
 }
