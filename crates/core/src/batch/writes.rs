@@ -216,7 +216,7 @@ impl TaskWrites {
             Some(Place::Blocked(_)) => self.unblock.push(row),
             Some(Place::Scheduled(_)) => self.unschedule.push(row),
             Some(Place::Ready(_)) => self.unready.push(row),
-            Some(Place::Running(old)) if same_lease(old, place) => {}
+            Some(Place::Running(old)) if matches!(place, Place::Running(new) if is_same_grant(old, new)) => {}
             Some(Place::Running(_)) => self.unrun.push(row),
             Some(Place::Finished(_)) => self.unfinish.push(row),
         }
@@ -231,9 +231,7 @@ impl TaskWrites {
             Place::Scheduled(waiting) => self.schedule.push((id, waiting)),
             Place::Ready(waiting) => self.ready.push((id, waiting)),
             Place::Running(running) => match original {
-                Some(Place::Running(old)) if old.attempt_id == running.attempt_id => {
-                    self.renew.push((id.seq(), running));
-                }
+                Some(Place::Running(old)) if is_same_grant(old, &running) => self.renew.push((id.seq(), running)),
                 _ => self.run.push((id, running)),
             },
             Place::Finished(finished) => self.finish.push((id, finished)),
@@ -241,6 +239,7 @@ impl TaskWrites {
     }
 }
 
-fn same_lease(old: &Running, place: &Place) -> bool {
-    matches!(place, Place::Running(running) if running.attempt_id == old.attempt_id)
+/// The ids do not say it: a claim that is executed again, long after its first grant expired, has the same seed.
+fn is_same_grant(old: &Running, new: &Running) -> bool {
+    old.lease.generation == new.lease.generation
 }

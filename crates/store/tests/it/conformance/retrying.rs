@@ -10,7 +10,7 @@ use tenure_core::queue::{QueueSettings, Rate};
 use tenure_core::task::State;
 use tenure_store::Batch;
 
-use crate::common::{Fixture, make};
+use crate::common::{Fixture, Kind, make};
 
 crate::on_both_stores!(
     submit,
@@ -193,4 +193,22 @@ async fn heartbeat_and_hello(t: &Fixture) {
     same_twice(t, vec![make::heartbeat(&grant)]).await;
     let (first, second) = twice(t, vec![make::hello("w", "1")]).await;
     assert_eq!((&first[0], &second[0]), (&Ok(Answer::Done(true)), &Ok(Answer::Done(false))));
+}
+
+/// Decided again it has the same seed, and yet it is another grant.
+#[tokio::test]
+async fn a_claim_of_a_task_whose_first_grant_has_expired() {
+    for kind in [Kind::Sqlite, Kind::Postgres] {
+        let t = Fixture::new(kind).await;
+        let id = t.put(NewTask { spec: make::attempts(2), ..t.task("q").await }).await;
+        let batch = t.batch(vec![make::claim_task("w", id)]).await;
+        t.execute(batch.clone()).await;
+        t.clock.advance(61_000);
+        let done = t.execute(Batch { retrying: true, ..batch }).await;
+        let grant = &grants(&done.outcomes[0])[0];
+        let place = t.view(id).await.place;
+        assert_eq!((grant.attempt, place.attempt(), place.fence()), (2, 2, grant.fence));
+        assert_eq!(t.attempts(id).await.len(), 2);
+        assert_eq!(t.complete(grant).await, Ok(Answer::Reported(Receipt::Completed)));
+    }
 }
