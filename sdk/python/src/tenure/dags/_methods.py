@@ -88,7 +88,7 @@ class DagMethods:
         return self._call(_calls.invalidate(name, partition_key, row_filter, reason, request_id))
 
     def publish(self, dataset: str, rows: Iterable[Mapping[str, Any]], *, key: str | None = None) -> Published:
-        """Publishes rows to a buffered dataset. They are written soon, all or none. The same `key` is the same batch."""
+        """Publishes rows to a buffered dataset: all are written soon, or none. The same `key` is the same batch."""
         return self._call(_calls.publish(dataset, rows, key))
 
     def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
@@ -164,7 +164,7 @@ class AsyncDagMethods:
         return await self._call(_calls.invalidate(name, partition_key, row_filter, reason, request_id))
 
     async def publish(self, dataset: str, rows: Iterable[Mapping[str, Any]], *, key: str | None = None) -> Published:
-        """Publishes rows to a buffered dataset. They are written soon, all or none. The same `key` is the same batch."""
+        """Publishes rows to a buffered dataset: all are written soon, or none. The same `key` is the same batch."""
         return await self._call(_calls.publish(dataset, rows, key))
 
     async def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
