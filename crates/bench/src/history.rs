@@ -45,7 +45,7 @@ INSERT INTO edge_partitions (job_id, version_id, key, generation)
 SELECT j.job_id, $3::text::uuid, 'done-' || i, 0 FROM generate_series($1::bigint, $2) i, dag_jobs j
 WHERE j.dag = $4 AND j.name <> 'source'";
 
-/// Adds so many partitions to an output, each read by every other job of its DAG.
+/// Adds `partitions` to an output, each already read by every other job of its DAG.
 pub async fn write(place: &Place, output: Output<'_>, partitions: usize) -> Result<()> {
     let pages = (0..partitions).step_by(PAGE).map(|first| (first as i64 + 1, (first + PAGE).min(partitions) as i64));
     match place.postgres_url() {

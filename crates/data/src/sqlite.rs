@@ -41,7 +41,7 @@ impl Sqlite {
         Self { inner: Arc::new(Inner { path, writer: Mutex::new(None) }) }
     }
 
-    /// Runs `work` on a thread that may block. Whoever asks meanwhile waits.
+    /// Runs `work` on a thread that may block. Other callers wait meanwhile.
     async fn run<T: Send + 'static>(
         &self,
         operation: &'static str,

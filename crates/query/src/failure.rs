@@ -65,7 +65,7 @@ impl Wrong {
                 None => "the query failed",
             },
             DataFusionError::ArrowError(error, _) => arrow(error),
-            DataFusionError::ParquetError(_) => "a file of a dataset is no valid Parquet",
+            DataFusionError::ParquetError(_) => "a file of a dataset is not valid Parquet",
             DataFusionError::Execution(text) if text.contains("more than one row") => {
                 "a subquery that must give one value gives more than one row"
             }
@@ -99,7 +99,7 @@ fn arrow(error: &ArrowError) -> &'static str {
         ArrowError::ArithmeticOverflow(_) => "a number is out of the range of its type",
         ArrowError::CastError(_) => "a value cannot be converted to the type that the query asks for: try TRY_CAST",
         ArrowError::ParseError(_) => "a text cannot be read as a value of the type that the query asks for",
-        ArrowError::ParquetError(_) => "a file of a dataset is no valid Parquet",
+        ArrowError::ParquetError(_) => "a file of a dataset is not valid Parquet",
         _ => "the query failed on a value",
     }
 }
@@ -120,7 +120,7 @@ fn schema(error: &SchemaError) -> String {
     }
 }
 
-/// A name of the SQL that is no value.
+/// An identifier of the SQL, if it cannot be a value.
 fn plain(name: &str) -> String {
     let fine = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | ' ');
     if name.len() <= 64 && name.chars().all(fine) { format!("'{name}'") } else { "of that name".into() }

@@ -75,7 +75,7 @@ pub fn pass(sql: &str, attached: &BTreeSet<String>) -> Result<Passed, Refused> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("sql-gate".into()).stack_size(STACK_BYTES);
         let judge = thread.spawn_scoped(scope, || judge_text(sql, attached));
-        let judge = judge.map_err(|_| Refused::new("the SQL cannot be parsed now: there is no memory for it"))?;
+        let judge = judge.map_err(|_| Refused::new("the SQL cannot be parsed now: the server is out of memory"))?;
         judge.join().unwrap_or_else(|_| Err(Refused::new("the SQL cannot be parsed")))
     })
 }

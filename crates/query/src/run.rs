@@ -176,7 +176,7 @@ async fn data(send: &Send, bytes: &[u8]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Whoever does not read any more gets no answer either.
+/// A caller that has stopped reading gets no answer.
 async fn deliver(send: &Send, frame: Vec<u8>) -> Result<(), Wrong> {
     let gone = |_| Wrong::new(Failure::QueryFailed, "the caller went away");
     send.send(frame.into()).await.map_err(gone)

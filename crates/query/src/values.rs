@@ -166,7 +166,7 @@ fn structure(out: &mut Vec<u8>, array: &StructArray, row: usize) -> Result<(), A
     Ok(())
 }
 
-/// An object; keys that are no texts are written as one.
+/// An object; keys that are not strings are written as strings.
 fn map(out: &mut Vec<u8>, array: &MapArray, row: usize) -> Result<(), ArrowError> {
     let entries = array.value(row);
     let (keys, values) = (entries.column(0), entries.column(1));

@@ -72,7 +72,7 @@ impl Worker {
 pub enum Anonymous {
     #[default]
     Nobody,
-    /// Whoever sends requests from these networks.
+    /// Any caller from these networks.
     From(Vec<IpNet>),
     /// Only for a loopback listener.
     Everyone,

@@ -205,7 +205,7 @@ impl AttemptCalls {
 /// What a refusal of events or of a completion is about.
 fn judged(error: WorkerError) -> Refused {
     match &error {
-        // The data of a version that is no longer current: this is said of a dataset, not of the attempt.
+        // The dataset has a newer version. The attempt itself is still valid.
         WorkerError::Refused { error: word, .. } if word == "dataset_version_conflict" => Refused::Wrong(error),
         WorkerError::Refused { status: 404 | 409 | 410, .. } => Refused::Gone(error),
         _ => Refused::Wrong(error),

@@ -14,7 +14,7 @@ use crate::worker::lease::Lease;
 use crate::worker::lock;
 use crate::worker::pulse::Pulse;
 
-/// Events and invalidations that are not accepted yet. Whoever emits more waits.
+/// The most events and invalidations that wait to be accepted. A handler that emits more waits.
 const PENDING_MAX: usize = 1_000;
 const PENDING_BYTES: usize = 4 << 20;
 /// Of one request. The server takes 1 MiB.

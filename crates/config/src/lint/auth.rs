@@ -122,7 +122,7 @@ fn anonymous(config: &Config, report: &mut Report) {
     if !worker.network_policy {
         let fix = "let a network policy keep everybody but workers out of these networks, and set \
                    auth.accept_network_policy: true; or remove auth.anonymous_workers";
-        report.risk(check, "whoever can send requests from the listed networks is a worker", fix);
+        report.risk(check, "anyone who can send requests from the listed networks can act as a worker", fix);
     } else if let Some(network) = networks.iter().find(|network| overlaps(network)) {
         let message = format!("{network} overlaps server.trusted_proxies, and proxies are not accepted as workers");
         report.warn(check, message, "list networks without proxies");

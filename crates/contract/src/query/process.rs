@@ -14,9 +14,9 @@ use crate::Json;
 pub const PATH: &str = "/v1/query";
 /// Answers 200 without a credential when the process can be asked.
 pub const HEALTH_PATH: &str = "/health";
-/// A request has at most so many bytes; most of them are names of files.
+/// The largest request in bytes. Most of it is file names.
 pub const ASK_BYTES: usize = 16 << 20;
-/// A frame has at most so many bytes.
+/// The largest frame in bytes.
 pub const FRAME_BYTES: usize = 4 << 20;
 
 /// One query.
@@ -89,7 +89,7 @@ pub enum Source {
         columns: Vec<Column>,
     },
     Table(Table),
-    /// Whoever reads the view gets this.
+    /// A query that reads the view fails with this.
     Refused(Failed),
 }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for FileRef {
 pub enum Place {
     /// Keys are paths below it.
     Folder { path: String },
-    /// Keys are URLs that whoever has them may read from for a while.
+    /// Keys are presigned URLs, which anyone can read for a limited time.
     Signed,
 }
 
@@ -236,13 +236,13 @@ impl Failure {
     }
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadFrame;
 
 impl fmt::Display for BadFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the query process sent something that is no frame")
+        f.write_str("the query process sent an invalid frame")
     }
 }
 

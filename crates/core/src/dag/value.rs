@@ -17,8 +17,8 @@ pub fn is_decimal(text: &str) -> bool {
     text.len() <= 128 && digits(whole) && digits(fraction)
 }
 
-/// A decimal number with exactly `scale` digits behind the point, unless it has more digits than `precision` and `scale`
-/// leave room for.
+/// A decimal number with exactly `scale` digits after the decimal point. `None` if it has more digits than `precision`
+/// and `scale` allow.
 pub fn decimal(text: &str, precision: u8, scale: u8) -> Option<String> {
     if !is_decimal(text) {
         return None;

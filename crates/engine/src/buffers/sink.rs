@@ -162,7 +162,7 @@ impl Buffers {
         objects.get(&prefix, &name, BATCH_BYTES).await.map_err(refuse)
     }
 
-    /// Writes batches in one transaction, then tells of it, then settles them.
+    /// Writes batches in one transaction, then records the dataset event, then settles them.
     async fn write(&self, dataset: &Buffered, prepared: Vec<Prepared>) -> Result<(), EngineError> {
         let (rows, batches): (Vec<PublishRow>, Vec<Rows>) = prepared.into_iter().unzip();
         let number: usize = batches.iter().map(Rows::len).sum();

@@ -304,7 +304,7 @@ impl Gate<'_> {
     /// A CTE in scope or an attached view.
     fn relation(&mut self, name: &ObjectName) -> Verdict {
         if let [ObjectNamePart::Identifier(Ident { quote_style: Some('\''), .. })] = name.0.as_slice() {
-            return Err(Refused::new("a text is no relation").at(place_of(name)));
+            return Err(Refused::new("a string cannot be used as a relation").at(place_of(name)));
         }
         let Some(name_only) = unqualified(name) else {
             return Err(Refused::new("a qualified relation is not allowed: use its name alone").at(place_of(name)));

@@ -201,7 +201,7 @@ async fn what_is_no_parquet_is_said_so() {
     let view = stand.view(&["v"], vec![FileRef { key: "x.parquet".into(), bytes: 100 }]);
     let answer = stand.run(ask("SELECT * FROM v", &[view])).await;
     assert_eq!(answer.failed().error, Failure::QueryFailed);
-    assert!(answer.failed().message.contains("no valid Parquet"), "{}", answer.failed().message);
+    assert!(answer.failed().message.contains("not valid Parquet"), "{}", answer.failed().message);
 }
 
 /// Every function of the list is there, as far as it can be called with these arguments.

@@ -1,4 +1,4 @@
-//! Clients that mean no good: bodies without end, values that are no values, credentials of others, too many at once.
+//! Hostile clients: endless bodies, invalid values, credentials of others, too many requests at once.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Clients that mean no good, and too many of them.
+//! Hostile clients, and too many of them.
 
 use std::time::{Duration, Instant};
 
