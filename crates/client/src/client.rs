@@ -175,7 +175,7 @@ fn nothing_was_done(error: &ClientError) -> bool {
         // No room for a sandbox: that may last, and waiting for it is up to the caller.
         (Some(429), Some(word)) if word.starts_with("max_") || word.ends_with("worker_unavailable") => false,
         (Some(429), Some("remote_worker_rpc_unavailable")) => false,
-        (Some(429), _) | (Some(503), Some("overloaded" | "shutting_down")) => true,
+        (Some(429), _) | (Some(503), Some("overloaded" | "shutting_down" | "query_busy")) => true,
         _ => false,
     }
 }

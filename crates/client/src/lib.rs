@@ -44,6 +44,7 @@ pub mod fence;
 mod filter;
 mod http;
 mod operate;
+mod queries;
 mod runs;
 pub mod sandboxes;
 mod schedules;
@@ -58,6 +59,7 @@ pub use client::Client;
 pub use dag::{DatasetFilter, DeployOptions, PartitionFilter};
 pub use error::ClientError;
 pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
+pub use queries::{ExportFormat, ExportStream};
 pub use runs::{RunFilter, RunWatch};
 pub use sandboxes::{Sandbox, Sandboxes};
 pub use signal::stop_signal;
@@ -65,7 +67,7 @@ pub use tenure_contract::{
     Json, admin, dags,
     error::ErrorClass,
     events::TaskEvent,
-    pull, run, user,
+    pull, query, run, user,
     user::TaskSubmission,
     words,
     words::{AttemptState, RunState, TaskState},

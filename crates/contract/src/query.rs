@@ -1,6 +1,7 @@
 //! Queries: SQL over datasets, for users and for the code of tasks.
 
 pub mod process;
+mod rows;
 
 use serde::{Deserialize, Serialize};
 

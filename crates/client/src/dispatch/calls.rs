@@ -9,6 +9,7 @@ use tenure_contract::dispatch::{
     AttemptRef, ClaimRequest, Claimed, CompleteAnswer, CompleteBody, EventsAnswer, EventsBody, HeartbeatAnswer,
     NotClaimed, NotClaimedReason, TaskStatus, Wakeups,
 };
+use tenure_contract::query::{QueryAnswer, QueryRequest, TaskQueryRequest};
 
 use crate::http::Backoff;
 use crate::worker::beat::News;
@@ -21,6 +22,10 @@ use crate::worker::token::secret_header;
 
 /// For the answer to one call.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
+/// What a query of a task may take at the server if it does not say.
+const QUERY_SECONDS: u32 = 300;
+/// How often a query is sent again after no answer: the handler may have better to do than to wait for ever.
+const QUERY_TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const CAPABILITY_HEADER: &str = "x-trace-task-capability";
@@ -152,6 +157,43 @@ impl AttemptCalls {
         wanted: impl Fn() -> bool + Send,
     ) -> Result<EventsAnswer, Refused> {
         self.until_answered("events", body, wanted).await
+    }
+
+    /// Runs a query by the capability token, which says what it may read.
+    pub(crate) async fn query(
+        &self,
+        query: QueryRequest,
+        wanted: impl Fn() -> bool + Send,
+    ) -> Result<QueryAnswer, Refused> {
+        let seconds = query.timeout_seconds.unwrap_or(QUERY_SECONDS);
+        let timeout = Duration::from_secs(seconds.into()) + 2 * ANSWER_WAIT;
+        let body = TaskQueryRequest {
+            task_id: Some(self.at.task_id.clone()),
+            attempt: Some(self.at.attempt),
+            lease_token: self.at.lease_token.clone(),
+            query,
+        };
+        let (mut backoff, mut tries) = (backoff(), 1);
+        loop {
+            let (reason, retry_after) = match self.query_once(&body, timeout).await {
+                Ok(answer) => return Ok(answer),
+                Err(ExchangeError::Fatal(error)) => return Err(judged(error)),
+                Err(ExchangeError::Again { reason, retry_after, .. }) => (reason, retry_after),
+            };
+            if tries == QUERY_TRIES || !wanted() {
+                return Err(Refused::GivenUp(reason));
+            }
+            tries += 1;
+            tokio::time::sleep(backoff.next(retry_after)).await;
+        }
+    }
+
+    async fn query_once(&self, body: &TaskQueryRequest, timeout: Duration) -> Result<QueryAnswer, ExchangeError> {
+        let token = secret_header(&self.capability_token(), "capability token")?;
+        let caller = &self.calls.caller;
+        let url = caller.url(&["v1", "task", "query"]);
+        let answer = caller.post_as((CAPABILITY_HEADER, token), &url, body, timeout).await?;
+        answer.read_with(|body| QueryAnswer::parse(&String::from_utf8_lossy(body)))
     }
 
     /// Makes the same call with the same body again and again, as long as the answer is wanted.

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use tenure_contract::Json;
 use tenure_contract::dispatch::{Event, EventsBody, Invalidation};
+use tenure_contract::query::{QueryAnswer, QueryRequest};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::calls::{AttemptCalls, Refused};
-use crate::worker::error::TaskError;
+use crate::worker::error::{TaskError, WorkerError};
 use crate::worker::lease::Lease;
 use crate::worker::lock;
 use crate::worker::pulse::Pulse;
@@ -93,6 +95,27 @@ impl Outbox {
         self.when(|state| state.pending.is_empty().then_some(())).await
     }
 
+    /// Runs a query for the handler. Dropping the future ends it.
+    pub(crate) async fn query(&self, query: QueryRequest) -> Result<QueryAnswer, TaskError> {
+        let (calls, lease) = (Arc::clone(&self.calls), Arc::clone(&self.lease));
+        let stop = CancellationToken::new();
+        let _stopped = stop.clone().drop_guard();
+        let asking = async move { stop.run_until_cancelled(calls.query(query, || lease.is_held())).await };
+        let answer = self.pulse.run(asking).await.flatten();
+        match answer.unwrap_or_else(|| Err(Refused::GivenUp("the heartbeat thread ended".to_owned()))) {
+            Ok(answer) => Ok(answer),
+            Err(Refused::Gone(error)) => {
+                self.pulse.registry.remove(&self.lease);
+                self.lease.lose(error.to_string());
+                std::future::pending().await
+            }
+            Err(Refused::Wrong(error)) => Err(of_a_query(&error)),
+            Err(Refused::GivenUp(reason)) => {
+                Err(TaskError::infrastructure(format!("the query was not answered: {reason}")))
+            }
+        }
+    }
+
     /// Waits until the state is as wanted. If the lease is lost meanwhile, the waiting handler ends.
     async fn when<T>(&self, mut wanted: impl FnMut(&mut State) -> Option<T>) -> Result<T, TaskError> {
         loop {
@@ -162,5 +185,15 @@ impl Outbox {
         state.refused = Some(error);
         drop(state);
         self.changed.notify_waiters();
+    }
+}
+
+/// Whether another attempt may succeed with the same query.
+fn of_a_query(error: &WorkerError) -> TaskError {
+    let message = format!("the query was refused: {error}");
+    match error {
+        WorkerError::Refused { error: word, .. } if word == "query_timeout" => TaskError::timeout(message),
+        WorkerError::Refused { error: word, .. } if word == "query_failed" => TaskError::user_code(message),
+        _ => TaskError::permanent("USER_CODE", message),
     }
 }

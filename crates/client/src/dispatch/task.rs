@@ -12,6 +12,7 @@ use tenure_contract::Json;
 use tenure_contract::dispatch::{
     self, Claimed, CompleteBody, CursorRange, Event, Invalidation, JobName, Partition, TaskInput, TaskOutput,
 };
+use tenure_contract::query::{QueryAnswer, QueryRequest, QueryRows};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::AttemptCalls;
@@ -206,6 +207,31 @@ impl Task {
         }
         *lock(&self.0.state) = Some(state);
         Ok(())
+    }
+
+    /// Runs a query over the inputs of the task, under their aliases, and returns up to 1,000 rows. Datasets are as they
+    /// were when the task was claimed.
+    ///
+    /// ```no_run
+    /// # async fn example(task: tenure_client::dispatch::Task) -> Result<(), tenure_client::TaskError> {
+    /// let rows = task.query("SELECT severity, count(*) FROM alerts GROUP BY 1").await?;
+    /// for (severity, count) in rows.decode::<(String, i64)>()? {
+    ///     println!("{severity}: {count}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn query(&self, sql: impl Into<String>) -> Result<QueryRows, TaskError> {
+        let request = QueryRequest { sql: sql.into(), ..QueryRequest::default() };
+        match self.query_with(request).await? {
+            QueryAnswer::Inline(rows) => Ok(rows),
+            _ => Err(TaskError::infrastructure("the control plane answered a query for rows with something else")),
+        }
+    }
+
+    /// [`query`](Self::query) with all that a request can say. An export goes to the scratch prefix of the task.
+    pub async fn query_with(&self, request: QueryRequest) -> Result<QueryAnswer, TaskError> {
+        self.0.outbox.query(request).await
     }
 
     /// What code that does the work for this task may show to the control plane. A source that never ends gets a new one

@@ -56,7 +56,7 @@ impl Sandbox {
 }
 
 /// Sends a request whose answer may take any time; that the server is there is seen by TCP. Refusals become errors.
-pub(super) async fn send(operation: &str, request: reqwest::RequestBuilder) -> Result<Response, ClientError> {
+pub(crate) async fn send(operation: &str, request: reqwest::RequestBuilder) -> Result<Response, ClientError> {
     let response = request.send().await.map_err(|source| network(operation, source))?;
     let status = response.status();
     if status.is_success() || status.as_u16() == 101 {
@@ -66,7 +66,7 @@ pub(super) async fn send(operation: &str, request: reqwest::RequestBuilder) -> R
     Err(ClientError::from_answer(operation, status.as_u16(), &body))
 }
 
-pub(super) fn network(operation: &str, source: reqwest::Error) -> ClientError {
+pub(crate) fn network(operation: &str, source: reqwest::Error) -> ClientError {
     ClientError::Network { operation: operation.to_owned(), source: Box::new(source.without_url()) }
 }
 

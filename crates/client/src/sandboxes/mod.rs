@@ -13,7 +13,7 @@
 //! # }
 //! ```
 
-mod exec;
+pub(crate) mod exec;
 mod files;
 mod fleet;
 mod handle;

@@ -226,7 +226,14 @@ impl Answer {
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ExchangeError> {
-        serde_json::from_slice(&self.body).map_err(|error| {
+        self.read_with(|body| serde_json::from_slice(body))
+    }
+
+    pub(crate) fn read_with<T>(
+        &self,
+        parse: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, ExchangeError> {
+        parse(&self.body).map_err(|error| {
             let reason = format!("the answer could not be read: {error}");
             ExchangeError::Again { reason, retry_after: None, own_fault: !self.is_tenures }
         })

@@ -6,6 +6,7 @@ mod callback;
 mod client;
 mod dispatch;
 mod fence;
+mod queries;
 mod runs;
 mod sandboxes;
 mod support;

@@ -1,5 +1,6 @@
 //! The worker for jobs of DAGs, against a control plane that does what each test scripts.
 
+mod queries;
 mod reports;
 mod stops;
 mod tasks;
