@@ -5,7 +5,7 @@ those of DAGs. `tenure.fence` guards writes to other systems, `tenure.errors` ha
 handler without a server.
 """
 
-from . import dags, errors, fence, sandboxes, testing
+from . import dags, errors, fence, query, sandboxes, testing
 from ._version import __version__
 from .aio import AsyncClient
 from .client import Client
@@ -62,6 +62,7 @@ from .models import (
     Why,
     from_output,
 )
+from .query import QueryBatch, QueryColumn, QueryExport, QueryResult
 from .sandboxes import AsyncSandbox, ExecResult, Sandbox, SandboxInfo, SandboxState, Snapshot
 from .worker import CancelKind, CancelReason, RunningWorker, TaskContext, Worker
 
@@ -95,6 +96,10 @@ __all__ = [
     "NewTask",
     "Output",
     "Page",
+    "QueryBatch",
+    "QueryColumn",
+    "QueryExport",
+    "QueryResult",
     "Queue",
     "Resources",
     "Retried",
@@ -135,6 +140,7 @@ __all__ = [
     "errors",
     "fence",
     "from_output",
+    "query",
     "sandboxes",
     "testing",
 ]

@@ -121,13 +121,13 @@ class Tries:
 def _nothing_done(error: ApiError) -> bool:
     """Whether the answer says that nothing was done.
 
-    A 503 says so in two words of the control plane's alone. Its `store_unavailable` leaves it open: the commit may have
-    happened. So does a 503 of somebody on the way, whatever its words. The user API has no header to tell them by, but
-    its errors have a message and the id of the request.
+    A 503 says so in a few words of the control plane's alone. Its `store_unavailable` leaves it open: the commit may
+    have happened. So does a 503 of somebody on the way, whatever its words. The user API has no header to tell them
+    by, but its errors have a message and the id of the request.
     """
     if error.status == 503:
         own = isinstance(error.body.get("message"), str) and error.request_id is not None
-        return own and error.error in ("overloaded", "shutting_down")
+        return own and error.error in ("overloaded", "shutting_down", "query_busy")
     # No room for a sandbox may last: waiting for it is up to the caller.
     return error.status == 429 and not isinstance(error, errors.NoRoom)
 

@@ -39,12 +39,13 @@ from .models import (
     TaskState,
     Why,
 )
+from .query._methods import AsyncQueryMethods
 from .sandboxes._async import AsyncSandboxMethods
 
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncSandboxMethods, AsyncDagMethods):
+class AsyncClient(AsyncSandboxMethods, AsyncDagMethods, AsyncQueryMethods):
     """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and

@@ -44,12 +44,13 @@ from .models import (
     TaskState,
     Why,
 )
+from .query._methods import QueryMethods
 from .sandboxes._sync import SandboxMethods
 
 T = TypeVar("T")
 
 
-class Client(SandboxMethods, DagMethods):
+class Client(SandboxMethods, DagMethods, QueryMethods):
     """A user of the control plane: submits tasks and runs, steers queues and dead letters, uses sandboxes.
 
     Calls are repeated a few times where that is safe: always if the server says that it did nothing; on 502, 503 and

@@ -33,6 +33,7 @@ __all__ = [
     "InfrastructureError",
     "InvalidArgument",
     "InvalidDag",
+    "InvalidSql",
     "InvalidToken",
     "JobNotFound",
     "LeaseExpired",
@@ -44,6 +45,10 @@ __all__ = [
     "NotAManualSource",
     "NotFound",
     "PayloadTooLarge",
+    "QueryBusy",
+    "QueryFailed",
+    "QueryMemoryExceeded",
+    "QueryTimeout",
     "QueueNotEmpty",
     "QueueNotFound",
     "RateLimited",
@@ -246,6 +251,30 @@ class InvalidDag(RequestError):
         """Every error with `line`, `column`, `job`, `field`, `code` and `message`."""
         found = self.body.get("errors")
         return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+class InvalidSql(RequestError):
+    """The SQL is not a SELECT that may run, or does not fit the data. The message has the line and the column."""
+
+    word = "invalid_sql"
+
+
+class QueryTimeout(RequestError):
+    """The query took longer than it may."""
+
+    word = "query_timeout"
+
+
+class QueryMemoryExceeded(RequestError):
+    """The query needs more memory, or more space for intermediate results, than it may use."""
+
+    word = "query_memory_exceeded"
+
+
+class QueryFailed(RequestError):
+    """The query failed on the data: a division by zero, say."""
+
+    word = "query_failed"
 
 
 class PayloadTooLarge(RequestError):
@@ -467,6 +496,12 @@ class ExecTimeout(Unavailable):
     """A command in a sandbox ran longer than it may, and was killed."""
 
     word = "timeout"
+
+
+class QueryBusy(Unavailable):
+    """Too many queries run and wait: nothing was done."""
+
+    word = "query_busy"
 
 
 class StoreUnavailable(Unavailable):

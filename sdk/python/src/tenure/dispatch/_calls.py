@@ -20,6 +20,8 @@ log = logging.getLogger("tenure.worker")
 
 #: Of the answer to a claim.
 CLAIM_BYTES = 8 << 20
+#: Of the rows of a query: 10 MiB, and what is around them.
+QUERY_BYTES = 16 << 20
 #: How long a handler may take to stop after its task was canceled. The server gives it no more either.
 CANCEL_GRACE = 30.0
 STACK_BYTES = 16 << 10
@@ -52,10 +54,12 @@ class DispatchConnection(Connection):
             return []
         return [message.get("task_id") for message in messages if isinstance(message, dict)]
 
-    async def as_task(self, name: str, token: str, body: bytes, timeout: float) -> dict[str, Any]:
+    async def as_task(
+        self, name: str, token: str, body: bytes, timeout: float, *, most: int = ANSWER_BYTES
+    ) -> dict[str, Any]:
         """`POST /v1/task/{name}`, by the capability token."""
         url = join(self.server, ("v1", "task", name))
-        data = await self.send(url, {"X-Trace-Task-Capability": token}, body, timeout)
+        data = await self.send(url, {"X-Trace-Task-Capability": token}, body, timeout, most=most)
         return read_object(data, name)
 
     def refuses_caller(self, error: ApiError) -> bool:
@@ -129,6 +133,16 @@ class DispatchLink:
         """Sends `events` or `invalidations`. Raises Again, Refused or Lost."""
         try:
             await self._connection.call("events", _text.encode({**self._attempt, kind: batch}), ANSWER_WAIT)
+        except Refused as refused:
+            if refused.error.error in GONE or refused.error.status == 404:
+                raise Lost(refused.error) from None
+            raise
+
+    async def query(self, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Runs a query by the capability token, which says what it may read. Raises Again, Refused or Lost."""
+        said = _text.encode({**self._attempt, **body})
+        try:
+            return await self._connection.as_task("query", self.capability_token, said, timeout, most=QUERY_BYTES)
         except Refused as refused:
             if refused.error.error in GONE or refused.error.status == 404:
                 raise Lost(refused.error) from None

@@ -16,6 +16,7 @@ from .._loop import LoopThread
 from ..errors import SetupError, Unauthorized, WorkerError, WorkerRefused
 from ..worker._lease import Grant, Lease
 from ..worker._link import ASKED_MAX, Again, Refused, Unreadable
+from ._asking import Asking
 from ._calls import DispatchConnection, DispatchLink, claim
 from ._outbox import Outbox
 from .task import DispatchTask
@@ -190,7 +191,9 @@ class DispatchSource:
         try:
             lease = Lease(_grant(answer), sent_at, runtime.outage_tolerance)
             link = DispatchLink(self._connection, answer, runtime.outage_tolerance)
-            task = DispatchTask(lease, answer, Outbox(lease, self._thread, link.emit), lambda: link.capability_token)
+            outbox = Outbox(lease, self._thread, link.emit)
+            asking = Asking(lease, self._thread, link.query)
+            task = DispatchTask(lease, answer, outbox, asking, lambda: link.capability_token)
         except Exception as error:
             log.error("cannot read the claim of task %s, its lease will expire: %r", task_id, error)
             return "Unreadable"

@@ -11,13 +11,17 @@ from typing import Any
 
 from .. import _text
 from ..errors import Fatal
+from ..query import QueryExport, QueryResult, _calls
 from ..worker._lease import Lease
 from ..worker.context import HandlerContext
+from ._asking import Asking
 from ._outbox import Outbox
 from ._parts import SUCCESS, Input, OutputSlot, local_folder, read_input, read_output
 
 #: Outputs of one completion.
 OUTPUTS_MAX = 256
+#: What a query of a task may take at the server if it does not say.
+QUERY_SECONDS = 300
 #: What a completion says, as JSON: what surrounds it has its own place in the 1 MiB of a request.
 COMPLETION_BYTES = (1 << 20) - 4096
 
@@ -42,11 +46,17 @@ class DispatchTask(HandlerContext):
     """A task of a job as its handler sees it. Any thread may use it."""
 
     def __init__(
-        self, lease: Lease, claimed: Mapping[str, Any], outbox: Outbox, capability_token: Callable[[], str]
+        self,
+        lease: Lease,
+        claimed: Mapping[str, Any],
+        outbox: Outbox,
+        asking: Asking,
+        capability_token: Callable[[], str],
     ) -> None:
         super().__init__(lease)
         task: Mapping[str, Any] = claimed["task"]
         self._outbox = outbox
+        self._asking = asking
         self._token = capability_token
         #: All that the claim says of the task. No lease token is in it.
         self.raw = task
@@ -124,6 +134,39 @@ class DispatchTask(HandlerContext):
         else:
             element.update(scope="row_range", row_filter=_copy(rows, "rows"))
         self._outbox.put("invalidations", element)
+
+    def query(self, sql: str, *, limit: int | None = None, timeout: int | None = None) -> QueryResult:
+        """Runs one SELECT over the inputs of the task, under their aliases, and returns up to 1,000 rows, or `limit`.
+
+        Raises `Fatal` for SQL that cannot run, and `TaskTimeout`, `TaskError` or `InfrastructureError` for what another
+        attempt may do better. `timeout` is in seconds, at most 300.
+        """
+        return _calls.read_rows(self._asking.answer(*_asked(_calls.body(sql, None, limit, timeout))))
+
+    async def query_async(self, sql: str, *, limit: int | None = None, timeout: int | None = None) -> QueryResult:
+        """`query` for asynchronous handlers."""
+        return _calls.read_rows(await self._asking.answer_async(*_asked(_calls.body(sql, None, limit, timeout))))
+
+    def export_query(
+        self,
+        sql: str,
+        *,
+        format: str = "parquet",  # noqa: A002 (the word of the contract)
+        timeout: int | None = None,
+    ) -> QueryExport:
+        """Writes the whole result under the scratch prefix of the task, as `parquet`, `csv` or `json` (lines)."""
+        return _calls.read_export(self._asking.answer(*_asked(_calls.body(sql, None, None, timeout, format))))
+
+    async def export_query_async(
+        self,
+        sql: str,
+        *,
+        format: str = "parquet",  # noqa: A002
+        timeout: int | None = None,
+    ) -> QueryExport:
+        """`export_query` for asynchronous handlers."""
+        body = _calls.body(sql, None, None, timeout, format)
+        return _calls.read_export(await self._asking.answer_async(*_asked(body)))
 
     def flush(self) -> None:
         """Waits until everything emitted is accepted, and raises what was refused."""
@@ -207,6 +250,11 @@ class DispatchTask(HandlerContext):
         if size > COMPLETION_BYTES:
             raise Fatal(f"outputs and state have {size} bytes together, the limit is {COMPLETION_BYTES}")
         return said
+
+
+def _asked(body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """A query, and how long its answer is waited for."""
+    return body, float(body.get("timeout_seconds", QUERY_SECONDS)) + _calls.ANSWER_WAIT
 
 
 def _returned(value: Any) -> Iterable[Output]:
