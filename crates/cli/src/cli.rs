@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::cmd::{
     api_key, audit, bench, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox, push,
-    queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
+    query, queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -43,6 +43,8 @@ pub enum Command {
     Dag(dag::Args),
     /// Show datasets and their lineage, and invalidate data
     Dataset(dataset::Args),
+    /// Run SQL over datasets
+    Query(query::Args),
     /// List tasks that failed for good, and redrive them
     DeadLetter(dead_letter::Args),
     /// List wake-ups sent over Redis or SQS, and retry failed ones
@@ -87,6 +89,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "schedule",
             "dag",
             "dataset",
+            "query",
             "queue",
             "dead-letter",
             "sandbox",

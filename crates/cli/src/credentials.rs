@@ -18,6 +18,12 @@ use crate::token;
 
 const FILE: &str = "credentials.json";
 
+/// The data folder: `TENURE_DATA`, else `~/.tenure`.
+pub fn user_folder() -> Option<PathBuf> {
+    let data = std::env::var_os("TENURE_DATA").filter(|data| !data.is_empty()).map(PathBuf::from);
+    data.or_else(|| std::env::home_dir().map(|home| home.join(".tenure")))
+}
+
 pub struct Credentials {
     path: PathBuf,
 }
@@ -34,10 +40,9 @@ struct Entry {
 }
 
 impl Credentials {
-    /// Those in the data folder: `TENURE_DATA`, else `~/.tenure`.
+    /// Those in the folder of the user.
     pub fn of_user() -> Option<Self> {
-        let data = std::env::var_os("TENURE_DATA").filter(|data| !data.is_empty()).map(PathBuf::from);
-        data.or_else(|| std::env::home_dir().map(|home| home.join(".tenure"))).map(|data| Self::in_folder(&data))
+        user_folder().map(|data| Self::in_folder(&data))
     }
 
     fn in_folder(data: &Path) -> Self {

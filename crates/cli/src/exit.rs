@@ -60,16 +60,24 @@ Exit codes:
 pub struct Stop {
     exit: Exit,
     message: String,
+    details: Option<String>,
     hint: Option<String>,
 }
 
 impl Stop {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), hint: None }
+        Self { exit, message: message.into(), details: None, hint: None }
     }
 
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
+    }
+
+    /// Lines below the message.
+    #[must_use]
+    pub fn details(mut self, details: impl Into<String>) -> Self {
+        self.details = Some(details.into());
+        self
     }
 
     #[must_use]
@@ -139,6 +147,10 @@ pub fn report(error: &anyhow::Error) {
         return;
     }
     eprintln!("{} {}", style("error:").red().bold().for_stderr(), output::clean(&sentence(error)));
+    let details = error.chain().find_map(|cause| cause.downcast_ref::<Stop>()?.details.as_deref());
+    for line in details.unwrap_or_default().lines() {
+        eprintln!("  {}", output::clean(line));
+    }
     for (name, value) in facts(error) {
         eprintln!("  {name}: {}", output::clean(&value));
     }

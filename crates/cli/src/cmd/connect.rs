@@ -33,10 +33,10 @@ impl ServerArgs {
     }
 }
 
-/// Flags of every command that talks to a server.
+/// Where the server is, and who calls.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Connection")]
-pub struct ClientArgs {
+pub struct CallerArgs {
     #[command(flatten)]
     pub at: ServerArgs,
     /// API key; visible to other users of this machine, so prefer `tenure login`, the variable or a file [env: TENURE_API_KEY]
@@ -51,19 +51,35 @@ pub struct ClientArgs {
     /// Act in this tenant, if the key allows several
     #[arg(long, global = true, value_name = "TENANT", env = "TENURE_TENANT_ID", hide_env_values = true)]
     tenant_id: Option<String>,
+}
+
+/// Flags of every command that talks to a server and prints its answer.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct ClientArgs {
+    #[command(flatten)]
+    caller: CallerArgs,
     /// Print the JSON response
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-impl std::fmt::Debug for ClientArgs {
-    /// Without the key.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientArgs").field("at", &self.at).field("json", &self.json).finish_non_exhaustive()
+impl std::ops::Deref for ClientArgs {
+    type Target = CallerArgs;
+
+    fn deref(&self) -> &CallerArgs {
+        &self.caller
     }
 }
 
-impl ClientArgs {
+impl std::fmt::Debug for CallerArgs {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallerArgs").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl CallerArgs {
     pub fn client(&self) -> anyhow::Result<Client> {
         let mut builder = self.at.builder();
         if let Some(key) = self.api_key()? {

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod login;
 pub mod outbox;
 pub mod push;
+pub mod query;
 pub mod queue;
 pub mod run;
 pub mod sandbox;
@@ -47,6 +48,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Schedule(args) => schedule::run(args).await,
         Command::Dag(args) => dag::run(args).await,
         Command::Dataset(args) => dataset::run(args).await,
+        Command::Query(args) => query::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,
         Command::Push(args) => push::run(args).await,

@@ -13,6 +13,7 @@ mod login;
 mod operate;
 mod outbox;
 mod push;
+mod query;
 mod runs;
 mod sandbox;
 mod sandboxed_tasks;
