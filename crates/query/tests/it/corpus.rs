@@ -5,7 +5,7 @@ use proptest::prelude::*;
 #[path = "../../../../fuzz/src/replay.rs"]
 mod replay;
 #[path = "../../../../fuzz/src/targets/sql.rs"]
-mod sql;
+pub mod sql;
 
 #[test]
 fn the_corpus_of_the_gate_holds() {
