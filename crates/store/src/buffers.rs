@@ -129,13 +129,14 @@ pub trait BufferStore {
     /// How many bytes of an organisation wait.
     async fn buffered_bytes(&self, org: &str) -> Result<i64, StoreError>;
 
-    /// Forgets batches that were done, and dead letters that died, before these times. Gives how many.
+    /// Forgets batches that were done, and dead letters that died, before these times. Each is one of the answer; dead
+    /// letters whose rows are in the object store are whole, so that the caller can remove these.
     async fn prune_publishes(
         &self,
         done_before: Timestamp,
         dead_before: Timestamp,
         limit: usize,
-    ) -> Result<usize, StoreError>;
+    ) -> Result<Vec<Option<Batch>>, StoreError>;
 }
 
 /// How a settled batch is written.

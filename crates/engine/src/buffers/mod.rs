@@ -414,12 +414,19 @@ impl Buffers {
         }
     }
 
-    async fn prune(&self) -> Result<(), EngineError> {
+    /// Forgets old batches, and removes what users uploaded for those that nobody replayed. A crash in between leaves such
+    /// an upload behind.
+    pub async fn prune(&self) -> Result<(), EngineError> {
         let store = &self.shared().store;
         let now = store.now().await?;
-        while store.prune_publishes(now.plus(-DONE_KEPT_MS), now.plus(-DEAD_KEPT_MS), PRUNE_ROWS).await? == PRUNE_ROWS {
+        loop {
+            let (done, dead) = (now.plus(-DONE_KEPT_MS), now.plus(-DEAD_KEPT_MS));
+            let forgotten = store.prune_publishes(done, dead, PRUNE_ROWS).await?;
+            self.forget_uploads(forgotten.iter().flatten()).await;
+            if forgotten.len() < PRUNE_ROWS {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 

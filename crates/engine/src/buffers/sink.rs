@@ -176,7 +176,7 @@ impl Buffers {
                 }
                 let done: Vec<(PublishId, Settled)> = rows.iter().map(|row| (row.id, Settled::Done)).collect();
                 self.settle(&done).await?;
-                self.forget_uploads(&rows).await;
+                self.forget_uploads(rows.iter().filter_map(|row| row.batch.as_ref())).await;
                 Ok(())
             }
             // Which of them it was is found out one by one.
@@ -258,19 +258,17 @@ impl Buffers {
         Ok(())
     }
 
-    /// What users uploaded is only needed until it is written.
-    async fn forget_uploads(&self, rows: &[PublishRow]) {
+    /// What users uploaded is only needed until it is written, or until its dead letter is forgotten.
+    pub(super) async fn forget_uploads(&self, batches: impl Iterator<Item = &Batch>) {
         let Some(objects) = &self.inner.objects else { return };
-        for row in rows {
-            let Some(Batch { content: Content::Artifact { uri, .. }, dataset, .. }) = &row.batch else {
-                continue;
-            };
+        for Batch { content, dataset, .. } in batches {
+            let Content::Artifact { uri, .. } = content else { continue };
             let own = objects.layout().buffers(uuid::Uuid::from_u128(dataset.as_u128()));
             if let (Ok((prefix, name)), Ok(own)) = (place(objects, uri), own)
                 && own.covers(&prefix)
                 && let Err(error) = objects.delete(&prefix, &name).await
             {
-                tracing::debug!(publish.id = %row.id, %error, "an upload is left behind");
+                tracing::debug!(dataset.id = %dataset, %error, "an upload is left behind");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure_core::dag::buffer::NewPublish;
+use tenure_core::dag::buffer::{Batch, NewPublish};
 use tenure_core::dag::{DatasetId, PublishId};
 use tenure_core::time::{DurationMs, Timestamp};
 use tokio_postgres::Row;
@@ -135,11 +135,17 @@ impl BufferStore for Postgres {
         Ok(found.into_iter().next().unwrap_or(0))
     }
 
-    async fn prune_publishes(&self, done_before: Timestamp, dead_before: Timestamp, limit: usize) -> Result<usize> {
+    async fn prune_publishes(
+        &self,
+        done_before: Timestamp,
+        dead_before: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Option<Batch>>> {
         self.outbox_write("forget batches", async |conn, _| {
             let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
                 [&Time(done_before), &Time(dead_before), &(limit as i64)];
-            Ok(query(conn, sql::PUBLISHES_PRUNE, &params).await?.len())
+            let bodies = query(conn, sql::PUBLISHES_PRUNE, &params).await?;
+            Ok(bodies.iter().map(|row| PublishRow::read_batch(row.get(0))).collect())
         })
         .await
     }

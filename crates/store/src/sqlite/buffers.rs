@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{OptionalExtension, Row, params};
-use tenure_core::dag::buffer::NewPublish;
+use tenure_core::dag::buffer::{Batch, NewPublish};
 use tenure_core::dag::{DatasetId, PublishId};
 use tenure_core::time::{DurationMs, Timestamp};
 
@@ -158,8 +158,18 @@ impl BufferStore for Sqlite {
         .await
     }
 
-    async fn prune_publishes(&self, done_before: Timestamp, dead_before: Timestamp, limit: usize) -> Result<usize> {
+    async fn prune_publishes(
+        &self,
+        done_before: Timestamp,
+        dead_before: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Option<Batch>>> {
         let params = [done_before.as_millis(), dead_before.as_millis(), limit as i64];
-        self.write("forget batches", move |tx| tx.prepare_cached(sql::PUBLISHES_PRUNE)?.execute(params)).await
+        self.write("forget batches", move |tx| {
+            let mut statement = tx.prepare_cached(sql::PUBLISHES_PRUNE)?;
+            let bodies = statement.query_map(params, |row| row.get::<_, String>(0))?;
+            bodies.map(|body| Ok(PublishRow::read_batch(&body?))).collect()
+        })
+        .await
     }
 }

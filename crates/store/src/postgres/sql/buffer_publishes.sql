@@ -30,8 +30,10 @@ SELECT v.outbox_id, 'publish_buffer', v.transport, v.effect, $10::timestamptz, $
 FROM v JOIN recorded USING (publish_id) WHERE v.transport IS NOT NULL ON CONFLICT (id) DO NOTHING
 
 -- name: publishes_prune
+-- The body of a batch in the object store is short.
 DELETE FROM buffer_publishes WHERE number IN (
-    SELECT number FROM buffer_publishes WHERE done_at < $1 OR dead_at < $2 LIMIT $3) RETURNING number
+    SELECT number FROM buffer_publishes WHERE done_at < $1 OR dead_at < $2 LIMIT $3)
+RETURNING CASE WHEN dead_at IS NULL OR length(body) > 8192 THEN '' ELSE body END
 
 -- name: publishes_replay
 UPDATE buffer_publishes SET dead_at = NULL, due_at = $3, receives = 0

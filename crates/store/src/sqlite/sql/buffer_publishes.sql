@@ -17,8 +17,10 @@ INSERT INTO buffer_publishes (publish_id, org, dataset_id, digest, body, bytes, 
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (publish_id) DO NOTHING
 
 -- name: publishes_prune
+-- The body of a batch in the object store is short.
 DELETE FROM buffer_publishes WHERE number IN (
     SELECT number FROM buffer_publishes WHERE done_at < ?1 OR dead_at < ?2 LIMIT ?3)
+RETURNING CASE WHEN dead_at IS NULL OR length(body) > 8192 THEN '' ELSE body END
 
 -- name: publishes_replay
 UPDATE buffer_publishes SET dead_at = NULL, due_at = ?3, receives = 0

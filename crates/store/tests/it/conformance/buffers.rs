@@ -156,14 +156,16 @@ async fn a_message_makes_its_batch_due(t: &Fixture) {
 }
 
 async fn old_batches_are_forgotten(t: &Fixture) {
-    t.store.publish(ORG, &[new(1, dataset(7)), new(2, dataset(7)), new(3, dataset(7))]).await.unwrap();
+    let mut uploaded = new(2, dataset(7));
+    uploaded.batch.content = Content::Artifact { uri: "s3://b/p/2.jsonl".into(), bytes: Some(9) };
+    t.store.publish(ORG, &[new(1, dataset(7)), uploaded.clone(), new(3, dataset(7))]).await.unwrap();
     ids(t, 7).await;
     let dead = Settled::Dead { error: error(), receives: 10, queue: None };
     t.store.settle_publishes(&[(id(1), Settled::Done), (id(2), dead)]).await.unwrap();
-    assert_eq!(t.store.prune_publishes(START, START, 9).await.unwrap(), 0);
+    assert!(t.store.prune_publishes(START, START, 9).await.unwrap().is_empty());
     let later = START.plus(1);
-    assert_eq!(t.store.prune_publishes(later, START, 9).await.unwrap(), 1);
-    assert_eq!(t.store.prune_publishes(later, later, 9).await.unwrap(), 1);
-    assert_eq!(t.store.prune_publishes(later, later, 9).await.unwrap(), 0, "what waits stays");
+    assert_eq!(t.store.prune_publishes(later, START, 9).await.unwrap(), [None], "what was done needs nothing more");
+    assert_eq!(t.store.prune_publishes(later, later, 9).await.unwrap(), [Some(uploaded.batch)]);
+    assert!(t.store.prune_publishes(later, later, 9).await.unwrap().is_empty(), "what waits stays");
     assert_eq!(t.store.publishes(&[id(1), id(2), id(3)]).await.unwrap().len(), 1);
 }
