@@ -6,6 +6,7 @@ use tenure_client::dags::DeadBatch;
 use tenure_client::user::Page;
 
 use crate::cmd::connect::{all_pages, text_or_file};
+use crate::exit::{Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, clean, number};
 
 const PUBLISH_DETAILS: &str = "\
@@ -52,6 +53,9 @@ pub struct ReplayArgs {
 
 pub async fn publish(client: &Client, args: PublishArgs, json: bool) -> anyhow::Result<()> {
     let rows = text_or_file(&args.rows)?;
+    if rows.trim().is_empty() {
+        return Err(Stop::usage("there are no rows").hint("rows are JSON objects, one on each line").into());
+    }
     let published = client.publish_lines(&args.name, &rows, args.key.as_deref()).await;
     let published = published.context("nothing was published")?;
     if json {
@@ -82,10 +86,15 @@ pub async fn dead_letters(client: &Client, args: DeadLettersArgs, json: bool) ->
 }
 
 pub async fn replay(client: &Client, args: ReplayArgs, json: bool) -> anyhow::Result<()> {
-    let ids = (!args.all).then_some(args.ids);
-    let replayed = client.replay_batches(&args.name, ids).await.context("nothing is tried again")?;
+    let named = !args.all;
+    let replayed = client.replay_batches(&args.name, named.then_some(args.ids)).await;
+    let replayed = replayed.context("nothing is tried again")?;
     if json {
         return output::json(&replayed);
+    }
+    if named && replayed.replayed == 0 {
+        let hint = format!("`tenure dataset dead-letters {}` lists them", args.name);
+        return Err(Stop::new(Exit::NotFound, "none of these is a dead letter of the dataset").hint(hint).into());
     }
     output::line(match replayed.replayed {
         1 => "1 batch is tried again.".to_owned(),

@@ -138,7 +138,7 @@ fn candidates(
         return (start, found);
     }
     let mentioned = words(line).filter(|word| datasets.contains(word)).collect::<Vec<_>>();
-    let qualifier = context.strip_suffix('.').map(|text| text.rsplit(|c| !is_part(c)).next().unwrap_or_default());
+    let qualifier = context.strip_suffix('.').map(|text| text.rsplit(|c: char| !is_part(c)).next().unwrap_or_default());
     match qualifier {
         Some(name) if datasets.iter().any(|dataset| dataset == name) => columns(name).iter().for_each(|it| offer(it)),
         // An alias of one of them.

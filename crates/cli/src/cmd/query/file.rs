@@ -1,6 +1,7 @@
 //! A whole result, written to a file.
 
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -24,7 +25,7 @@ pub async fn export(client: &Client, request: &QueryRequest, format: ExportForma
         client.export_query(request, format).await.map_err(|error| place::pointed(error, &request.sql))?
     };
     let wrote = if to_stdout {
-        download(client, &export, &mut io::stdout().lock()).await.and_then(|()| Ok(io::stdout().flush()?))
+        download(client, &export, &mut io::stdout()).await
     } else {
         to_file(client, &export, path).await
     };
@@ -51,7 +52,6 @@ async fn to_file(client: &Client, export: &QueryExport, path: &Path) -> anyhow::
     download(client, export, file.as_file_mut()).await?;
     file.as_file().sync_all()?;
     // A temporary file is for its owner alone; this one is like others of the user.
-    use std::os::unix::fs::PermissionsExt;
     let mode = path.metadata().map_or(0o644, |there| there.permissions().mode());
     file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).map_err(unwritable)?;
     file.persist(path).map_err(|failed| unwritable(failed.error))?;
@@ -64,7 +64,7 @@ async fn download(client: &Client, export: &QueryExport, into: &mut impl Write) 
     while let Some(piece) = stream.next().await {
         into.write_all(&piece?)?;
     }
-    Ok(())
+    Ok(into.flush()?)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -88,9 +88,11 @@ fn edit(assistant: Assistant, entered: &tokio::sync::mpsc::Sender<Entered>, want
         let line = match editor.readline(PROMPT) {
             Ok(line) => {
                 if !line.trim().is_empty() {
-                    let _ = editor.add_history_entry(line.trim());
                     // A history that cannot be written is no reason to stop.
-                    let _ = history.as_ref().map(|path| editor.append_history(path));
+                    let _ = editor.add_history_entry(line.trim());
+                    if let Some(path) = &history {
+                        let _ = editor.append_history(path);
+                    }
                 }
                 Entered::Line(line)
             }

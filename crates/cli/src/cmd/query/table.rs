@@ -93,24 +93,25 @@ fn fit(natural: &[usize], columns: &[ResultColumn], width: usize) -> Option<Vec<
 }
 
 fn side_by_side(names: &[String], columns: &[ResultColumn], cells: &[Vec<Value>], widths: &[usize]) -> String {
-    let mut text = String::new();
-    let mut line = |texts: &mut dyn Iterator<Item = (&str, Option<fn(&str) -> String>)>| {
-        let mut row = String::new();
-        for ((value, styled), (column, width)) in texts.zip(columns.iter().zip(widths)) {
-            let alignment = if is_number(column) { Alignment::Right } else { Alignment::Left };
-            let padded = pad_str(&truncate_str(value, *width, "…"), *width, alignment, None).into_owned();
-            row.push_str(&styled.map_or_else(|| padded.clone(), |style| style(&padded)));
-            row.push_str(&" ".repeat(GAP));
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
+    let padded = |text: &str, column: &ResultColumn, width: usize| {
+        let alignment = if is_number(column) { Alignment::Right } else { Alignment::Left };
+        pad_str(&truncate_str(text, width, "…"), width, alignment, None).into_owned()
     };
-    line(&mut names.iter().map(|name| (name.as_str(), Some(bold as fn(&str) -> String))));
+    let places = || columns.iter().zip(widths);
+    let header = names.iter().zip(places()).map(|(name, (column, width))| bold(&padded(name, column, *width)));
+    let mut lines = vec![line(header)];
     for row in cells {
-        let styled = |value: &Value| matches!(value, Value::Null).then_some(dim as fn(&str) -> String);
-        line(&mut row.iter().map(|value| (value.text(), styled(value))));
+        lines.push(line(row.iter().zip(places()).map(|(value, (column, width))| {
+            let text = padded(value.text(), column, *width);
+            if matches!(value, Value::Null) { dim(&text) } else { text }
+        })));
     }
-    text
+    lines.concat()
+}
+
+/// Cells beside each other, without blanks at the end.
+fn line(cells: impl Iterator<Item = String>) -> String {
+    format!("{}\n", cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end())
 }
 
 /// One line for each value.
@@ -160,7 +161,14 @@ mod tests {
             json!([["a\tb\u{1b}[1m", 1, "12.50", [1, 2]], [null, null, null, null], ["NULL", 100, "-1.00", []]]),
         );
         let drawn = draw(&rows, None).unwrap();
-        let expected = "name       n      d  j\na b\u{fffd}[1m    1  12.50  [1,2]\nNULL    NULL   NULL  NULL\n'NULL'   100  -1.00  []\n";
+        let expected = [
+            "name        n      d  j",
+            "a b\u{fffd}[1m     1  12.50  [1,2]",
+            "NULL     NULL   NULL  NULL",
+            "'NULL'    100  -1.00  []",
+            "",
+        ]
+        .join("\n");
         assert_eq!(drawn.text, expected);
         assert!(!drawn.cut);
     }

@@ -186,7 +186,7 @@ impl Terminal {
     /// `setsid` makes the terminal the one that Ctrl-C is pressed on.
     fn new(site: &Site, args: &[&str]) -> Self {
         let size = Winsize { ws_row: 40, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
-        let pair = openpty(Some(&size), None).unwrap();
+        let pair = openpty(Some(&size), None::<&nix::sys::termios::Termios>).unwrap();
         let inner = site.command(args);
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).arg(inner.get_program()).args(inner.get_args());
