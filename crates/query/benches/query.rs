@@ -195,7 +195,9 @@ impl Bench {
             while let Some(frame) = frames.take().unwrap() {
                 match frame {
                     Frame::Begun(_) => {}
-                    Frame::Data(_) => drop(first.get_or_insert_with(|| began.elapsed())),
+                    Frame::Data(_) => {
+                        first.get_or_insert_with(|| began.elapsed());
+                    }
                     Frame::Done(done) => {
                         let took = began.elapsed();
                         return (first.unwrap_or(took), took, done.rows);

@@ -97,13 +97,21 @@ fn nested(sql: &str, around: &[usize]) -> String {
     text
 }
 
+const ATTACHED: &[&str] = &["dataset", "raw_logs", "call"];
+
+/// They look like others, are invisible, or are spaces elsewhere.
+const STRANGE: &[&str] = &[
+    "\u{a0}", "\u{200b}", "\u{202e}", "\u{2028}", "\u{ff1b}", "\u{2019}", "\u{feff}", "\u{130}", "\u{212a}", "\u{0}",
+    "\u{1a}", "\u{37e}",
+];
+
 proptest! {
     #[test]
     fn another_spelling_has_the_same_verdict(at in any::<prop::sample::Index>(), choices in prop::collection::vec(any::<u8>(), 1..64)) {
-        let accepted = at.get(&ACCEPTED);
+        let accepted = at.get::<String>(&ACCEPTED);
         let text = respelled(accepted, &choices);
         prop_assert_eq!(reads(&text), reads(accepted), "{}", text);
-        let text = respelled(at.get(&REFUSED), &choices);
+        let text = respelled(at.get::<String>(&REFUSED), &choices);
         prop_assert!(reads(&text).is_err(), "{}", text);
     }
 
@@ -111,7 +119,7 @@ proptest! {
     fn what_is_refused_is_refused_inside_of_another_query(
         at in any::<prop::sample::Index>(), around in prop::collection::vec(any::<usize>(), 1..5), choices in prop::collection::vec(any::<u8>(), 1..64)
     ) {
-        let text = nested(at.get(&REFUSED_ANYWHERE), &around);
+        let text = nested(at.get::<String>(&REFUSED_ANYWHERE), &around);
         prop_assert!(reads(&text).is_err(), "{}", text);
         let text = respelled(&text, &choices);
         prop_assert!(reads(&text).is_err(), "{}", text);
@@ -121,7 +129,7 @@ proptest! {
     fn what_is_accepted_is_accepted_inside_of_another_query(
         at in any::<prop::sample::Index>(), around in prop::collection::vec(any::<usize>(), 1..4)
     ) {
-        let accepted = at.get(&ACCEPTED);
+        let accepted = at.get::<String>(&ACCEPTED);
         let text = nested(accepted, &around);
         let inside = reads(&text);
         prop_assert!(inside.is_ok(), "{}: {}", text, inside.unwrap_err());
@@ -131,7 +139,7 @@ proptest! {
 
     /// A name of a CTE is that CTE in its query, and an attached relation outside of it.
     #[test]
-    fn a_name_means_what_is_in_scope(name in prop::sample::select(&["dataset", "raw_logs", "call"][..]), choices in prop::collection::vec(any::<u8>(), 1..64)) {
+    fn a_name_means_what_is_in_scope(name in prop::sample::select(ATTACHED), choices in prop::collection::vec(any::<u8>(), 1..64)) {
         for (sql, is_read) in [
             (format!("WITH {name} AS (SELECT 1 AS n) SELECT n FROM {name}"), false),
             (format!("WITH {name} AS (SELECT n FROM {name}) SELECT n FROM {name}"), true),
@@ -145,13 +153,12 @@ proptest! {
         }
     }
 
-    /// Characters that look like others, are invisible, or are spaces elsewhere.
     #[test]
     fn no_strange_character_leads_past_the_gate(
         at in any::<prop::sample::Index>(), place in any::<prop::sample::Index>(),
-        strange in prop::sample::select(&["\u{a0}", "\u{200b}", "\u{202e}", "\u{2028}", "\u{ff1b}", "\u{2019}", "\u{feff}", "\u{130}", "\u{212a}", "\u{0}", "\u{1a}", "\u{37e}"][..])
+        strange in prop::sample::select(STRANGE)
     ) {
-        let refused = at.get(&REFUSED);
+        let refused = at.get::<String>(&REFUSED);
         let places: Vec<usize> = refused.char_indices().map(|(at, _)| at).collect();
         let mut text = refused.clone();
         text.insert_str(*place.get(&places), strange);
