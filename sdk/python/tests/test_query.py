@@ -16,7 +16,7 @@ import pytest
 from dispatch_plane import TASK, DispatchPlane, claimed, refusal, works
 from harness import PATIENCE, quiet_server
 
-from tenure import AsyncClient, Client, DispatchTask, NetworkError, QueryResult, SetupError, errors
+from tenure import AsyncClient, Client, DispatchTask, NetworkError, QueryExport, QueryResult, SetupError, errors
 
 ROWS: dict[str, Any] = {
     "mode": "inline",
@@ -195,34 +195,23 @@ def test_the_key_is_sent_to_the_control_plane_alone(plane: QueryPlane, tmp_path:
     assert not {"x-api-key", "authorization"} & headers.keys()
 
 
-def test_a_query_can_be_a_task(plane: QueryPlane) -> None:
-    batch = {"mode": "batch", "query_id": "q", "task_id": "t-1", "reason": "requested", "output_location": "s3://b/p/"}
-    plane.answers = [(200, batch)]
+def test_what_cannot_be_written_or_read_is_said_so(plane: QueryPlane) -> None:
     with Client(plane.url) as client:
-        assert client.submit_query("SELECT 1", format="csv").task_id == "t-1"
         with pytest.raises(SetupError, match="xlsx"):
             client.export_query("SELECT 1", format="xlsx")
         with pytest.raises(SetupError, match="no address"):
-            client.download_result(errors_export(None), "x")
-    assert plane.asked[0][2] == {"sql": "SELECT 1", "format": "csv", "export": True, "mode": "batch"}
-
-
-def errors_export(url: str | None) -> Any:
-    from tenure import QueryExport
-
-    return QueryExport.read({**EXPORT, "result_url": url})
+            client.download_result(QueryExport.read({**EXPORT, "result_url": None}), "x")
+    assert plane.asked == []
 
 
 def test_the_asynchronous_client_does_the_same(plane: QueryPlane, tmp_path: Path) -> None:
-    batch = {"mode": "batch", "query_id": "q", "task_id": "t-1", "reason": "requested", "output_location": "s3://b/p/"}
-    plane.answers = [(200, ROWS), (200, EXPORT), (200, b"n\r\n1\r\n"), (200, batch), (410, refused("gone"))]
+    plane.answers = [(200, ROWS), (200, EXPORT), (200, b"n\r\n1\r\n"), (410, refused("gone"))]
 
     async def main() -> None:
         async with AsyncClient(plane.url, api_key="key") as client:
             assert (await client.query("SELECT 1")).row_count == 2
             export = await client.export_query("SELECT 1", format="csv")
             await client.download_result(export, tmp_path / "a")
-            assert (await client.submit_query("SELECT 1")).task_id == "t-1"
             with pytest.raises(errors.ApiError):
                 await client.download_result(export, tmp_path / "b")
 

@@ -62,7 +62,7 @@ from .models import (
     Why,
     from_output,
 )
-from .query import QueryBatch, QueryColumn, QueryExport, QueryResult
+from .query import QueryColumn, QueryExport, QueryResult
 from .sandboxes import AsyncSandbox, ExecResult, Sandbox, SandboxInfo, SandboxState, Snapshot
 from .worker import CancelKind, CancelReason, RunningWorker, TaskContext, Worker
 
@@ -96,7 +96,6 @@ __all__ = [
     "NewTask",
     "Output",
     "Page",
-    "QueryBatch",
     "QueryColumn",
     "QueryExport",
     "QueryResult",

@@ -12,7 +12,7 @@ from .. import errors
 from .._api import Call, _encode, _present
 from .._http import CONNECT_TIMEOUT, tls
 from ..errors import DecodeError, NetworkError, SetupError
-from ._models import QueryBatch, QueryExport, QueryResult
+from ._models import QueryExport, QueryResult
 
 T = TypeVar("T")
 #: What a query may take at the server if the request does not say.
@@ -31,7 +31,6 @@ def body(
     limit: int | None,
     timeout: int | None,
     format: str | None = None,  # noqa: A002 (the word of the contract)
-    mode: str | None = None,
 ) -> dict[str, Any]:
     if format is not None and format not in FORMATS:
         raise SetupError(f"a result is written as json, csv or parquet, not {format}")
@@ -42,7 +41,6 @@ def body(
         timeout_seconds=timeout,
         format=format,
         export=None if format is None else True,
-        mode=mode,
     )
 
 
@@ -70,10 +68,6 @@ def query(sql: str, datasets: Sequence[str] | None, limit: int | None, timeout: 
 
 def export(sql: str, format: str, datasets: Sequence[str] | None, timeout: int | None) -> Call[QueryExport]:  # noqa: A002
     return _call(read_export, body(sql, datasets, None, timeout, format))
-
-
-def batch(sql: str, format: str, datasets: Sequence[str] | None) -> Call[QueryBatch]:  # noqa: A002
-    return _call(_of_mode("batch", QueryBatch.read), body(sql, datasets, None, None, format, "batch"))
 
 
 class Download:

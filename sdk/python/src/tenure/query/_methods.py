@@ -12,7 +12,7 @@ import httpx
 from .. import _api
 from ..sandboxes._files import save
 from . import _calls
-from ._models import QueryBatch, QueryExport, QueryResult
+from ._models import QueryExport, QueryResult
 
 T = TypeVar("T")
 
@@ -45,16 +45,6 @@ class QueryMethods:
     ) -> QueryExport:
         """Writes the whole result to the object store, as `parquet`, `csv` or `json` (lines)."""
         return self._call(_calls.export(sql, format, datasets, timeout))
-
-    def submit_query(
-        self,
-        sql: str,
-        *,
-        format: str = "parquet",  # noqa: A002
-        datasets: Sequence[str] | None = None,
-    ) -> QueryBatch:
-        """Runs a query as a task: `wait` for its `task_id`, then read its `output_location`."""
-        return self._call(_calls.batch(sql, format, datasets))
 
     def download_result(self, export: QueryExport, target: str | PathLike[str]) -> None:
         """Copies an exported result here. It replaces a file that exists when it is complete."""
@@ -98,16 +88,6 @@ class AsyncQueryMethods:
     ) -> QueryExport:
         """Writes the whole result to the object store, as `parquet`, `csv` or `json` (lines)."""
         return await self._call(_calls.export(sql, format, datasets, timeout))
-
-    async def submit_query(
-        self,
-        sql: str,
-        *,
-        format: str = "parquet",  # noqa: A002
-        datasets: Sequence[str] | None = None,
-    ) -> QueryBatch:
-        """Runs a query as a task: `wait` for its `task_id`, then read its `output_location`."""
-        return await self._call(_calls.batch(sql, format, datasets))
 
     async def download_result(self, export: QueryExport, target: str | PathLike[str]) -> None:
         """Copies an exported result here. It replaces a file that exists when it is complete."""

@@ -110,13 +110,3 @@ class QueryExport(Model):
     expires_at: str
     #: Where `Client.download_result` reads it. Exports of tasks have none.
     result_url: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueryBatch(Model):
-    """A query that runs as a task."""
-
-    query_id: str
-    task_id: str
-    output_location: str
-    reason: str | None = None
