@@ -35,6 +35,8 @@ const SUFFIX: &str = ".parquet";
 /// The files of one view.
 #[derive(Debug)]
 pub struct Granted {
+    /// Of the view. The engine keeps what it knows of a file under its name alone, so names of two views must differ.
+    number: usize,
     backing: Backing,
     files: Vec<FileRef>,
 }
@@ -46,7 +48,7 @@ enum Backing {
 }
 
 impl Granted {
-    pub fn new(place: &Place, files: Vec<FileRef>) -> Result<Self, reqwest::Error> {
+    pub fn new(number: usize, place: &Place, files: Vec<FileRef>) -> Result<Self, reqwest::Error> {
         let backing = match place {
             Place::Folder { path } => Backing::Folder(path.into()),
             // Every address comes with its own right; nothing of this process or its surroundings is added.
@@ -59,12 +61,12 @@ impl Granted {
                     .build()?,
             ),
         };
-        Ok(Self { backing, files })
+        Ok(Self { number, backing, files })
     }
 
-    fn meta(at: usize, file: &FileRef) -> ObjectMeta {
+    fn meta(&self, at: usize, file: &FileRef) -> ObjectMeta {
         ObjectMeta {
-            location: Path::from(format!("{at}{SUFFIX}")),
+            location: Path::from(format!("{}_{at}{SUFFIX}", self.number)),
             last_modified: Default::default(),
             size: file.bytes,
             e_tag: None,
@@ -73,7 +75,8 @@ impl Granted {
     }
 
     fn find(&self, location: &Path) -> Result<(usize, &FileRef)> {
-        let number = location.as_ref().strip_suffix(SUFFIX).and_then(|number| number.parse().ok());
+        let own = format!("{}_", self.number);
+        let number = location.as_ref().strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(&own)?.parse().ok());
         let found = number.and_then(|number: usize| Some((number, self.files.get(number)?)));
         found.ok_or_else(|| Error::NotFound { path: location.to_string(), source: "not a file of the view".into() })
     }
@@ -178,7 +181,7 @@ fn read_only<T>(operation: &str) -> Result<T> {
 impl ObjectStore for Granted {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (at, file) = self.find(location)?;
-        let meta = Self::meta(at, file);
+        let meta = self.meta(at, file);
         options.check_preconditions(&meta)?;
         let range = match &options.range {
             Some(range) => range.as_range(file.bytes).map_err(unavailable)?,
@@ -190,12 +193,12 @@ impl ObjectStore for Granted {
     }
 
     fn list(&self, _prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let all: Vec<_> = self.files.iter().enumerate().map(|(at, file)| Ok(Self::meta(at, file))).collect();
+        let all: Vec<_> = self.files.iter().enumerate().map(|(at, file)| Ok(self.meta(at, file))).collect();
         stream::iter(all).boxed()
     }
 
     async fn list_with_delimiter(&self, _prefix: Option<&Path>) -> Result<ListResult> {
-        let objects = self.files.iter().enumerate().map(|(at, file)| Self::meta(at, file)).collect();
+        let objects = self.files.iter().enumerate().map(|(at, file)| self.meta(at, file)).collect();
         Ok(ListResult { common_prefixes: Vec::new(), objects })
     }
 

@@ -140,7 +140,7 @@ async fn attach(context: &SessionContext, number: usize, view: &View) -> Result<
                 let message = format!("a dataset has more than {FILES} files: compact it");
                 return Err(Wrong::new(Failure::QueryFailed, message));
             }
-            let store = Granted::new(place, files.clone())
+            let store = Granted::new(number, place, files.clone())
                 .map_err(|_| Wrong::new(Failure::ObjectStoreUnavailable, "the object store cannot be used"))?;
             listing(context, number, store).await?
         }

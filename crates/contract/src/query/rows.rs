@@ -26,7 +26,10 @@ impl<'de> Deserializer<'de> for Row<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_seq(SeqDeserializer::new(self.cells.into_iter()))
+        let mut cells = SeqDeserializer::new(self.cells.into_iter());
+        let value = visitor.visit_seq(&mut cells)?;
+        cells.end()?;
+        Ok(value)
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

@@ -1,8 +1,6 @@
 //! The sink of a buffered dataset, through many sudden ends of its process.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +19,6 @@ use crate::harness::{Home, SOON};
 
 const ORG: &str = "default";
 const KILLS: usize = 20;
-/// Of processes.
-const PROCESS_KILLS: usize = 100;
-/// Duties and batches of a process that began this much earlier, by its clock, are free.
-const APART_MS: i64 = 200_000;
 const BATCHES: usize = 4;
 const ROWS: usize = 25;
 const YAML: &str = "name: d
@@ -165,92 +159,4 @@ fn a_reader_misses_nothing_in_postgres_however_often_the_sink_ends() {
     let runtime = Runtime::new().unwrap();
     let home = runtime.block_on(Home::postgres());
     through_kills(&home, || Arc::new(tenure_data::Postgres::new(&home.url(), None).unwrap()));
-}
-
-/// A control plane in a process of its own: it publishes, says so, and sinks until it is killed.
-#[test]
-#[ignore = "a process of the test below, which starts it"]
-fn a_process_with_a_sink() {
-    let Ok(url) = std::env::var("TENURE_TEST_SINK") else { return };
-    let number: usize = std::env::var("TENURE_TEST_NUMBER").unwrap().parse().unwrap();
-    let clock = Arc::new(Clock::default());
-    clock.advance(APART_MS * (number as i64 + 2));
-    Runtime::new().unwrap().block_on(async {
-        let data: Arc<dyn DataStore> = Arc::new(tenure_data::Postgres::new(&url, None).unwrap());
-        let (_engine, buffers, _) = plane(&url, &clock, &data).await;
-        for batch in 0..BATCHES {
-            let records = records(first_of(number, batch));
-            buffers.publish(&ORG.into(), "t", Upload::Records(records), None, None).await.unwrap();
-        }
-        eprintln!("{PUBLISHED}");
-        std::future::pending::<()>().await;
-    });
-}
-
-const PUBLISHED: &str = "all is published";
-
-/// Every other batch has rows of the one before.
-fn first_of(process: usize, batch: usize) -> usize {
-    (process * BATCHES + batch) * ROWS - if batch % 2 == 1 { ROWS / 2 } else { 0 }
-}
-
-/// Killed when it is dropped.
-struct Killed(Child);
-
-impl Killed {
-    fn start(url: &str, number: usize) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["buffers::a_process_with_a_sink", "--exact", "--ignored", "--nocapture"])
-            .env("TENURE_TEST_SINK", url)
-            .env("TENURE_TEST_NUMBER", number.to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut said = said.map(Result::unwrap);
-        assert!(said.any(|line| line == PUBLISHED), "process {number} ended too early");
-        Self(child)
-    }
-}
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-/// By their clocks each of two processes finds the duties and batches of the other free, so that both write at once.
-#[test]
-fn a_reader_misses_nothing_while_processes_with_sinks_are_killed() {
-    let runtime = Runtime::new().unwrap();
-    let home = runtime.block_on(Home::postgres());
-    let url = home.url();
-    let data: Arc<dyn DataStore> = Arc::new(tenure_data::Postgres::new(&url, None).unwrap());
-    let table = {
-        let first = Runtime::new().unwrap();
-        let (_engine, _buffers, table) = first.block_on(plane(&url, &Arc::default(), &data));
-        first.shutdown_timeout(Duration::ZERO);
-        table
-    };
-    let (mut seen, mut cursor, mut sent) = (Vec::new(), 0, BTreeSet::new());
-    let mut running = VecDeque::new();
-    runtime.block_on(data.ensure(&table)).unwrap();
-    for number in 0..=PROCESS_KILLS {
-        running.push_back(Killed::start(&url, number));
-        sent.extend((0..BATCHES).flat_map(|batch| (0..ROWS).map(move |row| key(first_of(number, batch) + row))));
-        let wanted = if number == PROCESS_KILLS { sent.len() } else { seen.len() + number % 3 };
-        runtime.block_on(wait_until("rows are written", SOON, async || {
-            let (keys, upto) = behind(&data, &table, cursor).await;
-            seen.extend(keys);
-            cursor = upto;
-            seen.len() >= wanted
-        }));
-        if running.len() == 2 {
-            running.pop_front();
-        }
-    }
-    seen.sort_unstable();
-    assert_eq!(seen, sent.into_iter().collect::<Vec<_>>(), "each row once");
 }

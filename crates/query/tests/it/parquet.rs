@@ -113,6 +113,22 @@ async fn a_condition_hides_the_other_rows() {
     assert!(answer.failed().message.contains("`where` of an input"), "{}", answer.failed().message);
 }
 
+/// What the engine remembers of a file of one dataset is not taken for one of another.
+#[tokio::test]
+async fn datasets_are_joined_file_by_file() {
+    let stand = Stand::new();
+    let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text; 4])) };
+    let one = stand.write("one/a.parquet", vec![("n", numbers(0, 4)), ("x", texts("one"))]);
+    // The same size, other columns and rows.
+    let two = stand.write("two/a.parquet", vec![("m", numbers(2, 6)), ("y", texts("two"))]);
+    let views = [stand.view(&["one"], vec![one]), stand.view(&["two"], vec![two])];
+    let rows = stand.rows("SELECT n, x, m, y FROM one LEFT JOIN two ON n = m ORDER BY n", &views).await;
+    assert_eq!(
+        rows,
+        json!([[0, "one", null, null], [1, "one", null, null], [2, "one", 2, "two"], [3, "one", 3, "two"]])
+    );
+}
+
 #[tokio::test]
 async fn a_dataset_without_files_has_no_rows() {
     let stand = Stand::new();

@@ -1,8 +1,7 @@
-//! `tenure query` against a server that answers as the tests need it, and its shell on a terminal of its own.
+//! `tenure query` against a server that answers as the tests need it.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -11,11 +10,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use nix::pty::{Winsize, openpty};
 use serde_json::{Value, json};
-use tenure_testkit::{Child, Output, wait_until_blocking};
+use tenure_testkit::Output;
 
-use crate::commands::kit::{Home, SOON, code, finish};
+use crate::commands::kit::{Home, code, finish};
 
 /// What it was asked, and a home for who asks.
 struct Site {
@@ -173,113 +171,4 @@ async fn without_sql_and_without_a_terminal_it_says_what_to_do() {
     let missing = site.run(&["--file", "nowhere.sql"]).await;
     assert!(code(&missing) == 2 && missing.stderr.contains("nowhere.sql could not be read"), "{missing:?}");
     assert!(site.asked().is_empty());
-}
-
-/// A terminal with a process in it.
-struct Terminal {
-    master: std::fs::File,
-    seen: Arc<Mutex<String>>,
-    child: Child,
-}
-
-impl Terminal {
-    /// `setsid` makes the terminal the one that Ctrl-C is pressed on.
-    fn new(site: &Site, args: &[&str]) -> Self {
-        let size = Winsize { ws_row: 40, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
-        let pair = openpty(Some(&size), None::<&nix::sys::termios::Termios>).unwrap();
-        let inner = site.command(args);
-        let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait"]).arg(inner.get_program()).args(inner.get_args());
-        for (name, value) in inner.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let slave = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
-        command.env("TERM", "xterm").current_dir(site.home.path());
-        command.stdin(slave(&pair.slave)).stdout(slave(&pair.slave)).stderr(slave(&pair.slave));
-        let child = Child::spawn(command);
-        let master = std::fs::File::from(pair.master);
-        let (mut reader, seen) = (master.try_clone().unwrap(), Arc::new(Mutex::new(String::new())));
-        let all = Arc::clone(&seen);
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = reader.read(&mut bytes) {
-                all.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        });
-        Self { master, seen, child }
-    }
-
-    fn type_in(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Types when it is asked for something.
-    fn enter(&mut self, text: &str) {
-        self.until("tenure> ");
-        self.type_in(text);
-    }
-
-    /// What was shown up to there is forgotten.
-    fn until(&self, text: &str) {
-        wait_until_blocking(&format!("{text:?} is shown"), SOON, || {
-            let mut seen = self.seen.lock().unwrap();
-            let found = seen.find(text).map(|at| at + text.len());
-            if let Some(end) = found {
-                seen.drain(..end);
-            }
-            found.is_some()
-        });
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_terminal_it_is_a_shell() {
-    let site = Site::new().await;
-    let mut shell = Terminal::new(&site, &[]);
-    shell.enter("SELECT n,\r");
-    shell.type_in("x FROM alerts;\r");
-    shell.until("2 rows, 3 ms");
-    assert_eq!(site.asked()[0]["sql"], "SELECT n,\nx FROM alerts;");
-    // Names of datasets and columns are completed.
-    shell.enter("SELECT sev\t FROM al\t;\r");
-    shell.until("2 rows");
-    assert_eq!(site.asked()[1]["sql"], "SELECT sev FROM alerts;", "no dataset was named yet");
-    shell.enter("SELECT 1 FROM alerts WHERE sev\t = 'x';\r");
-    shell.until("2 rows");
-    assert_eq!(site.asked()[2]["sql"], "SELECT 1 FROM alerts WHERE severity = 'x';");
-    shell.enter("\\d\r");
-    shell.until("raw_logs");
-    shell.enter("\\d alerts\r");
-    shell.until("timestamptz");
-    shell.enter("\\d nothing\r");
-    shell.until("no dataset");
-    shell.enter("\\limit 10001\r");
-    shell.until("from 1 to 10000");
-    shell.enter("\\nonsense\r");
-    shell.until("there is no command");
-    shell.enter("SELECT 1\nFROM other;\r");
-    shell.until("|      ^");
-    // Ctrl-C ends what is written, and then what runs.
-    shell.enter("SELECT half\x03");
-    shell.enter("SELECT endless;\r");
-    wait_until_blocking("the query runs", SOON, || site.asked().iter().any(|body| body["sql"] == "SELECT endless;"));
-    shell.type_in("\x03");
-    shell.until("Canceled.");
-    shell.enter("\\q\r");
-    assert!(shell.child.wait(SOON).await.success());
-    let history = std::fs::read_to_string(site.home.path().join("query_history")).unwrap();
-    assert!(history.contains("FROM alerts WHERE severity"), "{history}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_fits_the_terminal() {
-    let site = Site::new().await;
-    let mut shown = Terminal::new(&site, &["SELECT 1"]);
-    shown.until("2 rows, 3 ms");
-    assert!(shown.child.wait(SOON).await.success());
-    let refused = Terminal::new(&site, &["SELECT 1", "--parquet", "-"]);
-    refused.until("Parquet is not for a terminal");
 }
