@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod corpus;
-mod differential;
 mod gate;
 mod limits;
 mod mutations;
