@@ -1,5 +1,7 @@
 //! Rows as a table that fits the terminal.
 
+use std::borrow::Cow;
+
 use console::{Alignment, measure_text_width, pad_str, style, truncate_str};
 use serde_json::value::RawValue;
 use tenure_client::query::{QueryRows, ResultColumn};
@@ -95,7 +97,7 @@ fn fit(natural: &[usize], columns: &[ResultColumn], width: usize) -> Option<Vec<
 fn side_by_side(names: &[String], columns: &[ResultColumn], cells: &[Vec<Value>], widths: &[usize]) -> String {
     let padded = |text: &str, column: &ResultColumn, width: usize| {
         let alignment = if is_number(column) { Alignment::Right } else { Alignment::Left };
-        pad_str(&truncate_str(text, width, "…"), width, alignment, None).into_owned()
+        pad_str(&cut(text, width), width, alignment, None).into_owned()
     };
     let places = || columns.iter().zip(widths);
     let header = names.iter().zip(places()).map(|(name, (column, width))| bold(&padded(name, column, *width)));
@@ -118,18 +120,23 @@ fn line(cells: impl Iterator<Item = String>) -> String {
 fn below_each_other(names: &[String], cells: &[Vec<Value>], width: usize) -> Drawn {
     let name_width = names.iter().map(|name| measure_text_width(name)).max().unwrap_or_default().min(width / 2);
     let room = width.saturating_sub(name_width + GAP).max(LEAST);
-    let (mut text, mut cut) = (String::new(), false);
+    let (mut text, mut is_cut) = (String::new(), false);
     for (number, row) in cells.iter().enumerate() {
         text.push_str(&format!("{}\n", dim(&format!("row {}", number + 1))));
         for (name, value) in names.iter().zip(row) {
-            cut |= measure_text_width(value.text()) > room;
-            let name = pad_str(&truncate_str(name, name_width, "…"), name_width, Alignment::Left, None).into_owned();
-            let shown = truncate_str(value.text(), room, "…");
+            is_cut |= measure_text_width(value.text()) > room;
+            let name = pad_str(&cut(name, name_width), name_width, Alignment::Left, None).into_owned();
+            let shown = cut(value.text(), room);
             let shown = if matches!(value, Value::Null) { dim(&shown) } else { shown.into_owned() };
             text.push_str(&format!("{}{}{shown}\n", bold(&name), " ".repeat(GAP)));
         }
     }
-    Drawn { text, cut }
+    Drawn { text, cut: is_cut }
+}
+
+/// At most this much of a text. A terminal may have no width at all.
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if width == 0 { Cow::Borrowed("") } else { truncate_str(text, width, "…") }
 }
 
 fn bold(text: &str) -> String {
