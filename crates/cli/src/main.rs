@@ -10,6 +10,7 @@ mod dispatch;
 mod exit;
 mod logging;
 mod output;
+mod query;
 mod reload;
 mod sandboxes;
 mod signals;

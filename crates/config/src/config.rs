@@ -17,6 +17,7 @@ use super::keys::{self, Change, Key, Kind};
 use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
 use super::objects::ObjectStoreSettings;
 use super::push::PushSettings;
+use super::query::QuerySettings;
 use super::sandboxes::ProviderSettings;
 use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
@@ -25,8 +26,8 @@ use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
 use super::{
-    auth, data_store, database, defaults, env, file, files, functions, limits, objects, push, sandboxes, server, show,
-    tokens, transport, worker,
+    auth, data_store, database, defaults, env, file, files, functions, limits, objects, push, query, sandboxes, server,
+    show, tokens, transport, worker,
 };
 
 /// What the command line says about the configuration.
@@ -67,6 +68,7 @@ pub struct Config {
     pub transport: TransportSettings,
     pub objects: ObjectStoreSettings,
     pub data_store: DataStoreSettings,
+    pub query: QuerySettings,
     /// What runs tasks of jobs.
     pub runtimes: RuntimeSettings,
     /// `HOST:PORT` of the listener of the dispatch contract.
@@ -205,6 +207,7 @@ impl Config {
                 &sources.data,
                 sources.flags.store.as_ref().unwrap_or(&store),
             )?,
+            query: query::query(&settings)?,
             runtimes: functions::runtimes(&settings)?,
             internal_listen: worker::host_and_port(&settings, "dispatch.internal_listen", "127.0.0.1:7424")?,
             worker: worker::worker(&settings, &sources.data)?,

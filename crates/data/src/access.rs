@@ -1,5 +1,6 @@
 //! What a reader of tables needs to know. Readers open connections of their own and never write.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,8 +53,13 @@ pub struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn of(access: Access, table: &Table, upto: Option<i64>) -> Self {
-        let columns = table.schema.columns.clone();
-        Self { access, table: table.name(), columns, sequence: SEQUENCE, org: ORG_COLUMN, upto }
+    /// The tables, of which these have numbers.
+    pub(crate) fn of_all(access: &Access, tables: &[Table], found: &HashMap<String, i64>) -> Vec<Self> {
+        let reading = |table: &Table| {
+            let (name, columns) = (table.name(), table.schema.columns.clone());
+            let upto = found.get(&name).copied().filter(|upto| *upto > 0);
+            Self { access: access.clone(), table: name, columns, sequence: SEQUENCE, org: ORG_COLUMN, upto }
+        };
+        tables.iter().map(reading).collect()
     }
 }

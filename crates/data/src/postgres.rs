@@ -2,6 +2,7 @@
 
 mod array;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -173,15 +174,17 @@ impl DataStore for Postgres {
         self.transaction("write rows", async |connection| append(connection, table, &batches).await).await
     }
 
-    async fn reading(&self, table: &Table) -> Result<Reading, DataError> {
-        let upto = self
-            .transaction("read a table", async |connection| {
-                let seq = "SELECT seq FROM tenure_data.tenure_tables WHERE name = $1";
-                let row = connection.query_opt(seq, &[&table.name()]).await?;
-                Ok(row.map(|row| row.get::<_, i64>(0)))
+    async fn readings(&self, tables: &[Table]) -> Result<Vec<Reading>, DataError> {
+        let names: Vec<String> = tables.iter().map(Table::name).collect();
+        // One statement sees one moment.
+        let found: HashMap<String, i64> = self
+            .transaction("read tables", async |connection| {
+                let seq = "SELECT name, seq FROM tenure_data.tenure_tables WHERE name = ANY ($1)";
+                let rows = connection.query(seq, &[&names]).await?;
+                Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
             })
             .await?;
-        Ok(Reading::of(self.access.clone(), table, upto.filter(|upto| *upto > 0)))
+        Ok(Reading::of_all(&self.access, tables, &found))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tables in a file of their own.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -177,15 +178,27 @@ impl DataStore for Sqlite {
         .await
     }
 
-    async fn reading(&self, table: &Table) -> Result<Reading, DataError> {
-        let (name, access) = (table.name(), Access::Sqlite { path: self.inner.path.clone() });
-        let upto: Option<i64> = self
-            .run("read a table", move |connection| {
-                let seq = "SELECT seq FROM tenure_tables WHERE name = ?1";
-                Ok(connection.query_row(seq, [&name], |row| row.get(0)).optional()?)
+    async fn readings(&self, tables: &[Table]) -> Result<Vec<Reading>, DataError> {
+        let names: Vec<String> = tables.iter().map(Table::name).collect();
+        // One transaction sees one moment.
+        let found: HashMap<String, i64> = self
+            .run("read tables", move |connection| {
+                let tx = connection.transaction()?;
+                let mut found = HashMap::new();
+                {
+                    let mut seq = tx.prepare_cached("SELECT seq FROM tenure_tables WHERE name = ?1")?;
+                    for name in names {
+                        if let Some(at) = seq.query_row([&name], |row| row.get(0)).optional()? {
+                            found.insert(name, at);
+                        }
+                    }
+                }
+                tx.commit()?;
+                Ok(found)
             })
             .await?;
-        Ok(Reading::of(access, table, upto.filter(|upto| *upto > 0)))
+        let access = Access::Sqlite { path: self.inner.path.clone() };
+        Ok(Reading::of_all(&access, tables, &found))
     }
 }
 

@@ -27,6 +27,13 @@ pub trait DataStore: std::fmt::Debug + Send + Sync {
     /// nothing, and the same call again leaves the same rows.
     async fn append(&self, table: &Table, batches: Vec<Rows>) -> Result<Appended, DataError>;
 
-    /// How to read the table, and up to where it is committed now.
-    async fn reading(&self, table: &Table) -> Result<Reading, DataError>;
+    /// How to read the tables, and up to where each is committed now: all as of one moment, in their order.
+    async fn readings(&self, tables: &[Table]) -> Result<Vec<Reading>, DataError>;
+
+    /// The same for one table.
+    async fn reading(&self, table: &Table) -> Result<Reading, DataError> {
+        let found = self.readings(std::slice::from_ref(table)).await?.pop();
+        let source = || "it has no answer".into();
+        found.ok_or_else(|| DataError::Failed { operation: "read a table", source: source() })
+    }
 }

@@ -8,11 +8,13 @@ mod error;
 mod folder;
 mod open;
 mod output;
+mod results;
 mod store;
 mod sweep;
 
 pub use error::ObjectError;
 pub use open::{Credentials, LOCAL_BUCKET, Limits, Place, Settings};
 pub use output::{File, Finished, Output};
+pub use results::{Reach, Upload};
 pub use store::{Entry, Objects};
 pub use sweep::{Judge, Swept};

@@ -11,4 +11,5 @@ mod results;
 pub mod run;
 pub mod serve;
 mod session;
+mod tables;
 mod values;

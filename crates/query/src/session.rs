@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
@@ -31,6 +32,7 @@ use url::Url;
 use crate::failure::Wrong;
 use crate::files::Granted;
 use crate::gate::{self, functions};
+use crate::tables::Rows;
 
 /// Of intermediate results on disk, for one query.
 const SPILL_BYTES: u64 = 8 << 30;
@@ -56,8 +58,9 @@ pub async fn plan(ask: &Ask, memory_bytes: usize, spill: &Path) -> Result<Planne
     let runtime = runtime(memory_bytes, spill).map_err(|error| Wrong::running(&error))?;
     let context = SessionContext::new_with_state(state(runtime, memory_bytes));
     let read = ask.views.iter().filter(|view| view.names.iter().any(|name| passed.reads.contains(name)));
+    let scans = Arc::new(AtomicUsize::new(0));
     for (number, view) in read.enumerate() {
-        attach(&context, number, view).await?;
+        attach(&context, number, view, &scans).await?;
     }
     let state = context.state();
     let plan = state.statement_to_plan(Statement::Statement(Box::new(passed.statement))).await;
@@ -132,7 +135,7 @@ impl ObjectStoreRegistry for Attached {
     }
 }
 
-async fn attach(context: &SessionContext, number: usize, view: &View) -> Result<(), Wrong> {
+async fn attach(context: &SessionContext, number: usize, view: &View, scans: &Arc<AtomicUsize>) -> Result<(), Wrong> {
     let table: Arc<dyn TableProvider> = match &view.source {
         Source::Files { place: _, files, columns } if files.is_empty() => Arc::new(EmptyTable::new(schema(columns)?)),
         Source::Files { place, files, columns: _ } => {
@@ -145,9 +148,7 @@ async fn attach(context: &SessionContext, number: usize, view: &View) -> Result<
             listing(context, number, store).await?
         }
         Source::Refused(failed) => return Err(Wrong(failed.clone())),
-        Source::Table(_) => {
-            return Err(Wrong::new(Failure::QueryFailed, "tables are not served by this query process"));
-        }
+        Source::Table(table) => Arc::new(Rows::new(table, Arc::clone(scans))?),
     };
     let filtered = match &view.condition {
         None => table,

@@ -25,7 +25,7 @@ pub fn leaves_a_row(method: &Method, route: &str) -> bool {
     let submits = matches!(route, "/api/v1/tasks" | "/api/v1/tasks/batch" | "/api/v1/runs");
     // They end with their caller, and write their rows themselves. Workers change nothing that a user did.
     let of_worker = route.starts_with("/api/v1/worker/") && !route.ends_with("/token");
-    let ends_alone = route.ends_with("/exec") || route.contains("/proxy/") || of_worker;
+    let ends_alone = route.ends_with("/exec") || route == "/api/v1/query" || route.contains("/proxy/") || of_worker;
     route.starts_with(ADMIN) || (route.starts_with("/api/v1/") && !reads && !submits && !ends_alone)
 }
 

@@ -264,6 +264,7 @@ impl Fault {
                 | Unavailable::Busy { retry_after }
                 | Unavailable::Store { retry_after },
             ) => Some(*retry_after),
+            Self::Dispatch(fault) => fault.retry_after(),
             Self::Unavailable(Unavailable::IdentityProvider) => Some(Duration::from_secs(5)),
             Self::Unavailable(Unavailable::ShuttingDown) | Self::Internal => Some(Duration::from_secs(1)),
             _ => None,

@@ -8,7 +8,8 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{
-    buffers, dags, datasets, dead_letters, events, health, metrics, queues, runs, schedules, tasks, webhooks, whoami,
+    buffers, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules, tasks, webhooks,
+    whoami,
 };
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
@@ -63,6 +64,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dispatch::events::events,
         dispatch::events::events_alias,
         dispatch::publish::publish,
+        dispatch::query::query,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,
@@ -99,6 +101,8 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dags::cutover,
         dags::rollback,
         dags::trigger,
+        queries::query,
+        queries::result,
         buffers::publish,
         buffers::dead,
         buffers::replay,

@@ -17,6 +17,7 @@ use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
 use crate::push::{HttpCourier, PushTargets};
+use crate::query::{Queries, QueryConfig};
 use crate::sandboxes::{Part, SandboxConfig};
 use crate::schedules::Templates;
 use crate::tenants::Admission;
@@ -41,6 +42,8 @@ pub struct ServerConfig {
     pub sandboxes: Option<SandboxConfig>,
     /// For DAGs and the dispatch contract.
     pub dispatch: DispatchConfig,
+    /// Who runs queries.
+    pub query: QueryConfig,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -57,6 +60,7 @@ impl Default for ServerConfig {
             push: None,
             sandboxes: None,
             dispatch: DispatchConfig::default(),
+            query: QueryConfig::default(),
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -85,6 +89,7 @@ pub struct Inner {
     pub event_streams: Arc<Semaphore>,
     pub started: Instant,
     pub dispatch: Arc<dispatch::Part>,
+    pub queries: Queries,
     sandboxes: Option<Part>,
 }
 
@@ -108,7 +113,9 @@ impl App {
             pushes = true;
         }
         let delivery = engine.deliver(couriers);
+        let queries = Queries::start(&engine, &config.query, &config.dispatch);
         let app = Self(Arc::new(Inner {
+            queries,
             sandboxes,
             dispatch,
             started: Instant::now(),

@@ -112,6 +112,37 @@ pub struct OperationAuditFilter {
     pub limit: usize,
 }
 
+/// Who has asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asker {
+    /// A user: the key or the subject.
+    User(String),
+    /// The attempt of a task.
+    Task(String, u32),
+}
+
+/// A query that was answered. Its text is not kept, only a hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueryAudit {
+    pub query_id: String,
+    pub org: String,
+    pub asker: Asker,
+    /// The ids of the datasets that it read.
+    pub datasets: Vec<String>,
+    /// The names of the columns of its result.
+    pub columns: Vec<String>,
+    pub row_count: u64,
+    pub sql_hash: String,
+    /// The file of a result that was exported.
+    pub export: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueryAuditRow {
+    pub at: Timestamp,
+    pub entry: QueryAudit,
+}
+
 /// Audit rows from before go; `None` keeps all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AuditCut {
@@ -198,6 +229,12 @@ pub trait IdentityStore: Send + Sync {
     async fn audit_operations(&self, entries: &[OperationAudit]) -> Result<(), StoreError>;
     async fn operation_audit(&self, filter: &OperationAuditFilter) -> Result<Page<OperationAuditRow>, StoreError>;
 
+    /// Records a query before it is answered. A crash after it leaves the row of a query whose answer was lost.
+    async fn audit_query(&self, entry: &QueryAudit) -> Result<(), StoreError>;
+
+    /// The record of a query.
+    async fn query_audit(&self, query_id: &str) -> Result<Option<QueryAuditRow>, StoreError>;
+
     /// Removes what nobody needs any more: audit rows older than the cut, revocations of tokens that have
     /// expired, task keys whose owners are gone. At most `limit` of each; gives how many in all, so that fewer than
     /// `limit` means that nothing is left.
@@ -245,6 +282,30 @@ pub(crate) fn page<T>(mut items: Vec<T>, limit: usize, place: impl Fn(&T) -> Str
 }
 
 /// Postgres has no NUL in a text. One bad entry must not cost the others of its batch their place in the audit.
+/// `actor`, `task` and `attempt` of a row.
+pub(crate) fn asker_columns(asker: &Asker) -> (Option<String>, Option<String>, Option<i32>) {
+    match asker {
+        Asker::User(actor) => (Some(actor.clone()), None, None),
+        Asker::Task(task, attempt) => (None, Some(task.clone()), Some(i32::try_from(*attempt).unwrap_or(i32::MAX))),
+    }
+}
+
+pub(crate) fn asker_of(actor: Option<String>, task: Option<String>, attempt: Option<i32>) -> Asker {
+    match (actor, task) {
+        (None, Some(task)) => Asker::Task(task, attempt.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)),
+        (actor, _) => Asker::User(actor.unwrap_or_default()),
+    }
+}
+
+pub(crate) fn names_json(names: &[String]) -> String {
+    // Texts can always be written.
+    serde_json::to_string(names).unwrap_or_default()
+}
+
+pub(crate) fn names_of(json: &str) -> Vec<String> {
+    serde_json::from_str(json).unwrap_or_default()
+}
+
 pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }

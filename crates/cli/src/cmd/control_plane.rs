@@ -17,7 +17,7 @@ use crate::cmd::worker::local::{self, LOCAL};
 use crate::cmd::worker::node::Ready;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
-use crate::{access, dispatch, sandboxes, token, transports};
+use crate::{access, dispatch, query, sandboxes, token, transports};
 use tenure_auth::{Anonymous, Secret};
 use tenure_config::{Config, Flags, StoreUrl};
 
@@ -161,6 +161,7 @@ impl ControlPlane {
             push: Some(push.clone()),
             sandboxes: Some(sandboxes),
             dispatch: dispatch::config(&config).await?,
+            query: query::config(&config)?,
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };

@@ -170,6 +170,7 @@ fn meaning(section: &str) -> &'static str {
         "sqs" => "SQS as a transport for wake-ups.",
         "tokens" => "Tokens that the control plane issues to running tasks.",
         "dispatch" => "The dispatch contract.",
+        "query" => "SQL over datasets, run by query processes.",
         "callback" => "The callback contract.",
         "push" => "Pushing tasks to workers of the callback contract.",
         "outbound" => "Calls from the control plane to configured addresses, such as `auth.oidc_jwks_url`.",

@@ -1,5 +1,5 @@
 use super::Kind::{
-    Bool, Choice, Dsn, Duration, File, FileMap, Files, Integer, Secret, SecretMap, Text, TextMap, Texts,
+    Bool, Choice, Dsn, Duration, File, FileMap, Files, Integer, Secret, SecretMap, Size, Text, TextMap, Texts,
 };
 use super::{Key, keys};
 
@@ -50,6 +50,29 @@ pub const KEYS: &[Key] = keys! {
         "How long a task of a job waits after its first attempt has failed or expired, half of it to one and a half; twice as long after each further one. 0s: not at all.";
     "dispatch.retry_backoff_max" Duration, "10m", Restart,
         "The most that this wait grows to.";
+    "query.enabled" Bool, "true", Restart,
+        "Starts a query process beside the server, if the program is there, and starts it again when it ends. Without effect with `query.endpoint`.";
+    "query.binary" File, "", Restart,
+        "The query process. If unset, `tenure-query` in the folder of `tenure`, or in `PATH`.";
+    "query.endpoint" Texts, "", Restart,
+        "Query processes that run elsewhere, in place of one beside the server: `unix:/path` or `http://host:port`. They must see the same object store, and the file of the data store if that is SQLite. TCP is not encrypted: use it in a private network only.";
+    "query.token" Secret, "", Restart,
+        "The token of `tenure-query --token-file`, for `query.endpoint` over TCP.";
+    "query.token_file" File, "", Restart,
+        "File with `query.token`.";
+    "query.at_once" Integer, "4", Restart,
+        "Queries that run at once in the process beside the server.";
+    "query.waiting" Integer, "16", Restart,
+        "Queries that wait there beyond those that run. More are refused with `query_busy`.";
+    "query.memory" Size, "512MiB", Restart,
+        "Memory of one query. What does not fit goes to disk where possible.";
+    "query.user_timeout" Duration, "60s", Restart,
+        "The longest that a query of a user may take, up to 1h.";
+    "query.task_timeout" Duration, "300s", Restart,
+        "The longest that a query of a task may take, up to 1h.";
+    "query.per_minute" Integer, "10", Restart,
+        "Queries per minute of an API key. 0 means no limit.";
+
     "callback.shared_secret" Secret, "", Reload,
         "Secret of 32 bytes or more for task tokens signed with HS256, for older callback workers. If unset, ES256 is used.";
     "callback.shared_secret_file" File, "", Reload,

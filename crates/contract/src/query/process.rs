@@ -133,8 +133,14 @@ pub struct Table {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DataStore {
-    Sqlite { path: String },
-    Postgres { url: String },
+    Sqlite {
+        path: String,
+    },
+    /// `schema` has the tables.
+    Postgres {
+        url: String,
+        schema: String,
+    },
 }
 
 impl fmt::Debug for DataStore {
@@ -370,7 +376,7 @@ mod tests {
             format: Format::Rows,
             bounds: Bounds { rows: None, bytes: None, timeout_ms: 1, memory_bytes: 1 },
         };
-        let store = DataStore::Postgres { url: "postgres://u:sesame@h/d".into() };
+        let store = DataStore::Postgres { url: "postgres://u:sesame@h/d".into(), schema: "s".into() };
         assert!(!format!("{file:?} {ask:?} {store:?}").contains("sesame"));
     }
 }

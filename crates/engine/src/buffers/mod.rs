@@ -365,17 +365,28 @@ impl Buffers {
         Ok(replayed.map_err(EngineError::from)?)
     }
 
-    /// How to read the table of a dataset. `None` if there is no such buffered dataset.
-    pub async fn reading(
+    /// How to read the tables of datasets as of one moment, in their order. `None` where there is no such buffered dataset.
+    pub async fn readings(
         &self,
         org: &Arc<str>,
-        dataset: DatasetId,
-    ) -> Result<Option<Result<Reading, DataError>>, EngineError> {
-        let Some(found) = self.dataset(org, dataset).await? else { return Ok(None) };
-        Ok(Some(match self.ensure(&found.table).await {
-            Ok(()) => self.inner.data.reading(&found.table).await,
-            Err(error) => Err(error),
-        }))
+        datasets: &[DatasetId],
+    ) -> Result<Result<Vec<Option<Reading>>, DataError>, EngineError> {
+        let view = self.inner.dags.view(org).await?;
+        let found: Vec<Option<Table>> = datasets
+            .iter()
+            .map(|dataset| Buffered::of(org, &view.deployment, *dataset).map(|found| found.table))
+            .collect();
+        let tables: Vec<Table> = found.iter().flatten().cloned().collect();
+        for table in &tables {
+            if let Err(error) = self.ensure(table).await {
+                return Ok(Err(error));
+            }
+        }
+        let mut readings = match self.inner.data.readings(&tables).await {
+            Ok(readings) => readings.into_iter(),
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(Ok(found.iter().map(|table| table.as_ref().and_then(|_| readings.next())).collect()))
     }
 
     /// Makes the tables of an organisation. What cannot be made now is made by the sink.

@@ -7,4 +7,6 @@ mod gate;
 mod limits;
 mod mutations;
 mod parquet;
+mod server;
 mod support;
+mod tables;

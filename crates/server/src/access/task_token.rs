@@ -57,6 +57,11 @@ impl<T: TaskToken> Presented<T> {
         Ok(Self(Arc::new(verified)))
     }
 
+    /// The task of the token, for a request that may leave it out.
+    pub fn named(&self) -> TaskId {
+        self.0.task()
+    }
+
     /// The bearer, unless the token is for another task than the one that the request names.
     pub fn for_task(&self, named: TaskId) -> Option<TaskBearer<T>> {
         (self.0.task() == named).then(|| TaskBearer(Arc::clone(&self.0)))

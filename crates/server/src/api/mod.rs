@@ -9,6 +9,7 @@ pub mod errors;
 pub mod events;
 pub mod health;
 pub mod metrics;
+pub mod queries;
 pub mod queues;
 pub mod render;
 pub mod runs;
@@ -38,6 +39,7 @@ fn router() -> Router<App> {
         .merge(whoami::router())
         .merge(tasks::router())
         .merge(runs::router())
+        .merge(queries::router())
         .merge(queues::router())
         .merge(schedules::router())
         .merge(webhooks::router())

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use tenure_contract::dags::DagProblem;
 use tenure_core::dag::data::DataRefusal;
@@ -39,6 +41,7 @@ const CODES: &[(StatusCode, &[&str])] = &[
             "dataset_not_found",
             "webhook_not_found",
             "bundle_not_found",
+            "result_not_found",
         ],
     ),
     (
@@ -84,7 +87,10 @@ const CODES: &[(StatusCode, &[&str])] = &[
             "query_failed",
         ],
     ),
-    (StatusCode::SERVICE_UNAVAILABLE, &["data_store_unavailable", "object_store_unavailable", "query_busy"]),
+    (
+        StatusCode::SERVICE_UNAVAILABLE,
+        &["data_store_unavailable", "object_store_unavailable", "query_busy", "query_unavailable"],
+    ),
 ];
 
 /// The status that goes with a word of the contract.
@@ -99,6 +105,11 @@ pub fn status_of(code: &str) -> StatusCode {
 impl DispatchFault {
     pub fn fault(code: &'static str, message: impl Into<String>) -> Fault {
         Fault::Dispatch(Box::new(Self { code, message: cut(message.into()), problems: Vec::new() }))
+    }
+
+    /// When the same request may succeed.
+    pub fn retry_after(&self) -> Option<Duration> {
+        (status_of(self.code) == StatusCode::SERVICE_UNAVAILABLE).then_some(Duration::from_secs(1))
     }
 
     /// `invalid_dag`, with everything that is wrong.

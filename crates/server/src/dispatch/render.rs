@@ -66,6 +66,11 @@ impl JobTask {
         self.published(dataset).and_then(|published| published.storage) == Some(Storage::Postgres)
     }
 
+    /// The declared schema of a dataset, as JSON.
+    pub fn schema_of(&self, dataset: DatasetId) -> Option<Arc<str>> {
+        self.published(dataset).and_then(|published| published.schema.clone())
+    }
+
     /// What the second number of a range means in the DAG of the task.
     pub fn ranges(&self) -> Ranges {
         let deployment = &self.view.deployment;

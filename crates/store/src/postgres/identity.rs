@@ -13,8 +13,9 @@ use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
-    OperationAudit, OperationAuditFilter, OperationAuditRow, TENANTS_MAX, TenantRecord, TenantRow, key_is_taken, page,
-    task_keys_since, without_nul, without_nul_if,
+    OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord,
+    TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of, page, task_keys_since, without_nul,
+    without_nul_if,
 };
 use crate::model::Page;
 
@@ -63,6 +64,20 @@ fn operation_row(row: &Row) -> rows::Result<OperationAuditRow> {
         request_id: row.try_get(8)?,
     };
     Ok(OperationAuditRow { id: row.try_get(0)?, at: rows::time(row, 1)?, provider: row.try_get(10)?, entry })
+}
+
+fn query_audit_row(row: &Row) -> rows::Result<QueryAuditRow> {
+    let entry = QueryAudit {
+        query_id: row.try_get(1)?,
+        org: row.try_get(2)?,
+        asker: asker_of(row.try_get(3)?, row.try_get(4)?, row.try_get(5)?),
+        datasets: names_of(row.try_get(6)?),
+        columns: names_of(row.try_get(7)?),
+        row_count: row.try_get::<_, i64>(8)?.unsigned_abs(),
+        sql_hash: row.try_get(9)?,
+        export: row.try_get(10)?,
+    };
+    Ok(QueryAuditRow { at: rows::time(row, 0)?, entry })
 }
 
 fn tenant_row(row: &Row) -> rows::Result<TenantRow> {
@@ -279,6 +294,33 @@ impl IdentityStore for Postgres {
         Ok(page(found, filter.limit, |row| row.id.to_string()))
     }
 
+    async fn audit_query(&self, entry: &QueryAudit) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let (actor, task, attempt) = asker_columns(&entry.asker);
+        let params: [&(dyn ToSql + Sync); 11] = [
+            &now,
+            &entry.query_id,
+            &entry.org,
+            &without_nul_if(actor.as_ref()),
+            &task,
+            &attempt,
+            &names_json(&entry.datasets),
+            &names_json(&entry.columns),
+            &i64::try_from(entry.row_count).unwrap_or(i64::MAX),
+            &entry.sql_hash,
+            &entry.export,
+        ];
+        self.write_one("record a query", conn, sql::QUERY_AUDIT_INSERT, &params).await.map(drop)
+    }
+
+    async fn query_audit(&self, query_id: &str) -> Result<Option<QueryAuditRow>> {
+        let conn = Conn::get(&self.read).await?;
+        let operation = "read the record of a query";
+        let mut found = self.read_all(operation, conn, sql::QUERY_AUDIT_GET, &[&query_id], query_audit_row).await?;
+        Ok(found.pop())
+    }
+
     async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize> {
         let conn = Conn::get(&self.work).await?;
         let now = self.reading(&conn).await?;
@@ -287,6 +329,7 @@ impl IdentityStore for Postgres {
         let mut steps = vec![(sql::WORKER_REVOCATIONS_PRUNE, now), (sql::TASK_KEYS_PRUNE, task_keys_since(now))];
         steps.extend(audit.admin_before.map(|before| (sql::ADMIN_AUDIT_PRUNE, before)));
         steps.extend(audit.operations_before.map(|before| (sql::OPERATION_AUDIT_PRUNE, before)));
+        steps.extend(audit.operations_before.map(|before| (sql::QUERY_AUDIT_PRUNE, before)));
         let prune = async {
             let mut removed = 0;
             conn.batch_execute("BEGIN").await?;

@@ -441,6 +441,27 @@ CREATE TABLE operation_audit (
     request_id text
 );
 
+-- Queries that were answered. Their text is not kept.
+CREATE TABLE query_audit (
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        timestamptz NOT NULL,
+    query_id  text COLLATE "C" NOT NULL,
+    org       text NOT NULL,
+    -- The user, or the attempt of a task.
+    actor     text,
+    task      text,
+    attempt   integer,
+    -- Lists in JSON.
+    datasets  text NOT NULL,
+    columns   text NOT NULL,
+    row_count bigint NOT NULL,
+    sql_hash  text NOT NULL,
+    -- The file of a result that was exported.
+    export    text,
+    CHECK ((actor IS NULL) = (task IS NOT NULL))
+);
+CREATE UNIQUE INDEX query_audit_query ON query_audit (query_id);
+
 CREATE TABLE tenant_limits (
     tenant     text COLLATE "C" PRIMARY KEY,
     limits     text NOT NULL,

@@ -9,8 +9,9 @@ use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
-    OperationAudit, OperationAuditFilter, OperationAuditRow, TENANTS_MAX, TenantRecord, TenantRow, key_is_taken, page,
-    task_keys_since, without_nul, without_nul_if,
+    OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord,
+    TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of, page, task_keys_since, without_nul,
+    without_nul_if,
 };
 use crate::model::Page;
 
@@ -62,6 +63,20 @@ fn operation_row(row: &Row<'_>) -> rusqlite::Result<OperationAuditRow> {
     };
     let at = Timestamp::from_millis(row.get(1)?);
     Ok(OperationAuditRow { id: row.get(0)?, at, provider: row.get(10)?, entry })
+}
+
+fn query_audit_row(row: &Row<'_>) -> rusqlite::Result<QueryAuditRow> {
+    let entry = QueryAudit {
+        query_id: row.get(1)?,
+        org: row.get(2)?,
+        asker: asker_of(row.get(3)?, row.get(4)?, row.get(5)?),
+        datasets: names_of(&row.get::<_, String>(6)?),
+        columns: names_of(&row.get::<_, String>(7)?),
+        row_count: row.get::<_, i64>(8)?.unsigned_abs(),
+        sql_hash: row.get(9)?,
+        export: row.get(10)?,
+    };
+    Ok(QueryAuditRow { at: Timestamp::from_millis(row.get(0)?), entry })
 }
 
 fn tenant_row(row: &Row<'_>) -> rusqlite::Result<TenantRow> {
@@ -263,6 +278,37 @@ impl IdentityStore for Sqlite {
         Ok(page(found.await?, limit, |row: &OperationAuditRow| row.id.to_string()))
     }
 
+    async fn audit_query(&self, entry: &QueryAudit) -> Result<()> {
+        let (entry, now) = (entry.clone(), self.millis());
+        self.write("record a query", move |tx| {
+            let (actor, task, attempt) = asker_columns(&entry.asker);
+            tx.prepare_cached(sql::QUERY_AUDIT_INSERT)?
+                .execute(params![
+                    now,
+                    entry.query_id,
+                    entry.org,
+                    without_nul_if(actor.as_ref()),
+                    task,
+                    attempt,
+                    names_json(&entry.datasets),
+                    names_json(&entry.columns),
+                    i64::try_from(entry.row_count).unwrap_or(i64::MAX),
+                    entry.sql_hash,
+                    entry.export,
+                ])
+                .map(drop)
+        })
+        .await
+    }
+
+    async fn query_audit(&self, query_id: &str) -> Result<Option<QueryAuditRow>> {
+        let query_id = query_id.to_owned();
+        self.read("read the record of a query", move |tx| {
+            tx.prepare_cached(sql::QUERY_AUDIT_GET)?.query_row([query_id], query_audit_row).optional()
+        })
+        .await
+    }
+
     async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize> {
         let now = self.clock.read_process().now;
         self.write("prune audit rows and old keys", move |tx| {
@@ -276,6 +322,7 @@ impl IdentityStore for Sqlite {
             }
             if let Some(before) = audit.operations_before {
                 remove(sql::OPERATION_AUDIT_PRUNE, before)?;
+                remove(sql::QUERY_AUDIT_PRUNE, before)?;
             }
             remove(sql::WORKER_REVOCATIONS_PRUNE, now)?;
             remove(sql::TASK_KEYS_PRUNE, task_keys_since(now))?;

@@ -411,6 +411,27 @@ CREATE TABLE operation_audit (
     request_id TEXT
 ) STRICT;
 
+-- Queries that were answered. Their text is not kept.
+CREATE TABLE query_audit (
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    at        INTEGER NOT NULL,
+    query_id  TEXT NOT NULL,
+    org       TEXT NOT NULL,
+    -- The user, or the attempt of a task.
+    actor     TEXT,
+    task      TEXT,
+    attempt   INTEGER,
+    -- Lists in JSON.
+    datasets  TEXT NOT NULL,
+    columns   TEXT NOT NULL,
+    row_count INTEGER NOT NULL,
+    sql_hash  TEXT NOT NULL,
+    -- The file of a result that was exported.
+    export    TEXT,
+    CHECK ((actor IS NULL) = (task IS NOT NULL))
+) STRICT;
+CREATE UNIQUE INDEX query_audit_query ON query_audit (query_id);
+
 CREATE TABLE tenant_limits (
     tenant     TEXT PRIMARY KEY,
     limits     TEXT NOT NULL,

@@ -45,7 +45,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
             "bench",
         ],
     ),
-    ("query", &["contract", "core"]),
+    ("query", &["contract", "core", "store"]),
     ("localpg", &[]),
     ("bench", &["contract", "localpg", "sandbox"]),
     ("testkit", &["localpg"]),

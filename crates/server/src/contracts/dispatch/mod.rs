@@ -10,6 +10,7 @@ mod errors;
 pub mod events;
 pub mod heartbeat;
 pub mod publish;
+pub mod query;
 pub mod report;
 pub(crate) mod said;
 mod token;
@@ -51,6 +52,7 @@ fn router() -> Router<App> {
         .route("/v1/task/complete", post(report::complete))
         .route("/v1/task/events", post(events::events))
         .route("/v1/task/buffer-publish", post(publish::publish))
+        .route("/v1/task/query", post(query::query))
 }
 
 fn owns(path: &str) -> bool {
@@ -65,6 +67,7 @@ pub fn body_limit(path: &str) -> usize {
         "/v1/task/complete",
         "/v1/task/events",
         "/v1/task/buffer-publish",
+        "/v1/task/query",
         "/internal/task-complete",
         "/internal/events",
     ];

@@ -1,6 +1,8 @@
 //! Who did what: recorded in order, found again, removed when it is old.
 
-use tenure_store::{AdminAudit, AdminAuditFilter, AuditCut, Fault, OperationAudit, OperationAuditFilter};
+use tenure_store::{
+    AdminAudit, AdminAuditFilter, Asker, AuditCut, Fault, OperationAudit, OperationAuditFilter, QueryAudit,
+};
 
 use super::sandboxes::{beat, running, worker};
 use crate::common::{Fixture, START, after_start};
@@ -16,6 +18,7 @@ crate::on_both_stores!(
     audit_rows_that_are_old_go_bite_by_bite,
     without_a_retention_audit_rows_stay,
     entries_are_recorded_together_or_not_at_all,
+    queries_come_back_as_they_were_and_go_when_they_are_old,
 );
 
 fn request(actor: &str, path: &str) -> AdminAudit {
@@ -224,4 +227,28 @@ async fn entries_are_recorded_together_or_not_at_all(t: &Fixture) {
     assert_eq!(requests(t, AdminAuditFilter::default()).await, []);
     t.store.audit_admin(&two).await.unwrap();
     assert_eq!(requests(t, AdminAuditFilter::default()).await.len(), 2);
+}
+
+async fn queries_come_back_as_they_were_and_go_when_they_are_old(t: &Fixture) {
+    let of_user = QueryAudit {
+        query_id: "q-1".to_owned(),
+        org: "acme".to_owned(),
+        asker: Asker::User("key:1".to_owned()),
+        datasets: vec!["d".to_owned()],
+        columns: vec!["n".to_owned(), "a \"b\"".to_owned()],
+        row_count: 7,
+        sql_hash: "sha256:00".to_owned(),
+        export: Some("result.csv".to_owned()),
+    };
+    let asker = Asker::Task("t".to_owned(), 3);
+    let of_task = QueryAudit { query_id: "q-2".to_owned(), asker, export: None, ..of_user.clone() };
+    for entry in [&of_user, &of_task] {
+        t.store.audit_query(entry).await.unwrap();
+        let row = t.store.query_audit(&entry.query_id).await.unwrap().unwrap();
+        assert_eq!((row.at, &row.entry), (START, entry));
+    }
+    assert_eq!(t.store.query_audit("q-3").await.unwrap(), None);
+    let cut = AuditCut { admin_before: None, operations_before: Some(after_start(1)) };
+    assert_eq!(t.store.prune_identity(cut, 10).await.unwrap(), 2);
+    assert_eq!(t.store.query_audit("q-1").await.unwrap(), None);
 }

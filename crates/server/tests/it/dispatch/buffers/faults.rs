@@ -36,8 +36,8 @@ impl DataStore for Forgetful {
         }
     }
 
-    async fn reading(&self, table: &Table) -> Result<Reading, DataError> {
-        self.data.reading(table).await
+    async fn readings(&self, tables: &[Table]) -> Result<Vec<Reading>, DataError> {
+        self.data.readings(tables).await
     }
 }
 
