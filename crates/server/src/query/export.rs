@@ -43,7 +43,7 @@ const fn file_of(format: Format) -> (&'static str, &'static str) {
 }
 
 fn fault(error: &ObjectError) -> Fault {
-    tracing::warn!(error = %error, source = ?std::error::Error::source(error), "a result cannot be written or read");
+    tracing::warn!(error = %error, reason = ?std::error::Error::source(error), "a result cannot be written or read");
     DispatchFault::fault("object_store_unavailable", "the object store is not available: try again")
 }
 

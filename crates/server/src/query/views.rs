@@ -403,7 +403,7 @@ async fn listed(
 fn of_error(error: &ObjectError) -> Source {
     let failure = match error.code() {
         "object_store_unavailable" => {
-            tracing::warn!(error = %error, source = ?std::error::Error::source(error), "files of a dataset cannot be listed");
+            tracing::warn!(error = %error, reason = ?std::error::Error::source(error), "files of a dataset cannot be listed");
             Failure::ObjectStoreUnavailable
         }
         "manifest_too_large" => Failure::ManifestTooLarge,
