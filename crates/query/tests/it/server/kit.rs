@@ -93,7 +93,7 @@ pub async fn sqlite() -> Plane {
 /// The store and the data store are the same Postgres.
 pub async fn postgres() -> Plane {
     let prepare = async |url: &str| drop(store::postgres::Postgres::open(url, Arc::default()).await.unwrap());
-    let database = Postgres::shared().await.prepareddatabase(prepare).await;
+    let database = Postgres::shared().await.prepared_database(prepare).await;
     plane(Some(database), |_| {}).await
 }
 
@@ -139,7 +139,7 @@ pub async fn plane(database: Option<Database>, change: impl FnOnce(&mut ServerCo
     let stopped = stop.clone().cancelled_owned();
     let served = tokio::spawn(tenure_server::run(listener, engine.clone(), config, stopped));
     let http = reqwest::Client::builder().timeout(Duration::from_secs(300)).build().unwrap();
-    Plane { url, engine, clock, folder, http, stop, served: Some(served), database: database }
+    Plane { url, engine, clock, folder, http, stop, served: Some(served), database }
 }
 
 impl Plane {

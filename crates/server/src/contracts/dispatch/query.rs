@@ -6,6 +6,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use tenure_contract::dispatch::{Error, dialect};
 use tenure_contract::query::{QueryAnswer, TaskQueryRequest};
+use tenure_core::LeaseToken;
 use tenure_core::id::Fence;
 use tenure_core::objects::Prefix;
 use tenure_core::task::Place;
@@ -79,11 +80,11 @@ fn bearer(presented: &Presented<Capability>, sent: &TaskQueryRequest) -> Result<
 
 /// A lease token that is sent must be that of the attempt, and the lease must live.
 async fn held(app: &App, seen: &Seen, attempt: u32, sent: &str) -> Result<(), Fault> {
-    let sent = Uuid::try_parse(sent).map_or(0, |uuid| uuid.as_u128());
+    let sent = LeaseToken::from_u128(Uuid::try_parse(sent).map_or(0, |uuid| uuid.as_u128()));
     let refuse = |code, message: &str| Err(DispatchFault::fault(code, message));
     match &seen.view.place {
         Place::Running(running) if running.attempt == attempt => {
-            if running.lease.token.as_u128() != sent {
+            if running.lease.token != sent {
                 return refuse("stale_lease", "the lease token does not match the attempt");
             }
             if running.lease.expires_at <= app.engine.now().await? {
