@@ -37,8 +37,8 @@ pub struct QueryRequest {
     /// Writes the result to the object store: all of it, as JSON lines with `format` `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<bool>,
-    /// `interactive` (default), or `batch`: the query runs as a task and its result is exported.
-    #[cfg_attr(feature = "openapi", schema(pattern = "^(interactive|batch)$"))]
+    /// `interactive` (default).
+    #[cfg_attr(feature = "openapi", schema(pattern = "^interactive$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// At most 60, for tasks 300.
@@ -79,7 +79,6 @@ pub struct TaskQueryRequest {
 pub enum QueryAnswer {
     Inline(QueryRows),
     Export(QueryExport),
-    Batch(QueryBatch),
 }
 
 impl QueryAnswer {
@@ -91,7 +90,6 @@ impl QueryAnswer {
         }
         match &*serde_json::from_str::<Which>(text)?.mode {
             "export" => serde_json::from_str(text).map(Self::Export),
-            "batch" => serde_json::from_str(text).map(Self::Batch),
             _ => serde_json::from_str(text).map(Self::Inline),
         }
     }
@@ -137,23 +135,6 @@ pub struct QueryExport {
     pub result_url: Option<String>,
 }
 
-/// A query that runs as a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct QueryBatch {
-    /// Always `batch`.
-    pub mode: String,
-    /// Always `export`: that is how the result will come.
-    pub delivery: String,
-    pub query_id: String,
-    /// The task of operator `query`. Its result is a [`QueryExport`].
-    pub task_id: String,
-    /// Always `requested`.
-    pub reason: String,
-    /// The prefix that will hold the result.
-    pub output_location: String,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,9 +148,6 @@ mod tests {
         let export = r#"{"mode":"export","delivery":"export","query_id":"q","output_location":"s3://b/p/","format":"csv",
             "row_count":2,"bytes":10,"expires_at":"2026-01-01T00:00:00Z"}"#;
         assert!(matches!(QueryAnswer::parse(export), Ok(QueryAnswer::Export(_))));
-        let batch = r#"{"mode":"batch","delivery":"export","query_id":"q","task_id":"t","reason":"requested",
-            "output_location":"s3://b/p/"}"#;
-        assert!(matches!(QueryAnswer::parse(batch), Ok(QueryAnswer::Batch(_))));
         assert!(QueryAnswer::parse("{}").is_err());
     }
 }
