@@ -4,15 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tenure_config::{Config, DataPlace, DataStoreSettings, LambdaSettings, ObjectPlace, RuntimeSettings, StoreUrl};
+use tenure_config::{
+    Config, CredentialSettings, DataPlace, DataStoreSettings, LambdaSettings, ObjectPlace, RuntimeSettings, StoreUrl,
+    StsSettings,
+};
 use tenure_core::objects::WriteTemplate;
 use tenure_data::{DataStore, Postgres, Sqlite};
 use tenure_engine::dags::DagSettings;
-use tenure_objects::{Objects, Place, Settings};
-use tenure_server::{DispatchConfig, DispatchSecrets, LambdaTarget, Live};
+use tenure_objects::{LOCAL_BUCKET, Objects, Place, Settings};
+use tenure_s3::{Keys, REGION, Service};
+use tenure_server::{CredentialBackend, CredentialBroker, DispatchConfig, DispatchSecrets, LambdaTarget, Live};
 use tenure_transport::lambda::{Lambda, LambdaConfig};
+use tenure_transport::sts::{Sts, StsConfig};
 
-pub async fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
+/// The server's part for DAGs, and its S3 endpoint if the object store is a local folder.
+pub async fn config(config: &Config, at: &S3Address) -> anyhow::Result<(DispatchConfig, Option<Service>)> {
     let RuntimeSettings { runtimes, lambda, retry_backoff, retry_backoff_max } = &config.runtimes;
     let functions = lambda.iter().flat_map(|lambda| lambda.functions.keys().cloned());
     let mut dags =
@@ -24,14 +30,68 @@ pub async fn config(config: &Config) -> anyhow::Result<DispatchConfig> {
         Some(settings) => Some(self::lambda(settings).await?),
         None => None,
     };
-    Ok(DispatchConfig {
+    let objects = objects(config)?.map(Arc::new);
+    let (credentials, s3) = match &objects {
+        Some(objects) => credentials(config, objects, at).await?,
+        None => (None, None),
+    };
+    let dispatch = DispatchConfig {
         dags,
         lambda,
-        objects: objects(config)?.map(Arc::new),
+        objects,
+        credentials,
         write_prefixes: config.objects.write_prefixes.clone(),
         data: Some(data(config)?),
         secrets: DispatchSecrets(Live::new(config.dispatch_secrets.clone())),
-    })
+    };
+    Ok((dispatch, s3))
+}
+
+/// Where the S3 endpoint of this server is.
+#[derive(Debug)]
+pub struct S3Address {
+    pub url: String,
+    /// It is beside the dispatch contract: whoever reaches that reaches it by the same name, and this scheme.
+    pub at_host: Option<&'static str>,
+}
+
+/// Who makes keys for the object store: this server for a local folder, STS for S3.
+async fn credentials(
+    config: &Config,
+    objects: &Objects,
+    at: &S3Address,
+) -> anyhow::Result<(Option<CredentialBroker>, Option<Service>)> {
+    let CredentialSettings { s3_endpoint_url, sts, .. } = &config.credentials;
+    if let Some(folder) = objects.folder() {
+        let keys = match Keys::of_folder(folder) {
+            Ok(keys) => Arc::new(keys),
+            Err(error) => {
+                tracing::warn!("the S3 endpoint is off: its keys cannot be kept in the object store: {error}");
+                return Ok((None, None));
+            }
+        };
+        let service = Service::new(folder, LOCAL_BUCKET, Arc::clone(&keys)).context("the S3 endpoint cannot start")?;
+        let broker = CredentialBroker {
+            backend: CredentialBackend::Embedded(keys),
+            endpoint_url: Some(s3_endpoint_url.clone().unwrap_or_else(|| at.url.clone())),
+            at_host: at.at_host.filter(|_| s3_endpoint_url.is_none()),
+            region: REGION.to_owned(),
+            bucket: LOCAL_BUCKET.to_owned(),
+        };
+        return Ok((Some(broker), Some(service)));
+    }
+    let Some(StsSettings { role_arn, region, endpoint_url }) = sts.clone() else { return Ok((None, None)) };
+    let sts = Sts::new(StsConfig { role_arn, endpoint_url, region }).await;
+    let sts = sts.context("dispatch.sts.region: no region is set, here or in the environment (AWS_REGION)")?;
+    let region = config.objects.region.clone().unwrap_or_else(|| sts.region().to_owned());
+    let broker = CredentialBroker {
+        backend: CredentialBackend::Sts(sts),
+        endpoint_url: config.objects.endpoint_url.clone(),
+        at_host: None,
+        region,
+        bucket: objects.layout().root().bucket().unwrap_or_default().to_owned(),
+    };
+    Ok((Some(broker), None))
 }
 
 /// Nothing is asked yet: Lambda that is away keeps no control plane from starting.

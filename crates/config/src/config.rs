@@ -18,6 +18,7 @@ use super::limits::{AuditCommands, RateLimit, Retention, Tenants};
 use super::objects::ObjectStoreSettings;
 use super::push::PushSettings;
 use super::query::QuerySettings;
+use super::s3::CredentialSettings;
 use super::sandboxes::ProviderSettings;
 use super::server::{Logging, Server};
 use super::settings::{Given, Settings};
@@ -26,8 +27,8 @@ use super::tokens::{Outbound, Tokens};
 use super::transport::TransportSettings;
 use super::worker::Worker;
 use super::{
-    auth, data_store, database, defaults, env, file, files, functions, limits, objects, push, query, sandboxes, server,
-    show, tokens, transport, worker,
+    auth, data_store, database, defaults, env, file, files, functions, limits, objects, push, query, s3, sandboxes,
+    server, show, tokens, transport, worker,
 };
 
 /// What the command line says about the configuration.
@@ -67,6 +68,7 @@ pub struct Config {
     pub push: PushSettings,
     pub transport: TransportSettings,
     pub objects: ObjectStoreSettings,
+    pub credentials: CredentialSettings,
     pub data_store: DataStoreSettings,
     pub query: QuerySettings,
     /// What runs tasks of jobs.
@@ -183,6 +185,7 @@ impl Config {
         file: Option<(PathBuf, String)>,
     ) -> Result<Self, ConfigError> {
         let (database, store) = database::database(&settings, &sources.data)?;
+        let objects = objects::object_store(&settings, &sources.data)?;
         Ok(Self {
             file: file.map(|(path, _)| path),
             compat,
@@ -201,7 +204,8 @@ impl Config {
             outbound: tokens::outbound(&settings)?,
             push: push::push(&settings)?,
             transport: transport::transport(&settings)?,
-            objects: objects::object_store(&settings, &sources.data)?,
+            credentials: s3::credentials(&settings, &objects)?,
+            objects,
             data_store: data_store::data_store(
                 &settings,
                 &sources.data,

@@ -61,6 +61,27 @@ impl Objects {
         matches!(self.backing, Backing::Folder { allow_file: true, .. })
     }
 
+    /// The folder that the objects lie in, without S3.
+    pub fn folder(&self) -> Option<&std::path::Path> {
+        match &self.backing {
+            Backing::Folder { folder, .. } => Some(folder),
+            Backing::S3 { .. } => None,
+        }
+    }
+
+    /// A prefix by the name that it has for those who do not see files: that of a bucket. `None` if it has none.
+    pub fn in_bucket(&self, prefix: &Prefix) -> Option<Prefix> {
+        match (&self.backing, prefix.scheme()) {
+            (Backing::Folder { own, .. }, Scheme::File) if own.covers(prefix) => {
+                let below = &prefix.path()[own.path().len()..];
+                Prefix::parse(&format!("s3://{LOCAL_BUCKET}/{below}"), false).ok()
+            }
+            (Backing::Folder { .. }, Scheme::S3 { bucket }) => (&**bucket == LOCAL_BUCKET).then(|| prefix.clone()),
+            (Backing::S3 { .. }, Scheme::S3 { .. }) => Some(prefix.clone()),
+            (_, Scheme::File) => None,
+        }
+    }
+
     /// Reads a location that somebody sent.
     pub fn parse(&self, location: &str) -> Result<Prefix, ObjectError> {
         Ok(Prefix::parse(location, self.allows_file())?)

@@ -11,6 +11,7 @@ use hyper::rt::{Read, Write};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tenure_s3::is_signed;
 use tenure_tls::LiveServer;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -29,6 +30,22 @@ pub struct Serving {
     pub tls: Option<Arc<LiveServer>>,
     pub graceful: Arc<Draining>,
     pub front: Arc<Front>,
+    pub s3: Option<S3Face>,
+}
+
+/// The S3 endpoint on a listener.
+#[derive(Debug, Clone)]
+pub struct S3Face {
+    pub service: tenure_s3::Service,
+    /// The listener serves nothing else.
+    pub is_alone: bool,
+}
+
+impl S3Face {
+    /// Whether a request is for the endpoint: it is about the bucket, or signed as S3 wants it.
+    fn takes<B>(&self, request: &hyper::Request<B>) -> bool {
+        self.is_alone || self.service.owns(request.uri().path()) || is_signed(request.uri(), request.headers())
+    }
 }
 
 /// Connections that are open, and whether they should come to an end. Not the one of `hyper-util`: it knows no connections
@@ -98,7 +115,7 @@ impl Serving {
 
     fn service(&self, peer: SocketAddr) -> WithPeer {
         let router = TowerToHyperService::new(self.router.clone());
-        WithPeer { router, peer: Peer(peer), front: Arc::clone(&self.front) }
+        WithPeer { router, peer: Peer(peer), front: Arc::clone(&self.front), s3: self.s3.clone() }
     }
 
     /// Lets open requests finish and closes what is idle.
@@ -114,6 +131,7 @@ struct WithPeer {
     router: TowerToHyperService<Router>,
     peer: Peer,
     front: Arc<Front>,
+    s3: Option<S3Face>,
 }
 
 impl Service<hyper::Request<Incoming>> for WithPeer {
@@ -122,6 +140,10 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
     type Future = Pin<Box<dyn Future<Output = Result<Response, Self::Error>> + Send>>;
 
     fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        if let Some(s3) = self.s3.as_ref().filter(|s3| s3.takes(&request)) {
+            let service = s3.service.clone();
+            return Box::pin(async move { Ok(service.handle(request).await.map(axum::body::Body::new)) });
+        }
         request.extensions_mut().insert(self.peer);
         let headers = std::mem::take(request.headers_mut());
         if let Some(by_host) = self.front.receive(request.uri_mut(), &headers) {

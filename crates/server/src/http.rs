@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::api::whoami;
-use crate::connection::Serving;
+use crate::connection::{S3Face, Serving};
 use crate::contracts::Contract;
 use crate::error::{Fault, Thing};
 use crate::front::Front;
@@ -40,11 +40,13 @@ pub struct Listeners {
     pub public: TcpListener,
     /// For the dispatch contract, which is then absent from the public one.
     pub internal: Option<TcpListener>,
+    /// For the S3 endpoint. Without it, it is where the dispatch contract is.
+    pub s3: Option<TcpListener>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(public: TcpListener) -> Self {
-        Self { public, internal: None }
+        Self { public, internal: None, s3: None }
     }
 }
 
@@ -73,23 +75,39 @@ async fn serve(
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
     let connections = Arc::new(Semaphore::new(config.max_connections));
     let front = Arc::new(Front::new(config.sandboxes.as_ref().map(|sandboxes| sandboxes.offer.clone())));
-    let Listeners { public, internal } = listeners;
+    let Listeners { public, internal, s3 } = listeners;
     let is_public = |contract| internal.is_none() || contract != Contract::Dispatch;
     let router_of = |routes| router(routes, app.clone());
-    let serving =
-        Serving { router: router_of(contracts::router(is_public)), tls: config.tls, graceful: Arc::default(), front };
-    let accepting = internal.map(|listener| {
-        let routes = contracts::router(|contract| contract == Contract::Dispatch).merge(whoami::keys());
-        let inside = Serving { router: router_of(routes), front: Arc::new(Front::new(None)), ..serving.clone() };
+    let face = config.s3.clone().map(|service| S3Face { service, is_alone: false });
+    let own_face = face.clone().filter(|_| s3.is_some()).map(|face| S3Face { is_alone: true, ..face });
+    let face = face.filter(|_| s3.is_none());
+    if let Some(service) = config.s3 {
+        tasks.spawn(sweep_uploads(service, stop.clone()));
+    }
+    let serving = Serving {
+        router: router_of(contracts::router(is_public)),
+        tls: config.tls,
+        graceful: Arc::default(),
+        front,
+        s3: face.clone().filter(|_| internal.is_none()),
+    };
+    let aside = |listener: TcpListener, routes: Router, s3: Option<S3Face>| {
+        let inside = Serving { router: routes, front: Arc::new(Front::new(None)), s3, ..serving.clone() };
         tokio::spawn(accept_all(listener, inside, Arc::clone(&connections)))
-    });
+    };
+    let mut accepting = Vec::new();
+    if let Some(listener) = internal {
+        let routes = contracts::router(|contract| contract == Contract::Dispatch).merge(whoami::keys());
+        accepting.push(aside(listener, router_of(routes), face));
+    }
+    if let Some(listener) = s3 {
+        accepting.push(aside(listener, Router::new(), own_face));
+    }
     tokio::select! {
-        () = accept_all(public, serving.clone(), connections) => {}
+        () = accept_all(public, serving.clone(), Arc::clone(&connections)) => {}
         () = &mut shutdown => {}
     }
-    if let Some(accepting) = accepting {
-        accepting.abort();
-    }
+    accepting.iter().for_each(tokio::task::JoinHandle::abort);
     tracing::info!("stopping: ending long polls, finishing accepted requests");
     engine.begin_shutdown();
     stop.cancel();
@@ -102,6 +120,17 @@ async fn serve(
     Ok(())
 }
 
+/// Removes parts of uploads that nobody completes, and what crashes have left.
+async fn sweep_uploads(service: tenure_s3::Service, stop: CancellationToken) {
+    let work = async {
+        loop {
+            service.sweep().await;
+            tokio::time::sleep(limits::UPLOAD_SWEEP).await;
+        }
+    };
+    stop.run_until_cancelled(work).await;
+}
+
 /// Forgets who has not called for a while.
 async fn forget_idle(app: App, stop: CancellationToken) {
     let work = async {
@@ -111,6 +140,7 @@ async fn forget_idle(app: App, stop: CancellationToken) {
             let idle = limit.map_or(limits::RATE_CLEANUP, |limit| limit.bucket_ttl);
             app.limiter.clean(idle, Instant::now());
             app.failures.clean(limits::RATE_CLEANUP * 2, Instant::now());
+            app.credentials.clean(limits::RATE_CLEANUP * 2, Instant::now());
         }
     };
     stop.run_until_cancelled(work).await;

@@ -28,7 +28,7 @@ mod transports;
 mod validate;
 
 pub use access::{Access, KeyBy, RateLimit};
-pub use dispatch::{DispatchConfig, DispatchSecrets, LambdaTarget};
+pub use dispatch::{CredentialBackend, CredentialBroker, DispatchConfig, DispatchSecrets, LambdaTarget};
 pub use http::{Listeners, run};
 pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};

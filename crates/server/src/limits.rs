@@ -18,6 +18,8 @@ pub const REQUEST_ID_BYTES: usize = 128;
 pub const RATE_BUCKETS: usize = 50_000;
 /// How often buckets that nobody uses are looked for.
 pub const RATE_CLEANUP: Duration = Duration::from_secs(60);
+/// How often unfinished uploads to the S3 endpoint are looked for.
+pub const UPLOAD_SWEEP: Duration = Duration::from_secs(600);
 pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
 /// HTTP/2: a connection that does not answer a ping in time is gone.
 pub const PING_EVERY: Duration = Duration::from_secs(20);

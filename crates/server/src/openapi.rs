@@ -65,6 +65,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dispatch::events::events_alias,
         dispatch::publish::publish,
         dispatch::query::query,
+        dispatch::credentials::credentials,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,

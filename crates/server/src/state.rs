@@ -44,6 +44,8 @@ pub struct ServerConfig {
     pub dispatch: DispatchConfig,
     /// Who runs queries.
     pub query: QueryConfig,
+    /// The S3 endpoint over a local folder.
+    pub s3: Option<tenure_s3::Service>,
     pub max_connections: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
@@ -61,6 +63,7 @@ impl Default for ServerConfig {
             sandboxes: None,
             dispatch: DispatchConfig::default(),
             query: QueryConfig::default(),
+            s3: None,
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
@@ -83,6 +86,8 @@ pub struct Inner {
     pub delivery: Deliveries,
     /// Calls of users.
     pub limiter: Limiter,
+    /// Temporary keys by task and by organisation.
+    pub credentials: Limiter,
     /// Failed authentications by address.
     pub failures: Limiter,
     pub metrics: PrometheusHandle,
@@ -126,6 +131,7 @@ impl App {
             push: config.push.clone().filter(|_| pushes),
             delivery,
             limiter: Limiter::new(limits::RATE_BUCKETS),
+            credentials: Limiter::new(limits::RATE_BUCKETS),
             failures: Limiter::new(limits::RATE_BUCKETS),
             engine,
             metrics,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure_core::TaskId;
 use tenure_core::tenant::TenantUsage;
 use tenure_core::time::{DurationMs, Timestamp};
 
@@ -143,6 +144,29 @@ pub struct QueryAuditRow {
     pub entry: QueryAudit,
 }
 
+/// Temporary keys that were made for the code of an attempt. Never their secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialGrant {
+    pub org: String,
+    pub task: TaskId,
+    pub attempt: u32,
+    /// Who made the keys: `embedded` or `sts`.
+    pub backend: String,
+    pub access_key_id: String,
+    pub purpose: String,
+    /// The prefixes that the keys may use, as JSON.
+    pub scope: String,
+    pub expires_at: Timestamp,
+    pub request_id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialGrantRow {
+    pub id: i64,
+    pub at: Timestamp,
+    pub grant: CredentialGrant,
+}
+
 /// Audit rows from before go; `None` keeps all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AuditCut {
@@ -234,6 +258,11 @@ pub trait IdentityStore: Send + Sync {
 
     /// The record of a query.
     async fn query_audit(&self, query_id: &str) -> Result<Option<QueryAuditRow>, StoreError>;
+    /// Records temporary keys before anybody gets them. A crash after it leaves a row of keys that nobody has.
+    async fn audit_credentials(&self, grant: &CredentialGrant) -> Result<(), StoreError>;
+
+    /// The keys that were made for a task, newest first.
+    async fn credential_grants(&self, task: TaskId, limit: usize) -> Result<Vec<CredentialGrantRow>, StoreError>;
 
     /// Removes what nobody needs any more: audit rows older than the cut, revocations of tokens that have
     /// expired, task keys whose owners are gone. At most `limit` of each; gives how many in all, so that fewer than

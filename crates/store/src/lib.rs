@@ -29,9 +29,9 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use faults::{Fault, Faults};
 pub use identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, Asker, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow,
-    NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit, QueryAuditRow, TASK_KEY_KEPT,
-    TENANTS_MAX, TenantRecord, TenantRow,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, Asker, AuditCut, CredentialGrant, CredentialGrantRow,
+    IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow,
+    QueryAudit, QueryAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
 };
 pub use inspect::{Inspection, PostgresServer, inspect};
 pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};

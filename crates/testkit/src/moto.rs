@@ -1,17 +1,16 @@
-//! A server that speaks as SQS and S3 do: moto, from the Python Package Index.
+//! A server that speaks as SQS, STS and S3 do: moto, from the Python Package Index.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::child::Child;
 use crate::ports::Port;
-use crate::scratch;
+use crate::python;
 
-/// What is installed. `moto[server]` would bring far more, for services other than SQS and S3.
+/// What is installed. `moto[server]` would bring far more, for other services.
 const PACKAGES: [&str; 3] = ["moto==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"];
 
 /// How long it may take until it accepts connections.
@@ -74,38 +73,7 @@ impl Moto {
     }
 }
 
-/// The path of the server, after it was installed if need be. One test process does it and the others wait.
+/// The path of the server, after it was installed if need be.
 fn install() -> Result<PathBuf> {
-    let home = scratch::folder(&PACKAGES[0].replace("==", "-"))?;
-    let lock = File::create(home.join("lock"))?;
-    lock.lock()?;
-    let (venv, complete) = (home.join("venv"), home.join("complete"));
-    let program = venv.join("bin/moto_server");
-    if fs::read_to_string(&complete).is_ok_and(|installed| installed == PACKAGES.join(" ")) && program.exists() {
-        return Ok(program);
-    }
-    // What is left of an attempt that was broken off.
-    if venv.exists() {
-        fs::remove_dir_all(&venv)?;
-    }
-    run(Command::new("python3").args(["-m", "venv"]).arg(&venv)).context("install python3 and python3-venv")?;
-    let mut pip = Command::new(venv.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES);
-    run(&mut pip).context("is a package index reachable?")?;
-    write_whole(&complete, &PACKAGES.join(" "))?;
-    Ok(program)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed with {}: {said}", output.status);
-    Ok(())
-}
-
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let draft = path.with_extension("draft");
-    fs::write(&draft, text)?;
-    fs::rename(draft, path)?;
-    Ok(())
+    Ok(python::install(&PACKAGES[0].replace("==", "-"), &PACKAGES)?.join("moto_server"))
 }

@@ -14,6 +14,8 @@ pub mod lambda;
 pub mod redis;
 #[cfg(feature = "sqs")]
 pub mod sqs;
+#[cfg(feature = "sts")]
+pub mod sts;
 #[cfg(any(feature = "redis", feature = "sqs"))]
 mod wake;
 

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cmd::compat;
 use crate::cmd::worker::local::{self, LOCAL};
 use crate::cmd::worker::node::Ready;
+use crate::dispatch::S3Address;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
 use crate::{access, dispatch, query, sandboxes, token, transports};
@@ -104,6 +105,8 @@ fn listen_address(text: &str) -> Result<(String, u16), String> {
 pub struct ControlPlane {
     pub listener: TcpListener,
     internal: Option<TcpListener>,
+    /// For the S3 endpoint alone.
+    s3: Option<TcpListener>,
     pub engine: Engine,
     pub server: ServerConfig,
     reloader: Reloader,
@@ -144,6 +147,18 @@ impl ControlPlane {
         if let Some(internal) = &internal {
             tracing::info!("the dispatch contract listens on {}", url_of(internal, tls.is_some())?);
         }
+        let s3_listener = match &config.credentials.s3_listen {
+            Some(place) => {
+                let addresses = addresses_of("dispatch.s3.listen", place).await?;
+                Some(listen(place, &addresses, "dispatch.s3.listen", &engine).await?)
+            }
+            None => None,
+        };
+        let s3_address = s3_address(&listener, internal.as_ref(), s3_listener.as_ref(), tls.is_some())?;
+        if s3_listener.is_some() {
+            tracing::info!("the S3 endpoint listens on {}", s3_address.url);
+        }
+        let (dispatch, s3) = dispatch::config(&config, &s3_address).await?;
         let task_keys = Arc::new(SharedTaskKeys::new(engine.clone(), task_keys));
         let own_url = url_of(&listener, tls.is_some())?;
         let push = Live::new(access::push_targets(&config, dev_mode, Some(&own_url))?);
@@ -160,8 +175,9 @@ impl ControlPlane {
             transports: transports::of_queues(&config.transport),
             push: Some(push.clone()),
             sandboxes: Some(sandboxes),
-            dispatch: dispatch::config(&config).await?,
             query: query::config(&config)?,
+            dispatch,
+            s3,
             max_connections: config.server.max_connections,
             ..ServerConfig::default()
         };
@@ -182,7 +198,7 @@ impl ControlPlane {
         };
         reloader.complete(&mut access);
         live.set(access);
-        let mut control_plane = Self { listener, internal, engine, server, reloader, local: None };
+        let mut control_plane = Self { listener, internal, s3: s3_listener, engine, server, reloader, local: None };
         if wants_local {
             control_plane.prepare_local().await?;
         } else {
@@ -272,7 +288,7 @@ impl ControlPlane {
         };
         let stopped = server_stop.clone().cancelled_owned();
         let serving = async {
-            let listeners = Listeners { public: self.listener, internal: self.internal };
+            let listeners = Listeners { public: self.listener, internal: self.internal, s3: self.s3 };
             let served = tenure_server::run(listeners, self.engine, self.server, stopped).await;
             local_stop.cancel();
             served
@@ -298,6 +314,27 @@ fn url_of(listener: &TcpListener, tls: bool) -> anyhow::Result<String> {
 
 fn place_of(config: &Config) -> String {
     format!("{}:{}", config.server.host, config.server.port)
+}
+
+/// Where the S3 endpoint is: on its own listener, or where the dispatch contract is.
+fn s3_address(
+    public: &TcpListener,
+    internal: Option<&TcpListener>,
+    own: Option<&TcpListener>,
+    tls: bool,
+) -> anyhow::Result<S3Address> {
+    let scheme = if tls { "https" } else { "http" };
+    let mut address = own.or(internal).unwrap_or(public).local_addr()?;
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+    }
+    Ok(S3Address { url: format!("{scheme}://{address}"), at_host: own.is_none().then_some(scheme) })
+}
+
+async fn addresses_of(setting: &str, place: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    let found = tokio::net::lookup_host(place).await;
+    let wrong = |why: String| Stop::usage(format!("{setting}: `{place}` {why}"));
+    Ok(found.map_err(|error| wrong(format!("is not an address: {error}")))?.collect())
 }
 
 /// The addresses of the listener for the dispatch contract alone. Other than loopback addresses need a worker credential.

@@ -24,6 +24,16 @@ pub const KEYS: &[Key] = keys! {
         "Puts the bucket into the path of requests instead of the host name. Most compatible servers need it.";
     "dispatch.object_store.allow_file" Bool, "true", Restart,
         "With a local folder: names outputs `file:///...`, for workers that see the same files. If false, the folder is the bucket `tenure`. Without effect with S3.";
+    "dispatch.s3.listen" Text, "", Restart,
+        "Address and port of a listener of its own for the S3 endpoint, such as `10.0.0.5:7425`. Without it the endpoint is on the listener of `/v1/task/*`, below `/tenure`. Only with a local folder as object store. TLS is that of the server.";
+    "dispatch.s3.endpoint_url" Text, "", Restart,
+        "Address of the S3 endpoint that tasks are told, such as `https://tenure.example`. If unset, the one that they asked for keys at, or that of `dispatch.s3.listen`.";
+    "dispatch.sts.role_arn" Text, "", Restart,
+        "With S3: the role that temporary keys of tasks are of, such as `arn:aws:iam::123456789012:role/tenure-tasks`. Each task gets keys that may do less, by a session policy. If unset, tasks get no keys.";
+    "dispatch.sts.region" Text, "", Restart,
+        "Region of STS. If unset, that of the bucket, then that of the environment. Credentials come from the environment, as for the AWS CLI.";
+    "dispatch.sts.endpoint_url" Text, "", Restart,
+        "Address of STS, if not that of the region: a VPC endpoint, or a compatible server.";
     "dispatch.data_store.url" Dsn, "", Restart,
         "Postgres that keeps the rows of buffered datasets, in the schema `tenure_data`: `postgres://user:password@host/database`. If unset, the Postgres of `database.dsn`, or with SQLite the file `data.db` in the data folder.";
     "dispatch.data_store.read_url" Dsn, "", Restart,

@@ -160,6 +160,18 @@ fn object_stores_that_make_no_sense_are_refused() {
         ("dispatch:\n  lambda: {region: 'EU west'}\n", "a region such as eu-central-1"),
         ("dispatch:\n  lambda: {endpoint_url: 'http://user:pw@x'}\n", "without a password"),
         ("dispatch:\n  lambda: {functions: {a: 'b c'}}\n", "has no valid name for `a`"),
+        ("dispatch: {s3: {listen: '7425'}}", "dispatch.s3.listen"),
+        ("dispatch: {s3: {endpoint_url: 'ftp://h'}}", "dispatch.s3.endpoint_url must be an address"),
+        (
+            "dispatch: {object_store: {url: 's3://lake/'}, s3: {listen: '127.0.0.1:1'}}",
+            "the endpoint is for a local folder",
+        ),
+        ("dispatch: {sts: {role_arn: 'arn:aws:iam::1:role/x'}}", "is not an address that begins with s3://"),
+        ("dispatch: {object_store: {url: 's3://lake/'}, sts: {role_arn: 'x'}}", "the ARN of a role"),
+        (
+            "dispatch: {object_store: {url: 's3://lake/'}, sts: {region: eu-central-1}}",
+            "is set without dispatch.sts.role_arn",
+        ),
         ("dispatch:\n  write_prefixes: ['s3://lake/{task}/']\n", "'{task}' is unknown: use {task_id}, {attempt}"),
         ("dispatch:\n  write_prefixes: ['lake/{task_id}/']\n", "a prefix must begin with s3://"),
     ]);

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{
-    AttemptRef, BufferPublishRequest, ClaimRequest, CompleteRequest, Event, EventsRequest, Failure, Invalidation,
-    Outcome, Output,
+    AttemptRef, BufferPublishRequest, ClaimRequest, CompleteRequest, CredentialsRequest, Event, EventsRequest, Failure,
+    Invalidation, Outcome, Output,
 };
 use crate::Json;
 use crate::query::{QueryRequest, TaskQueryRequest};
@@ -167,6 +167,13 @@ pub fn buffer_publish(body: &[u8]) -> Read<BufferPublishRequest> {
         batch_size_bytes: sent.batch_size_bytes,
         records: sent.records.map(|records| records.get().to_owned()),
     })
+}
+
+pub fn credentials(body: &[u8]) -> Read<CredentialsRequest> {
+    let mut fields = Fields::of(body)?;
+    let purpose = fields.take("purpose", "a text")?;
+    let want = fields.take("want", "an object with the lists read, write and scratch")?;
+    Ok(CredentialsRequest { purpose, want })
 }
 
 pub fn complete(body: &[u8]) -> Read<CompleteRequest> {

@@ -504,6 +504,59 @@ impl BufferPublished {
     }
 }
 
+/// Body of `POST /v1/task/credentials`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CredentialsRequest {
+    /// `s3_data`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
+    /// The prefixes that the keys should have. Absent: all that the capability token has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub want: Option<WantedPrefixes>,
+}
+
+/// Prefixes such as `s3://bucket/path/`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WantedPrefixes {
+    /// To get objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Vec<String>>,
+    /// To put objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<Vec<String>>,
+    /// To get, put and delete objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<Vec<String>>,
+}
+
+/// Temporary keys for the object store.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CredentialsAnswer {
+    pub access_key_id: String,
+    /// Secret.
+    pub secret_access_key: String,
+    /// Secret.
+    pub session_token: String,
+    pub expires_at: String,
+    /// Where the object store is. Absent: that of the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint_url: Option<String>,
+    pub region: String,
+}
+
+impl fmt::Debug for CredentialsAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { access_key_id, expires_at, .. } = self;
+        f.debug_struct("CredentialsAnswer")
+            .field("access_key_id", access_key_id)
+            .field("expires_at", expires_at)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Every answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -11,6 +11,7 @@ pub mod ending;
 pub mod expire;
 pub mod heartbeat;
 pub mod hello;
+pub mod live;
 mod profile;
 pub mod promote;
 pub mod push;

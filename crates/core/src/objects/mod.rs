@@ -7,6 +7,7 @@ mod manifest;
 mod names;
 mod path;
 mod prefix;
+mod scope;
 mod template;
 
 pub use layout::{Layout, OutputRef, Staged, StorageRef};
@@ -14,4 +15,5 @@ pub use manifest::{MANIFEST, MANIFEST_BYTES, MANIFEST_KEYS, Manifest, ManifestEr
 pub use names::{file_name, parse_file_name};
 pub use path::PathProblem;
 pub use prefix::{KEY_BYTES, Prefix, PrefixError, Scheme};
+pub use scope::{ObjectAccess, POLICY_CHARS, RESERVED, Scope, is_key};
 pub use template::{TemplateError, Values, WriteTemplate};

@@ -54,6 +54,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("POST", "/v1/task/events", Capability),
     ("POST", "/v1/task/buffer-publish", Capability),
     ("POST", "/v1/task/query", Capability),
+    ("POST", "/v1/task/credentials", Capability),
     ("POST", "/v1/tasks/{id}/started", Task),
     ("POST", "/v1/tasks/{id}/heartbeat", Task),
     ("POST", "/v1/tasks/{id}/completed", Task),

@@ -2,9 +2,9 @@
 //!
 //! The guard verifies such a token before the body is read, but the task that a request is about may be named only in
 //! the body. So a token becomes a principal in two steps: [`Presented`] is a valid token of some task, which nothing can
-//! be done with, and [`Presented::for_task`] alone makes a [`TaskBearer`] of it, which handlers act for. A rule whose
-//! task is in the path takes both steps in the guard; one whose task is in the body leaves the second to the handler,
-//! which has no other way to a bearer.
+//! be done with, and [`Presented::for_task`] makes a [`TaskBearer`] of it, which handlers act for. A rule whose
+//! task is in the path takes both steps in the guard; one whose task is in the body leaves the second to the handler.
+//! Only a request that names no task takes it from the token: [`Presented::bearer`].
 
 use std::future::Future;
 use std::ops::Deref;
@@ -60,6 +60,11 @@ impl<T: TaskToken> Presented<T> {
     /// The task of the token, for a request that may leave it out.
     pub fn named(&self) -> TaskId {
         self.0.task()
+    }
+
+    /// The bearer, for a request that names no task: the token does.
+    pub fn bearer(&self) -> TaskBearer<T> {
+        TaskBearer(Arc::clone(&self.0))
     }
 
     /// The bearer, unless the token is for another task than the one that the request names.

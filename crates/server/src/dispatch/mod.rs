@@ -1,10 +1,12 @@
 //! The part of the server that DAGs and the dispatch contract need.
 
+pub mod credentials;
 mod fault;
 mod lambda;
 pub mod render;
 mod secrets;
 
+pub use credentials::{CredentialBackend, CredentialBroker};
 pub use fault::DispatchFault;
 pub(crate) use fault::status_of;
 pub use lambda::{LambdaCourier, LambdaTarget};
@@ -36,6 +38,8 @@ pub struct DispatchConfig {
     pub lambda: Option<LambdaTarget>,
     /// Where rows of buffered datasets are; without it nothing can be published.
     pub data: Option<Arc<dyn DataStore>>,
+    /// Makes keys for the object store; without it tasks get none.
+    pub credentials: Option<CredentialBroker>,
 }
 
 /// What handlers of DAGs have.

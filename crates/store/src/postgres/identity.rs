@@ -1,10 +1,11 @@
 //! What is kept about callers.
 
 use async_trait::async_trait;
-use tenure_core::Timestamp;
 use tenure_core::tenant::TenantUsage;
+use tenure_core::{TaskId, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use uuid::Uuid;
 
 use super::conn::{Conn, failed};
 use super::load::query;
@@ -12,10 +13,10 @@ use super::rows::{self, Time};
 use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
-    OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord,
-    TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of, page, task_keys_since, without_nul,
-    without_nul_if,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, CredentialGrant, CredentialGrantRow, IdentityStore,
+    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit,
+    QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of,
+    page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -78,6 +79,22 @@ fn query_audit_row(row: &Row) -> rows::Result<QueryAuditRow> {
         export: row.try_get(10)?,
     };
     Ok(QueryAuditRow { at: rows::time(row, 0)?, entry })
+}
+
+fn credential_row(row: &Row) -> rows::Result<CredentialGrantRow> {
+    let (task, attempt): (Uuid, i32) = (row.try_get(3)?, row.try_get(4)?);
+    let grant = CredentialGrant {
+        org: row.try_get(2)?,
+        task: TaskId::from_u128(task.as_u128()),
+        attempt: u32::try_from(attempt).unwrap_or(0),
+        backend: row.try_get(5)?,
+        access_key_id: row.try_get(6)?,
+        purpose: row.try_get(7)?,
+        scope: row.try_get(8)?,
+        expires_at: rows::time(row, 9)?,
+        request_id: row.try_get(10)?,
+    };
+    Ok(CredentialGrantRow { id: row.try_get(0)?, at: rows::time(row, 1)?, grant })
 }
 
 fn tenant_row(row: &Row) -> rows::Result<TenantRow> {
@@ -321,6 +338,30 @@ impl IdentityStore for Postgres {
         Ok(found.pop())
     }
 
+    async fn audit_credentials(&self, grant: &CredentialGrant) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let params: [&(dyn ToSql + Sync); 10] = [
+            &now,
+            &without_nul(&grant.org),
+            &Uuid::from_u128(grant.task.as_u128()),
+            &i32::try_from(grant.attempt).unwrap_or(i32::MAX),
+            &grant.backend,
+            &grant.access_key_id,
+            &without_nul(&grant.purpose),
+            &grant.scope,
+            &Time(grant.expires_at),
+            &without_nul(&grant.request_id),
+        ];
+        self.write_one("record temporary keys", conn, sql::CREDENTIAL_GRANTS_INSERT, &params).await.map(drop)
+    }
+
+    async fn credential_grants(&self, task: TaskId, limit: usize) -> Result<Vec<CredentialGrantRow>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 2] = [&Uuid::from_u128(task.as_u128()), &(limit as i64)];
+        self.read_all("list temporary keys", conn, sql::CREDENTIAL_GRANTS_OF_TASK, &params, credential_row).await
+    }
+
     async fn prune_identity(&self, audit: AuditCut, limit: usize) -> Result<usize> {
         let conn = Conn::get(&self.work).await?;
         let now = self.reading(&conn).await?;
@@ -330,6 +371,7 @@ impl IdentityStore for Postgres {
         steps.extend(audit.admin_before.map(|before| (sql::ADMIN_AUDIT_PRUNE, before)));
         steps.extend(audit.operations_before.map(|before| (sql::OPERATION_AUDIT_PRUNE, before)));
         steps.extend(audit.operations_before.map(|before| (sql::QUERY_AUDIT_PRUNE, before)));
+        steps.extend(audit.operations_before.map(|before| (sql::CREDENTIAL_GRANTS_PRUNE, before)));
         let prune = async {
             let mut removed = 0;
             conn.batch_execute("BEGIN").await?;

@@ -462,6 +462,22 @@ CREATE TABLE query_audit (
 );
 CREATE UNIQUE INDEX query_audit_query ON query_audit (query_id);
 
+-- Temporary keys for the object store, without their secrets. `scope` is JSON.
+CREATE TABLE credential_grants (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at            timestamptz NOT NULL,
+    org           text NOT NULL,
+    task_id       uuid NOT NULL,
+    attempt       integer NOT NULL CHECK (attempt > 0),
+    backend       text NOT NULL CHECK (backend IN ('embedded', 'sts')),
+    access_key_id text NOT NULL,
+    purpose       text NOT NULL,
+    scope         text NOT NULL,
+    expires_at    timestamptz NOT NULL,
+    request_id    text NOT NULL
+);
+CREATE INDEX credential_grants_by_task ON credential_grants (task_id);
+
 CREATE TABLE tenant_limits (
     tenant     text COLLATE "C" PRIMARY KEY,
     limits     text NOT NULL,

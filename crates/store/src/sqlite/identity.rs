@@ -2,16 +2,17 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use tenure_core::TaskId;
 use tenure_core::tenant::TenantUsage;
 use tenure_core::time::Timestamp;
 
 use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
-    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey,
-    OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord,
-    TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of, page, task_keys_since, without_nul,
-    without_nul_if,
+    AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, CredentialGrant, CredentialGrantRow, IdentityStore,
+    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit,
+    QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of,
+    page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -77,6 +78,21 @@ fn query_audit_row(row: &Row<'_>) -> rusqlite::Result<QueryAuditRow> {
         export: row.get(10)?,
     };
     Ok(QueryAuditRow { at: Timestamp::from_millis(row.get(0)?), entry })
+}
+
+fn credential_row(row: &Row<'_>) -> rusqlite::Result<CredentialGrantRow> {
+    let grant = CredentialGrant {
+        org: row.get(2)?,
+        task: TaskId::from_u128(u128::from_be_bytes(row.get(3)?)),
+        attempt: row.get(4)?,
+        backend: row.get(5)?,
+        access_key_id: row.get(6)?,
+        purpose: row.get(7)?,
+        scope: row.get(8)?,
+        expires_at: Timestamp::from_millis(row.get(9)?),
+        request_id: row.get(10)?,
+    };
+    Ok(CredentialGrantRow { id: row.get(0)?, at: Timestamp::from_millis(row.get(1)?), grant })
 }
 
 fn tenant_row(row: &Row<'_>) -> rusqlite::Result<TenantRow> {
@@ -301,10 +317,38 @@ impl IdentityStore for Sqlite {
         .await
     }
 
+    async fn audit_credentials(&self, grant: &CredentialGrant) -> Result<()> {
+        let (grant, now) = (grant.clone(), self.millis());
+        self.write("record temporary keys", move |tx| {
+            tx.prepare_cached(sql::CREDENTIAL_GRANTS_INSERT)?.execute(params![
+                now,
+                without_nul(&grant.org),
+                grant.task.as_u128().to_be_bytes(),
+                grant.attempt,
+                grant.backend,
+                grant.access_key_id,
+                without_nul(&grant.purpose),
+                grant.scope,
+                grant.expires_at.as_millis(),
+                without_nul(&grant.request_id),
+            ])?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn query_audit(&self, query_id: &str) -> Result<Option<QueryAuditRow>> {
         let query_id = query_id.to_owned();
         self.read("read the record of a query", move |tx| {
             tx.prepare_cached(sql::QUERY_AUDIT_GET)?.query_row([query_id], query_audit_row).optional()
+        })
+        .await
+    }
+
+    async fn credential_grants(&self, task: TaskId, limit: usize) -> Result<Vec<CredentialGrantRow>> {
+        self.read("list temporary keys", move |tx| {
+            let params = params![task.as_u128().to_be_bytes(), limit as i64];
+            tx.prepare_cached(sql::CREDENTIAL_GRANTS_OF_TASK)?.query_map(params, credential_row)?.collect()
         })
         .await
     }
@@ -323,6 +367,7 @@ impl IdentityStore for Sqlite {
             if let Some(before) = audit.operations_before {
                 remove(sql::OPERATION_AUDIT_PRUNE, before)?;
                 remove(sql::QUERY_AUDIT_PRUNE, before)?;
+                remove(sql::CREDENTIAL_GRANTS_PRUNE, before)?;
             }
             remove(sql::WORKER_REVOCATIONS_PRUNE, now)?;
             remove(sql::TASK_KEYS_PRUNE, task_keys_since(now))?;

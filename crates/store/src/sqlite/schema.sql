@@ -432,6 +432,22 @@ CREATE TABLE query_audit (
 ) STRICT;
 CREATE UNIQUE INDEX query_audit_query ON query_audit (query_id);
 
+-- Temporary keys for the object store, without their secrets. `scope` is JSON.
+CREATE TABLE credential_grants (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    at            INTEGER NOT NULL,
+    org           TEXT NOT NULL,
+    task_id       BLOB NOT NULL CHECK (length(task_id) = 16),
+    attempt       INTEGER NOT NULL CHECK (attempt > 0),
+    backend       TEXT NOT NULL CHECK (backend IN ('embedded', 'sts')),
+    access_key_id TEXT NOT NULL,
+    purpose       TEXT NOT NULL,
+    scope         TEXT NOT NULL,
+    expires_at    INTEGER NOT NULL,
+    request_id    TEXT NOT NULL
+) STRICT;
+CREATE INDEX credential_grants_by_task ON credential_grants (task_id);
+
 CREATE TABLE tenant_limits (
     tenant     TEXT PRIMARY KEY,
     limits     TEXT NOT NULL,

@@ -6,6 +6,7 @@
 //! `tenure_contract::dispatch::dialect` before anything here sees them.
 
 pub mod claim;
+pub mod credentials;
 mod errors;
 pub mod events;
 pub mod heartbeat;
@@ -53,6 +54,7 @@ fn router() -> Router<App> {
         .route("/v1/task/events", post(events::events))
         .route("/v1/task/buffer-publish", post(publish::publish))
         .route("/v1/task/query", post(query::query))
+        .merge(credentials::router())
 }
 
 fn owns(path: &str) -> bool {

@@ -10,8 +10,9 @@ use tenure_auth::{Secret, TaskKeys, WorkerAuth};
 use tenure_data::DataStore;
 use tenure_engine::dags::{Dags, NewVersion};
 use tenure_engine::store::{Clock, Retention};
-use tenure_objects::{Objects, Place, Settings};
-use tenure_server::{Access, DispatchConfig, Live, ServerConfig, SharedTaskKeys};
+use tenure_objects::{LOCAL_BUCKET, Objects, Place, Settings};
+use tenure_s3::{Keys, REGION, Service};
+use tenure_server::{Access, CredentialBackend, CredentialBroker, DispatchConfig, Live, ServerConfig, SharedTaskKeys};
 use tenure_testkit::wait_until;
 
 use crate::harness::{Answer, Home, SOON, Server, TOKEN, database, merge};
@@ -46,7 +47,10 @@ pub struct Plane {
     pub server: Server,
     /// Deploys and triggers.
     pub dags: Dags,
-    _objects: tempfile::TempDir,
+    /// The folder of the object store.
+    pub objects: tempfile::TempDir,
+    /// Makes keys for it.
+    pub keys: Arc<Keys>,
 }
 
 impl Deref for Plane {
@@ -75,12 +79,22 @@ pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&m
     let access = Live::new(Access { workers, ..Access::default() });
     let place = Place::Folder { path: folder.path().to_owned(), allow_file: true };
     let objects: Objects = Settings::new(place).open().unwrap();
+    let keys = Arc::new(Keys::of_folder(objects.folder().unwrap()).unwrap());
+    let s3 = Service::new(objects.folder().unwrap(), LOCAL_BUCKET, Arc::clone(&keys)).unwrap();
+    let broker = CredentialBroker {
+        backend: CredentialBackend::Embedded(Arc::clone(&keys)),
+        endpoint_url: None,
+        at_host: Some("http"),
+        region: REGION.to_owned(),
+        bucket: LOCAL_BUCKET.to_owned(),
+    };
     let data = data_store(&home, folder.path());
     let mut dispatch =
         DispatchConfig { objects: Some(Arc::new(objects)), data: Some(data), ..DispatchConfig::default() };
+    dispatch.credentials = Some(broker);
     change(&mut dispatch);
     let settings = dispatch.dags.clone();
-    let config = ServerConfig { access, dispatch, ..ServerConfig::default() };
+    let config = ServerConfig { access, dispatch, s3: Some(s3), ..ServerConfig::default() };
     let server = Server::start_with(home, Retention::default(), clock, |engine| {
         let keys =
             SharedTaskKeys::new(engine.clone(), TaskKeys::new("tenure", &TaskKeys::generate().unwrap()).unwrap());
@@ -88,7 +102,7 @@ pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&m
     })
     .await;
     let dags = server.engine.dags(settings);
-    Plane { server, dags, _objects: folder }
+    Plane { server, dags, objects: folder, keys }
 }
 
 /// The data store that goes with a store: a file beside the objects, or the same Postgres.

@@ -3,6 +3,7 @@
 mod buffers;
 mod claims;
 mod crash;
+mod credentials;
 mod dialects;
 mod events;
 mod filters;

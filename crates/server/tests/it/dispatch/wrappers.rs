@@ -109,7 +109,7 @@ async fn the_contract_has_a_listener_of_its_own() {
     let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
     let (outside, inside) = (address(&public), address(&internal));
     let stop = CancellationToken::new();
-    let listeners = Listeners { public, internal: Some(internal) };
+    let listeners = Listeners { public, internal: Some(internal), s3: None };
     let served =
         tokio::spawn(tenure_server::run(listeners, engine, ServerConfig::default(), stop.clone().cancelled_owned()));
     let status = async |base: &str, path: &str| {

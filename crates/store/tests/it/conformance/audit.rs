@@ -1,7 +1,9 @@
 //! Who did what: recorded in order, found again, removed when it is old.
 
+use tenure_core::TaskId;
 use tenure_store::{
-    AdminAudit, AdminAuditFilter, Asker, AuditCut, Fault, OperationAudit, OperationAuditFilter, QueryAudit,
+    AdminAudit, AdminAuditFilter, Asker, AuditCut, CredentialGrant, Fault, OperationAudit, OperationAuditFilter,
+    QueryAudit,
 };
 
 use super::sandboxes::{beat, running, worker};
@@ -19,6 +21,7 @@ crate::on_both_stores!(
     without_a_retention_audit_rows_stay,
     entries_are_recorded_together_or_not_at_all,
     queries_come_back_as_they_were_and_go_when_they_are_old,
+    temporary_keys_come_back_as_they_were_and_go_when_they_are_old,
 );
 
 fn request(actor: &str, path: &str) -> AdminAudit {
@@ -251,4 +254,31 @@ async fn queries_come_back_as_they_were_and_go_when_they_are_old(t: &Fixture) {
     let cut = AuditCut { admin_before: None, operations_before: Some(after_start(1)) };
     assert_eq!(t.store.prune_identity(cut, 10).await.unwrap(), 2);
     assert_eq!(t.store.query_audit("q-1").await.unwrap(), None);
+}
+
+async fn temporary_keys_come_back_as_they_were_and_go_when_they_are_old(t: &Fixture) {
+    let grant = |task: u128, id: &str| CredentialGrant {
+        org: "o".to_owned(),
+        task: TaskId::from_u128(task),
+        attempt: 2,
+        backend: "embedded".to_owned(),
+        access_key_id: id.to_owned(),
+        purpose: "s3_data".to_owned(),
+        scope: r#"{"read":["s3://tenure/r/"]}"#.to_owned(),
+        expires_at: after_start(900_000),
+        request_id: "r-1".to_owned(),
+    };
+    let (one, two, other) = (grant(7, "ASIA1"), grant(7, "ASIA2"), grant(8, "ASIA3"));
+    for grant in [&one, &other, &two] {
+        t.store.audit_credentials(grant).await.unwrap();
+        t.clock.advance(10);
+    }
+    let rows = t.store.credential_grants(one.task, 10).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [after_start(20), after_start(0)]);
+    assert_eq!(rows.into_iter().map(|row| row.grant).collect::<Vec<_>>(), [two.clone(), one.clone()]);
+    assert_eq!(t.store.credential_grants(one.task, 1).await.unwrap().len(), 1);
+    let cut = AuditCut { admin_before: None, operations_before: Some(after_start(20)) };
+    assert_eq!(t.store.prune_identity(cut, 10).await.unwrap(), 2);
+    let rows = t.store.credential_grants(one.task, 10).await.unwrap();
+    assert_eq!(rows.into_iter().map(|row| row.grant).collect::<Vec<_>>(), [two]);
 }
