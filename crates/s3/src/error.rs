@@ -61,10 +61,6 @@ impl S3Error {
         Self { status: StatusCode::NOT_FOUND, code: "NoSuchKey", message: "The specified key does not exist.".into() }
     }
 
-    pub fn no_such_bucket() -> Self {
-        Self { status: StatusCode::NOT_FOUND, code: "NoSuchBucket", message: "There is no such bucket.".into() }
-    }
-
     pub fn no_such_upload() -> Self {
         let message = "The upload does not exist: it was completed or aborted, or belongs to another attempt.";
         Self { status: StatusCode::NOT_FOUND, code: "NoSuchUpload", message: message.into() }
