@@ -186,7 +186,8 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             (Some(job), Nothing)
         }
         ("POST", "/internal/task-claim" | "/internal/heartbeat" | "/internal/task-complete" | "/internal/events")
-        | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events" | "/v1/task/buffer-publish") => {
+        | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events" | "/v1/task/buffer-publish")
+        | ("POST", "/v1/task/credentials") => {
             let body = json!({"task_id": of.task, "worker_id": "w-1", "attempt": 1, "lease_token": "x", "status": "Completed"});
             (Some(body), Nothing)
         }
