@@ -49,6 +49,9 @@ pub const EXCHANGE_ITEMS: usize = 1_000;
 pub const CLAIM_STREAMS: usize = 64;
 pub const LIST_LIMIT_DEFAULT: usize = 100;
 pub const LIST_LIMIT_MAX: usize = 1_000;
+/// A page of tasks, dead letters or attempts has fewer entries than asked for if they are larger than this together. It has
+/// one entry at least.
+pub const PAGE_BYTES: usize = 4 << 20;
 /// How many of the newest tasks, or runs, are searched for the beginning of an id: there is no index over ids.
 pub const ID_PREFIX_ROWS: usize = 100_000;
 /// Ids that a redrive filter may name.

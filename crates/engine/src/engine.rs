@@ -11,9 +11,9 @@ use tenure_core::time::Timestamp;
 use tenure_core::why::{self, Around, Why};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
-    AttemptView, Clock, DeadLetterFilter, Done, IdentityStore, Lane, NewRedrive, Notice, OutboxFilter, OutboxRetry,
-    OutboxView, Page, QueueStats, QueueView, RedriveFilter, RedriveView, Retention, RunFilter, RunMaterial, RunView,
-    RunWeight, Store, StoreError, TaskFilter, TaskView,
+    AttemptRange, AttemptView, Clock, DeadLetterFilter, Done, IdentityStore, Lane, NewRedrive, Notice, OutboxFilter,
+    OutboxRetry, OutboxView, Page, QueueStats, QueueView, RedriveFilter, RedriveView, Retention, RunFilter,
+    RunMaterial, RunView, RunWeight, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -357,6 +357,15 @@ impl Engine {
 
     pub async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, EngineError> {
         Ok(self.shared.store.attempts(id, reach).await?)
+    }
+
+    pub async fn attempts_page(
+        &self,
+        id: TaskId,
+        reach: &Reach,
+        asked: AttemptRange,
+    ) -> Result<Option<Page<AttemptView>>, EngineError> {
+        Ok(self.shared.store.attempts_page(id, reach, asked).await?)
     }
 
     /// Why a task is not running, or what it does instead.

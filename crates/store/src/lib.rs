@@ -37,8 +37,8 @@ pub use inspect::{Inspection, PostgresServer, inspect};
 pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter,
+    RedriveView, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{

@@ -11,13 +11,38 @@ use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
 use tenure_core::task::{Body, Place, Running, State};
 use tenure_core::time::Timestamp;
-use tenure_core::{IdPrefix, Seq, TaskId};
+use tenure_core::{IdPrefix, Seq, TaskId, limits};
 
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Where the next page starts.
     pub next: Option<String>,
+}
+
+/// Rows of a page in their order, and whether there are more.
+pub(crate) struct PageRows {
+    pub seqs: Vec<Seq>,
+    pub more: bool,
+}
+
+impl PageRows {
+    /// Of one row more than `limit`, the first ones that fit a page in number and in bytes. One always fits.
+    pub fn fitting(mut seqs: Vec<Seq>, limit: usize, bytes_of: impl Fn(Seq) -> usize) -> Self {
+        let found = seqs.len();
+        let mut bytes: usize = 0;
+        let fits = |(place, seq): (usize, &Seq)| {
+            bytes = bytes.saturating_add(bytes_of(*seq));
+            place < limit && (place == 0 || bytes <= limits::PAGE_BYTES)
+        };
+        let fit = seqs.iter().enumerate().map(fits).take_while(|fits| *fits).count();
+        seqs.truncate(fit);
+        Self { more: found > seqs.len(), seqs }
+    }
+
+    pub fn next(&self) -> Option<String> {
+        self.seqs.last().filter(|_| self.more).map(|seq| seq.0.to_string())
+    }
 }
 
 /// A task as it stands.
@@ -101,6 +126,86 @@ pub struct Whose {
 pub enum AttemptView {
     Closed(Box<ClosedAttempt>),
     Open(Box<Running>),
+}
+
+impl TaskView {
+    /// How much it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        let ended = match &self.place {
+            Place::Finished(finished) => {
+                text(finished.result.as_ref())
+                    + finished.failure.as_ref().and_then(|f| f.stack.as_ref()).map_or(0, |s| s.len())
+            }
+            _ => 0,
+        };
+        let carry = self.place.carry();
+        let last = carry.last.as_deref().map_or(0, attempt_bytes);
+        ENTRY_BYTES + self.body.payload.len() + ended + text(carry.checkpoint.as_ref()) + last
+    }
+}
+
+/// A task or an attempt without what can be large.
+const ENTRY_BYTES: usize = 2 << 10;
+
+fn text(text: Option<&Arc<str>>) -> usize {
+    text.map_or(0, |text| text.len())
+}
+
+fn attempt_bytes(attempt: &ClosedAttempt) -> usize {
+    let of = |failure: &Failure| failure.stack.as_ref().map_or(0, |stack| stack.len());
+    let sent = attempt.callback.as_ref().and_then(|part| part.completion.as_ref()).map_or(0, |sent| {
+        text(sent.output.as_ref()) + text(sent.partial_progress.as_ref()) + text(sent.metrics.as_ref())
+    });
+    let kept =
+        attempt.evidence.as_ref().map_or(0, |kept| text(kept.result.as_ref()) + kept.failure.as_ref().map_or(0, of));
+    ENTRY_BYTES + attempt.failure.as_ref().map_or(0, of) + sent + kept
+}
+
+/// Which attempts of a task are asked for: at most `limit` that are newer than attempt `after`.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptRange {
+    pub after: u32,
+    pub limit: usize,
+}
+
+impl AttemptView {
+    /// The attempt that stands in the row of its task and not in the history.
+    pub(crate) fn newest(place: Place) -> Option<Self> {
+        match place {
+            Place::Running(running) => Some(Self::Open(Box::new(running))),
+            Place::Finished(finished) => finished.carry.last.map(Self::Closed),
+            Place::Blocked(_) | Place::Scheduled(_) | Place::Ready(_) => None,
+        }
+    }
+
+    /// How much it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Closed(closed) => attempt_bytes(closed),
+            Self::Open(running) => ENTRY_BYTES + text(running.carry.checkpoint.as_ref()),
+        }
+    }
+
+    fn number(&self) -> u32 {
+        match self {
+            Self::Closed(closed) => closed.number,
+            Self::Open(running) => running.attempt,
+        }
+    }
+
+    /// A page of the history. `more` if attempts of the history are left over; the newest attempt comes after all of them.
+    pub(crate) fn page(closed: Vec<ClosedAttempt>, more: bool, place: Place, asked: AttemptRange) -> Page<Self> {
+        let newest = Self::newest(place).filter(|newest| newest.number() > asked.after);
+        let mut items: Vec<Self> = closed.into_iter().map(|attempt| Self::Closed(Box::new(attempt))).collect();
+        let mut more = more;
+        match newest {
+            Some(newest) if !more && items.len() < asked.limit => items.push(newest),
+            Some(_) => more = true,
+            None => {}
+        }
+        let next = items.last().filter(|_| more).map(|last| last.number().to_string());
+        Page { items, next }
+    }
 }
 
 #[derive(Debug, Clone, Default)]

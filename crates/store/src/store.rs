@@ -19,8 +19,8 @@ use crate::identity::IdentityStore;
 use crate::job_wakes::JobWakeStore;
 use crate::leases::LeaseStore;
 use crate::model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter,
+    RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
@@ -144,6 +144,13 @@ pub trait Store:
     async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskView>, StoreError>;
     /// The history, oldest first; the attempt in flight is its last entry. `None` for an unknown task.
     async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError>;
+    /// A page of that history.
+    async fn attempts_page(
+        &self,
+        id: TaskId,
+        reach: &Reach,
+        asked: AttemptRange,
+    ) -> Result<Option<Page<AttemptView>>, StoreError>;
     /// Queues behind `after`, by name. For a tenant: its own, and those that all share.
     async fn queues(
         &self,

@@ -46,7 +46,7 @@ use crate::codec;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
+    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
     RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::schema;
@@ -480,6 +480,19 @@ impl Store for Postgres {
     async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError> {
         let conn = self.snapshot().await?;
         let found = read::attempts(&conn, id, reach).await.map_err(|error| failed("read attempts", error))?;
+        end(conn).await?;
+        Ok(found)
+    }
+
+    async fn attempts_page(
+        &self,
+        id: TaskId,
+        reach: &Reach,
+        asked: AttemptRange,
+    ) -> Result<Option<Page<AttemptView>>, StoreError> {
+        let conn = self.snapshot().await?;
+        let found =
+            read::attempts_page(&conn, id, reach, asked).await.map_err(|error| failed("read attempts", error))?;
         end(conn).await?;
         Ok(found)
     }

@@ -19,8 +19,8 @@ use super::rows::{self, Result, Time};
 use super::sql;
 use crate::codec;
 use crate::model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    TaskFilter, TaskView,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, PageRows, QueueStats, QueueView,
+    RedriveFilter, RedriveView, TaskFilter, TaskView,
 };
 
 /// The tasks of these rows, in their order.
@@ -76,11 +76,19 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
         &d,
     ];
     let found = query(conn, &sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state)), &params).await?;
-    let mut seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
-    let more = seqs.len() > filter.limit;
-    seqs.truncate(filter.limit);
-    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
-    Ok(Page { items: views(conn, &seqs).await?, next })
+    let seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;
+    page(conn, seqs, filter.limit).await
+}
+
+/// The tasks of these rows, of which there is one more than `limit` if there are more.
+async fn page(conn: &Conn, seqs: Vec<Seq>, limit: usize) -> Result<Page<TaskView>> {
+    let numbers: Vec<i64> = seqs.iter().map(|seq| seq.0).collect();
+    let mut sizes: HashMap<Seq, usize> = HashMap::with_capacity(seqs.len());
+    for row in query(conn, sql::BODIES_SIZES, &[&numbers]).await? {
+        sizes.insert(rows::seq(&row)?, usize::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0));
+    }
+    let rows = PageRows::fitting(seqs, limit, |seq| sizes.get(&seq).copied().unwrap_or(0));
+    Ok(Page { items: views(conn, &rows.seqs).await?, next: rows.next() })
 }
 
 /// The oldest row that is searched for the beginning of an id, and the bounds of such ids.
@@ -95,12 +103,26 @@ pub async fn attempts(conn: &Conn, id: TaskId, reach: &Reach) -> Result<Option<V
     let Some(view) = task(conn, id, reach).await? else { return Ok(None) };
     let closed = load::attempts(conn, &BTreeSet::from([id.seq()])).await?;
     let mut history: Vec<_> = closed.into_iter().map(|(_, attempt)| AttemptView::Closed(Box::new(attempt))).collect();
-    match view.place {
-        Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
-        Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
-        Place::Blocked(_) | Place::Scheduled(_) | Place::Ready(_) => {}
-    }
+    history.extend(AttemptView::newest(view.place));
     Ok(Some(history))
+}
+
+pub async fn attempts_page(
+    conn: &Conn,
+    id: TaskId,
+    reach: &Reach,
+    asked: AttemptRange,
+) -> Result<Option<Page<AttemptView>>> {
+    let Some(view) = task(conn, id, reach).await? else { return Ok(None) };
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&id.seq().0, &asked.after.cast_signed(), &(asked.limit as i64), &(limits::PAGE_BYTES as i64)];
+    let found = query(conn, sql::ATTEMPTS_PAGE, &params).await?;
+    let closed = found.iter().map(|row| Ok(rows::attempt(row)?.1)).collect::<Result<Vec<_>>>()?;
+    // Another look is cheaper than a row more.
+    let last = closed.last().map_or(asked.after, |last| last.number);
+    let params: [&(dyn ToSql + Sync); 4] = [&id.seq().0, &last.cast_signed(), &1_i64, &0_i64];
+    let more = !closed.is_empty() && !query(conn, sql::ATTEMPTS_PAGE, &params).await?.is_empty();
+    Ok(Some(AttemptView::page(closed, more, view.place, asked)))
 }
 
 pub async fn queues(conn: &Conn, tenant: Option<&str>, after: &str, limit: usize) -> Result<Page<QueueStats>> {
@@ -135,11 +157,8 @@ pub async fn queue(conn: &Conn, id: QueueId, now: Timestamp) -> Result<Option<Qu
 
 pub async fn dead_letters(conn: &Conn, filter: &DeadLetterFilter) -> Result<Page<TaskView>> {
     let after = filter.after.unwrap_or(Seq(0));
-    let mut seqs = dead_letter_rows(conn, &filter.filter, &filter.reach, after, filter.limit + 1).await?;
-    let more = seqs.len() > filter.limit;
-    seqs.truncate(filter.limit);
-    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
-    Ok(Page { items: views(conn, &seqs).await?, next })
+    let seqs = dead_letter_rows(conn, &filter.filter, &filter.reach, after, filter.limit + 1).await?;
+    page(conn, seqs, filter.limit).await
 }
 
 pub async fn dead_letter_rows(

@@ -42,7 +42,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
+    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
     RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::schema;
@@ -471,6 +471,16 @@ impl Store for Sqlite {
     async fn attempts(&self, id: TaskId, reach: &Reach) -> Result<Option<Vec<AttemptView>>, StoreError> {
         let reach = reach.clone();
         self.read("read attempts", move |tx| read::attempts(tx, id, &reach)).await
+    }
+
+    async fn attempts_page(
+        &self,
+        id: TaskId,
+        reach: &Reach,
+        asked: AttemptRange,
+    ) -> Result<Option<Page<AttemptView>>, StoreError> {
+        let reach = reach.clone();
+        self.read("read attempts", move |tx| read::attempts_page(tx, id, &reach, asked)).await
     }
 
     async fn queues(

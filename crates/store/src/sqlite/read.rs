@@ -1,20 +1,20 @@
 //! What people look at.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tenure_core::batch::Counts;
 use tenure_core::command::Reach;
 use tenure_core::queue::QueueId;
-use tenure_core::task::Place;
 use tenure_core::time::Timestamp;
 use tenure_core::{IdPrefix, Seq, TaskId, limits};
 
 use super::{load, rows, sql};
 use crate::codec;
 use crate::model::{
-    AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter, RedriveView,
-    TaskFilter, TaskView,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, PageRows, QueueStats, QueueView,
+    RedriveFilter, RedriveView, TaskFilter, TaskView,
 };
 
 type Result<T> = rusqlite::Result<T>;
@@ -56,12 +56,21 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
         c,
         d,
     ];
-    let mut seqs: Vec<Seq> =
+    let seqs: Vec<Seq> =
         tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;
-    let more = seqs.len() > filter.limit;
-    seqs.truncate(filter.limit);
-    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
-    Ok(Page { items: views(tx, &seqs)?, next })
+    page(tx, seqs, filter.limit)
+}
+
+/// The tasks of these rows, of which there is one more than `limit` if there are more.
+fn page(tx: &Connection, seqs: Vec<Seq>, limit: usize) -> Result<Page<TaskView>> {
+    let mut sizes = HashMap::with_capacity(seqs.len());
+    let mut statement = tx.prepare_cached(sql::BODIES_SIZES)?;
+    for seq in &seqs {
+        let size: Option<i64> = statement.query_row([seq.0], |row| row.get(1)).optional()?;
+        sizes.insert(*seq, usize::try_from(size.unwrap_or(0)).unwrap_or(0));
+    }
+    let rows = PageRows::fitting(seqs, limit, |seq| sizes.get(&seq).copied().unwrap_or(0));
+    Ok(Page { items: views(tx, &rows.seqs)?, next: rows.next() })
 }
 
 /// The oldest row that is searched for the beginning of an id, and the bounds of such ids.
@@ -79,12 +88,32 @@ pub fn attempts(tx: &Connection, id: TaskId, reach: &Reach) -> Result<Option<Vec
     let Some(view) = task(tx, id, reach)? else { return Ok(None) };
     let closed = load::attempts(tx, id.seq())?;
     let mut history: Vec<_> = closed.into_iter().map(|attempt| AttemptView::Closed(Box::new(attempt))).collect();
-    match view.place {
-        Place::Running(running) => history.push(AttemptView::Open(Box::new(running))),
-        Place::Finished(finished) => history.extend(finished.carry.last.map(AttemptView::Closed)),
-        Place::Blocked(_) | Place::Scheduled(_) | Place::Ready(_) => {}
-    }
+    history.extend(AttemptView::newest(view.place));
     Ok(Some(history))
+}
+
+pub fn attempts_page(
+    tx: &Connection,
+    id: TaskId,
+    reach: &Reach,
+    asked: AttemptRange,
+) -> Result<Option<Page<AttemptView>>> {
+    let Some(view) = task(tx, id, reach)? else { return Ok(None) };
+    let mut statement = tx.prepare_cached(sql::ATTEMPTS_PAGE)?;
+    let mut found = statement.query(params![id.seq().0, asked.after, asked.limit as i64 + 1])?;
+    let (mut closed, mut bytes, mut more) = (Vec::new(), 0, false);
+    while let Some(row) = found.next()? {
+        // The failure, the evidence and what callback workers sent.
+        for column in [11, 15, 17] {
+            bytes += row.get_ref(column)?.as_bytes_or_null().ok().flatten().map_or(0, <[u8]>::len);
+        }
+        if closed.len() == asked.limit || (!closed.is_empty() && bytes > limits::PAGE_BYTES) {
+            more = true;
+            break;
+        }
+        closed.push(rows::attempt(row)?);
+    }
+    Ok(Some(AttemptView::page(closed, more, view.place, asked)))
 }
 
 pub fn queues(tx: &Connection, tenant: Option<&str>, after: &str, limit: usize) -> Result<Page<QueueStats>> {
@@ -137,11 +166,8 @@ pub fn queue(tx: &Connection, id: QueueId, now: Timestamp) -> Result<Option<Queu
 
 pub fn dead_letters(tx: &Connection, filter: &DeadLetterFilter) -> Result<Page<TaskView>> {
     let after = filter.after.unwrap_or(Seq(0));
-    let mut seqs = dead_letter_rows(tx, &filter.filter, &filter.reach, after, filter.limit + 1)?;
-    let more = seqs.len() > filter.limit;
-    seqs.truncate(filter.limit);
-    let next = seqs.last().filter(|_| more).map(|seq| seq.0.to_string());
-    Ok(Page { items: views(tx, &seqs)?, next })
+    let seqs = dead_letter_rows(tx, &filter.filter, &filter.reach, after, filter.limit + 1)?;
+    page(tx, seqs, filter.limit)
 }
 
 pub fn dead_letter_rows(

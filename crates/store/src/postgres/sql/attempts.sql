@@ -15,6 +15,16 @@ SELECT seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heart
     attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback, retry_at
 FROM unnest($1::bigint[], $2::int[]) AS v (seq, attempt) JOIN attempts USING (seq, attempt)
 
+-- name: attempts_page
+SELECT seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at, ended_at, attempt_state,
+    attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback, retry_at
+FROM (
+    SELECT *, row_number() OVER w AS place,
+        sum(coalesce(octet_length(failure), 0) + coalesce(octet_length(evidence), 0) + coalesce(octet_length(callback), 0))
+            OVER w AS bytes
+    FROM attempts WHERE seq = $1 AND attempt > $2 WINDOW w AS (ORDER BY attempt)
+) a WHERE place = 1 OR (place <= $3 AND bytes <= $4) ORDER BY attempt
+
 -- name: attempts_put
 INSERT INTO attempts (seq, attempt, attempt_id, token, fence, worker_id, granted_at, last_heartbeat_at, ended_at,
     attempt_state, attempt_reason, failure, progress_pct, progress_message, receipt, evidence, metrics, callback,

@@ -31,6 +31,15 @@ SELECT b.seq, b.id, b.queue_id, b.operator, b.tenant, b.workspace, b.priority, b
 FROM unnest($1::text[], $2::text[], $3::text[]) AS v (tenant, workspace, key)
 JOIN bodies b ON b.tenant = v.tenant AND b.workspace = v.workspace AND b.idempotency_key = v.key
 
+-- name: bodies_sizes
+-- How much a task takes in memory, about. No large value is read for that.
+SELECT b.seq, octet_length(b.payload)::bigint + coalesce(octet_length(f.result), 0) + coalesce(octet_length(f.stack), 0)
+    + coalesce(octet_length(f.more), 0) + coalesce(octet_length(s.carry), 0) + coalesce(octet_length(r.carry), 0)
+    + coalesce(octet_length(g.carry), 0)
+FROM bodies b LEFT JOIN finished f ON f.seq = b.seq LEFT JOIN scheduled s ON s.seq = b.seq
+LEFT JOIN ready r ON r.seq = b.seq LEFT JOIN running g ON g.seq = b.seq
+WHERE b.seq = ANY($1)
+
 -- name: bodies_whose
 -- Tasks and runs are numbered together, so a number means one or the other.
 SELECT seq, tenant, owner FROM bodies WHERE seq = ANY($1)
