@@ -70,7 +70,10 @@ impl OidcVerifier {
         }
         let expires_at_s = claims.loose_date("exp")?;
         let not_before_s = claims.get("nbf").map(|_| claims.loose_date("nbf")).transpose()?;
-        check_times(not_before_s, expires_at_s, now_s, self.leeway_s.min(OIDC_MAX_LEEWAY_S))?;
+        // A token that was made later than now comes from a clock that cannot be trusted with its other times.
+        let issued_at_s = claims.get("iat").map(|_| claims.loose_date("iat")).transpose()?;
+        let begins_s = not_before_s.into_iter().chain(issued_at_s).max();
+        check_times(begins_s, expires_at_s, now_s, self.leeway_s.min(OIDC_MAX_LEEWAY_S))?;
         Ok(OidcUser {
             subject: name(claims.text("sub")?, MAX_SUBJECT_BYTES).ok_or(TokenError::InvalidClaim("sub"))?,
             tenant: self.tenant(&claims)?,

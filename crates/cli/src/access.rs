@@ -37,6 +37,7 @@ pub fn access(config: &Config) -> Result<Access, ConfigError> {
         }),
         failed_auth_per_minute: count(limit.failed_auth_per_minute),
         cors_allowed_origins: config.server.cors_allowed_origins.clone(),
+        allowed_hosts: config.server.allowed_hosts.clone(),
         trusted_proxies: config.server.trusted_proxies.clone(),
         tenant_limits: TenantLimits {
             max_ready: unless_zero(config.tenants.max_ready),
@@ -63,6 +64,7 @@ fn oidc(config: &Config) -> Result<Option<OidcAccess>, ConfigError> {
         audience: oidc.audience.clone(),
         groups_claim: oidc.groups_claim.clone(),
         tenant_claim: oidc.tenant_claim.clone(),
+        default_tenant: oidc.default_tenant.clone(),
         admin_groups: oidc.admin_groups.clone(),
         operator_groups: oidc.operator_groups.clone(),
         viewer_groups: oidc.viewer_groups.clone(),
@@ -82,14 +84,18 @@ pub fn check_rpc_tls(config: &Config) -> Result<(), ConfigError> {
 }
 
 /// The client for addresses that others chose. Only a server that nobody else can reach may call its own machine.
-pub fn outbound(config: &Config, dev_mode: bool) -> anyhow::Result<Outbound> {
-    let policy = Policy {
+pub fn outbound_policy(config: &Config, dev_mode: bool) -> Policy {
+    Policy {
         allow_http: config.outbound.allow_http || dev_mode,
         allow_loopback: dev_mode,
         allow_cidrs: config.outbound.allow_cidrs.clone(),
         settings: "outbound",
-    };
-    Outbound::new(policy, &Trust::System).context("the client for outbound calls could not be created")
+    }
+}
+
+pub fn outbound(config: &Config, dev_mode: bool) -> anyhow::Result<Outbound> {
+    Outbound::new(outbound_policy(config, dev_mode), &Trust::System)
+        .context("the client for outbound calls could not be created")
 }
 
 /// What tasks are pushed with. `own_url` is where the server listens: in dev mode workers on this machine find it there.

@@ -39,6 +39,8 @@ pub struct OidcSettings {
     pub public_key: Option<String>,
     pub groups_claim: String,
     pub tenant_claim: String,
+    /// Of users whose token names none.
+    pub default_tenant: Option<String>,
     pub admin_groups: Vec<String>,
     pub operator_groups: Vec<String>,
     pub viewer_groups: Vec<String>,
@@ -179,6 +181,7 @@ fn oidc(settings: &Settings) -> Result<Option<OidcSettings>, ConfigError> {
         public_key: settings.plain("auth.oidc_public_key").or(key_in_file),
         groups_claim: claim("auth.oidc_groups_claim")?,
         tenant_claim: claim("auth.oidc_tenant_claim")?,
+        default_tenant: settings.plain("auth.oidc_default_tenant"),
         admin_groups: settings.texts("auth.oidc_admin_groups"),
         operator_groups: settings.texts("auth.oidc_operator_groups"),
         viewer_groups: settings.texts("auth.oidc_viewer_groups"),

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use ipnet::IpNet;
 use tenure_tls::{ClientAuth, ServerTls};
 
@@ -8,6 +10,8 @@ use super::settings::Settings;
 
 /// More connections than any machine has file descriptors for.
 const CONNECTIONS: u64 = 1_000_000;
+/// Less would refuse ordinary requests.
+const REQUEST_MEMORY_MIN: u64 = 1 << 20;
 
 /// The HTTP listener of the control plane.
 #[derive(Debug, Clone)]
@@ -18,8 +22,13 @@ pub struct Server {
     pub tls: Option<ServerTls>,
     /// `*`, or origins as browsers send them.
     pub cors_allowed_origins: Vec<String>,
+    /// Names, beside loopback ones, by which a server without keys may be called.
+    pub allowed_hosts: Vec<String>,
     pub preview: Preview,
     pub max_connections: usize,
+    pub max_connections_per_address: usize,
+    pub write_timeout: Duration,
+    pub request_memory_bytes: usize,
     pub trusted_proxies: Vec<IpNet>,
 }
 
@@ -64,6 +73,14 @@ pub(crate) fn server(settings: &Settings) -> Result<Server, ConfigError> {
     let host = host.ok_or_else(|| settings.wrong("server.host", "is empty: name an address such as 127.0.0.1"))?;
     let port = settings.integer_in("server.port", "a port from 0 to 65535", 0..=u64::from(u16::MAX))?;
     let connections = settings.integer_in("server.max_connections", "a number from 1 to 1000000", 1..=CONNECTIONS)?;
+    let key = "server.max_connections_per_address";
+    let of_address = settings.integer_in(key, "a number from 1 to 1000000", 1..=CONNECTIONS)?;
+    let of_address = if settings.is_set(key) { of_address } else { connections.div_ceil(2) };
+    let key = "server.request_memory";
+    let memory = settings.size(key)?;
+    if memory < REQUEST_MEMORY_MIN {
+        return Err(settings.wrong(key, "must be at least 1MiB"));
+    }
     let origin = |text: &str| net::is_origin(text).then(|| text.to_owned());
     Ok(Server {
         host,
@@ -74,8 +91,14 @@ pub(crate) fn server(settings: &Settings) -> Result<Server, ConfigError> {
             "a list of `*` or origins such as https://console.example.com, without a path",
             origin,
         )?,
+        allowed_hosts: settings.list_of("server.allowed_hosts", "a list of host names without a port", |text| {
+            (net::is_authority(text) && net::host_of(text) == text).then(|| text.to_owned())
+        })?,
         preview: preview(settings)?,
         max_connections: usize::try_from(connections).unwrap_or(usize::MAX),
+        max_connections_per_address: usize::try_from(of_address).unwrap_or(usize::MAX),
+        write_timeout: settings.above_zero("server.write_timeout")?,
+        request_memory_bytes: usize::try_from(memory).unwrap_or(usize::MAX >> 1).min(usize::MAX >> 1),
         trusted_proxies: settings.list_of(
             "server.trusted_proxies",
             "a list of networks such as 10.0.0.0/8",

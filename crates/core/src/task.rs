@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{ClosedAttempt, Failure, Progress};
+use crate::attempt::{ClosedAttempt, Evidence, Failure, Progress};
 use crate::id::{AttemptId, Fence, Seq, WorkerId};
 use crate::lease::{Grace, Lease};
 use crate::limits;
@@ -41,6 +41,9 @@ pub struct Carry {
     /// How the attempt in flight reaches its worker, if it is pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Box<PushProgress>>,
+    /// A report of the attempt in flight by a worker that does not hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Box<Evidence>>,
 }
 
 /// How far a pushed attempt has come on its way to a worker. It is part of the row that holds the lease, so that the
@@ -359,7 +362,7 @@ impl Running {
     }
 
     fn carry_on(&self, closed: ClosedAttempt) -> Carry {
-        Carry { last: Some(Box::new(closed)), delivery: None, ..self.carry.clone() }
+        Carry { last: Some(Box::new(closed)), delivery: None, evidence: None, ..self.carry.clone() }
     }
 
     /// When its worker took it up. A claim takes a task up as it is granted; a push has to arrive first.

@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode, header};
 use tenure_core::command::Rejection;
 use tenure_engine::store::{AdminAudit, OperationAudit};
 
 use crate::access::caller::Caller;
 use crate::access::guard::nobody;
+use crate::access::limiter::Allowance;
 use crate::api::errors;
 use crate::error::Fault;
 use crate::request::RequestId;
@@ -78,6 +79,43 @@ impl Pending {
             tracing::error!(error = error.chain(), "cannot write an admin request to the audit log");
         }
     }
+}
+
+/// A request that was not let in.
+#[derive(Debug)]
+pub struct Attempted {
+    pub method: Method,
+    pub route: MatchedPath,
+    pub id: RequestId,
+}
+
+/// Refusals of one address, and of all, that are written down. More are counted only.
+const REFUSALS_OF_ADDRESS: Allowance = Allowance { per_minute: 6.0, burst: 10.0 };
+const REFUSALS: Allowance = Allowance { per_minute: 60.0, burst: 60.0 };
+
+/// Writes down that somebody was not let in where requests of admins are not audited anyway.
+pub async fn refused(app: &App, caller: Option<&Caller>, tried: &Attempted, from: IpAddr, status: StatusCode) {
+    if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return;
+    }
+    let now = Instant::now();
+    if !app.failures.take(&format!("refusals:{from}"), REFUSALS_OF_ADDRESS, now).allowed
+        || !app.failures.take("refusals", REFUSALS, now).allowed
+    {
+        metrics::counter!("tenure_audit_refusals_dropped_total").increment(1);
+        return;
+    }
+    let row = OperationAudit {
+        actor: caller.map_or_else(nobody, |caller| Arc::clone(&caller.actor)).to_string(),
+        action: "access.refused".to_owned(),
+        sandbox: None,
+        resource: plain(&format!("{} {}", tried.method, tried.route.as_str())),
+        status: "refused".to_owned(),
+        detail: Some(format!("{} from {from}", status.as_u16())),
+        tenant: caller.and_then(|caller| caller.tenant.as_deref()).map(ToOwned::to_owned),
+        request_id: Some(tried.id.0.clone()),
+    };
+    record(app, row).await;
 }
 
 /// Something that a user changed, or tried to. The answer comes back as it was.

@@ -3,10 +3,15 @@
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::response::Response;
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::{Read, Write};
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -14,6 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tenure_s3::is_signed;
 use tenure_tls::LiveServer;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,6 +37,8 @@ pub struct Serving {
     pub graceful: Arc<Draining>,
     pub front: Arc<Front>,
     pub s3: Option<S3Face>,
+    /// A client that reads nothing for this long is disconnected.
+    pub write_timeout: Duration,
 }
 
 /// The S3 endpoint on a listener.
@@ -45,6 +53,27 @@ impl S3Face {
     /// Whether a request is for the endpoint: it is about the bucket, or signed as S3 wants it.
     fn takes<B>(&self, request: &hyper::Request<B>) -> bool {
         self.is_alone || self.service.owns(request.uri().path()) || is_signed(request.uri(), request.headers())
+    }
+}
+
+/// Whether somebody who uses an HTTP/2 connection has shown a valid credential. Until then few of its requests are served at a
+/// time, also those whose answers are not read.
+#[derive(Debug, Clone)]
+pub struct Acquaintance {
+    places: Arc<Semaphore>,
+    known: Arc<AtomicBool>,
+}
+
+impl Acquaintance {
+    fn new() -> Self {
+        Self { places: Arc::new(Semaphore::new(limits::HTTP2_STREAMS_OF_STRANGERS)), known: Arc::default() }
+    }
+
+    /// From now on as many requests are served as there are streams.
+    pub fn is_known(&self) {
+        if !self.known.swap(true, Ordering::Relaxed) {
+            self.places.add_permits(limits::HTTP2_STREAMS as usize);
+        }
     }
 }
 
@@ -77,7 +106,7 @@ impl Draining {
 impl Serving {
     /// Serves a connection to its end. One that breaks is the client's affair.
     pub async fn connection(self, stream: TcpStream, peer: SocketAddr) {
-        let stream = Stalling::new(stream, limits::WRITE_STALL);
+        let stream = Stalling::new(stream, self.write_timeout);
         let Some(tls) = &self.tls else {
             return self.http1(TokioIo::new(stream), peer).await;
         };
@@ -96,9 +125,13 @@ impl Serving {
 
     async fn http1<I: Read + Write + Unpin + Send + 'static>(self, stream: I, peer: SocketAddr) {
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD_TIMEOUT).max_headers(100).half_close(false);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(limits::HEAD_TIMEOUT)
+            .max_headers(100)
+            .max_buf_size(limits::HTTP1_BUFFER_BYTES)
+            .half_close(false);
         // Commands and ports of sandboxes are also reached over WebSockets.
-        let connection = http.serve_connection(stream, self.service(peer)).with_upgrades();
+        let connection = http.serve_connection(stream, self.service(peer, None)).with_upgrades();
         self.graceful.watch(connection, |connection| connection.graceful_shutdown()).await;
     }
 
@@ -108,14 +141,17 @@ impl Serving {
             .keep_alive_interval(limits::PING_EVERY)
             .keep_alive_timeout(limits::PING_TIMEOUT)
             .max_concurrent_streams(limits::HTTP2_STREAMS)
-            .max_header_list_size(limits::HTTP2_HEAD_BYTES);
-        let connection = http.serve_connection(stream, self.service(peer));
+            .max_header_list_size(limits::HTTP2_HEAD_BYTES)
+            .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW)
+            .initial_connection_window_size(limits::HTTP2_CONNECTION_WINDOW)
+            .max_send_buf_size(limits::HTTP2_SEND_BYTES);
+        let connection = http.serve_connection(stream, self.service(peer, Some(Acquaintance::new())));
         self.graceful.watch(connection, |connection| connection.graceful_shutdown()).await;
     }
 
-    fn service(&self, peer: SocketAddr) -> WithPeer {
+    fn service(&self, peer: SocketAddr, acquaintance: Option<Acquaintance>) -> WithPeer {
         let router = TowerToHyperService::new(self.router.clone());
-        WithPeer { router, peer: Peer(peer), front: Arc::clone(&self.front), s3: self.s3.clone() }
+        WithPeer { router, peer: Peer(peer), front: Arc::clone(&self.front), s3: self.s3.clone(), acquaintance }
     }
 
     /// Lets open requests finish and closes what is idle.
@@ -132,6 +168,7 @@ struct WithPeer {
     peer: Peer,
     front: Arc<Front>,
     s3: Option<S3Face>,
+    acquaintance: Option<Acquaintance>,
 }
 
 impl Service<hyper::Request<Incoming>> for WithPeer {
@@ -150,6 +187,41 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
             request.extensions_mut().insert(by_host);
         }
         *request.headers_mut() = headers;
-        Box::pin(self.router.call(request))
+        let Some(acquaintance) = self.acquaintance.clone() else { return Box::pin(self.router.call(request)) };
+        let places = Arc::clone(&acquaintance.places);
+        request.extensions_mut().insert(acquaintance);
+        let router = self.router.clone();
+        Box::pin(async move {
+            let place = places.acquire_owned().await.ok();
+            let response = router.call(request).await?;
+            // An answer that nobody reads keeps its place.
+            Ok(response.map(|body| Body::new(Placed { body, _place: place })))
+        })
+    }
+}
+
+/// The body of an answer that has a place among those of its connection.
+struct Placed {
+    body: Body,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl hyper::body::Body for Placed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

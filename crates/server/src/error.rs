@@ -160,12 +160,20 @@ pub enum Forbidden {
     HigherRole { role: Role },
     #[error("none of the groups in the token has a role")]
     NoRole,
+    #[error("the token names no tenant: see auth.oidc_tenant_claim and auth.oidc_default_tenant")]
+    NoTenant,
     #[error("this API key belongs to another tenant")]
     Tenant,
     #[error("this API key belongs to another owner")]
     Owner,
     #[error("pages of this origin may not call: see server.cors_allowed_origins")]
     Origin,
+    #[error(
+        "a server without keys answers to loopback names only: use localhost, or list the name in server.allowed_hosts"
+    )]
+    Host,
+    #[error("a server without keys takes no change that a web page could send: send Content-Type: application/json")]
+    SimpleRequest,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

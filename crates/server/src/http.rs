@@ -22,11 +22,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use crate::access::Access;
 use crate::api::whoami;
 use crate::connection::{S3Face, Serving};
 use crate::contracts::Contract;
 use crate::error::{Fault, Thing};
 use crate::front::Front;
+use crate::live::Live;
+use crate::per_address::{self, PerAddress};
 use crate::request::RequestId;
 use crate::state::{App, ServerConfig};
 use crate::{access, contracts, limits};
@@ -71,9 +74,15 @@ async fn serve(
 ) -> std::io::Result<()> {
     let app = App::start(engine.clone(), &config, recorder()).await;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    // Before the first connection is accepted. If the store cannot be asked, the server is not ready until it can.
+    app.identity.revocations().refresh().await;
     app.identity.keep_fresh(&tasks, stop.clone());
     tasks.spawn(forget_idle(app.clone(), stop.clone()));
-    let connections = Arc::new(Semaphore::new(config.max_connections));
+    let doors = Doors {
+        connections: Arc::new(Semaphore::new(config.max_connections)),
+        per_address: PerAddress::new(config.max_connections_per_address),
+        access: config.access.clone(),
+    };
     let front = Arc::new(Front::new(config.sandboxes.as_ref().map(|sandboxes| sandboxes.offer.clone())));
     let Listeners { public, internal, s3 } = listeners;
     let is_public = |contract| internal.is_none() || contract != Contract::Dispatch;
@@ -90,10 +99,11 @@ async fn serve(
         graceful: Arc::default(),
         front,
         s3: face.clone().filter(|_| internal.is_none()),
+        write_timeout: config.write_timeout,
     };
     let aside = |listener: TcpListener, routes: Router, s3: Option<S3Face>| {
         let inside = Serving { router: routes, front: Arc::new(Front::new(None)), s3, ..serving.clone() };
-        tokio::spawn(accept_all(listener, inside, Arc::clone(&connections)))
+        tokio::spawn(accept_all(listener, inside, doors.clone()))
     };
     let mut accepting = Vec::new();
     if let Some(listener) = internal {
@@ -104,7 +114,7 @@ async fn serve(
         accepting.push(aside(listener, Router::new(), own_face));
     }
     tokio::select! {
-        () = accept_all(public, serving.clone(), Arc::clone(&connections)) => {}
+        () = accept_all(public, serving.clone(), doors.clone()) => {}
         () = &mut shutdown => {}
     }
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
@@ -146,14 +156,36 @@ async fn forget_idle(app: App, stop: CancellationToken) {
     stop.run_until_cancelled(work).await;
 }
 
-async fn accept_all(listener: TcpListener, serving: Serving, connections: Arc<Semaphore>) {
+/// How many connections are let in.
+#[derive(Clone)]
+struct Doors {
+    connections: Arc<Semaphore>,
+    per_address: Arc<PerAddress>,
+    access: Live<Access>,
+}
+
+impl Doors {
+    /// Whether this address may have one more connection. Proxies speak for many.
+    fn let_in(&self, peer: SocketAddr) -> Result<Option<per_address::Counted>, ()> {
+        if access::address::is_within(peer.ip(), &self.access.get().trusted_proxies) {
+            return Ok(None);
+        }
+        self.per_address.enter(peer.ip()).map(Some).ok_or(())
+    }
+}
+
+async fn accept_all(listener: TcpListener, serving: Serving, doors: Doors) {
     loop {
         // Beyond the cap connections wait in the listener's backlog.
-        let Some((stream, peer, permit)) = accept(&listener, &connections).await else { continue };
+        let Some((stream, peer, permit)) = accept(&listener, &doors.connections).await else { continue };
+        let Ok(counted) = doors.let_in(peer) else {
+            metrics::counter!("tenure_connections_refused_total").increment(1);
+            continue;
+        };
         let serving = serving.clone();
         tokio::spawn(async move {
             serving.connection(stream, peer).await;
-            drop(permit);
+            drop((permit, counted));
         });
     }
 }

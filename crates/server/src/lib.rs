@@ -14,7 +14,10 @@ mod http;
 mod identity;
 mod limits;
 mod live;
+mod memory;
 pub mod openapi;
+mod page;
+mod per_address;
 mod push;
 mod query;
 mod request;
@@ -26,6 +29,7 @@ mod state;
 mod tenants;
 mod transports;
 mod validate;
+mod watchers;
 
 pub use access::{Access, KeyBy, RateLimit};
 pub use dispatch::{CredentialBackend, CredentialBroker, DispatchConfig, DispatchSecrets, LambdaTarget};

@@ -3,12 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tenure_contract::suggest;
 
 use crate::error::{BadRequest, Fault};
 use crate::limits;
+use crate::memory::{self, Room};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -42,10 +43,18 @@ pub fn new_request_id() -> String {
     format!("req_{:026x}", tenure_engine::random_bits() >> 24)
 }
 
-/// A body as it came.
+/// A body as it came. It counts in the memory of its sender as long as it is kept.
 #[derive(Debug)]
 pub struct Raw {
     pub bytes: Bytes,
+    _room: Option<Room>,
+}
+
+impl From<Bytes> for Raw {
+    /// A text that was not sent with this request.
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, _room: None }
+    }
 }
 
 /// Reads a JSON body of at most `limit` bytes.
@@ -63,17 +72,39 @@ pub async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, 
 
 /// Reads a body whatever its type. `Content-Length` alone refuses what is too large before a byte is read.
 pub async fn read_any(headers: &HeaderMap, body: Body, limit: usize) -> Result<Raw, Fault> {
+    let mut room = memory::room();
+    let collecting = tokio::time::timeout(limits::BODY_TIMEOUT, collect(&mut room, headers, body, limit));
+    let bytes = collecting.await.map_err(|_| Fault::from(BadRequest::BodyTimeout))??;
+    Ok(Raw { bytes, _room: Some(room) })
+}
+
+/// Counts a body as it comes, so that one that was only announced takes nothing. While there is no memory for more of it,
+/// no more of it is read.
+pub async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Fault> {
+    let too_large = || Fault::from(BadRequest::BodyTooLarge { limit });
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit) {
-        return Err(BadRequest::BodyTooLarge { limit }.into());
+        return Err(too_large());
     }
-    let collect = Limited::new(body, limit).collect();
-    match tokio::time::timeout(limits::BODY_TIMEOUT, collect).await {
-        Err(_) => Err(BadRequest::BodyTimeout.into()),
-        Ok(Ok(collected)) => Ok(Raw { bytes: collected.to_bytes() }),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(BadRequest::BodyTooLarge { limit }.into()),
-        Ok(Err(_)) => Err(Fault::malformed("the body is incomplete")),
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(|_| Fault::malformed("the body is incomplete"))?.into_data() else { continue };
+        let size = bytes.len() + piece.len();
+        if size > limit {
+            return Err(too_large());
+        }
+        // As bytes, and once more as what is made of them.
+        room.enlarge(2 * size).await?;
+        if bytes.is_empty() && announced == Some(piece.len()) {
+            // Most bodies come in one piece, and need not be copied.
+            return Ok(piece);
+        }
+        if bytes.capacity() < size {
+            bytes.reserve_exact(piece.len().max(bytes.len() / 2).min(limit - bytes.len()));
+        }
+        bytes.extend_from_slice(&piece);
     }
+    Ok(bytes.into())
 }
 
 impl Raw {
@@ -145,7 +176,7 @@ mod tests {
     }
 
     fn fault(text: &'static str) -> Fault {
-        Raw { bytes: Bytes::from_static(text.as_bytes()) }.decode::<Sample>().unwrap_err()
+        Raw::from(Bytes::from_static(text.as_bytes())).decode::<Sample>().unwrap_err()
     }
 
     #[test]

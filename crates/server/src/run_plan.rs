@@ -139,7 +139,7 @@ fn decode(fields: BTreeMap<String, Json>, at: At) -> Result<(String, Vec<String>
     let key = key.ok_or_else(|| wrong("key", "is required for every task of a run"))?;
     let depends_on = fields.depends_on.map(|keys| keys.decode::<Option<Vec<String>>>()).transpose();
     let depends_on = depends_on.map_err(|_| wrong("depends_on", "must be a list of keys"))?.flatten();
-    let task = Raw { bytes: Bytes::from(fields.task) }.decode::<TaskSubmission>().map_err(|fault| match fault {
+    let task = Raw::from(Bytes::from(fields.task)).decode::<TaskSubmission>().map_err(|fault| match fault {
         Fault::Request(BadRequest::Invalid { field, message }) => Fault::invalid(at.field(&field), &message),
         Fault::Request(BadRequest::UnknownField { field, message }) => {
             // A task of a run has two fields more than others.

@@ -127,7 +127,7 @@ fn caller_of(maker: Option<&str>, owner: Option<&str>, name: &str) -> Caller {
 }
 
 fn raw(template: &str) -> Raw {
-    Raw { bytes: Bytes::copy_from_slice(template.as_bytes()) }
+    Raw::from(Bytes::copy_from_slice(template.as_bytes()))
 }
 
 fn new_task(template: &str, caller: &Caller, stamp: &Stamp<'_>, id: TaskId) -> Result<NewTask, Fault> {

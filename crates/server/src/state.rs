@@ -6,7 +6,6 @@ use tenure_engine::Engine;
 use tenure_engine::delivery::{Courier, Deliveries};
 use tenure_outbound::Outbound;
 use tenure_tls::LiveServer;
-use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::access::limiter::Limiter;
@@ -16,12 +15,14 @@ use crate::identity::Identity;
 use crate::identity::task_keys::SharedTaskKeys;
 use crate::limits;
 use crate::live::Live;
+use crate::memory::Memory;
 use crate::push::{HttpCourier, PushTargets};
 use crate::query::{Queries, QueryConfig};
 use crate::sandboxes::{Part, SandboxConfig};
 use crate::schedules::Templates;
 use crate::tenants::Admission;
 use crate::transports::Transports;
+use crate::watchers::Watchers;
 
 /// How a server is set up.
 #[derive(Debug, Clone)]
@@ -47,6 +48,12 @@ pub struct ServerConfig {
     /// The S3 endpoint over a local folder.
     pub s3: Option<tenure_s3::Service>,
     pub max_connections: usize,
+    /// Connections of one address. Trusted proxies speak for many and have no such limit.
+    pub max_connections_per_address: usize,
+    /// A client that reads nothing of its answer for this long is disconnected.
+    pub write_timeout: Duration,
+    /// For bodies and pages that are whole in memory, all together.
+    pub request_memory_bytes: usize,
     /// How long open requests may take to finish once the server is told to stop.
     pub drain_timeout: Duration,
 }
@@ -65,6 +72,9 @@ impl Default for ServerConfig {
             query: QueryConfig::default(),
             s3: None,
             max_connections: limits::MAX_CONNECTIONS_DEFAULT,
+            max_connections_per_address: limits::MAX_CONNECTIONS_PER_ADDRESS_DEFAULT,
+            write_timeout: limits::WRITE_STALL,
+            request_memory_bytes: limits::REQUEST_MEMORY_BYTES,
             drain_timeout: limits::DRAIN_TIMEOUT_DEFAULT,
         }
     }
@@ -91,7 +101,9 @@ pub struct Inner {
     /// Failed authentications by address.
     pub failures: Limiter,
     pub metrics: PrometheusHandle,
-    pub event_streams: Arc<Semaphore>,
+    /// For bodies and pages that are whole in memory.
+    pub memory: Arc<Memory>,
+    pub event_streams: Arc<Watchers>,
     pub started: Instant,
     pub dispatch: Arc<dispatch::Part>,
     pub queries: Queries,
@@ -135,7 +147,8 @@ impl App {
             failures: Limiter::new(limits::RATE_BUCKETS),
             engine,
             metrics,
-            event_streams: Arc::new(Semaphore::new(limits::EVENT_STREAMS)),
+            memory: Memory::new(config.request_memory_bytes),
+            event_streams: Watchers::new(limits::EVENT_STREAMS),
         }));
         app.engine.fire_schedules(Arc::new(Templates(app.clone())));
         app

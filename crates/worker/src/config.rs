@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tenure_auth::worker::{Audience, MintRequest, SigningKey};
 use tenure_auth::{Secret, WorkerKeys};
 use tenure_client::{WakeBy, WorkerToken};
+use tenure_outbound::Policy;
 
 use crate::command::Sandboxes;
 use crate::operators::Operators;
@@ -39,6 +40,8 @@ pub struct WorkerConfig {
     pub strict: bool,
     /// How it learns of work.
     pub wake_by: WakeBy,
+    /// Where tasks of the operator `http` may call.
+    pub outbound: Policy,
 }
 
 impl WorkerConfig {
@@ -58,6 +61,7 @@ impl WorkerConfig {
             outage_tolerance: tenure_client::OUTAGE_TOLERANCE,
             strict: false,
             wake_by: WakeBy::Pull,
+            outbound: Policy { settings: "outbound", ..Policy::default() },
         }
     }
 }

@@ -28,8 +28,12 @@ pub(crate) enum Operator {
     Http,
 }
 
-const BUILT_IN: [(&str, Operator); 4] =
-    [("echo", Operator::Echo), ("sleep", Operator::Sleep), ("fail", Operator::Fail), ("http", Operator::Http)];
+/// Those that every worker has: whoever submits a task can do no harm with them.
+const HARMLESS: [(&str, Operator); 3] =
+    [("echo", Operator::Echo), ("sleep", Operator::Sleep), ("fail", Operator::Fail)];
+
+/// Those that have to be asked for: a payload decides what the worker calls.
+const ASKED_FOR: [(&str, Operator); 1] = [("http", Operator::Http)];
 
 /// A text that describes no operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,17 +54,17 @@ impl Operators {
         Self::default()
     }
 
-    /// Adds `echo`, `sleep`, `fail` and `http`.
+    /// Adds `echo`, `sleep` and `fail`.
     #[must_use]
     pub fn with_built_ins(mut self) -> Self {
-        self.by_name.extend(BUILT_IN.map(|(name, operator)| (name.to_owned(), operator)));
+        self.by_name.extend(HARMLESS.map(|(name, operator)| (name.to_owned(), operator)));
         self
     }
 
     /// Adds one as written on a command line: `name=command` or the name of a built-in.
     pub fn add(&mut self, text: &str) -> Result<(), OperatorError> {
         let Some((name, command)) = text.split_once('=') else {
-            let known = BUILT_IN.into_iter().find(|(name, _)| *name == text);
+            let known = HARMLESS.into_iter().chain(ASKED_FOR).find(|(name, _)| *name == text);
             let (name, operator) = known.ok_or_else(|| OperatorError::UnknownBuiltIn(text.to_owned()))?;
             self.by_name.insert(name.to_owned(), operator);
             return Ok(());
@@ -166,6 +170,9 @@ mod tests {
         operators.add("extract=./extract.sh --mode=full").unwrap();
         operators.add("echo").unwrap();
         assert_eq!(operators.names().collect::<Vec<_>>(), ["echo", "extract"]);
+        assert!(!Operators::new().with_built_ins().names().any(|name| name == "http"), "it has to be asked for");
+        operators.add("http").unwrap();
+        assert!(operators.names().any(|name| name == "http"));
         assert!(
             matches!(&operators.by_name["extract"], Operator::Command { line, .. } if &**line == "./extract.sh --mode=full")
         );

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_client::{Worker, WorkerError};
+use tenure_outbound::{Outbound, OutboundError, Policy, Trust};
 use tokio::sync::OnceCell;
 
 use crate::command::{OrphanGuard, Pools};
@@ -14,7 +15,7 @@ const AFTER_KILL: Duration = Duration::from_secs(2);
 /// What operators need beside the task.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    pub(crate) http: reqwest::Client,
+    pub(crate) http: Outbound,
     pub(crate) kill_grace: Duration,
     /// Everything that a task started is dead when its lease is over.
     pub(crate) strict: bool,
@@ -28,7 +29,7 @@ pub enum RunError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
     #[error("the HTTP client could not be set up")]
-    Http(#[from] reqwest::Error),
+    Http(#[from] OutboundError),
     /// Commands need `sh`.
     #[error("`sh` could not be started")]
     Shell(#[from] io::Error),
@@ -43,8 +44,8 @@ pub enum RunError {
 }
 
 impl Tools {
-    pub(crate) fn new(kill_grace: Duration, strict: bool) -> Result<Self, RunError> {
-        Ok(Self { http: crate::builtin::http_client()?, kill_grace, strict, orphans: OnceCell::new() })
+    pub(crate) fn new(outbound: Policy, kill_grace: Duration, strict: bool) -> Result<Self, RunError> {
+        Ok(Self { http: Outbound::new(outbound, &Trust::System)?, kill_grace, strict, orphans: OnceCell::new() })
     }
 
     /// Started when first asked for: a worker without commands needs no shell.
@@ -58,7 +59,7 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
     if config.strict {
         check_strict(&config)?;
     }
-    let tools = Arc::new(Tools::new(config.kill_grace, config.strict)?);
+    let tools = Arc::new(Tools::new(config.outbound, config.kill_grace, config.strict)?);
     if config.operators.have_commands() {
         // Better now than with the first task.
         tools.orphans().await?;

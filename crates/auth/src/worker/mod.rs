@@ -58,6 +58,11 @@ impl Worker {
         self.scopes.contains(scope)
     }
 
+    /// The id, if a credential of its own proves it.
+    pub fn proven(&self) -> Option<&str> {
+        self.id.as_deref().filter(|_| !self.shared)
+    }
+
     fn by_shared(id: Option<&str>) -> Self {
         Self { id: id.map(ToOwned::to_owned), scopes: Scopes::all(), shared: true }
     }
@@ -134,9 +139,7 @@ impl WorkerAuth {
         let id = sent.named();
         match (sent.token, sent.shared_token) {
             // An id that has a token of its own needs that token.
-            (None, None)
-                if self.anonymous.includes(sent.from) && id.is_none_or(|id| !self.per_worker.contains_key(id)) =>
-            {
+            (None, None) if self.anonymous.includes(sent.from) && id.is_none_or(|id| !self.has_own(id)) => {
                 Ok(Worker::by_shared(id))
             }
             (None, None) => Err(AuthError::Missing),
@@ -229,15 +232,20 @@ impl WorkerAuth {
         let is = |own: &Option<Secret>| own.as_ref().is_some_and(|own| own.matches(token));
         let matches = is(&self.shared) | is(&self.shared_previous);
         let signed = Format::of(token).is_some();
-        if !matches || signed || id.is_some_and(|id| self.per_worker.contains_key(id)) {
+        if !matches || signed || id.is_some_and(|id| self.has_own(id)) {
             return Err(AuthError::Invalid);
         }
         Ok(Worker::by_shared(id))
     }
 
-    /// Whether this worker may speak as `body_id`. An id that has a token of its own needs that token.
+    /// Whether this worker has a credential of its own in the configuration: a token, or a key to ask for one.
+    pub fn has_own(&self, id: &str) -> bool {
+        self.per_worker.contains_key(id) || self.bootstrap.contains_key(id)
+    }
+
+    /// Whether this worker may speak as `body_id`. An id that has a credential of its own needs that one.
     pub fn speaks_as(&self, worker: &Worker, body_id: &str) -> Result<bool, AuthError> {
-        if worker.shared && self.per_worker.contains_key(body_id) {
+        if worker.shared && self.has_own(body_id) {
             return Err(AuthError::Invalid);
         }
         Ok(worker.id.as_deref().is_none_or(|id| id == body_id))

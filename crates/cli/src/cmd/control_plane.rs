@@ -179,6 +179,9 @@ impl ControlPlane {
             dispatch,
             s3,
             max_connections: config.server.max_connections,
+            max_connections_per_address: config.server.max_connections_per_address,
+            write_timeout: config.server.write_timeout,
+            request_memory_bytes: config.server.request_memory_bytes,
             ..ServerConfig::default()
         };
         let task_keys = Some(task_keys);

@@ -34,7 +34,9 @@ pub const KEYS: &[Key] = keys! {
     "auth.oidc_groups_claim" Text, "groups", Reload,
         "Claim that lists the groups of a user.";
     "auth.oidc_tenant_claim" Text, "tenant_id", Reload,
-        "Claim that names the tenant of a user.";
+        "Claim that names the tenant of a user. A token without it is refused, unless the user is an admin or `auth.oidc_default_tenant` is set.";
+    "auth.oidc_default_tenant" Text, "", Reload,
+        "Tenant of users whose token has no tenant claim.";
     "auth.oidc_admin_groups" Texts, "", Reload,
         "Groups whose members are admins.";
     "auth.oidc_operator_groups" Texts, "", Reload,

@@ -1,4 +1,4 @@
-use super::Kind::{Bool, Choice, Dsn, Duration, File, Integer, Text, Texts};
+use super::Kind::{Bool, Choice, Dsn, Duration, File, Integer, Size, Text, Texts};
 use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
@@ -19,6 +19,8 @@ pub const KEYS: &[Key] = keys! {
         "Whether clients present a certificate. With `server.tls.client_ca_file` the default is `required`.";
     "server.cors_allowed_origins" Texts, "", Reload,
         "Origins whose pages may call the API from a browser: `https://console.example.com`, or `*` for all.";
+    "server.allowed_hosts" Texts, "", Reload,
+        "Host names, without a port, by which a server without keys may be called, beside `localhost` and loopback addresses. Others are refused, so that a web page cannot call it by a name that resolves to a loopback address. Not used if `auth.enabled` is true.";
     "server.preview_domain" Text, "", Reload,
         "Domain below which ports of sandboxes can be reached, as `http://PORT-SANDBOX.DOMAIN`. It may have a port. Default: `localhost` with the port of the server.";
     "server.preview_ports" Text, "1024-65535", Reload,
@@ -27,6 +29,12 @@ pub const KEYS: &[Key] = keys! {
         "Whether preview hosts require a key. With `none`, everyone who knows the name of a sandbox reaches its ports.";
     "server.max_connections" Integer, "10000", Restart,
         "Maximum number of open connections. More wait in the backlog of the operating system.";
+    "server.max_connections_per_address" Integer, "", Restart,
+        "Maximum number of open connections of one address, or of one /64 network of IPv6. More are closed at once. Default: half of `server.max_connections`. Addresses in `server.trusted_proxies` have no such limit.";
+    "server.write_timeout" Duration, "60s", Restart,
+        "A client that reads nothing of what is sent to it for this long is disconnected. Long polls and event streams are not affected: nothing waits to be sent there.";
+    "server.request_memory" Size, "128MiB", Restart,
+        "Memory for bodies of requests and for pages of answers, all together. A tenant gets half at most. A request that finds no memory waits for up to 10 s, then the answer is 503 with `Retry-After`. A body takes twice its size. Routes of sandboxes have 512 MiB of their own.";
     "server.trusted_proxies" Texts, "", Reload,
         "Networks, such as `10.0.0.0/8`, whose `X-Forwarded-For` header is trusted. If empty, the address of the connection is used.";
 
@@ -60,7 +68,7 @@ pub const KEYS: &[Key] = keys! {
         "Maximum number of running tasks of a tenant. Beyond it, submits are refused; waiting tasks still run.";
     "tenants.submits_per_second" Integer, "0", Reload,
         "Maximum number of tasks that a tenant may submit per second. Allows bursts of ten times that.";
-    "tenants.max_payload_bytes" super::Kind::Size, "0", Reload,
+    "tenants.max_payload_bytes" Size, "0", Reload,
         "Maximum total size of the payloads of a tenant's waiting and running tasks, as a number or with a unit such as `64MiB`.";
 
     "retention.finished" Duration, "7d", Restart,

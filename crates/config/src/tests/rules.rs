@@ -16,6 +16,7 @@ fn refused(rows: &[(&str, &str)]) {
 fn values_of_the_wrong_kind_are_refused_with_their_place() {
     refused(&[
         ("server:\n  port: 70000\n", "/etc/t.yaml line 2: server.port must be a port from 0 to 65535, not `70000`"),
+        ("server:\n  request_memory: 64KiB\n", "line 2: server.request_memory must be at least 1MiB"),
         (
             "server:\n  max_connections: 0\n",
             "line 2: server.max_connections must be a number from 1 to 1000000, not `0`",

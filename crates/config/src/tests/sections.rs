@@ -15,7 +15,9 @@ use crate::{
 fn every_default_holds_when_nothing_is_set() {
     let config = load(Flags::default(), &[], None).unwrap();
     assert!(config.server.tls.is_none() && config.server.cors_allowed_origins.is_empty());
-    assert_eq!(config.server.max_connections, 10_000);
+    let server = &config.server;
+    assert_eq!((server.max_connections, server.max_connections_per_address), (10_000, 5_000));
+    assert_eq!((server.write_timeout, server.request_memory_bytes), (Duration::from_secs(60), 128 << 20));
     assert_eq!(config.database.driver, Driver::Sqlite);
     let limit = config.rate_limit;
     assert_eq!((limit.enabled, limit.requests_per_minute, limit.burst), (false, 120, 60));

@@ -232,6 +232,7 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
             let beat = Heartbeat {
                 task: id,
                 token: bound.lease.token,
+                worker: None,
                 progress: progress.clone(),
                 checkpoint: checkpoint.clone(),
             };

@@ -37,7 +37,7 @@ pub fn close(
         progress: running.progress.clone(),
         receipt: None,
         retry_at: None,
-        evidence: None,
+        evidence: running.carry.evidence.as_deref().cloned(),
         metrics: None,
         callback: running.carry.delivery.as_deref().map(|delivery| {
             Box::new(CallbackPart {

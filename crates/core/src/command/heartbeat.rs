@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Answer, Change, Conflict, ConflictKind, Context, Decision, Task, expire};
 use crate::attempt::{ClosedAttempt, Progress};
-use crate::id::{Fence, LeaseToken, TaskId};
+use crate::id::{Fence, LeaseToken, TaskId, WorkerId};
 use crate::lease::{self, Extension, Renewal};
 use crate::queue::QueueSettings;
 use crate::task::Place;
@@ -14,6 +14,8 @@ use crate::time::Timestamp;
 pub struct Heartbeat {
     pub task: TaskId,
     pub token: LeaseToken,
+    /// The worker that a credential of its own proves; `None` for a credential that many share.
+    pub worker: Option<WorkerId>,
     /// Absent parts keep their last value.
     pub progress: Progress,
     pub checkpoint: Option<Arc<str>>,
@@ -51,6 +53,10 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
             _ => refuse(stale(command, history)),
         };
     };
+    let holder = running.lease.holder.as_ref();
+    if running.lease.token == command.token && command.worker.as_ref().zip(holder).is_some_and(|(by, own)| by != own) {
+        return refuse(ConflictKind::OtherWorker);
+    }
     let mut running = running.clone();
     if let Some(cancel) = &mut running.cancel {
         cancel.signaled_at.get_or_insert(ctx.now);
@@ -110,7 +116,7 @@ mod tests {
     use crate::task::{CancelRequest, Running, Spec, State};
 
     fn heartbeat(seed: u8) -> Heartbeat {
-        Heartbeat { task: id(), token: token(seed), progress: Default::default(), checkpoint: None }
+        Heartbeat { task: id(), token: token(seed), worker: None, progress: Default::default(), checkpoint: None }
     }
 
     fn beat(task: &Task, seed: u8, history: &[ClosedAttempt], now: i64) -> Decision {
@@ -159,6 +165,20 @@ mod tests {
         let delivery = held.carry.delivery.as_ref().unwrap();
         assert_eq!((delivery.started_at, delivery.next_at), (Some(pushed.granted_at), None), "it is not pushed again");
         assert_eq!(held.lease.expires_at, pushed.granted_at.plus(70_000), "its time is bounded from the grant");
+    }
+
+    #[test]
+    fn only_the_holder_renews_if_its_sender_is_known() {
+        let held = task(Place::Running(running()));
+        let holder = running().lease.holder.unwrap();
+        let by = |worker: &str| Heartbeat { worker: Some(worker.into()), ..heartbeat(1) };
+        let refused = with_ctx(1_000, |ctx| decide(&held, &by("another"), &[], &settings(), ctx));
+        assert_eq!((conflict(&refused).kind, refused.change), (ConflictKind::OtherWorker, None));
+        let renewed = with_ctx(1_000, |ctx| decide(&held, &by(&holder), &[], &settings(), ctx));
+        assert_eq!(to_running(&renewed).lease.expires_at, at(61_000));
+        let guessed = Heartbeat { token: token(9), ..by("another") };
+        let guessed = with_ctx(1_000, |ctx| decide(&held, &guessed, &[], &settings(), ctx));
+        assert_eq!(conflict(&guessed).kind, ConflictKind::StaleLease, "a wrong token tells nothing about the holder");
     }
 
     #[test]

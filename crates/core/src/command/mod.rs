@@ -324,6 +324,8 @@ pub enum ConflictKind {
     StaleAttempt,
     /// The token is not that of the attempt.
     StaleLease,
+    /// The token is that of the attempt, and the credential is that of another worker.
+    OtherWorker,
     /// A heartbeat after expiry.
     LeaseExpired,
     /// The attempt has ended.

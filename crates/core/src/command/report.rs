@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::cancel::WORKER_INITIATED;
 use super::ending::{self, Next};
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
-use crate::attempt::{AttemptState, ClosedAttempt, Outcome, Reason, Receipt, Report};
+use crate::attempt::{AttemptState, ClosedAttempt, Evidence, Outcome, Reason, Receipt, Report};
 use crate::dag::DataReport;
-use crate::id::{AttemptId, LeaseToken, TaskId};
+use crate::id::{AttemptId, LeaseToken, TaskId, WorkerId};
+use crate::limits;
 use crate::queue::QueueSettings;
 use crate::task::{End, FailReason, Finished, Place, Running, Waiting};
 
@@ -23,6 +24,13 @@ pub struct AttemptReport {
 }
 
 impl AttemptReport {
+    /// Whether its sender has shown that it is not the worker that holds the attempt. A lease token can leak; a worker with a
+    /// credential of its own cannot use that of another. Callback workers name themselves, and have rules of their own.
+    fn is_of_another(&self, holder: Option<&WorkerId>) -> bool {
+        self.report.completion.is_none()
+            && self.report.worker.as_ref().zip(holder).is_some_and(|(sender, holder)| sender != holder)
+    }
+
     /// What is wrong with the contents.
     fn refusal(&self) -> Option<Decision> {
         let refusal = self.data.as_ref()?.refusal.clone()?;
@@ -64,6 +72,9 @@ fn judge(
             if running.lease.token != sent.token {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }
+            if sent.is_of_another(running.lease.holder.as_ref()) {
+                return keep_of_another(task, running, sent, ctx);
+            }
             sent.refusal().unwrap_or_else(|| accept(task.id, running, sent, queue, ctx))
         }
         place => match place.last_attempt().filter(|last| last.id == sent.attempt_id) {
@@ -71,6 +82,25 @@ fn judge(
             None => judge_old(task, sent, history, ctx),
         },
     }
+}
+
+/// Refuses a report of a running attempt whose sender is not its holder. The attempt goes on, and its history will show the
+/// report. A large result is left out: the row is written again with every heartbeat.
+fn keep_of_another(task: &Task, running: &Running, sent: &AttemptReport, ctx: &Context<'_>) -> Decision {
+    let mut running = running.clone();
+    match &mut running.carry.evidence {
+        Some(evidence) => evidence.more = evidence.more.saturating_add(1),
+        none => {
+            let mut evidence = Evidence::of(&sent.report, ctx.now);
+            evidence.result = evidence.result.filter(|result| result.len() <= limits::MESSAGE_BYTES);
+            if let Some(failure) = &mut evidence.failure {
+                failure.stack = None;
+            }
+            *none = Some(Box::new(evidence));
+        }
+    }
+    let refusal = Conflict::at(&task.place, ConflictKind::OtherWorker);
+    Decision { change: Some(Change::to(Place::Running(running))), answer: Err(refusal) }
 }
 
 /// The report of the live holder.
@@ -118,6 +148,9 @@ fn judge_last(
 ) -> Decision {
     if last.token != sent.token {
         return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
+    }
+    if sent.is_of_another(last.worker.as_ref()) {
+        return keep(task, last, sent, ConflictKind::OtherWorker, ctx);
     }
     if let Some(receipt) = last.receipt {
         let result = match &task.place {
@@ -291,6 +324,7 @@ fn judge_old(task: &Task, sent: &AttemptReport, history: &[ClosedAttempt], ctx: 
         return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
     }
     let kind = match old.receipt {
+        _ if sent.is_of_another(old.worker.as_ref()) => ConflictKind::OtherWorker,
         Some(receipt) if old.is_replay(&sent.report, None) => return Decision::unchanged(Answer::Reported(receipt)),
         Some(_) => ConflictKind::ConflictingCompletion,
         None => ConflictKind::StaleAttempt,

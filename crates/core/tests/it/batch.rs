@@ -186,6 +186,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => seed.clone().prop_map(|seed| Command::Heartbeat(heartbeat::Heartbeat {
             task: id(),
             token: credentials(seed).1,
+            worker: None,
             progress: Default::default(),
             checkpoint: Some("c".into()),
         })),

@@ -1,12 +1,13 @@
 //! The one place where requests are held against the rules.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use axum::RequestExt;
 use axum::extract::{Extension, MatchedPath, Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use tenure_auth::WorkerCredential;
@@ -16,16 +17,19 @@ use tenure_core::TaskId;
 use super::address::{self, Peer};
 use super::caller::Caller;
 use super::limiter::{Allowance, Verdict};
+use super::open_mode;
 use super::rules::{self, Found, Rule};
 use super::task_token::{Presented, TaskBearer, TaskToken};
 use super::{Access, KeyBy, RateLimit};
 use crate::audit;
+use crate::connection::Acquaintance;
 use crate::contracts::Contract;
 use crate::contracts::callback::CallbackToken;
 use crate::contracts::dispatch::{self, Capability};
 use crate::error::{BadRequest, Credential, Fault, Forbidden, Setting, Unavailable};
-use crate::front::{ByHost, is_proxied};
+use crate::front::ByHost;
 use crate::identity::Effort;
+use crate::memory::Share;
 use crate::request::RequestId;
 use crate::state::App;
 
@@ -56,27 +60,35 @@ pub async fn guard(
         return contract.refuse(fault, &id);
     }
     let access = app.access.get();
-    if foreign_page(&access, contract, &request) {
-        return contract.refuse(Forbidden::Origin.into(), &id);
+    if let Err(fault) = open_mode::check(&access, rule, contract, &request) {
+        return contract.refuse(fault, &id);
     }
     let peer = request.extensions().get::<Peer>().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
     let from = address::caller(peer, request.headers(), &access.trusted_proxies);
     let audited = audit::Pending::of(route.as_str(), &request, from, &id);
     let detached = audit::leaves_a_row(request.method(), route.as_str());
     let judged = id.clone();
+    let attempted = audit::Attempted { method: request.method().clone(), route: route.clone(), id: id.clone() };
     let work = async move {
+        let mut refused = false;
         let admitted = admit(&app, &access, rule, &mut request, from).await;
         let actor = request.extensions().get::<Caller>().cloned();
         let response = match admitted {
             Ok(verdict) => {
-                let mut response = next.run(request).await;
+                let share = Share { memory: Arc::clone(&app.memory), name: share(&request) };
+                let mut response = share.serve(next.run(request)).await;
                 verdict.inspect(|(limit, verdict)| show_limit(response.headers_mut(), *limit, *verdict));
                 response
             }
-            Err(fault) => contract.refuse(fault, &judged),
+            Err(fault) => {
+                refused = true;
+                contract.refuse(fault, &judged)
+            }
         };
-        if let Some(audited) = audited {
-            audited.record(&app, actor.as_ref(), response.status()).await;
+        match audited {
+            Some(audited) => audited.record(&app, actor.as_ref(), response.status()).await,
+            None if refused => audit::refused(&app, actor.as_ref(), &attempted, from, response.status()).await,
+            None => {}
         }
         response
     };
@@ -85,6 +97,19 @@ pub async fn guard(
     }
     // Hanging up must not be a way to do something and leave no trace: it goes on without its caller.
     tokio::spawn(work).await.unwrap_or_else(|_| contract.refuse(Fault::Internal, &id))
+}
+
+/// Whose memory a request uses: that of its tenant, of its worker if it has a credential of its own, or of all others of its
+/// kind together. No tenant has a colon in its name.
+fn share(request: &Request) -> Arc<str> {
+    let extensions = request.extensions();
+    if let Some(caller) = extensions.get::<Caller>() {
+        return caller.share();
+    }
+    match extensions.get::<tenure_auth::Worker>() {
+        Some(worker) => worker.proven().map_or_else(|| "workers:".into(), |id| format!("worker:{id}").into()),
+        None => "tasks:".into(),
+    }
 }
 
 /// The dispatch contract judges the size of a body before the credential.
@@ -104,10 +129,12 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
     if rule == Rule::Open {
         return Ok(None);
     }
-    let failures = Failures { app, allowance: failed_auth(access), from };
+    let failures =
+        Failures { app, allowance: failed_auth(access), from, credential: Some(credential(request.headers())) };
     if rule == Rule::Signed {
         return signed(&failures, request);
     }
+    let acquaintance = request.extensions().get::<Acquaintance>().cloned();
     let admitted = match rule {
         Rule::Open | Rule::Signed => Ok(()),
         Rule::Worker(scope) => worker(app, access, request.headers(), scope, from).map(|worker| {
@@ -130,6 +157,9 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
         }),
     };
     admitted.map_err(|fault| failures.count(fault, rule))?;
+    if let Some(acquaintance) = acquaintance {
+        acquaintance.is_known();
+    }
     let Rule::User(scope) = rule else { return Ok(None) };
     let caller = request.extensions().get::<Caller>().cloned().ok_or(Fault::Internal)?;
     let narrowed = caller.clone().narrowed(request.headers());
@@ -145,23 +175,6 @@ async fn admit(app: &App, access: &Access, rule: Rule, request: &mut Request, fr
 fn is_open_preview(app: &App, request: &Request) -> bool {
     let by_host = request.extensions().get::<ByHost>().is_some();
     by_host && app.sandboxes().is_ok_and(|part| part.offer().preview.is_open)
-}
-
-/// Without keys anybody on this machine is an admin, and so is a page that a browser there shows. Routes of sandboxes take
-/// bodies of any type, which browsers send to other origins without asking: what comes from a foreign page is refused.
-fn foreign_page(access: &Access, contract: Contract, request: &Request) -> bool {
-    if access.users.enabled || contract != Contract::Sandboxes || is_proxied(request.uri().path()) {
-        return false;
-    }
-    let upgrades = request.headers().contains_key(header::UPGRADE);
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !upgrades {
-        return false;
-    }
-    let Some(origin) = request.headers().get(header::ORIGIN) else { return false };
-    let allowed = |known: &String| known == "*" || known.as_bytes() == origin.as_bytes();
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let own = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-    !access.cors_allowed_origins.iter().any(allowed) && (own.is_none() || own != host)
 }
 
 fn limited(app: &App, access: &Access, caller: &Caller, from: IpAddr) -> Result<Applied, Fault> {
@@ -192,7 +205,8 @@ fn worker(
         // A proxy that does not say for whom it speaks may speak for anybody.
         from: Some(from).filter(|from| !address::is_within(*from, &access.trusted_proxies)),
     };
-    let revoked = app.identity.revoked();
+    // A signed token may have been revoked before this process started.
+    let revoked = app.identity.revoked().ok_or(Fault::from(Unavailable::STORE))?;
     let is_revoked = |id: &str| revoked.contains(id);
     let worker = access.workers.authenticate(sent, unix_now(), &is_revoked).map_err(|error| {
         if let Some(reason) = access.workers.refusal(sent, unix_now(), &is_revoked) {
@@ -200,6 +214,13 @@ fn worker(
         }
         Fault::of_worker(error)
     })?;
+    match (worker.proven(), worker.id.as_deref()) {
+        (Some(id), _) => app.identity.proven.saw(id),
+        (None, Some(id)) if app.identity.proven.knows(id) => {
+            return Err(Fault::InvalidCredential(Credential::WorkerToken));
+        }
+        (None, _) => {}
+    }
     if worker.may(scope) { Ok(worker) } else { Err(Forbidden::WorkerScope { scope }.into()) }
 }
 
@@ -238,10 +259,33 @@ pub fn unix_now() -> i64 {
 }
 
 /// Failed authentications of an address. Beyond its allowance nothing that costs much is tried for it any more.
+///
+/// A credential that is sent again and again has an allowance of its own, and counts for its address only a few times a minute:
+/// behind a proxy, one program with an old key does not shut out the others.
 struct Failures<'a> {
     app: &'a App,
     allowance: Option<Allowance>,
     from: IpAddr,
+    /// Tells credentials apart.
+    credential: Option<u64>,
+}
+
+/// How often a minute one credential counts for its address.
+const REPEATED: Allowance = Allowance { per_minute: 2.0, burst: 2.0 };
+
+/// A number for whatever is sent as a credential. It is different in every process.
+fn credential(headers: &HeaderMap) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let names = [
+        "x-api-key",
+        "x-admin-api-key",
+        "authorization",
+        "x-worker-token",
+        "x-trace-worker-token",
+        BOOTSTRAP_KEY,
+        "x-trace-task-capability",
+    ];
+    KEYS.hash_one(names.map(|name| headers.get(name).map(HeaderValue::as_bytes)))
 }
 
 fn failed_auth(access: &Access) -> Option<Allowance> {
@@ -275,13 +319,23 @@ impl Failures<'_> {
     fn failed(&self, fault: Fault, who: &'static str) -> Fault {
         metrics::counter!("tenure_auth_failures_total", "kind" => who).increment(1);
         let Some(allowance) = self.allowance else { return fault };
-        let verdict = self.app.failures.take(&self.from.to_string(), allowance, Instant::now());
-        if verdict.allowed {
-            return fault;
+        let (failures, now) = (&self.app.failures, Instant::now());
+        let too_many = |verdict: Verdict| {
+            let retry_after = verdict.retry_after.max(Duration::from_secs(1));
+            Fault::Unavailable(Unavailable::TooManyFailures { retry_after })
+        };
+        if let Some(credential) = self.credential {
+            let name = format!("{}/{credential:x}", self.from);
+            let own = failures.take(&name, allowance, now);
+            if !own.allowed {
+                return too_many(own);
+            }
+            if !failures.take(&format!("{name}/repeated"), REPEATED, now).allowed {
+                return fault;
+            }
         }
-        Fault::Unavailable(Unavailable::TooManyFailures {
-            retry_after: verdict.retry_after.max(Duration::from_secs(1)),
-        })
+        let verdict = failures.take(&self.from.to_string(), allowance, now);
+        if verdict.allowed { fault } else { too_many(verdict) }
     }
 }
 
@@ -314,7 +368,8 @@ pub struct SignedSender {
 impl SignedSender {
     /// The signature was wrong: it counts like any failed authentication.
     pub fn failed(self, app: &App, fault: Fault) -> Fault {
-        Failures { app, allowance: failed_auth(&app.access.get()), from: self.from }.failed(fault, "webhook")
+        Failures { app, allowance: failed_auth(&app.access.get()), from: self.from, credential: None }
+            .failed(fault, "webhook")
     }
 }
 

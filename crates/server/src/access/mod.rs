@@ -5,6 +5,7 @@ pub mod address;
 pub mod caller;
 pub mod guard;
 pub mod limiter;
+mod open_mode;
 pub mod rules;
 pub mod task_token;
 
@@ -28,6 +29,8 @@ pub struct Access {
     pub failed_auth_per_minute: u32,
     /// Origins that browsers may call from; `*` for all.
     pub cors_allowed_origins: Vec<String>,
+    /// Names, beside loopback ones, by which a server without keys may be called.
+    pub allowed_hosts: Vec<String>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Limits of tenants that have none of their own.

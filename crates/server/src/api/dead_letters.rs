@@ -7,15 +7,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tenure_contract::user::{DeadLetterPage, Page, Redrive, RedriveFilter as WireFilter, RedriveRequest};
+use tenure_contract::user::{DeadLetterPage, Redrive, RedriveFilter as WireFilter, RedriveRequest};
 use tenure_contract::words::RedriveState;
 use tenure_core::command::Reach;
 use tenure_core::limits;
 use tenure_engine::random_bits;
-use tenure_engine::store::{DeadLetterFilter, NewRedrive, RedriveFilter};
+use tenure_engine::store::{DeadLetterFilter, NewRedrive, RedriveFilter, TaskView};
 
 use super::tasks::{cursor, narrowed};
-use super::{query, queues, respond};
+use super::{query, queues};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::api::errors::refuse;
@@ -23,7 +23,7 @@ use crate::api::render;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::{audit, validate};
+use crate::{audit, page, validate};
 
 pub fn router() -> Router<App> {
     Router::new().route("/api/v1/dead-letters", get(list)).route("/api/v1/dead-letters/redrive", post(redrive))
@@ -59,7 +59,7 @@ pub async fn list(
         let asked: ListQuery = query(&uri)?;
         let limit = validate::page_limit(asked.limit)?;
         let Some(reach) = narrowed(caller.reach(), asked.tenant.as_deref()) else {
-            return Ok(Page { items: Vec::new(), next_cursor: None });
+            return Ok(page::Counted::empty());
         };
         let filter = DeadLetterFilter {
             filter: RedriveFilter {
@@ -72,13 +72,13 @@ pub async fn list(
             after: asked.cursor.as_deref().map(cursor).transpose()?,
             limit,
         };
-        let page = app.engine.dead_letters(&filter).await?;
-        if let (true, Some(queue)) = (page.items.is_empty(), &filter.filter.queue) {
+        let page = page::counted(app.engine.dead_letters(&filter), TaskView::bytes).await?;
+        if let (true, Some(queue)) = (page.is_empty(), &filter.filter.queue) {
             queues::found(&app, &caller, queue).await?;
         }
-        Ok(Page { items: page.items.iter().filter_map(render::dead_letter).collect(), next_cursor: page.next })
+        Ok(page)
     };
-    respond(answer.await, &id)
+    page::respond(answer.await, render::dead_letter, &id)
 }
 
 /// Put matching dead letters back into their queues

@@ -21,10 +21,10 @@ use super::words;
 use crate::access::guard::User;
 use crate::api::errors::refuse;
 use crate::contracts::sandboxes::Params;
-use crate::error::{Fault, Unavailable};
-use crate::limits;
+use crate::error::Fault;
 use crate::request::RequestId;
 use crate::state::App;
+use crate::{limits, watchers};
 
 pub fn router() -> Router<App> {
     Router::new().route("/api/v1/events", get(events))
@@ -52,8 +52,7 @@ pub async fn events(
     let opened = async {
         let params = Params::of(&uri)?;
         let after = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
-        let place = app.event_streams.clone().try_acquire_owned();
-        let place = place.map_err(|_| Unavailable::Busy { retry_after: std::time::Duration::from_secs(5) })?;
+        let place = app.event_streams.enter(&caller)?;
         let number = after.filter(|text| !text.is_empty()).and_then(number);
         let asks = ["types", "sandbox_id"].iter().any(|name| params.text(name).is_some());
         if asks || (number.is_some() && app.sandboxes().is_ok()) {
@@ -84,6 +83,7 @@ pub async fn events(
                 let _counted_until_the_end = &place;
                 Ok::<_, Infallible>(event)
             });
+            let counted = counted.take_until(watchers::until_refused(app.clone(), headers, caller));
             let keep_alive = KeepAlive::new().interval(limits::EVENT_KEEP_ALIVE);
             axum::response::Sse::new(counted).keep_alive(keep_alive).into_response()
         }

@@ -45,6 +45,9 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     text.push_str("# HELP tenure_lane_waiting Requests waiting for the store.\n# TYPE tenure_lane_waiting gauge\n");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"work\"}} {work}");
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
+    let held = app.memory.in_use() as u64;
+    gauge(&mut text, "tenure_request_memory_bytes", "Memory of bodies and pages.", held);
+    gauge(&mut text, "tenure_event_streams", "Open event streams.", app.event_streams.open() as u64);
     if let Ok(part) = app.sandboxes() {
         of_process(&mut text, &app).await;
         let held = part.bounds.memory_in_use() as u64;

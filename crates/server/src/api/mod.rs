@@ -19,14 +19,15 @@ pub mod webhooks;
 pub mod whoami;
 pub mod words;
 
+use axum::Router;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
+use axum::response::Response;
 use tenure_contract::suggest;
 
 use self::errors::refuse;
 use crate::contracts::Dialect;
 use crate::error::{BadRequest, Fault};
+use crate::page;
 use crate::request::RequestId;
 use crate::state::App;
 
@@ -58,7 +59,7 @@ pub fn respond<T: serde::Serialize>(answer: Result<T, Fault>, id: &RequestId) ->
 
 pub fn respond_with<T: serde::Serialize>(status: StatusCode, answer: Result<T, Fault>, id: &RequestId) -> Response {
     match answer {
-        Ok(body) => (status, Json(body)).into_response(),
+        Ok(body) => page::whole(status, &body).unwrap_or_else(|fault| refuse(fault, id)),
         Err(fault) => refuse(fault, id),
     }
 }

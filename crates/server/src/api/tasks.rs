@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use tenure_contract::user::{
-    AttemptPage, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Page, Retried, Submitted, Task,
+    AttemptPage, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Retried, Submitted, Task,
     TaskPage, TaskSubmission, Why,
 };
 use tenure_contract::words::TaskState;
@@ -22,7 +22,7 @@ use tenure_core::command::{Reach, Rejection};
 use tenure_core::task::Place;
 use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
-use tenure_engine::store::TaskFilter;
+use tenure_engine::store::{AttemptRange, AttemptView, TaskFilter, TaskView};
 
 use super::{query, queues, respond, words};
 use crate::access::guard::User;
@@ -32,7 +32,7 @@ use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::validate::{self, At};
-use crate::{audit, push};
+use crate::{audit, page, push};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -154,6 +154,8 @@ pub struct ListQuery {
 }
 
 /// List tasks, newest first
+///
+/// A page has at most 4 MiB of payloads and results, unless one task alone has more. It then has fewer tasks than `limit`, and a `next_cursor`.
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(ListQuery), security(("api_key" = ["read"])),
     responses((status = 200, body = TaskPage, description = "A page of tasks")))]
 pub async fn list(
@@ -171,7 +173,7 @@ pub async fn list(
         };
         let limit = validate::page_limit(asked.limit)?;
         let Some(reach) = narrowed(caller.reach(), asked.tenant.as_deref()) else {
-            return Ok(Page { items: Vec::new(), next_cursor: None });
+            return Ok(page::Counted::empty());
         };
         let filter = TaskFilter {
             queue: asked.queue,
@@ -184,13 +186,13 @@ pub async fn list(
             before: asked.cursor.as_deref().map(cursor).transpose()?,
             limit,
         };
-        let page = app.engine.tasks(&filter).await?;
-        if let (true, Some(queue)) = (page.items.is_empty(), &filter.queue) {
+        let page = page::counted(app.engine.tasks(&filter), TaskView::bytes).await?;
+        if let (true, Some(queue)) = (page.is_empty(), &filter.queue) {
             queues::found(&app, &caller, queue).await?;
         }
-        Ok(Page { items: page.items.iter().map(render::task).collect(), next_cursor: page.next })
+        Ok(page)
     };
-    respond(answer.await, &id)
+    page::respond(answer.await, |view| Some(render::task(view)), &id)
 }
 
 /// A tenant that was asked for, within what the caller can see. `None` if it lies outside.
@@ -223,21 +225,45 @@ pub async fn show(
     respond(answer.await, &id)
 }
 
-/// Every attempt of a task, oldest first
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", operation_id = "list_task_attempts", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
-    responses((status = 200, body = AttemptPage, description = "All attempts")))]
+/// A page of attempts
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptQuery {
+    /// 1..=1000, default 100
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// Attempts of a task, oldest first
+///
+/// A page has at most 4 MiB of errors and outputs, unless one attempt alone has more.
+#[utoipa::path(get, path = "/api/v1/tasks/{id}/attempts", operation_id = "list_task_attempts", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID"), AttemptQuery), security(("api_key" = ["read"])),
+    responses((status = 200, body = AttemptPage, description = "A page of attempts")))]
 pub async fn attempts(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
     Extension(caller): User,
     Path(task): Path<String>,
+    uri: Uri,
 ) -> Response {
     let answer = async {
-        let found = app.engine.attempts(validate::task_id(&task, "id")?, &caller.reach()).await?;
-        let found = found.ok_or(Fault::Refused(Rejection::NotFound))?;
-        Ok(Page { items: found.iter().map(render::attempt).collect(), next_cursor: None })
+        let asked: AttemptQuery = query(&uri)?;
+        let after = asked.cursor.as_deref().map(cursor).transpose()?.unwrap_or(Seq(0));
+        let range = AttemptRange {
+            after: i32::try_from(after.0).unwrap_or(i32::MAX).unsigned_abs(),
+            limit: validate::page_limit(asked.limit)?,
+        };
+        let task = validate::task_id(&task, "id")?;
+        let reach = caller.reach();
+        let found = async {
+            let found = app.engine.attempts_page(task, &reach, range).await?;
+            found.ok_or(Fault::Refused(Rejection::NotFound))
+        };
+        page::counted(found, AttemptView::bytes).await
     };
-    respond(answer.await, &id)
+    page::respond(answer.await, |view| Some(render::attempt(view)), &id)
 }
 
 /// Why a task is not running

@@ -190,9 +190,9 @@ const fn forbidden_word(forbidden: &Forbidden) -> &'static str {
         Forbidden::WorkerMismatch => "worker_mismatch",
         Forbidden::WorkerScope { .. } | Forbidden::UserScope { .. } | Forbidden::HigherRole { .. } => "forbidden",
         Forbidden::NoRole => "no_role",
-        Forbidden::Tenant => "tenant_forbidden",
+        Forbidden::Tenant | Forbidden::NoTenant => "tenant_forbidden",
         Forbidden::Owner => "owner_forbidden",
-        Forbidden::Origin => "origin_forbidden",
+        Forbidden::Origin | Forbidden::Host | Forbidden::SimpleRequest => "origin_forbidden",
     }
 }
 

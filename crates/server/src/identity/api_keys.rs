@@ -15,7 +15,7 @@ use crate::access::guard::unix_now;
 use crate::error::{Fault, Unavailable};
 
 /// A key that was revoked on another replica is refused here after this long at the latest.
-const FRESH: Duration = Duration::from_secs(5);
+const FRESH: Duration = Duration::from_secs(3);
 /// With the store away, keys that were good a moment ago still are.
 const KEPT_IN_OUTAGE: Duration = Duration::from_secs(60);
 const CACHED: usize = 10_000;

@@ -3,6 +3,7 @@
 
 pub mod api_keys;
 pub mod oidc;
+pub mod proven;
 pub mod revocations;
 pub mod task_keys;
 
@@ -20,6 +21,7 @@ use crate::access::guard::{bearer, unix_now};
 use crate::error::{Credential, Fault};
 use api_keys::ApiKeys;
 use oidc::Provider;
+use proven::Proven;
 use revocations::Revocations;
 use task_keys::SharedTaskKeys;
 
@@ -37,6 +39,8 @@ pub struct Identity {
     provider: Provider,
     revocations: Revocations,
     task_keys: Option<Arc<SharedTaskKeys>>,
+    /// Workers that have shown credentials of their own.
+    pub proven: Proven,
 }
 
 impl Identity {
@@ -46,6 +50,7 @@ impl Identity {
             provider: Provider::new(outbound),
             revocations: Revocations::new(engine.clone()),
             task_keys,
+            proven: Proven::default(),
         }
     }
 
@@ -70,8 +75,8 @@ impl Identity {
         });
     }
 
-    /// Ids of worker tokens that were revoked over the API.
-    pub fn revoked(&self) -> Arc<HashSet<String>> {
+    /// Ids of worker tokens that were revoked over the API; `None` until they were read.
+    pub fn revoked(&self) -> Option<Arc<HashSet<String>>> {
         self.revocations.get()
     }
 

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::Method;
-use tenure_auth::{
-    DEFAULT_TENANT, JwkSet, OIDC_MAX_LEEWAY_S, OidcKeys, OidcUser, OidcVerifier, Role, StaticKey, TokenError,
-};
+use tenure_auth::{JwkSet, OIDC_MAX_LEEWAY_S, OidcKeys, OidcUser, OidcVerifier, Role, StaticKey, TokenError};
 use tenure_outbound::{Outbound, Request};
 use tokio::sync::Mutex;
 
@@ -32,6 +30,8 @@ pub struct OidcAccess {
     pub audience: Option<String>,
     pub groups_claim: String,
     pub tenant_claim: String,
+    /// Of users whose token names none; without it they are refused.
+    pub default_tenant: Option<String>,
     pub admin_groups: Vec<String>,
     pub operator_groups: Vec<String>,
     pub viewer_groups: Vec<String>,
@@ -106,11 +106,16 @@ impl Provider {
         }
         let user = self.verify(oidc, token, now).await?;
         let role = user.role.ok_or(Fault::Forbidden(Forbidden::NoRole))?;
-        let tenant = user.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
-        let tenant = validate::scope(tenant, "tenant").map_err(|_| Fault::InvalidCredential(Credential::Bearer))?;
+        let tenant = match user.tenant.as_deref().or(oidc.default_tenant.as_deref()) {
+            Some(tenant) => {
+                Some(validate::scope(tenant, "tenant").map_err(|_| Fault::InvalidCredential(Credential::Bearer))?)
+            }
+            None if role == Role::Admin => None,
+            None => return Err(Forbidden::NoTenant.into()),
+        };
         Ok(Caller {
             role,
-            tenant: (role != Role::Admin).then_some(tenant),
+            tenant: tenant.filter(|_| role != Role::Admin),
             owner: None,
             subject: Some(user.subject.as_str().into()),
             actor: format!("oidc:{}", user.subject).into(),

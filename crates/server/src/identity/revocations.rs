@@ -20,7 +20,8 @@ const KEPT_SECONDS: i64 = 20 * 60;
 #[derive(Debug)]
 pub struct Revocations {
     engine: Engine,
-    ids: Live<HashSet<String>>,
+    /// `None` until the store was read.
+    ids: Live<Option<Arc<HashSet<String>>>>,
     /// Held while the store is asked, so that an answer from before a revocation does not undo it.
     asking: Mutex<()>,
 }
@@ -30,8 +31,9 @@ impl Revocations {
         Self { engine, ids: Live::default(), asking: Mutex::default() }
     }
 
-    pub fn get(&self) -> Arc<HashSet<String>> {
-        self.ids.get()
+    /// `None` until the store was read for the first time: then nobody can say which tokens are revoked.
+    pub fn get(&self) -> Option<Arc<HashSet<String>>> {
+        Option::clone(&self.ids.get())
     }
 
     /// Holds here at once, and elsewhere within [`PACE`].
@@ -39,9 +41,11 @@ impl Revocations {
         let _asking = self.asking.lock().await;
         let until = Timestamp::from_millis((unix_now() + KEPT_SECONDS).saturating_mul(1000));
         self.engine.identity().revoke_worker_token(token_id, until, by).await?;
-        self.ids.update(|ids| {
-            ids.insert(token_id.to_owned());
-        });
+        // What was never read stays unknown: the row is there for the first look.
+        if let Some(ids) = self.get() {
+            let ids = ids.iter().cloned().chain([token_id.to_owned()]).collect();
+            self.ids.set(Some(Arc::new(ids)));
+        }
         Ok(())
     }
 
@@ -51,8 +55,8 @@ impl Revocations {
         match self.engine.identity().revoked_worker_tokens().await {
             Ok(ids) => {
                 let ids: HashSet<String> = ids.into_iter().collect();
-                if *self.ids.get() != ids {
-                    self.ids.set(ids);
+                if self.get().is_none_or(|known| *known != ids) {
+                    self.ids.set(Some(Arc::new(ids)));
                 }
             }
             Err(error) => tracing::debug!(error = error.chain(), "cannot read revocations"),

@@ -1,12 +1,12 @@
 //! What the routes of sandboxes may use: open streams of each tenant, and memory for whole bodies and answers
-//! ([`memory`](super::memory)).
+//! ([`memory`](crate::memory)).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::memory::{Memory, Room};
 use crate::error::{Fault, SandboxFault, SandboxFaultKind, Unavailable};
+use crate::memory::{Memory, Room};
 
 #[derive(Debug)]
 pub struct Bounds {

@@ -4,7 +4,6 @@ pub mod audit;
 pub mod bounds;
 pub mod calls;
 pub mod machine;
-pub mod memory;
 pub mod watch;
 pub mod workers;
 

@@ -119,7 +119,7 @@ async fn guarded() -> (Plane, Held) {
 
 /// The answer to a request that announces more than any route reads.
 async fn too_large(server: &Server, method: &str, path: &str, credentials: &[(&str, String)]) -> (u16, String, Value) {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
     for (name, value) in credentials {
         head.push_str(&format!("{name}: {value}\r\n"));
     }

@@ -153,7 +153,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    async fn of(response: reqwest::Response) -> Self {
+    pub async fn of(response: reqwest::Response) -> Self {
         let (status, headers) = (response.status(), response.headers().clone());
         let text = response.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));

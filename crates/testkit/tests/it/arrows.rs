@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &[&str]); 24] = [
     ("server", &["core", "contract", "auth", "dag", "data", "engine", "objects", "outbound", "rpc", "s3", "tls"]),
     ("client", &["contract", "transport"]),
     ("sandbox", &[]),
-    ("worker", &["contract", "auth", "tls", "client", "transport", "sandbox"]),
+    ("worker", &["contract", "auth", "tls", "client", "outbound", "transport", "sandbox"]),
     (
         "cli",
         &[

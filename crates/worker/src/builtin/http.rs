@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Response, Url};
 use serde::Deserialize;
 use serde_json::Value;
 use tenure_client::{Json, TaskContext, TaskError};
+use tenure_outbound::header::{self, HeaderName, HeaderValue};
+use tenure_outbound::{Bytes, Method, Outbound, OutboundError, Request};
 
 use super::{Keep, bounded_text};
 
@@ -26,71 +26,70 @@ struct Call {
     headers: BTreeMap<String, String>,
 }
 
-/// A client without redirects: where a call goes is what the payload says.
-pub(crate) fn http_client() -> Result<reqwest::Client, reqwest::Error> {
-    let agent = concat!("tenure-worker/", env!("CARGO_PKG_VERSION"));
-    reqwest::Client::builder().http1_only().user_agent(agent).redirect(reqwest::redirect::Policy::none()).build()
-}
+/// Methods that a payload may ask for.
+const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
-/// Calls another system, with the fence and the task id in its headers.
-pub(crate) async fn http(client: &reqwest::Client, task: &TaskContext) -> Result<Json, TaskError> {
-    let request = request(client, task, task.payload()?)?;
-    let call = async {
-        let response = request.send().await.map_err(unanswered)?;
-        let status = response.status().as_u16();
-        Ok::<_, TaskError>((status, read(response).await?))
-    };
-    let (status, (body, cut)) = tokio::select! {
-        answer = call => answer?,
+/// Headers that say how a request is sent, and not what. A payload cannot set them.
+const OF_THE_CLIENT: [HeaderName; 8] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::PROXY_AUTHORIZATION,
+];
+const HEADERS: usize = 64;
+
+/// Calls another system, with the fence and the task id in its headers. Where to is for the payload to say, within what the
+/// configuration allows.
+pub(crate) async fn http(outbound: &Outbound, task: &TaskContext) -> Result<Json, TaskError> {
+    let call: Call = task.payload()?;
+    let request = request(task, &call)?;
+    let answer = tokio::select! {
+        answer = outbound.request(request) => answer.map_err(unanswered)?,
         reason = task.cancelled() => return Err(TaskError::cancelled(reason.to_string())),
     };
+    let (status, body) = (answer.status.as_u16(), String::from_utf8_lossy(&answer.body));
     match status {
         429 | 500.. => Err(refused(status, &body, true)),
         400..=499 => Err(refused(status, &body, false)),
-        _ => Ok(result(status, &body, cut)),
+        _ => Ok(result(status, &body, answer.truncated)),
     }
 }
 
-fn request(client: &reqwest::Client, task: &TaskContext, call: Call) -> Result<reqwest::RequestBuilder, TaskError> {
+fn request<'a>(task: &TaskContext, call: &'a Call) -> Result<Request<'a>, TaskError> {
     let wrong = |message: String| TaskError::data_quality(message);
-    let url = Url::parse(&call.url).map_err(|error| wrong(format!("the url does not fit: {error}")))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong(format!("`{}` is neither http nor https", url.scheme())));
-    }
     let method = call.method.as_deref().unwrap_or(if call.body.is_some() { "POST" } else { "GET" });
-    let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes())
-        .map_err(|_| wrong(format!("`{method}` is not an HTTP method")))?;
-    let mut headers = HeaderMap::new();
+    let method = METHODS
+        .into_iter()
+        .find(|known| known.as_str().eq_ignore_ascii_case(method))
+        .ok_or_else(|| wrong(format!("`{method}` is not one of GET, HEAD, POST, PUT, PATCH and DELETE")))?;
+    let timeout = Duration::from_millis(call.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT));
+    let mut request = Request { answer_bytes: BODY_BYTES, ..Request::new(method, &call.url, timeout) };
     if call.body.as_ref().is_some_and(|body| !body.is_string()) {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    if call.headers.len() > HEADERS {
+        return Err(wrong(format!("at most {HEADERS} headers")));
     }
     // The guard comes last: a payload cannot set it.
     let given = call.headers.iter().map(|(name, value)| (name.as_str(), value.clone()));
     for (name, value) in given.chain(task.guard_headers()) {
         let header = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(&value).ok());
         let (key, value) = header.ok_or_else(|| wrong(format!("`{name}` is not a valid header")))?;
-        headers.insert(key, value);
-    }
-    let timeout = Duration::from_millis(call.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT));
-    let request = client.request(method, url).headers(headers).timeout(timeout);
-    Ok(match call.body {
-        None => request,
-        Some(Value::String(text)) => request.body(text),
-        Some(json) => request.body(json.to_string()),
-    })
-}
-
-/// Reads the body up to the limit; the flag says that there was more.
-async fn read(mut response: Response) -> Result<(String, bool), TaskError> {
-    let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(unanswered)? {
-        body.extend_from_slice(&piece);
-        if body.len() > BODY_BYTES {
-            body.truncate(BODY_BYTES);
-            return Ok((String::from_utf8_lossy(&body).into_owned(), true));
+        if OF_THE_CLIENT.contains(&key) {
+            return Err(wrong(format!("the header `{name}` cannot be set")));
         }
+        request.headers.insert(key, value);
     }
-    Ok((String::from_utf8_lossy(&body).into_owned(), false))
+    request.body = match &call.body {
+        None => Bytes::new(),
+        Some(Value::String(text)) => Bytes::copy_from_slice(text.as_bytes()),
+        Some(json) => json.to_string().into(),
+    };
+    Ok(request)
 }
 
 /// `{"status", "body"}`, the body as JSON if it is some. `"truncated"` if it is not all of it.
@@ -116,13 +115,15 @@ fn refused(status: u16, body: &str, retryable: bool) -> TaskError {
     error.with_stack(body)
 }
 
-fn unanswered(error: reqwest::Error) -> TaskError {
-    let timeout = error.is_timeout();
-    // Without the address: it may carry a secret.
-    let error = error.without_url();
+/// Messages have no address: it may carry a secret.
+fn unanswered(error: OutboundError) -> TaskError {
     let sources = std::iter::successors(std::error::Error::source(&error), |source| (*source).source());
     let message = sources.fold(error.to_string(), |text, source| format!("{text}: {source}"));
-    if timeout { TaskError::timeout(message) } else { TaskError::infrastructure(message) }
+    match error {
+        OutboundError::Refused(_) => TaskError::data_quality(message),
+        OutboundError::Timeout { .. } => TaskError::timeout(message),
+        _ => TaskError::infrastructure(message),
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +136,7 @@ mod tests {
     use axum::routing::{any, get, post};
     use serde_json::json;
     use tenure_client::TestLease;
+    use tenure_outbound::{Policy, Trust};
 
     use super::*;
 
@@ -162,9 +164,45 @@ mod tests {
         url
     }
 
+    /// A client that may call this machine, as no worker does.
     async fn call(payload: Value) -> Result<Value, TaskError> {
+        call_with(Policy { allow_http: true, allow_loopback: true, ..Policy::default() }, payload).await
+    }
+
+    async fn call_with(policy: Policy, payload: Value) -> Result<Value, TaskError> {
         let lease = TestLease::new("http", &payload);
-        http(&http_client().unwrap(), &lease.context()).await.map(|json| json.value())
+        let outbound = Outbound::new(policy, &Trust::System).unwrap();
+        http(&outbound, &lease.context()).await.map(|json| json.value())
+    }
+
+    #[tokio::test]
+    async fn a_payload_reaches_no_address_that_was_not_allowed() {
+        let url = serve().await;
+        let policy = || Policy { allow_http: true, settings: "outbound", ..Policy::default() };
+        for target in
+            [format!("{url}/status/200"), "http://169.254.169.254/latest".to_owned(), "http://10.0.0.1/".to_owned()]
+        {
+            let error = call_with(policy(), json!({"url": target})).await.unwrap_err();
+            assert_eq!((error.code(), error.is_retryable()), ("DATA_QUALITY", false), "{target}");
+        }
+        let plain = call_with(Policy::default(), json!({"url": "http://example.com/"})).await.unwrap_err();
+        assert_eq!(plain.code(), "DATA_QUALITY");
+    }
+
+    #[tokio::test]
+    async fn methods_and_headers_are_limited() {
+        let url = format!("{}/status/200", serve().await);
+        for (method, headers) in [
+            ("TRACE", json!({})),
+            ("CONNECT", json!({})),
+            ("GET", json!({"Host": "other"})),
+            ("POST", json!({"transfer-encoding": "chunked"})),
+            ("GET", json!({"a b": "c"})),
+        ] {
+            let error = call(json!({"url": url, "method": method, "headers": headers})).await.unwrap_err();
+            assert_eq!(error.code(), "DATA_QUALITY", "{method} {headers}");
+        }
+        assert_eq!(call(json!({"url": url, "method": "put"})).await.unwrap()["status"], 200);
     }
 
     #[tokio::test]

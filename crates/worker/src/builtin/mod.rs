@@ -9,7 +9,7 @@ use serde_json::json;
 use tenure_client::{Json, TaskContext, TaskError};
 use tokio::time::Instant;
 
-pub(crate) use http::{http, http_client};
+pub(crate) use http::http;
 
 #[derive(Debug, Deserialize)]
 struct Sleep {

@@ -11,7 +11,7 @@ use super::OrphanGuard;
 use crate::run::Tools;
 
 fn tools() -> Tools {
-    Tools::new(Duration::from_secs(10), false).unwrap()
+    Tools::new(tenure_outbound::Policy::default(), Duration::from_secs(10), false).unwrap()
 }
 
 fn lease() -> TestLease {
@@ -182,7 +182,7 @@ async fn no_secret_of_the_worker_reaches_the_command() {
 async fn a_cancel_ends_the_whole_group_after_the_grace() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pids");
-    let tools = Tools::new(Duration::from_millis(100), false).unwrap();
+    let tools = Tools::new(tenure_outbound::Policy::default(), Duration::from_millis(100), false).unwrap();
     let lease = lease();
     let task = lease.context();
     let command = stubborn_family(&file);

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::sandbox::Private;
 use crate::exit::{Exit, Stop};
-use crate::{logging, signals, times, token as local_token};
+use crate::{access, logging, signals, times, token as local_token};
 use tenure_config::{Config, Flags};
 
 const DETAILS: &str = "\
@@ -27,6 +27,7 @@ Built-in operators and their payloads:
   sleep  {\"ms\": 500}
   fail   {\"code\": \"X\", \"message\": \"why\", \"retryable\": true, \"times\": 2}, each optional
   http   {\"url\": \"https://…\", \"method\": \"POST\", \"body\": {}, \"headers\": {}, \"timeout_ms\": 30000}
+         only with --operator http; it reaches what `outbound` in the configuration allows
 
 A command gets the payload on stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its \
 environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string. With --sandbox it \
@@ -174,6 +175,7 @@ impl WorkArgs {
             operators,
             kill_grace: self.grace,
             drain_timeout: self.drain,
+            outbound: access::outbound_policy(config, false),
             ..WorkerConfig::new(server)
         };
         Ok((worker, private))

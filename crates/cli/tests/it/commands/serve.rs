@@ -44,7 +44,7 @@ async fn a_second_signal_ends_it_at_once() {
     let mut server = Tenure::serve(&[]).await;
     // A request whose body does not come: the drain waits for it, until somebody is tired of that.
     let mut slow = RawClient::connect(server.url()).await;
-    let head = "POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\
+    let head = "POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\
                 Expect: 100-continue\r\n\r\n";
     slow.send(head).await.unwrap();
     slow.read_until("100 Continue", SOON).await;

@@ -69,7 +69,7 @@ fn open_files(server: &Tenure) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count()
 }
 
-fn resident_mib(server: &Tenure) -> u64 {
+pub fn resident_mib(server: &Tenure) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024

@@ -55,7 +55,16 @@ async fn run_worker(day: &mut Day<'_>, desk: &Desk) {
     desk.file("boot", &day.secrets.bootstrap);
     let url = day.server.url().to_owned();
     let mut command = desk.command(&["worker", "--server", &url, "--queue", "q", "--id", "w-boot"]);
-    command.args(["--bootstrap-key-file", "boot", "--operator", "run=cat", "--config", "tenure.yaml"]);
+    command.args([
+        "--bootstrap-key-file",
+        "boot",
+        "--operator",
+        "run=cat",
+        "--operator",
+        "http",
+        "--config",
+        "tenure.yaml",
+    ]);
     day.secrets.prepare(&mut command);
     let mut worker = Child::spawn(command);
     let user = day.user();

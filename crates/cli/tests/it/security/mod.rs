@@ -8,6 +8,7 @@ mod certs;
 mod kit;
 mod leaks;
 mod load;
+mod memory;
 mod refusals;
 mod reload;
 mod secrets;

@@ -69,7 +69,13 @@ fn fail(seed: u8) -> Command {
 
 fn heartbeat(seed: u8) -> Command {
     let progress = Default::default();
-    Command::Heartbeat(heartbeat::Heartbeat { task: id(), token: token(seed), progress, checkpoint: None })
+    Command::Heartbeat(heartbeat::Heartbeat {
+        task: id(),
+        token: token(seed),
+        worker: None,
+        progress,
+        checkpoint: None,
+    })
 }
 
 fn expire() -> Command {

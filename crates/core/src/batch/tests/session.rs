@@ -247,6 +247,7 @@ fn a_claim_decided_again_finds_its_leases_in_the_order_of_its_grants() {
     let report = |(task, running): &(TaskId, Running)| heartbeat::Heartbeat {
         task: *task,
         token: running.lease.token,
+        worker: None,
         progress: Default::default(),
         checkpoint: None,
     };

@@ -443,3 +443,32 @@ fn contents_are_judged_after_the_receipt_and_the_fence() {
     let done = after(&send(&held, 1, &succeeded("1"), 1_000));
     assert_eq!(receipt(&judged(&done, token(1), 2_000)), Receipt::Completed);
 }
+
+#[test]
+fn a_lease_is_of_no_use_to_another_worker_whose_name_is_proven() {
+    let by = |worker: &str, report: &Report| Report { worker: Some(worker.into()), ..report.clone() };
+    let held = task(Place::Running(running()));
+    let holder = running().lease.holder.unwrap();
+    let refused = send(&held, 1, &by("another", &succeeded("1")), 1_000);
+    assert_eq!(conflict(&refused).kind, ConflictKind::OtherWorker);
+    // The holder goes on, and the history shows both.
+    let held = after(&refused);
+    let again = after(&send(&held, 1, &by("another", &failed("X")), 2_000));
+    let done = send(&again, 1, &by(&holder, &succeeded("2")), 3_000);
+    assert_eq!(receipt(&done), Receipt::Completed);
+    let last = to_finished(&done).carry.last.clone().unwrap();
+    let evidence = last.evidence.unwrap();
+    assert_eq!(
+        (evidence.worker.as_deref(), evidence.result.as_deref(), evidence.more),
+        (Some("another"), Some("1"), 1)
+    );
+    assert_eq!(to_finished(&done).carry.evidence, None);
+    // Nor is one that has ended: not even its receipt is told.
+    let done = after(&done);
+    assert_eq!(conflict(&send(&done, 1, &by("another", &succeeded("2")), 4_000)).kind, ConflictKind::OtherWorker);
+    assert_eq!(receipt(&send(&done, 1, &by(&holder, &succeeded("2")), 4_000)), Receipt::Completed);
+    let late = send(&swept(Spec::default()), 1, &by("another", &succeeded("1")), 61_000);
+    assert_eq!(conflict(&late).kind, ConflictKind::OtherWorker);
+    // A credential that many share proves no name.
+    assert_eq!(receipt(&send(&held, 1, &succeeded("1"), 1_000)), Receipt::Completed);
+}

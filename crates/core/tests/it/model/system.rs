@@ -544,6 +544,7 @@ impl State {
             Msg::Heartbeat { grant } => Command::Heartbeat(heartbeat::Heartbeat {
                 task: name(grant),
                 token: credentials(grant).1,
+                worker: None,
                 progress: Default::default(),
                 checkpoint: None,
             }),

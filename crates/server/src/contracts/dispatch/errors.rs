@@ -55,6 +55,7 @@ fn of_conflict(conflict: &Conflict) -> Wording {
         }
         ConflictKind::StaleAttempt => ("stale_attempt", newer.as_str()),
         ConflictKind::StaleLease => ("stale_lease", "the lease token does not match the attempt"),
+        ConflictKind::OtherWorker => ("stale_lease", "the lease belongs to another worker"),
         ConflictKind::LeaseExpired => ("lease_expired", "the lease has expired: finish the work and report it"),
         ConflictKind::AttemptClosed => ("attempt_closed", "the attempt has ended"),
         ConflictKind::ConflictingCompletion => {

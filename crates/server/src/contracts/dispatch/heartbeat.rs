@@ -55,7 +55,8 @@ async fn beat(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<H
         Some(token) => token,
         None => speaker.token(&Seen::of(app, speaker.task).await?)?,
     };
-    let heartbeat = Heartbeat { task: speaker.task, token, progress: Progress::default(), checkpoint: None };
+    let worker = speaker.proven.clone();
+    let heartbeat = Heartbeat { task: speaker.task, token, worker, progress: Progress::default(), checkpoint: None };
     match app.engine.heartbeat(heartbeat, raw.bytes.len()).await? {
         Ok(renewed) if renewed.attempt != speaker.attempt => {
             // The lease that the token is of lives on; the attempt that was named is another one.

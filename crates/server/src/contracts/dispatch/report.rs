@@ -81,7 +81,7 @@ async fn end(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<Co
         task: speaker.task,
         attempt_id,
         token,
-        report: report_of(&request),
+        report: Report { worker: speaker.proven.clone(), ..report_of(&request) },
         data: Some(Arc::new(data)),
     };
     match app.engine.report(report, raw.bytes.len()).await? {

@@ -35,6 +35,8 @@ pub struct Speaker {
     /// Absent only where the body left it out.
     token: Option<LeaseToken>,
     pub by: SpeaksBy,
+    /// The worker that a credential of its own proves: it must hold the attempt.
+    pub proven: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,11 @@ impl Who {
         // A text of another shape is no token of ours: it is looked up as one that was never granted.
         let token = sent.lease_token.as_deref();
         let token = token.map(|text| LeaseToken::from_u128(Uuid::try_parse(text).map_or(0, |uuid| uuid.as_u128())));
-        Ok(Speaker { task, attempt: sent.attempt, token, by })
+        let proven = match self {
+            Self::Task(_) => None,
+            Self::Worker(worker) => worker.proven().map(Arc::from),
+        };
+        Ok(Speaker { task, attempt: sent.attempt, token, by, proven })
     }
 }
 

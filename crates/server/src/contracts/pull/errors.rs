@@ -69,6 +69,7 @@ fn of_conflict(conflict: &Conflict) -> Wording {
     let (word, message) = match conflict.kind {
         ConflictKind::StaleAttempt => ("stale_attempt", newer.as_str()),
         ConflictKind::StaleLease => ("stale_lease", "the lease token does not match the attempt"),
+        ConflictKind::OtherWorker => ("stale_lease", "the lease belongs to another worker"),
         ConflictKind::LeaseExpired => ("lease_expired", "the lease has expired"),
         ConflictKind::AttemptClosed => ("attempt_closed", "the attempt has ended"),
         ConflictKind::ConflictingCompletion => {

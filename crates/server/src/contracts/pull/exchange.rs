@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::errors;
 use crate::access::guard::AsWorker;
-use crate::contracts::pull;
+use crate::contracts::pull::{self, SentBy};
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -64,9 +64,9 @@ pub async fn exchange(
 async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> Result<Exchange, Fault> {
     let raw = request::read(headers, body, limits::BATCH_BODY_BYTES).await?;
     let request: ExchangeRequest = raw.decode()?;
-    let complete = part(request.complete, "complete", pull::success_of)?;
-    let fail = part(request.fail, "fail", pull::failure_of)?;
-    let heartbeat = part(request.heartbeat, "heartbeat", pull::heartbeat_of)?;
+    let complete = part(request.complete, "complete", |item| Ok(pull::success_of(item)?.sent_by(worker)))?;
+    let fail = part(request.fail, "fail", |item| Ok(pull::failure_of(item)?.sent_by(worker)))?;
+    let heartbeat = part(request.heartbeat, "heartbeat", |item| Ok(pull::heartbeat_of(item)?.sent_by(worker)))?;
     let claim = request.claim.as_ref();
     let claim_id = claim.and_then(|claim| claim.claim_id.as_deref());
     let asked = claim.map(check_claim).transpose()?;

@@ -31,7 +31,7 @@ use tenure_engine::{ClaimWait, TaskClaim, random_seed};
 
 use super::{Dialect, category};
 use crate::access::guard::AsWorker;
-use crate::error::{BadRequest, Fault, Forbidden};
+use crate::error::{BadRequest, Credential, Fault, Forbidden};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::validate;
@@ -55,6 +55,9 @@ fn router() -> Router<App> {
 /// Checks the id in the body against who was let in.
 pub fn speaks_as(app: &App, worker: &Worker, id: &str) -> Result<Arc<str>, Fault> {
     let id = validate::text_of(id, "worker_id", limits::WORKER_ID_BYTES)?;
+    if worker.proven().is_none() && app.identity.proven.knows(&id) {
+        return Err(Fault::InvalidCredential(Credential::WorkerToken));
+    }
     match app.access.get().workers.speaks_as(worker, &id) {
         Ok(true) => Ok(id),
         Ok(false) => Err(Forbidden::WorkerMismatch.into()),
@@ -200,7 +203,7 @@ pub async fn heartbeat(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: HeartbeatRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let heartbeat = checked(&app, &worker, &worker_id, heartbeat_of(request.into()))?;
+        let heartbeat = checked(&app, &worker, &worker_id, heartbeat_of(request.into()))?.sent_by(&worker);
         let renewed = app.engine.heartbeat(heartbeat, raw.bytes.len()).await??;
         Ok(HeartbeatResponse {
             ok: true,
@@ -228,7 +231,7 @@ pub async fn complete(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: CompleteRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let report = checked(&app, &worker, &worker_id, success_of(request.into()))?;
+        let report = checked(&app, &worker, &worker_id, success_of(request.into()))?.sent_by(&worker);
         app.engine.report(report, raw.bytes.len()).await??;
         Ok(CompleteResponse { ok: true, ack: true })
     };
@@ -251,7 +254,7 @@ pub async fn fail(
         let raw = request::read(&headers, body, limits::BODY_BYTES).await?;
         let request: FailRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
-        let report = checked(&app, &worker, &worker_id, failure_of(request.into()))?;
+        let report = checked(&app, &worker, &worker_id, failure_of(request.into()))?.sent_by(&worker);
         let (requeued, dlq) = match app.engine.report(report, raw.bytes.len()).await?? {
             Receipt::Failed { requeued, dlq } => (requeued, dlq),
             Receipt::Completed => (false, false),
@@ -259,6 +262,26 @@ pub async fn fail(
         Ok(FailResponse { ok: true, ack: true, requeued, dlq })
     };
     respond(answer.await, &id)
+}
+
+/// Names the sender of a command about a lease, if its credential proves who it is: the lease of another worker is of no use
+/// to it.
+pub trait SentBy {
+    #[must_use]
+    fn sent_by(self, worker: &Worker) -> Self;
+}
+
+impl SentBy for Heartbeat {
+    fn sent_by(self, worker: &Worker) -> Self {
+        Self { worker: worker.proven().map(Arc::from), ..self }
+    }
+}
+
+impl SentBy for AttemptReport {
+    fn sent_by(mut self, worker: &Worker) -> Self {
+        self.report.worker = worker.proven().map(Arc::from);
+        self
+    }
 }
 
 /// Request faults come before the mismatch of ids, and that before unknown jobs and tokens.
@@ -285,6 +308,7 @@ pub fn heartbeat_of(item: HeartbeatItem) -> Result<Heartbeat, Fault> {
     Ok(Heartbeat {
         task: job_id(&item.job_id)?,
         token: lease_token(&item.lease_token)?,
+        worker: None,
         progress: Progress {
             pct: pct.and_then(|pct| u8::try_from(pct).ok()),
             message: item.message.map(|text| without_nul(limits::cut(&text, limits::MESSAGE_BYTES)).into()),

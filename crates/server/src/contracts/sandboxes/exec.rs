@@ -20,10 +20,10 @@ use super::{params, socket, stream as lines, whole};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
+use crate::memory::Room;
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::calls::{Reached, fault};
-use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 

@@ -24,11 +24,11 @@ use super::{Params, params, respond_whole};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
+use crate::memory::Room;
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
 use crate::sandboxes::calls::{Reached, call, fault, reach};
-use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::tell_of_file;
 use crate::state::App;
 

@@ -43,8 +43,8 @@ use serde::Serialize;
 use super::Dialect;
 use crate::access::caller::Caller;
 use crate::error::Fault;
+use crate::memory::Room;
 use crate::request::RequestId;
-use crate::sandboxes::memory::Room;
 use crate::state::App;
 
 /// Large answers are handed to the connection in pieces, so that their memory is counted until the last one.

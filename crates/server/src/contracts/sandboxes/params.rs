@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, Uri};
 use bytes::Bytes;
-use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tenure_core::limits::BODY_BYTES;
 
 use crate::access::caller::Caller;
 use crate::error::{BadRequest, Fault};
 use crate::limits;
-use crate::request::Raw;
-use crate::sandboxes::memory::Room;
+use crate::memory::Room;
+use crate::request::{Raw, collect};
 use crate::state::App;
 
 /// The parameters of a query. A blank one is absent, and unknown ones are ignored.
@@ -86,38 +85,13 @@ pub async fn read_up_to<T: DeserializeOwned>(
 
 fn decode<T: DeserializeOwned>(bytes: Bytes) -> Result<T, Fault> {
     let bytes = if bytes.trim_ascii().is_empty() { Bytes::from_static(b"{}") } else { bytes };
-    Raw { bytes }.decode()
-}
-
-/// Counts a body as it comes, so that one that was only announced takes nothing. While there is no memory for more of it,
-/// no more of it is read.
-async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Fault> {
-    let too_large = || Fault::from(BadRequest::BodyTooLarge { limit });
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Err(too_large());
-    }
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|_| Fault::malformed("the body is incomplete"))?.into_data() else { continue };
-        let size = bytes.len() + piece.len();
-        if size > limit {
-            return Err(too_large());
-        }
-        // As bytes, and once more as what is made of them.
-        room.enlarge(2 * size).await?;
-        if bytes.capacity() < size {
-            bytes.reserve_exact(piece.len().max(bytes.len() / 2).min(limit - bytes.len()));
-        }
-        bytes.extend_from_slice(&piece);
-    }
-    Ok(bytes.into())
+    Raw::from(bytes).decode()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandboxes::memory::Memory;
+    use crate::memory::Memory;
 
     fn params(query: &str) -> Result<Params, Fault> {
         Params::of(&format!("/x?{query}").parse().unwrap())

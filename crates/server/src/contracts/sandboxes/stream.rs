@@ -17,11 +17,11 @@ use super::errors::{refuse, told, word};
 use super::exec::{check, command, operation};
 use crate::access::caller::Caller;
 use crate::error::Fault;
+use crate::memory::Room;
 use crate::request::RequestId;
 use crate::sandboxes::audit::Operation;
 use crate::sandboxes::bounds::Place;
 use crate::sandboxes::calls::fault;
-use crate::sandboxes::memory::Room;
 use crate::sandboxes::watch::{Exec, Outcome};
 use crate::state::App;
 

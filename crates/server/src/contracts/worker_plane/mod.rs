@@ -97,7 +97,8 @@ pub async fn heartbeat(
         let worker = itself(&worker, &named)?;
         let beat: Heartbeat = read(&headers, body).await?;
         let reply = app.sandboxes()?.manager.heartbeat(&checked(worker, beat)?).await?;
-        let mut revoked: Vec<String> = app.identity.revoked().iter().take(REVOKED_MAX).cloned().collect();
+        let mut revoked: Vec<String> =
+            app.identity.revoked().unwrap_or_default().iter().take(REVOKED_MAX).cloned().collect();
         revoked.sort();
         Ok(HeartbeatReply {
             worker: WorkerInfo {

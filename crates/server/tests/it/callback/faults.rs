@@ -160,7 +160,7 @@ async fn sizes_are_refused_or_cut(server: Server) {
     let (path, token) = (format!("/v1/tasks/{}/completed", held.grant.task), &held.token);
     let mut client = RawClient::connect(&plane.server.url).await;
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         (4 << 20) + 1
     );
     client.send(head).await.unwrap();

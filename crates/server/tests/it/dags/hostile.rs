@@ -134,7 +134,7 @@ async fn a_body_of_one_byte_too_many_is_refused(server: Server) {
     assert_eq!(fits.len(), 1 << 20);
     assert_eq!(post_yaml(&server, "", &[], &fits).await.status.as_u16(), 201);
     // It is announced and refused before it is sent.
-    let head = format!("POST {DAGS} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n", (1 << 20) + 1);
+    let head = format!("POST {DAGS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", (1 << 20) + 1);
     let mut raw = RawClient::connect(&server.url).await;
     raw.send(head).await.unwrap();
     let answer = raw.read_until("body_too_large", SOON).await;

@@ -27,7 +27,7 @@ cases!(
 fn endless(claim: &Claim) -> Vec<String> {
     let head = |path: &str, more: &str| {
         format!(
-            "POST {path} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n{more}\r\n"
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n{more}\r\n"
         )
     };
     let worker = format!("X-Trace-Worker-Token: {TOKEN}\r\n");

@@ -300,7 +300,8 @@ async fn hang_up(server: &Server, method: &str, path: &str) {
     let address = server.url.strip_prefix("http://").unwrap();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (header, key) = ADMIN;
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{header}: {key}\r\nContent-Length: 0\r\n\r\n");
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{header}: {key}\r\nContent-Length: 0\r\n\r\n");
     // The server has begun when it sees the end, or it has not: either way nothing is done without a row.
     stream.write_all(request.as_bytes()).await.unwrap();
 }

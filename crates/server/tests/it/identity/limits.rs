@@ -1,6 +1,7 @@
 //! How often somebody may call, and how often somebody may fail to say who it is.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -21,6 +22,7 @@ cases!(
         a_limit_changes_without_a_restart,
         callers_that_are_gone_are_forgotten,
         who_fails_too_often_is_held_off_and_good_keys_still_pass,
+        one_bad_key_does_not_shut_out_the_others_of_its_address,
         every_kind_of_failure_counts_and_only_for_its_own_address,
     ],
 );
@@ -141,8 +143,24 @@ async fn callers_that_are_gone_are_forgotten(server: Server) {
     wait_until("all but the one that asks are forgotten", SOON, async || (buckets().await <= 1).then_some(())).await;
 }
 
+/// Another wrong key every time, as of somebody who guesses.
 async fn fail(server: &Server) -> u16 {
-    get(server, &[("X-API-Key", "wrong")], "/api/v1/whoami").await.status.as_u16()
+    static GUESSES: AtomicU32 = AtomicU32::new(0);
+    let guess = format!("wrong-{}", GUESSES.fetch_add(1, Ordering::Relaxed));
+    get(server, &[("X-API-Key", &guess)], "/api/v1/whoami").await.status.as_u16()
+}
+
+async fn one_bad_key_does_not_shut_out_the_others_of_its_address(server: Server) {
+    with_users(&server);
+    let fresh = made(&server, json!({"tenant": "acme"})).await;
+    set(&server, |access| access.failed_auth_per_minute = 5);
+    for n in 0..50 {
+        let status = get(&server, &[("X-API-Key", "old")], "/api/v1/whoami").await.status.as_u16();
+        assert_eq!(status, if n < 5 { 401 } else { 429 }, "{n}");
+    }
+    // A key that was not seen before is still looked up for this address.
+    assert_eq!(get(&server, &[fresh.header()], "/api/v1/whoami").await.status.as_u16(), 200);
+    assert_eq!(fail(&server).await, 401);
 }
 
 async fn who_fails_too_often_is_held_off_and_good_keys_still_pass(server: Server) {
@@ -210,7 +228,7 @@ async fn every_kind_of_failure_counts_and_only_for_its_own_address(server: Serve
         assert_eq!(call().await, 429, "{path} {credential:?}");
         let (good, worker) = ([USER, headers[1]], [("X-Worker-Token", TOKEN), headers[1]]);
         assert_eq!(get(&server, &good, "/api/v1/whoami").await.status.as_u16(), 200);
-        let claim = json!({"worker_id": "w-1", "streams": ["q"], "max_wait_ms": 0});
+        let claim = json!({"worker_id": "w-9", "streams": ["q"], "max_wait_ms": 0});
         assert_eq!(post(&server, &worker, "/internal/worker/claim", claim).await.status.as_u16(), 200);
     }
     // What is known and not allowed is no failure of this kind.

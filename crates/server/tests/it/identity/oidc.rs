@@ -91,6 +91,7 @@ async fn tokens_that_are_refused(server: Server) {
         ("no audience", signer.token(&changed(json!({"aud": null})))),
         ("no subject", signer.token(&changed(json!({"sub": null})))),
         ("a tenant that cannot be one", signer.token(&changed(json!({"tenant_id": "No Tenant"})))),
+        ("made in the future", signer.token(&changed(json!({"iat": now() + 120})))),
         ("a tenant that is no text", signer.token(&changed(json!({"tenant_id": ["acme"]})))),
         ("no algorithm", format!("{none}.{}.", rest.split_once('.').unwrap().0)),
         ("an algorithm of secrets", format!("{by_secret}.{rest}")),
@@ -181,9 +182,13 @@ async fn a_user_owns_what_it_makes_within_its_tenant(server: Server) {
     let (eve, nobody) = (user("eve", json!("other")), user("joe", json!(null)));
     let who = |bearer| [("Authorization", bearer)];
     let (ann, bob, eve, nobody) = (who(ann.as_str()), who(bob.as_str()), who(eve.as_str()), who(nobody.as_str()));
-    for (who, tenant) in [(&ann, "acme"), (&eve, "other"), (&nobody, "default")] {
+    for (who, tenant) in [(&ann, "acme"), (&eve, "other")] {
         assert_eq!(whoami(&server, who).await["tenant"], tenant);
     }
+    // Without a tenant nobody is let in, unless there is one for such users.
+    assert_eq!(said(&get(&server, &nobody, "/api/v1/whoami").await), (403, "tenant_forbidden"));
+    set(&server, |access| access.oidc.as_mut().unwrap().default_tenant = Some("default".to_owned()));
+    assert_eq!(whoami(&server, &nobody).await["tenant"], "default");
     let task = submit(&server, &ann, json!({})).await;
     let path = format!("{TASKS}/{task}");
     let shown = get(&server, &ann, &path).await.ok();

@@ -185,6 +185,7 @@ pub fn oidc(keys: KeySource) -> OidcAccess {
         audience: Some("tenure".to_owned()),
         groups_claim: "groups".to_owned(),
         tenant_claim: "tenant_id".to_owned(),
+        default_tenant: None,
         admin_groups: vec!["admins".to_owned()],
         operator_groups: vec!["ops".to_owned()],
         viewer_groups: vec!["staff".to_owned()],

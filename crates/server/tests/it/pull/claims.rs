@@ -229,7 +229,7 @@ async fn a_worker_that_disconnects_takes_no_job(server: Server) {
         let mut client = RawClient::connect(&server.url).await;
         let claim = json!({"worker_id": "gone", "streams": ["q"], "max_wait_ms": 60_000}).to_string();
         let head = format!(
-            "POST /internal/worker/claim HTTP/1.1\r\nHost: t\r\nX-Worker-Token: {TOKEN}\r\n\
+            "POST /internal/worker/claim HTTP/1.1\r\nHost: localhost\r\nX-Worker-Token: {TOKEN}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             claim.len()
         );

@@ -31,8 +31,8 @@ async fn idle_and_slow_connections_block_nobody(server: Server) {
             // Nothing at all, half a head, a head without its body, half a body.
             0 => {}
             1 => client.send("POST /internal/worker/claim HTT").await.unwrap(),
-            2 => client.send("POST /api/v1/tasks HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n").await.unwrap(),
-            _ => client.send(format!("POST /internal/worker/claim HTTP/1.1\r\nHost: t\r\nX-Worker-Token: {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"worker")).await.unwrap(),
+            2 => client.send("POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n").await.unwrap(),
+            _ => client.send(format!("POST /internal/worker/claim HTTP/1.1\r\nHost: localhost\r\nX-Worker-Token: {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"worker")).await.unwrap(),
         }
         clients.push(client);
     }
@@ -45,7 +45,7 @@ async fn idle_and_slow_connections_block_nobody(server: Server) {
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     // One that goes byte by byte gets its answer as long as it keeps going.
     let mut slow = RawClient::connect(&server.url).await;
-    slow.send_slowly("GET /api/v1/live HTTP/1.1\r\nHost: t\r\n\r\n", Duration::from_millis(1)).await.unwrap();
+    slow.send_slowly("GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n", Duration::from_millis(1)).await.unwrap();
     assert!(slow.read_until("\"alive\"", SOON).await.starts_with("HTTP/1.1 200 "));
     drop(clients);
 }
@@ -69,7 +69,7 @@ async fn requests_that_are_no_http_are_refused(server: Server) {
 async fn too_many_headers_are_refused(server: Server) {
     let headers: String = (0..200).map(|n| format!("X-{n}: y\r\n")).collect();
     let mut client = RawClient::connect(&server.url).await;
-    client.send(format!("GET /api/v1/live HTTP/1.1\r\nHost: t\r\n{headers}\r\n")).await.unwrap();
+    client.send(format!("GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")).await.unwrap();
     let answer = client.read_for(SOON).await;
     assert!(answer.closed && answer.text.starts_with("HTTP/1.1 431 "), "{}", answer.text);
     let mut client = RawClient::connect(&server.url).await;
@@ -274,7 +274,7 @@ async fn connections_beyond_the_cap_wait_for_their_turn(server: Server) {
         idle.push(RawClient::connect(&server.url).await);
     }
     let mut waiting = RawClient::connect(&server.url).await;
-    waiting.send("GET /api/v1/live HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").await.unwrap();
+    waiting.send("GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
     assert_eq!(waiting.read_for(Duration::from_millis(300)).await.text, "");
     // One place becomes free, and it is served.
     idle.pop();

@@ -49,7 +49,7 @@ async fn a_result_may_have_one_mebibyte(server: Server) {
 async fn announce(server: &Server, path: &str, length: &str) -> String {
     let mut client = RawClient::connect(&server.url).await;
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: t\r\nX-Worker-Token: {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Worker-Token: {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     );
     client.send(head).await.unwrap();
     client.read_until("request_id", SOON).await
@@ -75,7 +75,7 @@ async fn a_batch_may_have_thirty_two_mebibytes(server: Server) {
 
 async fn a_body_without_a_length_is_counted_as_it_comes(server: Server) {
     let mut client = RawClient::connect(&server.url).await;
-    let head = "POST /api/v1/tasks HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.send(head).await.unwrap();
     let chunk = format!("{:x}\r\n{}\r\n", LIMIT, "x".repeat(LIMIT));
     // The third one is beyond the limit; the server may hang up in the middle of it.
@@ -93,7 +93,7 @@ async fn a_content_length_that_lies_harms_nobody(server: Server) {
     let body = json!({"queue": "q", "operator": "op"}).to_string();
     let head = |length: &str| {
         format!(
-            "POST /api/v1/tasks HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            "POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         )
     };
     // Too long, and then gone: nothing was submitted.

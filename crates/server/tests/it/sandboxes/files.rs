@@ -129,7 +129,7 @@ async fn a_body_that_stops_writes_nothing(plane: Plane) {
     let sandbox = plane.sandbox().await;
     let mut client = RawClient::connect(&plane.server.url).await;
     let head = format!(
-        "PUT /api/v1/sandboxes/{sandbox}/files?path=/workspace/cut HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\nhalf"
+        "PUT /api/v1/sandboxes/{sandbox}/files?path=/workspace/cut HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf"
     );
     client.send(head).await.unwrap();
     drop(client);

@@ -61,7 +61,7 @@ async fn odd_bodies_are_refused_and_odd_types_read(plane: Plane) {
     }
     // Announced only: the server does not read it, and a client that sends it may see its connection end first.
     let mut client = RawClient::connect(&server.url).await;
-    let head = "POST /api/v1/sandboxes HTTP/1.1\r\nHost: t\r\nContent-Length: 3145728\r\n\r\n";
+    let head = "POST /api/v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3145728\r\n\r\n";
     client.send(head).await.unwrap();
     let answer = client.read_until("request_id", SOON).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");

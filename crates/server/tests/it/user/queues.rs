@@ -121,8 +121,9 @@ async fn errors_do_not_send_megabytes_back(server: Server) {
         }
     }
     let mut client = RawClient::connect(&server.url).await;
-    let head =
-        format!("PATCH {Q} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 20971520\r\n\r\n");
+    let head = format!(
+        "PATCH {Q} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20971520\r\n\r\n"
+    );
     client.send(head).await.unwrap();
     let answer = client.read_until("request_id", SOON).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");

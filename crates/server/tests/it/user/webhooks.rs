@@ -157,7 +157,7 @@ async fn bodies_and_delivery_ids_have_bounds(server: Server) {
     let signature = tenure(SECRET, now(), &large);
     assert_eq!(send(&server, &large, &signature, &[]).await.ok()["created"], true);
     let mut client = RawClient::connect(&server.url).await;
-    client.send(format!("POST {PATH} HTTP/1.1\r\nHost: t\r\nContent-Length: 1048577\r\n\r\n")).await.unwrap();
+    client.send(format!("POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n")).await.unwrap();
     let answer = client.read_until("request_id", SOON).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     let signature = tenure(SECRET, now(), "{}");

@@ -86,6 +86,7 @@ pub fn heartbeat(grant: &Grant) -> Command {
     Command::Heartbeat(Heartbeat {
         task: grant.task,
         token: grant.token,
+        worker: None,
         progress: Default::default(),
         checkpoint: None,
     })

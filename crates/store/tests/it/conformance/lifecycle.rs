@@ -190,6 +190,7 @@ async fn a_heartbeat_extends_the_lease_and_keeps_progress_and_checkpoint(t: &Fix
         Command::Heartbeat(Heartbeat {
             task: id,
             token: grant.token,
+            worker: None,
             progress: Progress { pct, message: message.map(Into::into) },
             checkpoint: checkpoint.map(Into::into),
         })

@@ -558,6 +558,7 @@ impl Known {
                 Command::Heartbeat(Heartbeat {
                     task: grant.task,
                     token: token(grant, *guessed),
+                    worker: None,
                     progress: Progress { pct: *pct, message: pct.map(|pct| format!("{pct} %").into()) },
                     checkpoint: checkpoint.map(|row| row.to_string().into()),
                 })

@@ -154,6 +154,7 @@ impl Scenario {
             Self::Heartbeat => Command::Heartbeat(Heartbeat {
                 task: grant.task,
                 token: grant.token,
+                worker: None,
                 progress: tenure_core::attempt::Progress { pct: Some(50), message: Some("half way".into()) },
                 checkpoint: Some("here".into()),
             }),

@@ -15,7 +15,7 @@ use super::settings::{SandboxSettings, Sandboxes};
 const GRACE: Duration = Duration::from_secs(10);
 
 fn tools(kill_grace: Duration) -> crate::run::Tools {
-    crate::run::Tools::new(kill_grace, false).unwrap()
+    crate::run::Tools::new(tenure_outbound::Policy::default(), kill_grace, false).unwrap()
 }
 
 fn sandboxes(folder: &TempDir, warm: usize) -> Sandboxes {

@@ -1,5 +1,7 @@
 //! Memory for bodies and answers that are whole in memory, shared by tenants.
 //!
+//! There is one for all routes ([`room`]), and one more for the routes of sandboxes, whose files are larger.
+//!
 //! A tenant may take more as long as it then holds no more than is left free. So one tenant has half at most, two have a
 //! third each, and one that holds nothing finds room whatever a few others do. Whoever finds none stands in a line for a
 //! while; memory that is given back goes to the first in line whose share allows it.
@@ -54,6 +56,30 @@ struct Taken {
 /// Memory for one body or answer as it grows, given back when it is dropped.
 #[derive(Debug)]
 pub struct Room(Taken);
+
+/// Whose memory a request uses.
+#[derive(Debug, Clone)]
+pub struct Share {
+    pub memory: Arc<Memory>,
+    pub name: Arc<str>,
+}
+
+tokio::task_local! {
+    static SHARE: Share;
+}
+
+impl Share {
+    /// Does work that takes its rooms from this share. Handlers are not handed the share: none can forget to use it.
+    pub async fn serve<F: Future>(self, work: F) -> F::Output {
+        SHARE.scope(self, work).await
+    }
+}
+
+/// Room for a body or an answer of the request that is served. It is empty at first. Outside of a request nothing is counted.
+pub fn room() -> Room {
+    let of = |share: &Share| Memory::room(&share.memory, &share.name);
+    SHARE.try_with(of).unwrap_or_else(|_| Memory::room(&Memory::new(usize::MAX >> 1), &"".into()))
+}
 
 impl Memory {
     pub fn new(bytes: usize) -> Arc<Self> {
@@ -160,6 +186,33 @@ impl Room {
         own.bytes += std::mem::take(&mut more.bytes);
         Ok(())
     }
+
+    /// The same without waiting, for something that is in memory already.
+    pub fn enlarge_now(&mut self, bytes: usize) -> Result<(), Fault> {
+        let own = &mut self.0;
+        let needed = rounded(bytes).min(own.memory.total);
+        if needed <= own.bytes {
+            return Ok(());
+        }
+        let (memory, more) = (Arc::clone(&own.memory), needed - own.bytes);
+        let mut shares = memory.lock();
+        if !shares.allows(&own.tenant, more, memory.total) {
+            return Err(busy());
+        }
+        own.bytes += std::mem::take(&mut memory.hand_out(&mut shares, &own.tenant, more).bytes);
+        Ok(())
+    }
+
+    /// Gives back what something does not need that came out as `bytes`.
+    pub fn shrink(&mut self, bytes: usize) {
+        let own = &mut self.0;
+        let spare = own.bytes.saturating_sub(rounded(bytes));
+        if spare > 0 {
+            own.bytes -= spare;
+            let memory = Arc::clone(&own.memory);
+            memory.give_back(&own.tenant, spare);
+        }
+    }
 }
 
 fn rounded(bytes: usize) -> usize {
@@ -232,6 +285,21 @@ mod tests {
         }
         room.enlarge(10).now_or_never().unwrap().unwrap();
         assert_eq!(memory.lock().free, 14 * MIB, "nothing is given back early");
+    }
+
+    #[tokio::test]
+    async fn what_came_out_smaller_gives_back_the_rest() {
+        let memory = memory(16);
+        let mut room = at_once(&memory, &tenant(0), 4 * MIB).unwrap();
+        room.shrink(MIB / 2);
+        assert_eq!(memory.lock().free, 15 * MIB);
+        room.shrink(2 * MIB);
+        assert_eq!(memory.lock().free, 15 * MIB, "it never grows this way");
+        room.enlarge_now(8 * MIB).unwrap();
+        assert_eq!(memory.lock().free, 8 * MIB);
+        assert!(room.enlarge_now(9 * MIB).is_err(), "no more than half");
+        drop(room);
+        assert_eq!(memory.lock().free, 16 * MIB);
     }
 
     #[tokio::test]

@@ -1,0 +1,8 @@
+//! Hostile callers: what they hold is bounded, and what is not theirs is of no use to them.
+
+mod connections;
+mod holders;
+mod memory;
+mod pages;
+mod streams;
+mod web_pages;
