@@ -1,9 +1,10 @@
-//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-config`, `tenure-dag`, `tenure-data`, `tenure-query` and `tenure-core` include the same
+//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-bundle`, `tenure-config`, `tenure-dag`, `tenure-data`, `tenure-query` and `tenure-core` include the same
 //! files and replay `corpus/`, so that what was found once stays found.
 
 pub mod targets {
     pub mod api_key;
     pub mod buffer;
+    pub mod bundle;
     pub mod config;
     pub mod dag;
     pub mod forge;

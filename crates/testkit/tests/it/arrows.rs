@@ -8,6 +8,7 @@ use serde_json::Value;
 const ALLOWED: [(&str, &[&str]); 24] = [
     ("core", &[]),
     ("contract", &[]),
+    ("bundle", &[]),
     ("auth", &[]),
     ("dag", &["core", "contract"]),
     ("config", &["auth", "contract", "core", "tls"]),
@@ -19,14 +20,18 @@ const ALLOWED: [(&str, &[&str]); 24] = [
     ("rpc", &["contract", "auth", "tls"]),
     ("store", &["core", "tls"]),
     ("data", &["core", "store"]),
-    ("engine", &["core", "dag", "data", "objects", "store", "transport"]),
-    ("server", &["core", "contract", "auth", "dag", "data", "engine", "objects", "outbound", "rpc", "s3", "tls"]),
+    ("engine", &["bundle", "core", "dag", "data", "objects", "store", "transport"]),
+    (
+        "server",
+        &["bundle", "core", "contract", "auth", "dag", "data", "engine", "objects", "outbound", "rpc", "s3", "tls"],
+    ),
     ("client", &["contract", "transport"]),
     ("sandbox", &[]),
-    ("worker", &["contract", "auth", "tls", "client", "outbound", "transport", "sandbox"]),
+    ("worker", &["bundle", "contract", "auth", "tls", "client", "outbound", "transport", "sandbox"]),
     (
         "cli",
         &[
+            "bundle",
             "core",
             "contract",
             "auth",
