@@ -31,6 +31,23 @@ pub struct SourceFired {
     pub created: bool,
 }
 
+/// A bundle of code that jobs can run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Bundle {
+    /// A UUID: what `udf.bundle_id` of a job names.
+    pub bundle_id: String,
+    /// Of the zip file, as 64 hex digits.
+    pub sha256: String,
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(node|python)$"))]
+    pub runtime: String,
+    pub entrypoint: String,
+    /// How many files it has, the manifest not counted.
+    pub files: u32,
+    /// The size of the zip file.
+    pub bytes: u64,
+}
+
 /// Answer of `POST /api/v1/dags`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

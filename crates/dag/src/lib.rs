@@ -11,7 +11,7 @@ mod surroundings;
 mod yaml;
 
 pub use problem::{Code, PROBLEMS, Problem};
-pub use read::{Parsed, parse};
+pub use read::{Parsed, bundle_ids, parse};
 pub use surroundings::{Bundle, Bundles, Dataset, Edge, Reader, Settings, Surroundings};
 
 /// A DAG as YAML.

@@ -11,6 +11,7 @@ mod output;
 mod results;
 mod store;
 mod sweep;
+mod whole;
 
 pub use error::ObjectError;
 pub use open::{Credentials, LOCAL_BUCKET, Limits, Place, Settings};

@@ -16,6 +16,9 @@ use crate::store::{Backing, Objects};
 /// The bucket under whose name a local folder is known to those who do not see its files.
 pub const LOCAL_BUCKET: &str = "tenure";
 
+/// Where AWS looks without a region.
+const DEFAULT_REGION: &str = "us-east-1";
+
 #[derive(Debug, Clone)]
 pub enum Place {
     /// `allow_file`: names begin with `file:`, for workers that see the same files. Otherwise they are those of a bucket.
@@ -91,7 +94,9 @@ impl Settings {
                     Ok((bucket.clone(), Arc::new(store)))
                 };
                 let stores = buckets.iter().map(open).collect::<Result<BTreeMap<_, _>, ObjectError>>()?;
-                (Backing::S3 { stores }, root.clone())
+                let region = region.as_deref().unwrap_or(DEFAULT_REGION);
+                let endpoint_url = endpoint_url.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+                (Backing::S3 { stores, endpoint_url }, root.clone())
             }
         };
         Ok(Objects { backing, layout: Layout::new(root), limits: self.limits })

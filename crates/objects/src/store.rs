@@ -30,6 +30,8 @@ pub(crate) enum Backing {
     },
     S3 {
         stores: BTreeMap<String, Arc<AmazonS3>>,
+        /// Where clients reach it.
+        endpoint_url: String,
     },
 }
 
@@ -54,6 +56,14 @@ impl Objects {
     /// The names of outputs.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Where clients of S3 reach the store; `None` for a folder.
+    pub fn endpoint_url(&self) -> Option<&str> {
+        match &self.backing {
+            Backing::S3 { endpoint_url, .. } => Some(endpoint_url),
+            Backing::Folder { .. } => None,
+        }
     }
 
     /// Whether locations may begin with `file:`.
@@ -172,7 +182,7 @@ impl Objects {
         name: &str,
         valid_for: Duration,
     ) -> Result<Option<String>, ObjectError> {
-        let (Backing::S3 { stores }, Some(bucket)) = (&self.backing, prefix.bucket()) else { return Ok(None) };
+        let (Backing::S3 { stores, .. }, Some(bucket)) = (&self.backing, prefix.bucket()) else { return Ok(None) };
         let store = stores.get(bucket).ok_or(ObjectError::NotGranted)?;
         let path = self.place(prefix)?.path(name)?;
         let signed = async { Ok(store.signed_url(http::Method::GET, &path, valid_for).await?) };
@@ -204,7 +214,7 @@ impl Objects {
             (Backing::Folder { store, .. }, Scheme::S3 { bucket }) if &**bucket == LOCAL_BUCKET => {
                 Ok(Place { store, base: prefix.path().into() })
             }
-            (Backing::S3 { stores }, Scheme::S3 { bucket }) => {
+            (Backing::S3 { stores, .. }, Scheme::S3 { bucket }) => {
                 let store = stores.get(&**bucket).ok_or(ObjectError::NotGranted)?;
                 Ok(Place { store: &**store, base: prefix.path().into() })
             }

@@ -8,8 +8,8 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{
-    buffers, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules, tasks, webhooks,
-    whoami,
+    buffers, bundles, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules, tasks,
+    webhooks, whoami,
 };
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
@@ -66,6 +66,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         dispatch::publish::publish,
         dispatch::query::query,
         dispatch::credentials::credentials,
+        dispatch::bundle::download,
         tasks::submit_one,
         tasks::submit_batch,
         tasks::list,
@@ -107,6 +108,8 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         buffers::publish,
         buffers::dead,
         buffers::replay,
+        bundles::upload,
+        bundles::show,
         datasets::list,
         datasets::show,
         datasets::invalidate,

@@ -5,6 +5,7 @@
 //! answers. Nothing here decides anything about a task.
 
 pub mod buffers;
+pub mod bundles;
 mod clock;
 mod codec;
 pub mod dags;

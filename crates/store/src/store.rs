@@ -12,6 +12,7 @@ use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
 
 use crate::buffers::BufferStore;
+use crate::bundles::BundleStore;
 use crate::dags::DagStore;
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -68,6 +69,7 @@ pub struct PushesDue {
 #[async_trait]
 pub trait Store:
     BufferStore
+    + BundleStore
     + DagStore
     + IdentityStore
     + JobWakeStore

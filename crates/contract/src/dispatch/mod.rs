@@ -121,9 +121,13 @@ pub struct Task {
     pub outputs: Vec<TaskOutput>,
     pub operator_state: Json,
     pub invalidation: Option<Json>,
+    /// The bundle that the task runs: `bundle_id`, `sha256`, `runtime`, `entrypoint`, `bytes`, `env`.
     pub bundle: Option<Json>,
     /// The URL of the bundle that the task runs; empty without one.
     pub bundle_url: String,
+    /// `udf.entrypoint` of the job, if it does not name a file of the bundle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handler: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -98,6 +98,11 @@ impl Layout {
         self.root.below(&format!("buffers/{dataset}/"))
     }
 
+    /// Where bundles of an organisation are, by their content.
+    pub fn bundles(&self, org: Uuid) -> Result<Prefix, PrefixError> {
+        self.root.below(&format!("bundles/{org}/"))
+    }
+
     /// Where all attempts have what they do not keep.
     pub fn all_scratch(&self) -> Result<Prefix, PrefixError> {
         self.root.below("scratch/")

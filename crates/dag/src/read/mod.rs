@@ -11,10 +11,12 @@ mod schema;
 mod source;
 mod structure;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tenure_core::dag::definition::{self, DagDefinition};
 use tenure_core::dag::{Filter, Ranges};
+use uuid::Uuid;
 
 use self::defaults::Defaults;
 use self::fields::Fields;
@@ -23,7 +25,7 @@ use self::publish::PublishDraft;
 use crate::TEXT_BYTES;
 use crate::problem::{Code, Place, Problem, Report, quoted};
 use crate::surroundings::{Settings, Surroundings};
-use crate::yaml::{self, At, Content, Node};
+use crate::yaml::{self, At, Content, Node, Scalar};
 
 /// A DAG that may be deployed.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +43,23 @@ pub fn parse(text: &str, settings: &Settings, surroundings: &Surroundings) -> Re
         Some(definition) if errors.is_empty() => Ok(Parsed { definition, warnings }),
         _ => Err(errors),
     }
+}
+
+/// The bundles that the jobs of a DAG name, as far as the text can be read.
+pub fn bundle_ids(text: &str) -> BTreeSet<Uuid> {
+    if text.len() > TEXT_BYTES {
+        return BTreeSet::new();
+    }
+    let root = yaml::read(text, &Report::default());
+    let Some(Content::List(jobs)) = root.as_ref().and_then(|root| root.entry("jobs")).map(|jobs| &jobs.content) else {
+        return BTreeSet::new();
+    };
+    let named = jobs.iter().filter_map(|job| job.entry("udf")?.entry("bundle_id")?.scalar());
+    let ids = named.filter_map(|id| match id {
+        Scalar::Text(text) => Uuid::try_parse(text).ok(),
+        _ => None,
+    });
+    ids.take(definition::JOBS).collect()
 }
 
 /// What the parts of a DAG are read with.

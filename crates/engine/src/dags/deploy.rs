@@ -13,7 +13,7 @@ use tenure_core::dag::{DatasetId, Deployment, JobId};
 use tenure_core::limits;
 use tenure_core::queue::{Dispatch, JOB_QUEUES, Push, QueueSettings};
 use tenure_core::time::DurationMs;
-use tenure_dag::{Bundles, Code, Dataset, Edge, Parsed, Problem, Reader, Surroundings};
+use tenure_dag::{Code, Dataset, Edge, Parsed, Problem, Reader, Surroundings};
 use tenure_store::dags::{DeploymentWrites, NewDagVersion, NewGeneration, NewJob};
 
 use super::builtin::{BUILTIN_URL, runs_alone};
@@ -130,6 +130,7 @@ impl Dags {
 
     async fn parse(&self, new: &NewVersion<'_>, deployment: &Deployment) -> Result<Parsed, DeployError> {
         let mut surroundings = self.surroundings(new.org, deployment).await?;
+        surroundings.bundles = self.known_bundles(new.org, new.yaml).await?;
         let parse = |surroundings: &Surroundings| tenure_dag::parse(new.yaml, &self.inner.settings, surroundings);
         let parsed = parse(&surroundings).map_err(DeployError::Invalid)?;
         // Paths of webhooks are unique over all organisations.
@@ -208,7 +209,7 @@ impl Dags {
     async fn surroundings(&self, org: &str, deployment: &Deployment) -> Result<Surroundings, EngineError> {
         let active = deployment.dags.keys().filter_map(|dag| Some((dag, deployment.active(dag)?)));
         let secrets = self.inner.secrets.as_ref().map(|secrets| secrets.names(org));
-        let mut found = Surroundings { bundles: Bundles::Unavailable, secrets, ..Surroundings::default() };
+        let mut found = Surroundings { secrets, ..Surroundings::default() };
         found.webhook_paths = self.webhooks_of(deployment, &BTreeMap::new()).await?.into_iter().collect();
         for (dag, version) in active {
             datasets(deployment, dag, version, &mut found);

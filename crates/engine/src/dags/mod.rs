@@ -5,6 +5,7 @@
 //! request makes it once, however often it is looked at and by however many control planes.
 
 mod builtin;
+mod bundles;
 mod cache;
 mod clean;
 mod deploy;
@@ -38,6 +39,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 pub use tenure_dag::{Problem as DagProblem, Settings as DagSettings};
 
+pub use bundles::Bundle;
 use cache::Cache;
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use report::{Sender, Stage};

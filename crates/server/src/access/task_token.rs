@@ -62,7 +62,7 @@ impl<T: TaskToken> Presented<T> {
         self.0.task()
     }
 
-    /// The bearer, for a request that names no task: the token does.
+    /// The bearer, for a request that names no task but that of its token.
     pub fn bearer(&self) -> TaskBearer<T> {
         TaskBearer(Arc::clone(&self.0))
     }

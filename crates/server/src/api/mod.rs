@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod buffers;
+pub mod bundles;
 pub mod dags;
 pub mod datasets;
 pub mod dead_letters;
@@ -46,6 +47,7 @@ fn router() -> Router<App> {
         .merge(webhooks::router())
         .merge(dags::router())
         .merge(buffers::router())
+        .merge(bundles::router())
         .merge(datasets::router())
         .merge(dead_letters::router())
         .merge(events::router())

@@ -67,14 +67,15 @@ impl LambdaCourier {
         let grant = &parcel.grant;
         let task = self.part.job_task(&parcel.body).await?.ok_or(Fault::Internal)?;
         let operator = &task.job.definition.operator;
-        let Some(function) = target.function(operator, None) else {
+        let wire = self.part.wire(&task, AttemptNumber { attempt: grant.attempt, fence: grant.fence }).await?;
+        let language = super::bundles::language(&wire);
+        let Some(function) = target.function(operator, language.as_deref()) else {
             let message = format!("dispatch.lambda.functions has no entry for the operator '{operator}', and no '*'");
             return Ok(Outcome::Rejected { message });
         };
-        let wire = self.part.wire(&task, AttemptNumber { attempt: grant.attempt, fence: grant.fence }).await?;
         let token = issue_with(&self.part, &keys.get(), &task, &wire)?;
         let mut payload = serde_json::to_value(&wire).map_err(|_| Fault::Internal)?;
-        let work = serde_json::to_value(work_payload(&task)).map_err(|_| Fault::Internal)?;
+        let work = serde_json::to_value(work_payload(&task, &wire)).map_err(|_| Fault::Internal)?;
         let fields = payload.as_object_mut().ok_or(Fault::Internal)?;
         fields.insert("lease_token".to_owned(), Value::String(lease_token(grant)));
         fields.insert("lease_expires_at".to_owned(), Value::String(grant.expires_at.to_string()));

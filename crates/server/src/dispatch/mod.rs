@@ -1,11 +1,14 @@
 //! The part of the server that DAGs and the dispatch contract need.
 
+mod bundles;
 pub mod credentials;
 mod fault;
 mod lambda;
 pub mod render;
 mod secrets;
 
+pub use bundles::Uploads;
+pub(crate) use bundles::unavailable as object_store_down;
 pub use credentials::{CredentialBackend, CredentialBroker};
 pub use fault::DispatchFault;
 pub(crate) use fault::status_of;
@@ -40,6 +43,9 @@ pub struct DispatchConfig {
     pub data: Option<Arc<dyn DataStore>>,
     /// Makes keys for the object store; without it tasks get none.
     pub credentials: Option<CredentialBroker>,
+    /// Where workers and functions reach this control plane, without a slash at its end. Without it addresses that they
+    /// are told are relative to the one that they know.
+    pub base_url: Option<String>,
 }
 
 /// What handlers of DAGs have.
@@ -48,6 +54,7 @@ pub struct Part {
     pub dags: Dags,
     pub config: DispatchConfig,
     buffers: Option<Buffers>,
+    pub uploads: Uploads,
 }
 
 impl Part {
@@ -56,7 +63,7 @@ impl Part {
         let dags = engine.dags_with(config.dags.clone(), Some(Arc::new(config.secrets.clone())));
         let data = config.data.clone();
         let buffers = data.map(|data| dags.buffers(data, config.objects.clone()));
-        Self { dags, config: config.clone(), buffers }
+        Self { dags, config: config.clone(), buffers, uploads: Uploads::default() }
     }
 
     /// Buffered datasets, where there is a data store.

@@ -122,6 +122,7 @@ impl Part {
             inputs.push(self.input(task, input, after).await?);
         }
         let job = &task.job.definition;
+        let ran = self.bundle(task).await?;
         Ok(Task {
             task_id: task.id.to_string(),
             attempt: at.attempt,
@@ -141,8 +142,9 @@ impl Part {
             outputs: self.outputs(task, at.attempt),
             operator_state: state.operator_state.map_or_else(Json::empty_object, Json::from_trusted),
             invalidation: invalidation(&task.input),
-            bundle: None,
-            bundle_url: String::new(),
+            bundle: ran.as_ref().map(|ran| ran.told.clone()),
+            bundle_url: ran.as_ref().map(|ran| ran.url.clone()).unwrap_or_default(),
+            handler: ran.and_then(|ran| ran.handler),
         })
     }
 
@@ -314,7 +316,7 @@ fn invalidation(input: &TaskInput) -> Option<Json> {
 
 /// Everything that the work needs in one flat object, for workers that look nowhere else: `config`, overlaid by what the
 /// trigger brought.
-pub fn work_payload(task: &JobTask) -> Json {
+pub fn work_payload(task: &JobTask, wire: &Task) -> Json {
     let job = &task.job.definition;
     let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
     let mut fields = object(&job.config).unwrap_or_default();
@@ -327,6 +329,9 @@ pub fn work_payload(task: &JobTask) -> Json {
         fields.entry(name).or_insert(value);
     };
     missing("operator", json!(job.operator));
+    if !wire.bundle_url.is_empty() {
+        missing("bundle_url", json!(wire.bundle_url));
+    }
     missing("config_hash", json!(config_hash(&job.config)));
     if let [only] = task.input.outputs.as_slice() {
         missing("dataset_uuid", json!(only.dataset.to_string()));

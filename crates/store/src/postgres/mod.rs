@@ -5,6 +5,7 @@
 
 mod address;
 mod buffers;
+mod bundles;
 mod columns;
 mod conn;
 mod cursors;

@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: a commit that was answered survives the loss of power.
 
 mod buffers;
+mod bundles;
 mod dags;
 mod identity;
 mod inspect;

@@ -760,6 +760,17 @@ CREATE INDEX buffer_publishes_dead ON buffer_publishes (dataset_id, number) WHER
 CREATE INDEX buffer_publishes_dead_at ON buffer_publishes (dead_at) WHERE dead_at IS NOT NULL;
 CREATE INDEX buffer_publishes_done_at ON buffer_publishes (done_at) WHERE done_at IS NOT NULL;
 
+-- Bundles of code that jobs run. Their bytes are in the object store.
+CREATE TABLE udf_bundles (
+    bundle_id  BLOB PRIMARY KEY CHECK (length(bundle_id) = 16),
+    org        TEXT NOT NULL,
+    sha256     TEXT NOT NULL CHECK (length(sha256) = 64),
+    manifest   TEXT NOT NULL,
+    bytes      INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    UNIQUE (org, sha256)
+) STRICT, WITHOUT ROWID;
+
 -- Partitions of generations. One without a location was invalidated before anything was committed to it.
 CREATE TABLE dataset_partitions (
     version_id      BLOB NOT NULL CHECK (length(version_id) = 16),

@@ -101,7 +101,7 @@ async fn claimed(app: &App, grant: &Grant) -> Result<Claimed, Fault> {
         fence: grant.fence.0,
         heartbeat_interval_seconds: interval_seconds(grant.heartbeat_ms),
         deadline_at: deadline.as_ref().map(Timestamp::to_string),
-        work_payload: work_payload(&task),
+        work_payload: work_payload(&task, &wire),
         task: wire,
     })
 }
@@ -153,7 +153,7 @@ pub async fn fetch(
         Ok(FetchAnswer {
             status,
             next_retry_at: next_retry_at.map(|at| at.to_string()),
-            work_payload: work_payload(&seen.task),
+            work_payload: work_payload(&seen.task, &task),
             nested: task.clone(),
             task,
         })

@@ -5,6 +5,7 @@
 //! own identity; three of them lead to the same handlers as `/v1/task/*`. Spellings of deployed workers are translated by
 //! `tenure_contract::dispatch::dialect` before anything here sees them.
 
+pub mod bundle;
 pub mod claim;
 pub mod credentials;
 mod errors;
@@ -55,6 +56,7 @@ fn router() -> Router<App> {
         .route("/v1/task/buffer-publish", post(publish::publish))
         .route("/v1/task/query", post(query::query))
         .merge(credentials::router())
+        .route("/v1/task/bundle", get(bundle::download))
 }
 
 fn owns(path: &str) -> bool {

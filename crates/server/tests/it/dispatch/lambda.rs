@@ -33,6 +33,7 @@ cases!(
         throttling_costs_no_attempt_and_failures_of_lambda_pass,
         what_lambda_refuses_ends_the_task,
         a_running_function_needs_no_lease_token_towards_a_wrapper,
+        a_bundle_goes_to_the_function_of_its_language,
     ],
 );
 
@@ -378,4 +379,23 @@ async fn a_running_function_needs_no_lease_token_towards_a_wrapper(home: Home) {
     let mut shown = body;
     shown["lease_token"] = payload["lease_token"].clone();
     plane.internal("task-complete", shown).await.ok();
+}
+
+/// The payload says where the bundle is, and what it must be.
+async fn a_bundle_goes_to_the_function_of_its_language(home: Home) {
+    let endpoint = Endpoint::default();
+    let target = target(&endpoint, &[("udf.node", "page-on-call"), ("udf.python", "other"), ("*", "other")]).await;
+    let plane = start(Arc::new(home), Arc::default(), &endpoint, target).await;
+    let zip = super::bundles::good().build();
+    let bundle = plane.send("/api/v1/udf/bundles", &[], zip).await.ok();
+    let id = bundle["bundle_id"].as_str().unwrap();
+    let udf = format!("operator: udf, udf: {{ bundle_id: {id}, entrypoint: index.js }}");
+    plane.deploy(&DAG.replace("operator: alert_route", &udf)).await;
+    let task = fire(&plane, "r-1").await;
+    assert_eq!(ended(&plane, &task).await["state"], "Succeeded");
+    let (function, payload) = endpoint.seen(|seen| seen.payloads[0].clone());
+    assert_eq!(function, "page-on-call");
+    assert_eq!(payload["bundle"]["sha256"], bundle["sha256"]);
+    assert_eq!((&payload["bundle_url"], &payload["handler"]), (&json!("/v1/task/bundle"), &Value::Null));
+    assert_eq!(payload["work_payload"]["bundle_url"], payload["bundle_url"]);
 }

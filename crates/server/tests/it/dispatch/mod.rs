@@ -1,6 +1,7 @@
 //! The dispatch contract over HTTP.
 
 mod buffers;
+mod bundles;
 mod claims;
 mod crash;
 mod credentials;

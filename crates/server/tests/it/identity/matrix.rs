@@ -191,6 +191,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             let body = json!({"task_id": of.task, "worker_id": "w-1", "attempt": 1, "lease_token": "x", "status": "Completed"});
             (Some(body), Nothing)
         }
+        ("GET", "/v1/task/bundle") => (None, Nothing),
         ("POST", "/api/v1/worker/{id}/token") => (None, Nothing),
         ("POST", path) if needs_task_token(path) => (Some(json!({"attempt": 1, "workerId": "w-1"})), Nothing),
         ("POST", "/api/v1/tasks") => (Some(task), Forbidden),
@@ -224,6 +225,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/dags/{name}/rollback" | "/api/v1/dags/{name}/jobs/{job}/trigger") => (None, NotHome),
         ("POST", "/api/v1/buffers/{dataset}/publish") => (Some(json!({"records": []})), NotHome),
         ("GET", "/api/v1/buffers/{dataset}/dead") | ("POST", "/api/v1/buffers/{dataset}/replay") => (None, NotHome),
+        ("POST", "/api/v1/udf/bundles") | ("GET", "/api/v1/udf/bundles/{id}") => (None, Nothing),
         ("POST", "/api/v1/datasets/{name}/invalidate") => {
             (Some(json!({"scope": "partition", "partition_key": "1-5"})), NotHome)
         }
@@ -452,6 +454,10 @@ fn judge(status: u16, call: &Call, role: Option<Role>, is_own: bool, what: &str)
     // This server has no data store.
     if call.path.starts_with("/api/v1/buffers/") {
         return assert_eq!(status, 503, "{what}");
+    }
+    // This server has no object store, and hence no bundle.
+    if call.path.starts_with("/api/v1/udf/bundles") {
+        return assert_eq!(status, if call.path.ends_with("bundles") { 503 } else { 404 }, "{what}");
     }
     let covers = is_own || role.is_none_or(|role| role == Role::Admin);
     match call.foreign {

@@ -2,6 +2,7 @@
 
 mod audit;
 mod buffers;
+mod bundles;
 mod callback;
 mod cancel;
 mod concurrency;

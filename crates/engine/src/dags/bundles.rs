@@ -1,0 +1,86 @@
+//! Bundles of code that jobs run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tenure_bundle::Manifest;
+use tenure_dag::Bundles;
+use tenure_store::bundles::{BundleRow, NewBundle};
+use uuid::Uuid;
+
+use super::{Dags, damaged};
+use crate::error::EngineError;
+use crate::random::random_bits;
+
+/// Bundles of one organisation. Nothing removes them.
+const OF_ORG: usize = 10_000;
+
+/// A bundle that was uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bundle {
+    pub id: Uuid,
+    /// Of the zip file.
+    pub sha256: Arc<str>,
+    pub bytes: i64,
+    pub manifest: Manifest,
+}
+
+impl Bundle {
+    fn of(row: &BundleRow) -> Result<Self, EngineError> {
+        let manifest = serde_json::from_str(&row.manifest).map_err(|error| damaged("udf_bundles", &error))?;
+        Ok(Self { id: row.id, sha256: Arc::clone(&row.sha256), bytes: row.bytes, manifest })
+    }
+}
+
+impl Dags {
+    /// The bundle of an organisation with these bytes.
+    pub async fn bundle_of(&self, org: &str, sha256: &str) -> Result<Option<Bundle>, EngineError> {
+        self.shared().store.bundle_of(org, sha256).await?.as_ref().map(Bundle::of).transpose()
+    }
+
+    /// Records a bundle whose bytes are in the object store. Returns the one on record, and whether this call made it;
+    /// `None` if the organisation has too many.
+    pub async fn add_bundle(
+        &self,
+        org: &str,
+        sha256: &str,
+        bytes: u64,
+        manifest: &Manifest,
+    ) -> Result<Option<(Bundle, bool)>, EngineError> {
+        let text = serde_json::to_string(manifest).map_err(|error| damaged("udf_bundles", &error))?;
+        // Laid out like a random UUID.
+        let id = random_bits() & !(0xf << 76) & !(0b11 << 62) | (0x4 << 76) | (0b10 << 62);
+        let new = NewBundle {
+            id: Uuid::from_u128(id),
+            sha256: sha256.into(),
+            manifest: text.into(),
+            bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+        };
+        self.shared().store.add_bundle(org, &new, OF_ORG).await?;
+        let found = self.bundle_of(org, sha256).await?;
+        Ok(found.map(|bundle| (bundle.id == new.id, bundle)).map(|(is_new, bundle)| (bundle, is_new)))
+    }
+
+    pub async fn bundle(&self, org: &str, id: Uuid) -> Result<Option<Bundle>, EngineError> {
+        self.shared().store.bundles(org, &[id]).await?.first().map(Bundle::of).transpose()
+    }
+
+    /// The bundles that the text of a DAG names, as far as the organisation has them.
+    pub(super) async fn known_bundles(&self, org: &str, yaml: &str) -> Result<Bundles, EngineError> {
+        let ids: Vec<Uuid> = tenure_dag::bundle_ids(yaml).into_iter().collect();
+        let mut known = BTreeMap::new();
+        if !ids.is_empty() {
+            for row in self.shared().store.bundles(org, &ids).await? {
+                let Bundle { id, manifest, .. } = Bundle::of(&row)?;
+                let bundle = tenure_dag::Bundle {
+                    runtime: manifest.runtime.as_str().into(),
+                    entrypoint: manifest.entrypoint.as_str().into(),
+                    files: manifest.files.iter().map(|file| file.path.as_str().into()).collect(),
+                    env_allowlist: manifest.env_allowlist.iter().map(|name| name.as_str().into()).collect(),
+                };
+                known.insert(id, bundle);
+            }
+        }
+        Ok(Bundles::Known(known))
+    }
+}

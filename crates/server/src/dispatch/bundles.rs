@@ -1,0 +1,141 @@
+//! Bundles: their place in the object store, and what a worker is told of one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use tenure_bundle::BundleError;
+use tenure_contract::Json;
+use tenure_contract::dispatch::Task;
+use tenure_core::dag::org_id;
+use tenure_core::objects::Prefix;
+use tenure_engine::dags::Bundle;
+use tenure_objects::{LOCAL_BUCKET, Objects};
+
+use super::render::JobTask;
+use super::{DispatchFault, Part};
+use crate::error::{Fault, Unavailable};
+
+/// How long whoever has the address of a bundle can read it.
+const ADDRESS_VALID: Duration = Duration::from_secs(3600);
+/// The path of the bundle of a task, for stores without addresses of their own.
+const OWN_PATH: &str = "/v1/task/bundle";
+/// Uploads at a time: all together, and of one tenant. Each takes up to 64 MiB of disk, and a thread while it is checked.
+const UPLOADS: usize = 16;
+const UPLOADS_OF_TENANT: usize = 4;
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Uploads that are on their way, by tenant.
+#[derive(Debug, Clone, Default)]
+pub struct Uploads(Arc<Mutex<HashMap<Arc<str>, usize>>>);
+
+/// A place among them, until it is dropped.
+#[derive(Debug)]
+pub struct Upload {
+    uploads: Uploads,
+    org: Arc<str>,
+}
+
+impl Uploads {
+    pub fn enter(&self, org: &Arc<str>) -> Result<Upload, Fault> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, own) = (open.values().sum::<usize>(), open.get(org).copied().unwrap_or(0));
+        if all >= UPLOADS || own >= UPLOADS_OF_TENANT {
+            return Err(Unavailable::Busy { retry_after: AGAIN_AFTER }.into());
+        }
+        *open.entry(Arc::clone(org)).or_default() += 1;
+        Ok(Upload { uploads: self.clone(), org: Arc::clone(org) })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let mut open = self.uploads.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = open.get_mut(&self.org) {
+            *own -= 1;
+            if *own == 0 {
+                open.remove(&self.org);
+            }
+        }
+    }
+}
+
+/// The bundle of a task, as its worker is told of it.
+#[derive(Debug)]
+pub struct Ran {
+    pub told: Json,
+    pub url: String,
+    pub handler: Option<String>,
+}
+
+impl Part {
+    pub fn objects(&self) -> Result<&Arc<Objects>, Fault> {
+        self.config.objects.as_ref().ok_or_else(|| {
+            let message = "this server has no object store: see dispatch.object_store.url";
+            DispatchFault::fault("object_store_unavailable", message)
+        })
+    }
+
+    /// Where a bundle is, and its name there.
+    pub fn bundle_place(&self, org: &str, sha256: &str) -> Result<(Prefix, String), Fault> {
+        let prefix = self.objects()?.layout().bundles(org_id(org).into()).map_err(|_| Fault::Internal)?;
+        Ok((prefix, format!("{sha256}.zip")))
+    }
+
+    /// The bundle that a task runs, if it runs one.
+    pub async fn bundle_of_task(&self, task: &JobTask) -> Result<Option<Bundle>, Fault> {
+        let Some(udf) = &task.job.definition.udf else { return Ok(None) };
+        let bundle = self.dags.bundle(&task.org, udf.bundle_id).await?;
+        bundle.map(Some).ok_or_else(|| {
+            tracing::error!(task.id = %task.id, bundle.id = %udf.bundle_id, "the bundle of a job is gone");
+            Fault::Internal
+        })
+    }
+
+    pub async fn bundle(&self, task: &JobTask) -> Result<Option<Ran>, Fault> {
+        let Some(bundle) = self.bundle_of_task(task).await? else { return Ok(None) };
+        let Some(udf) = &task.job.definition.udf else { return Ok(None) };
+        let objects = self.objects()?;
+        let (prefix, name) = self.bundle_place(&task.org, &bundle.sha256)?;
+        let own = || format!("{}{OWN_PATH}", self.config.base_url.as_deref().unwrap_or_default());
+        let url = objects.presigned_get(&prefix, &name, ADDRESS_VALID).await.map_err(unavailable)?.unwrap_or_else(own);
+        let is_file = |name: &str| bundle.manifest.files.iter().any(|file| file.path == name);
+        let handler = udf.entrypoint.as_deref().filter(|name| !is_file(name)).map(ToOwned::to_owned);
+        let bucket = objects.layout().root().bucket().unwrap_or(LOCAL_BUCKET);
+        let told = json!({
+            "bundle_id": bundle.id, "sha256": bundle.sha256, "runtime": bundle.manifest.runtime,
+            "entrypoint": bundle.manifest.entrypoint, "bytes": bundle.bytes, "env": udf.env,
+            "object_store": {"bucket": bucket, "endpoint_url": objects.endpoint_url()},
+        });
+        Ok(Some(Ran { told: Json::from_trusted(told.to_string()), url, handler }))
+    }
+}
+
+/// The language of the bundle that a task runs.
+pub fn language(task: &Task) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Told {
+        runtime: String,
+    }
+    task.bundle.as_ref()?.decode::<Told>().ok().map(|told| told.runtime)
+}
+
+pub fn unavailable(error: tenure_objects::ObjectError) -> Fault {
+    tracing::warn!(%error, "the object store does not serve bundles");
+    DispatchFault::fault("object_store_unavailable", "the object store is not available: try again")
+}
+
+impl From<BundleError> for Fault {
+    fn from(error: BundleError) -> Self {
+        match error {
+            BundleError::TooLarge(message) => DispatchFault::fault("bundle_too_large", message),
+            BundleError::Invalid(message) => DispatchFault::fault("invalid_bundle", message),
+            BundleError::Io(error) => {
+                tracing::error!(%error, "an uploaded bundle cannot be read back");
+                Self::Internal
+            }
+        }
+    }
+}
