@@ -222,8 +222,12 @@ impl Call {
         Ok(self)
     }
 
-    pub(crate) fn text(mut self, media: &'static str, text: &str) -> Self {
-        self.body = Some(text.as_bytes().to_vec());
+    pub(crate) fn text(self, media: &'static str, text: &str) -> Self {
+        self.bytes(media, text.as_bytes().to_vec())
+    }
+
+    pub(crate) fn bytes(mut self, media: &'static str, bytes: Vec<u8>) -> Self {
+        self.body = Some(bytes);
         self.media = media;
         self
     }

@@ -1,9 +1,11 @@
 //! DAGs and datasets.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use tenure_contract::Json;
 use tenure_contract::dags::{
-    CutoverRequest, Dag, DagDeployed, DagSummary, DagSwitched, DagVersion, Dataset, DatasetSummary, DeadBatch,
+    Bundle, CutoverRequest, Dag, DagDeployed, DagSummary, DagSwitched, DagVersion, Dataset, DatasetSummary, DeadBatch,
     InvalidateRequest, Invalidated, JobTriggered, ReplayRequest, Replayed, TriggerRequest,
 };
 use tenure_contract::dispatch::BufferPublished;
@@ -12,6 +14,9 @@ use tenure_contract::user::Page;
 use crate::client::{Call, Client};
 use crate::error::ClientError;
 use crate::filter;
+
+/// For a bundle of 64 MiB.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How [`Client::deploy_dag`] deploys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -149,6 +154,17 @@ impl Client {
             call = call.header("Idempotency-Key", key).repeatable(true);
         }
         self.call(call).await
+    }
+
+    /// Uploads a bundle: a zip file with `bundle_manifest.json`. The same bytes again are the same bundle, so that the call
+    /// is repeated when no answer comes.
+    pub async fn upload_bundle(&self, zip: Vec<u8>) -> Result<Bundle, ClientError> {
+        let call = Call::new(Method::POST, self.url(&["udf", "bundles"])).bytes("application/zip", zip);
+        self.call(call.repeatable(true).timeout(UPLOAD_TIMEOUT)).await
+    }
+
+    pub async fn bundle(&self, bundle_id: &str) -> Result<Bundle, ClientError> {
+        self.call(Call::new(Method::GET, self.url(&["udf", "bundles", bundle_id]))).await
     }
 
     /// One page of batches of a dataset that were rejected for good.

@@ -34,4 +34,4 @@ pub use images::{Image, ImageLimits, ImageRecord, ImageSource, ImageStore};
 pub use namespace::{AgentProgram, NamespaceProvider, NamespaceSettings, agent_main};
 pub use process::{ProcessProvider, ProcessSettings};
 pub use provider::{Connection, Provider, Runtime, RuntimeId, RuntimeState, Stats, Stream};
-pub use spec::{Command, Deadlines, Egress, Limits, Mount, Spec, Terminal, WORKSPACE, parse_size};
+pub use spec::{Command, Deadlines, Egress, GATEWAY_PORT, Limits, Mount, Spec, Terminal, WORKSPACE, parse_size};

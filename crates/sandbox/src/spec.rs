@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,9 @@ use crate::error::{Error, Result};
 /// The default working directory of commands.
 pub const WORKSPACE: &str = "/workspace";
 
+/// The port of the proxy inside a sandbox that has one, and of its gateway.
+pub const GATEWAY_PORT: u16 = 3128;
+
 /// A sandbox to create.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
@@ -18,6 +22,10 @@ pub struct Spec {
     pub image: String,
     pub limits: Limits,
     pub egress: Egress,
+    /// Requests to [`GATEWAY_PORT`] on the loopback of the sandbox go to this address of the host, byte for byte. Needs
+    /// `Egress::Allow`, whose list may be empty. What listens there must judge every request: the sandbox is hostile.
+    #[serde(default)]
+    pub gateway: Option<SocketAddr>,
     /// Set for every command, below the variables of the command itself.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -48,6 +56,7 @@ impl Spec {
             image: image.into(),
             limits: Limits::default(),
             egress: Egress::None,
+            gateway: None,
             env: BTreeMap::new(),
             mounts: Vec::new(),
             read_only_root: false,
@@ -125,6 +134,8 @@ pub struct Command {
     /// Whether the command has a stdin that the caller writes to. Otherwise it is empty.
     pub stdin: bool,
     pub terminal: Option<Terminal>,
+    /// It has no variables but `PATH` and its own: none of the sandbox, and no `HOME`.
+    pub bare_env: bool,
 }
 
 /// The size of a terminal.
@@ -144,6 +155,7 @@ impl Command {
             timeout: None,
             stdin: false,
             terminal: None,
+            bare_env: false,
         }
     }
 

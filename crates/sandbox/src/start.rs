@@ -18,6 +18,11 @@ pub(crate) fn environment(
     let mut environment: BTreeMap<String, String> = [("PATH", PATH), ("HOME", home), ("LANG", "C.UTF-8")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
+    if command.bare_env {
+        environment.retain(|name, _| name == "PATH");
+        environment.extend(command.env.clone());
+        return environment;
+    }
     if command.terminal.is_some() {
         environment.insert("TERM".to_owned(), "xterm-256color".to_owned());
     }

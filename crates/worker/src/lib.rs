@@ -6,6 +6,7 @@
 //! [`Worker`]: tenure_client::Worker
 
 mod builtin;
+mod bundles;
 mod command;
 mod config;
 mod metrics;
@@ -14,6 +15,7 @@ mod operators;
 pub mod rpc;
 mod run;
 
+pub use bundles::{BundleConfig, run_bundles};
 pub use command::{SandboxError, SandboxSettings, Sandboxes};
 pub use config::{TokenSource, WorkerConfig};
 pub use metrics::{Exporter, ExporterError};

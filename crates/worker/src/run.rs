@@ -41,6 +41,8 @@ pub enum RunError {
         "a strict worker needs sandboxes that end by themselves when a lease is over; those of the provider `{0}` do not"
     )]
     NoDeadlines(&'static str),
+    #[error("bundles need sandboxes that reach the control plane and nothing else; those of the provider `{0}` do not")]
+    NoGateway(&'static str),
 }
 
 impl Tools {

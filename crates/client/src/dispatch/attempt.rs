@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tenure_contract::Json;
 use tenure_contract::dispatch::{Claimed, CompleteBody, Failure};
 use tenure_contract::pull::Job;
 
@@ -28,20 +29,31 @@ const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// For how long a completion is sent. It counts until somebody else has claimed the task.
 const REPORTED_FOR: Duration = Duration::from_secs(15 * 60);
 
-pub(crate) type Operator = Arc<dyn Fn(Task) -> BoxFuture<'static, Result<Vec<Output>, TaskError>> + Send + Sync>;
+pub(crate) type Operator = Arc<dyn Fn(Task) -> BoxFuture<'static, Result<Returned, TaskError>> + Send + Sync>;
+
+/// What a handler returned.
+pub(crate) struct Returned {
+    outputs: Vec<Output>,
+    completion: Option<Json>,
+}
 
 /// A handler as the worker keeps it.
 pub(crate) fn erase<F, Fut, T>(handler: F) -> Operator
 where
     F: Fn(Task) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
-    T: IntoOutputs,
+    T: IntoOutputs + Send,
 {
     let handler = Arc::new(handler);
     Arc::new(move |task| {
         let handler = Arc::clone(&handler);
         // The call itself is inside, so that its panic is one of the future.
-        async move { Ok(handler(task).await?.into_outputs()) }.boxed()
+        async move {
+            let returned = handler(task).await?;
+            let completion = returned.completion();
+            Ok(Returned { outputs: returned.into_outputs(), completion })
+        }
+        .boxed()
     })
 }
 
@@ -75,7 +87,8 @@ impl Attempt {
     pub(crate) async fn run(self) {
         let lease = &self.held.lease;
         lease.confirmed().await;
-        let result = match self.site.options.operators.get(self.task.operator()) {
+        let options = &self.site.options;
+        let result = match options.operators.get(self.task.operator()).or(options.any.as_ref()) {
             Some(operator) => guard(lease, self.work(operator)).await,
             None => Err(unknown_operator(self.task.operator())),
         };
@@ -84,15 +97,20 @@ impl Attempt {
             Phase::Abandoned => Err(shut_down(None)),
             Phase::Held | Phase::Ended => result.map_err(|error| blame(error, lease.reason())),
         };
-        let body = result.unwrap_or_else(|error| self.failure(error));
-        self.report(body).await;
+        match result {
+            Ok(body) => self.report(body).await,
+            Err(error) => self.report(self.failure(error)).await,
+        }
     }
 
     /// What the handler does, and then its events. The completion comes after all of them.
-    async fn work(&self, operator: &Operator) -> Result<CompleteBody, TaskError> {
+    async fn work(&self, operator: &Operator) -> Result<Json, TaskError> {
         let work = async {
-            let outputs = operator(self.task.clone()).await?;
-            let body = self.task.completion(outputs)?;
+            let Returned { outputs, completion } = operator(self.task.clone()).await?;
+            let body = match completion {
+                Some(said) => self.task.fenced(&said)?,
+                None => Json::of(&self.task.completion(outputs)?)?,
+            };
             self.task.flush().await?;
             Ok(body)
         };
@@ -103,7 +121,13 @@ impl Attempt {
         }
     }
 
-    fn failure(&self, error: TaskError) -> CompleteBody {
+    fn failure(&self, error: TaskError) -> Json {
+        let body = self.failed(error);
+        // It has only text and flags.
+        Json::of(&body).unwrap_or_else(|_| Json::empty_object())
+    }
+
+    fn failed(&self, error: TaskError) -> CompleteBody {
         if error.code() == CANCELLED {
             return self.calls.completion("Canceled");
         }
@@ -117,7 +141,7 @@ impl Attempt {
     }
 
     /// Reports the end. A report that is refused for what it says is followed by one that says so.
-    async fn report(&self, body: CompleteBody) {
+    async fn report(&self, body: Json) {
         let Err(refused) = self.send(body).await else { return };
         let refused = match refused {
             Refused::Wrong(error) => {
@@ -138,7 +162,7 @@ impl Attempt {
         }
     }
 
-    async fn send(&self, body: CompleteBody) -> Result<(), Refused> {
+    async fn send(&self, body: Json) -> Result<(), Refused> {
         let calls = Arc::clone(&self.calls);
         let until = Instant::now() + REPORTED_FOR;
         let sent = self.site.pulse.run(async move { calls.complete(&body, until).await }).await;

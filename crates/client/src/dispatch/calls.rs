@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tenure_contract::Json;
 use tenure_contract::dispatch::{
     AttemptRef, ClaimRequest, Claimed, CompleteAnswer, CompleteBody, EventsAnswer, EventsBody, HeartbeatAnswer,
     NotClaimed, NotClaimedReason, TaskStatus, Wakeups,
@@ -126,6 +127,10 @@ impl AttemptCalls {
         lock(&self.capability).clone()
     }
 
+    pub(crate) fn lease_token(&self) -> &str {
+        self.at.lease_token.as_deref().unwrap_or_default()
+    }
+
     /// A completion of this attempt, still without what it says.
     pub(crate) fn completion(&self, status: &str) -> CompleteBody {
         CompleteBody {
@@ -147,7 +152,7 @@ impl AttemptCalls {
         }
     }
 
-    pub(crate) async fn complete(&self, body: &CompleteBody, until: Instant) -> Result<CompleteAnswer, Refused> {
+    pub(crate) async fn complete(&self, body: &Json, until: Instant) -> Result<CompleteAnswer, Refused> {
         self.until_answered("task-complete", body, || Instant::now() < until).await
     }
 

@@ -32,7 +32,7 @@ mod runtime;
 mod task;
 mod worker;
 
-pub use output::{IntoOutputs, Output, Position};
+pub use output::{Completion, IntoOutputs, Output, Position};
 pub use task::{Task, Writer};
 pub use tenure_contract::dispatch::{CursorRange, JobName, Partition, TaskInput, TaskOutput};
 pub use worker::Worker;

@@ -1,5 +1,6 @@
 //! What a handler says that it wrote.
 
+use serde_json::{Map, Value};
 use tenure_contract::{Json, dispatch};
 
 /// Which data it is.
@@ -118,6 +119,41 @@ impl Output {
 /// What a handler can return: nothing, an [`Output`], or several.
 pub trait IntoOutputs {
     fn into_outputs(self) -> Vec<Output>;
+
+    /// The whole completion, if that is what the handler returned.
+    fn completion(&self) -> Option<Json> {
+        None
+    }
+}
+
+/// The completion of a task in the words of the contract: for a worker that passes on what other code says.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a completion counts if the handler returns it"]
+pub struct Completion(Map<String, Value>);
+
+impl Completion {
+    /// Names of the fence, which the worker sets.
+    const FENCE: [&str; 4] = ["task_id", "attempt", "lease_token", "worker_id"];
+
+    /// An object with `status` or `outcome` is a completion. Any other is a result: the task is completed without outputs.
+    pub fn of(mut said: Map<String, Value>) -> Self {
+        let says = |name: &str| said.get(name).is_some_and(|value| !value.is_null());
+        if !says("status") && !says("outcome") {
+            return Self([("status".to_owned(), Value::from("Completed"))].into_iter().collect());
+        }
+        said.retain(|name, _| !Self::FENCE.contains(&name.as_str()));
+        Self(said)
+    }
+}
+
+impl IntoOutputs for Completion {
+    fn into_outputs(self) -> Vec<Output> {
+        Vec::new()
+    }
+
+    fn completion(&self) -> Option<Json> {
+        Json::of(&self.0).ok()
+    }
 }
 
 impl IntoOutputs for () {

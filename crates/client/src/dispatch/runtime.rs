@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) stop_grace: Duration,
     pub(crate) outage_tolerance: Duration,
     pub(crate) operators: HashMap<String, Operator>,
+    /// For those that have none of their own.
+    pub(crate) any: Option<Operator>,
 }
 
 /// What all parts of a running worker share.

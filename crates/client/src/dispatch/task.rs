@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use tenure_contract::Json;
 use tenure_contract::dispatch::{
     self, Claimed, CompleteBody, CursorRange, Event, Invalidation, JobName, Partition, TaskInput, TaskOutput,
@@ -39,6 +40,7 @@ struct Inner {
     context: TaskContext,
     claimed: dispatch::Task,
     work_payload: Json,
+    lease_expires_at: String,
     calls: Arc<AttemptCalls>,
     outbox: Arc<Outbox>,
     /// Outputs whose writer has finished.
@@ -48,9 +50,9 @@ struct Inner {
 
 impl Task {
     pub(crate) fn new(context: TaskContext, claimed: Claimed, calls: Arc<AttemptCalls>, outbox: Arc<Outbox>) -> Self {
-        let Claimed { task, work_payload, .. } = claimed;
+        let Claimed { task, work_payload, lease_expires_at, .. } = claimed;
         let (written, state) = Default::default();
-        Self(Arc::new(Inner { context, claimed: task, work_payload, calls, outbox, written, state }))
+        Self(Arc::new(Inner { context, claimed: task, work_payload, lease_expires_at, calls, outbox, written, state }))
     }
 
     /// The id as a hyphenated UUID, the same for all attempts.
@@ -238,6 +240,30 @@ impl Task {
     /// now and then.
     pub fn capability_token(&self) -> String {
         self.0.calls.capability_token()
+    }
+
+    /// The task as a function of a cloud gets it, for code that runs elsewhere. It has the tokens of the attempt in it.
+    pub fn invocation(&self) -> Result<Json, TaskError> {
+        let mut fields: Map<String, Value> = decode(&Json::of(&self.0.claimed)?, "task")?;
+        let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+        set("lease_token", self.0.calls.lease_token().into());
+        set("lease_expires_at", self.0.lease_expires_at.as_str().into());
+        set("capability_token", self.capability_token().into());
+        set("work_payload", decode(&self.0.work_payload, "work_payload")?);
+        Ok(Json::of(&fields)?)
+    }
+
+    /// A completion that other code wrote, with the fence of this attempt.
+    pub(crate) fn fenced(&self, said: &Json) -> Result<Json, TaskError> {
+        let mut body: Map<String, Value> = decode(&Json::of(&self.0.calls.completion(""))?, "completion")?;
+        body.remove("status");
+        body.extend(decode::<Map<String, Value>>(said, "completion")?);
+        let body = Json::of(&body)?;
+        if body.len() > COMPLETION_BYTES + 4096 {
+            let message = format!("the completion has {} bytes, the limit is {COMPLETION_BYTES}", body.len());
+            return Err(TaskError::permanent("USER_CODE", message));
+        }
+        Ok(body)
     }
 
     /// When the attempt has run for too long, by the server's clock.

@@ -50,6 +50,7 @@ impl Worker {
                 stop_grace: Duration::from_secs(5),
                 outage_tolerance: OUTAGE_TOLERANCE,
                 operators: HashMap::new(),
+                any: None,
             },
         }
     }
@@ -137,9 +138,20 @@ impl Worker {
     where
         F: Fn(Task) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
-        T: IntoOutputs,
+        T: IntoOutputs + Send,
     {
         self.options.operators.insert(name.into(), erase(handler));
+        self
+    }
+
+    /// Runs tasks of jobs with any operator that has no handler of its own.
+    pub fn any_operator<F, Fut, T>(mut self, handler: F) -> Self
+    where
+        F: Fn(Task) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, TaskError>> + Send + 'static,
+        T: IntoOutputs + Send,
+    {
+        self.options.any = Some(erase(handler));
         self
     }
 
@@ -158,7 +170,7 @@ impl Worker {
 
     fn check(self) -> Result<(Identity, Options), WorkerError> {
         let wrong = |message: &str| Err(WorkerError::Setup(message.to_owned()));
-        if self.options.operators.is_empty() {
+        if self.options.operators.is_empty() && self.options.any.is_none() {
             return wrong("a worker needs at least one operator");
         }
         if self.options.concurrency == 0 {

@@ -35,7 +35,7 @@ pub(super) fn limits(settings: &DockerSettings, spec: &Spec) -> Result<Limits> {
              read_only_root",
         ));
     }
-    if matches!(spec.egress, Egress::Allow(_)) {
+    if matches!(spec.egress, Egress::Allow(_)) || spec.gateway.is_some() {
         return Err(Error::invalid("the provider docker does not enforce a list of allowed hosts"));
     }
     let (asked, default, max) = (&spec.limits, &settings.default_limits, &settings.max_limits);

@@ -113,6 +113,9 @@ impl Sandbox {
 
     pub(super) async fn exec(&self, command: &Command) -> Result<Execution> {
         let mut env = self.record.env.clone();
+        if command.bare_env {
+            env.retain(|name, _| name == "PATH");
+        }
         env.extend(command.env.clone());
         self.client.exec(command, env).await
     }

@@ -73,7 +73,7 @@ fn take_over(folder: &Path) -> Option<Sandbox> {
         (Egress::Allow(hosts), Some(number)) => {
             let hosts = record.allowed_hosts.as_ref().unwrap_or(hosts);
             let list = AllowList::parse(hosts).ok()?;
-            Some(Proxy::serve(foreign(&process, number)?, list).ok()?)
+            Some(Proxy::serve(foreign(&process, number)?, list, record.spec.gateway).ok()?)
         }
         _ => None,
     };

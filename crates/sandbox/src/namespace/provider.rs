@@ -162,6 +162,11 @@ impl Inner {
     pub async fn spawn(self: &Arc<Self>, spec: Spec) -> Result<Runtime> {
         check_spec(&spec)?;
         let allowed = match &spec.egress {
+            Egress::None if spec.gateway.is_some() => {
+                return Err(Error::invalid(
+                    "a sandbox with a gateway needs a list of allowed hosts, which may be empty",
+                ));
+            }
             Egress::None => None,
             Egress::Allow(_) if !self.settings.allow_lists => {
                 return Err(Error::invalid(
@@ -322,7 +327,7 @@ impl Inner {
     fn live(&self, spawned: Spawned, allowed: Option<AllowList>) -> Result<Sandbox> {
         let Spawned { record, folder, process, status, writable, proxy } = spawned;
         let proxy = match (proxy, allowed) {
-            (Some(listener), Some(allowed)) => Proxy::serve(listener, allowed)
+            (Some(listener), Some(allowed)) => Proxy::serve(listener, allowed, record.spec.gateway)
                 .inspect_err(|error| tracing::warn!(sandbox = record.id, %error, "the sandbox has no egress"))
                 .ok(),
             _ => None,

@@ -75,6 +75,10 @@ impl Sandbox {
         let mut variables: BTreeMap<String, String> = BTreeMap::new();
         let mut set = |name: &str, value: &str| variables.insert(name.to_owned(), value.to_owned());
         set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        if command.bare_env {
+            variables.extend(command.env.clone());
+            return variables;
+        }
         set("HOME", WORKSPACE);
         set("LANG", "C.UTF-8");
         if command.terminal.is_some() {

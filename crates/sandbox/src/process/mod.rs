@@ -156,7 +156,7 @@ impl Inner {
                 "the provider process enforces no limits: leave them out, or use another provider",
             ));
         }
-        if matches!(spec.egress, Egress::Allow(_)) {
+        if matches!(spec.egress, Egress::Allow(_)) || spec.gateway.is_some() {
             return Err(Error::invalid("the provider process does not enforce a list of allowed hosts"));
         }
         if !spec.mounts.is_empty() || spec.read_only_root {

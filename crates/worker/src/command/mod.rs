@@ -31,8 +31,9 @@ use crate::run::Tools;
 use folder::Folder;
 use group::Group;
 pub(crate) use orphans::OrphanGuard;
+pub(crate) use output::LastBytes;
 use output::Tail;
-pub(crate) use sandbox::{Pool, Pools, run as run_in_sandbox};
+pub(crate) use sandbox::{Pool, Pools, failed, feed, run as run_in_sandbox};
 pub use sandbox::{SandboxError, SandboxSettings, Sandboxes};
 
 /// As much of standard output as can become the result.

@@ -7,6 +7,7 @@ mod allow_list;
 mod request;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(crate) use allow_list::AllowList;
 use request::{MAX_HEAD_BYTES, Request};
 
 /// The port of the proxy inside a sandbox.
-pub(crate) const PROXY_PORT: u16 = 3128;
+pub(crate) const PROXY_PORT: u16 = crate::spec::GATEWAY_PORT;
 
 /// Connections of one sandbox through the proxy at once. More wait in the listening socket.
 const MAX_CONNECTIONS: usize = 64;
@@ -41,7 +42,8 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Serves a listening socket that a sandbox passed out. It is checked: the sandbox is not trusted.
-    pub fn serve(listener: OwnedFd, allowed: AllowList) -> io::Result<Self> {
+    /// `gateway` gets the requests that are for the proxy itself.
+    pub fn serve(listener: OwnedFd, allowed: AllowList, gateway: Option<SocketAddr>) -> io::Result<Self> {
         if socket_domain(&listener)? != AddressFamily::INET || !socket_acceptconn(&listener)? {
             return Err(io::Error::other("the sandbox passed something else than a listening TCP socket"));
         }
@@ -49,7 +51,7 @@ impl Proxy {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let allowed = Arc::new(RwLock::new(allowed));
-        let task = tokio::spawn(accept(listener, Arc::clone(&allowed))).abort_handle();
+        let task = tokio::spawn(accept(listener, Arc::clone(&allowed), gateway)).abort_handle();
         Ok(Self { allowed, task })
     }
 
@@ -65,7 +67,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, allowed: Arc<RwLock<AllowList>>) {
+async fn accept(listener: TcpListener, allowed: Arc<RwLock<AllowList>>, gateway: Option<SocketAddr>) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -77,7 +79,7 @@ async fn accept(listener: TcpListener, allowed: Arc<RwLock<AllowList>>) {
                 connections.spawn(async move {
                     let _permit = permit;
                     // A failure is the client's to see; it has been answered where that is possible.
-                    let _ = serve(client, &allowed).await;
+                    let _ = serve(client, &allowed, gateway).await;
                 });
             }
             // Out of descriptors, or a connection that was gone before it was accepted.
@@ -86,11 +88,19 @@ async fn accept(listener: TcpListener, allowed: Arc<RwLock<AllowList>>) {
     }
 }
 
-async fn serve(mut client: TcpStream, allowed: &RwLock<AllowList>) -> io::Result<()> {
+async fn serve(mut client: TcpStream, allowed: &RwLock<AllowList>, gateway: Option<SocketAddr>) -> io::Result<()> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut client)).await;
     let Ok(Ok((head, rest))) = head else {
         return refuse(&mut client, "408 Request Timeout", "the request was not complete in time or is too long").await;
     };
+    if let Some(gateway) = gateway.filter(|_| request::is_for_the_proxy(&head)) {
+        let Some(mut server) = connect(&[gateway]).await else {
+            return refuse(&mut client, "502 Bad Gateway", "the gateway cannot be reached").await;
+        };
+        server.write_all(&head).await?;
+        server.write_all(&rest).await?;
+        return copy_both(client, server).await;
+    }
     let request = match Request::parse(&head) {
         Ok(request) => request,
         Err(reason) => return refuse(&mut client, "400 Bad Request", reason).await,
@@ -113,7 +123,7 @@ async fn serve(mut client: TcpStream, allowed: &RwLock<AllowList>) -> io::Result
     copy_both(client, server).await
 }
 
-async fn connect(addresses: &[std::net::SocketAddr]) -> Option<TcpStream> {
+async fn connect(addresses: &[SocketAddr]) -> Option<TcpStream> {
     for address in addresses {
         if let Ok(Ok(server)) = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             return Some(server);

@@ -54,6 +54,11 @@ impl Request {
     }
 }
 
+/// Whether a request names no host: its target is a path.
+pub(super) fn is_for_the_proxy(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b' ').nth(1).is_some_and(|target| target.starts_with(b"/"))
+}
+
 /// Splits `host:port`, `host`, `[v6]:port` and `[v6]`.
 fn authority(text: &str, default_port: Option<u16>) -> Result<(String, u16), &'static str> {
     const MALFORMED: &str = "the host is malformed";
@@ -100,6 +105,19 @@ mod tests {
         assert_eq!((request.host.as_str(), request.port), ("example.com", 8080));
         let text = String::from_utf8(request.forwarded).expect("text");
         assert_eq!(text, "GET /a?b HTTP/1.1\r\nHost: example.com:8080\r\nConnection: close\r\nAccept: */*\r\n\r\n");
+    }
+
+    #[test]
+    fn only_a_path_is_for_the_proxy_itself() {
+        for (head, own) in [
+            ("POST /v1/task/complete HTTP/1.1\r\n\r\n", true),
+            ("GET http://example.com/ HTTP/1.1\r\n\r\n", false),
+            ("CONNECT example.com:443 HTTP/1.1\r\n\r\n", false),
+            ("OPTIONS * HTTP/1.1\r\n\r\n", false),
+            ("\r\n\r\n", false),
+        ] {
+            assert_eq!(is_for_the_proxy(head.as_bytes()), own, "{head:?}");
+        }
     }
 
     #[test]

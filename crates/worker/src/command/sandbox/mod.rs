@@ -114,7 +114,7 @@ fn stream(bytes: Bytes) -> Stream {
     Box::pin(std::io::Cursor::new(bytes))
 }
 
-fn failed(what: &str, error: &tenure_sandbox::Error) -> TaskError {
+pub(crate) fn failed(what: &str, error: &tenure_sandbox::Error) -> TaskError {
     let message = format!("{what}: {error}");
     match error.kind() {
         ErrorKind::Invalid => TaskError::configuration(message),
@@ -139,7 +139,7 @@ fn command(line: &str, provider: &dyn Provider, timeout: Option<Duration>, task:
     command
 }
 
-async fn feed(control: Arc<dyn Control>, mut payload: Bytes) {
+pub(crate) async fn feed(control: Arc<dyn Control>, mut payload: Bytes) {
     while !payload.is_empty() {
         let piece = payload.split_to(payload.len().min(INPUT_BYTES));
         // A command need not read its payload.
