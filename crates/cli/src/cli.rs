@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox, push,
-    query, queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
+    api_key, audit, bench, bundle, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox,
+    push, query, queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -45,6 +45,8 @@ pub enum Command {
     Dataset(dataset::Args),
     /// Run SQL over datasets
     Query(query::Args),
+    /// Upload code that jobs of DAGs run, and show it
+    Bundle(bundle::Args),
     /// List tasks that failed for good, and redrive them
     DeadLetter(dead_letter::Args),
     /// List wake-ups sent over Redis or SQS, and retry failed ones
@@ -90,6 +92,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "dag",
             "dataset",
             "query",
+            "bundle",
             "queue",
             "dead-letter",
             "sandbox",

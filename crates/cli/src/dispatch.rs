@@ -42,6 +42,7 @@ pub async fn config(config: &Config, at: &S3Address) -> anyhow::Result<(Dispatch
         credentials,
         write_prefixes: config.objects.write_prefixes.clone(),
         data: Some(data(config)?),
+        base_url: config.push.callback_base_url.clone(),
         secrets: DispatchSecrets(Live::new(config.dispatch_secrets.clone())),
     };
     Ok((dispatch, s3))

@@ -3,6 +3,7 @@
 pub mod api_key;
 pub mod audit;
 pub mod bench;
+pub mod bundle;
 pub mod compat;
 pub mod config;
 pub mod confirm;
@@ -49,6 +50,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Dag(args) => dag::run(args).await,
         Command::Dataset(args) => dataset::run(args).await,
         Command::Query(args) => query::run(args).await,
+        Command::Bundle(args) => bundle::run(args).await,
         Command::DeadLetter(args) => dead_letter::run(args).await,
         Command::Outbox(args) => outbox::run(args).await,
         Command::Push(args) => push::run(args).await,

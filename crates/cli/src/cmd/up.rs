@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::SERVER_DEFAULT;
 use super::control_plane::{ControlPlane, ListenArgs};
-use super::worker::WorkArgs;
+use super::worker::{Work, WorkArgs};
 use crate::exit::{Exit, Stop};
 use crate::{logging, output, signals};
 use tenure_config::StoreUrl;
@@ -34,7 +34,8 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     logging::start(config.logging)?;
     let store = config.store.clone();
-    let (mut worker, _sandboxes) = args.work.config(String::new(), &config).await?;
+    let mut work = args.work.config(String::new(), &config).await?;
+    let worker = &mut work.worker;
     let stop = signals::stop_on_signal()?;
     let mut control_plane = tokio::select! {
         ready = ControlPlane::prepare(config, true) => ready?,
@@ -51,6 +52,8 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     worker.token = Some(TokenSource::Text(token.reveal().to_owned()));
     worker.name = Some(name.clone());
     control_plane.admit_inside(name, token);
+    let bundles = work.bundles();
+    let Work { worker, private: _sandboxes, .. } = work;
 
     output::line(format!("tenure listening on {url}"))?;
     output::line(welcome(&url, &worker.queues, &store, control_plane.has_local()))?;
@@ -61,8 +64,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         worker_stop.cancel();
         ended
     };
+    let running = async {
+        match bundles {
+            Some(bundles) => tenure_worker::run_bundles(bundles, worker_stop.clone().cancelled_owned()).await,
+            None => Ok(()),
+        }
+    };
     let worker = async {
-        let ended = tenure_worker::run(worker, worker_stop.clone().cancelled_owned()).await;
+        let pulling = tenure_worker::run(worker, worker_stop.clone().cancelled_owned());
+        let ended = tokio::try_join!(pulling, running).map(drop);
         server_stop.cancel();
         ended
     };

@@ -9,11 +9,12 @@ mod token;
 mod transport;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tenure_auth::Secret;
-use tenure_worker::{Exporter, Operators, TokenSource, WorkerConfig};
+use tenure_worker::{BundleConfig, Exporter, Operators, TokenSource, WorkerConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::sandbox::Private;
@@ -136,6 +137,9 @@ pub struct WorkArgs {
     /// is gone. Needs --sandbox; built-in operators are off, and an outage of the control plane ends tasks
     #[arg(long, help_heading = "Sandboxes")]
     pub strict: bool,
+    /// Also run bundles: tasks of DAGs with `runtime: sandbox`, each in a fresh sandbox with the image and limits above
+    #[arg(long, help_heading = "Sandboxes")]
+    pub bundles: bool,
     /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::duration)]
     pub grace: Duration,
@@ -146,8 +150,7 @@ pub struct WorkArgs {
 
 impl WorkArgs {
     /// Operators of the configuration file first, then those of the flags: a flag wins.
-    /// The second part makes the sandboxes, if there are any, and has to be kept until the worker has ended.
-    pub async fn config(self, server: String, config: &Config) -> anyhow::Result<(WorkerConfig, Option<Private>)> {
+    pub async fn config(self, server: String, config: &Config) -> anyhow::Result<Work> {
         let mut operators = if self.strict { Operators::new() } else { Operators::new().with_built_ins() };
         for (name, command) in config.operators() {
             operators
@@ -159,14 +162,26 @@ impl WorkArgs {
                 Stop::usage(format!("--operator: {error}")).hint("for example --operator extract='./extract.sh --fast'")
             })?;
         }
-        sandbox::apply(&mut operators, self.sandbox, self.sandbox_limits.as_deref(), config)?;
-        let (sandboxes, private) = if operators.need_sandboxes() {
+        let common = sandbox::common(self.sandbox.clone(), self.sandbox_limits.as_deref(), config)?;
+        sandbox::apply(&mut operators, self.sandbox, self.sandbox_limits.as_deref(), self.bundles, config)?;
+        let (sandboxes, private) = if operators.need_sandboxes() || self.bundles {
             let (sandboxes, private) = sandbox::open(config).await?;
             (Some(sandboxes), Some(private))
         } else {
             (None, None)
         };
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        let bundles = sandboxes.as_ref().filter(|_| self.bundles).map(|sandboxes| BundleConfig {
+            server: server.clone(),
+            token: None,
+            ca_file: None,
+            name: None,
+            concurrency: self.concurrency.unwrap_or_else(cpus),
+            provider: Arc::clone(&sandboxes.provider),
+            sandbox: common,
+            kill_grace: self.grace,
+            drain_timeout: self.drain,
+        });
         let worker = WorkerConfig {
             sandboxes,
             strict: self.strict,
@@ -178,7 +193,29 @@ impl WorkArgs {
             outbound: access::outbound_policy(config, false),
             ..WorkerConfig::new(server)
         };
-        Ok((worker, private))
+        Ok(Work { worker, bundles, private })
+    }
+}
+
+/// What the flags of a worker come to.
+pub struct Work {
+    pub worker: WorkerConfig,
+    /// The second worker of the process, for tasks of DAGs. It is the same one to the server.
+    pub bundles: Option<BundleConfig>,
+    /// Makes the sandboxes, if there are any, and has to be kept until the workers have ended.
+    pub private: Option<Private>,
+}
+
+impl Work {
+    /// The second worker is known by what the first one is known by.
+    pub fn bundles(&mut self) -> Option<BundleConfig> {
+        let mut bundles = self.bundles.take()?;
+        let WorkerConfig { server, token, ca_file, name, .. } = &self.worker;
+        bundles.server.clone_from(server);
+        bundles.token.clone_from(token);
+        bundles.ca_file.clone_from(ca_file);
+        bundles.name.clone_from(name);
+        Some(bundles)
     }
 }
 
@@ -193,7 +230,8 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let config = Config::load(Flags { config: args.config, data: args.data, ..Flags::default() })?;
     logging::start(config.logging)?;
     let server = args.server.unwrap_or_else(|| config.worker.control_plane_url.clone());
-    let (mut worker, _sandboxes) = args.work.config(server, &config).await?;
+    let mut work = args.work.config(server, &config).await?;
+    let worker = &mut work.worker;
     worker.name = args.name.or_else(|| config.worker.id.clone());
     let flags = TokenFlags {
         token_file: args.token_file,
@@ -224,8 +262,20 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         stop_at_end_of_input(stop.clone());
     }
     serve_metrics(&config, stop.clone()).await?;
+    let bundles = work.bundles();
+    let Work { mut worker, private: _sandboxes, .. } = work;
     if !holds_sandboxes {
-        return pull(worker, token.as_ref(), &config.data, stop).await;
+        let Some(bundles) = bundles else { return pull(worker, token.as_ref(), &config.data, stop).await };
+        // Whichever ends ends the other.
+        let both = stop.child_token();
+        let pulling = async { ending(&both, pull(worker, token.as_ref(), &config.data, both.clone()).await) };
+        let running = async { ending(&both, run_bundles(bundles, token.as_ref(), &config.data, both.clone()).await) };
+        let (pulled, ran) = tokio::join!(pulling, running);
+        return pulled.and(ran);
+    }
+    if bundles.is_some() {
+        let hint = "run two workers: one with --bundles, one with --listen";
+        return Err(Stop::usage("--bundles and --listen are for two workers").hint(hint).into());
     }
     let common = node::Common {
         id: worker.name.clone(),
@@ -246,14 +296,28 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     worker.name.get_or_insert_with(|| ready.worker_id().to_owned());
     // Whichever ends ends the other.
     let both = stop.child_token();
-    let end = |ended: anyhow::Result<Exit>| {
-        both.cancel();
-        ended
-    };
-    let pulling = async { end(pull(worker, token.as_ref(), &data, both.clone()).await) };
-    let serving = async { end(ready.run(both.clone()).await) };
+    let pulling = async { ending(&both, pull(worker, token.as_ref(), &data, both.clone()).await) };
+    let serving = async { ending(&both, ready.run(both.clone()).await) };
     let (pulled, served) = tokio::join!(pulling, serving);
     pulled.and(served)
+}
+
+/// Ends the other one of two.
+fn ending<T>(both: &CancellationToken, ended: T) -> T {
+    both.cancel();
+    ended
+}
+
+async fn run_bundles(
+    bundles: BundleConfig,
+    token: Option<&TokenSource>,
+    data: &Path,
+    stop: CancellationToken,
+) -> anyhow::Result<Exit> {
+    tracing::info!("worker: runs bundles of DAGs in sandboxes of the image {}", bundles.sandbox.image);
+    let ended = tenure_worker::run_bundles(bundles, stop.cancelled_owned()).await;
+    ended.map_err(|error| refusal_explained(error, token, data))?;
+    Ok(Exit::Ok)
 }
 
 /// Where the configuration asks for it.

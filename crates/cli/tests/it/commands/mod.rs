@@ -1,6 +1,7 @@
 //! The commands as people and scripts use them: the real binary, real servers, real workers.
 
 mod bench;
+mod bundles;
 mod compat;
 mod config;
 mod dags;

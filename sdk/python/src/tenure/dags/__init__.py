@@ -2,6 +2,7 @@
 
 from ._models import (
     BatchError,
+    Bundle,
     Dag,
     DagDeployed,
     DagFrom,
@@ -34,6 +35,7 @@ from ._models import (
 
 __all__ = [
     "BatchError",
+    "Bundle",
     "Dag",
     "DagDeployed",
     "DagFrom",

@@ -8,6 +8,7 @@ from typing import Any
 from .._api import Call, _encode, _get, _post, _present
 from ..models import Page
 from ._models import (
+    Bundle,
     Dag,
     DagDeployed,
     DagSummary,
@@ -105,6 +106,22 @@ def publish(dataset: str, rows: Iterable[Mapping[str, Any]], key: str | None) ->
         repeatable=key is not None,
         headers={} if key is None else {"Idempotency-Key": key},
     )
+
+
+def upload_bundle(zip_file: bytes) -> Call[Bundle]:
+    # The same bytes again are the same bundle.
+    return Call(
+        "POST",
+        ("api", "v1", "udf", "bundles"),
+        Bundle.read,
+        body=zip_file,
+        content_type="application/zip",
+        repeatable=True,
+    )
+
+
+def bundle(bundle_id: str) -> Call[Bundle]:
+    return _get(["udf", "bundles", bundle_id], Bundle.read)
 
 
 def dead_batches(dataset: str, cursor: str | None) -> Call[Page[DeadBatch]]:

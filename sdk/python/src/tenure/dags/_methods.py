@@ -9,6 +9,7 @@ from .. import _api
 from ..models import Json, Page
 from . import _calls
 from ._models import (
+    Bundle,
     Dag,
     DagDeployed,
     DagSummary,
@@ -91,6 +92,14 @@ class DagMethods:
         """Publishes rows to a buffered dataset: all are written soon, or none. The same `key` is the same batch."""
         return self._call(_calls.publish(dataset, rows, key))
 
+    def upload_bundle(self, zip_file: bytes) -> Bundle:
+        """Uploads code that jobs run: a zip file with `bundle_manifest.json`. The same bytes are the same bundle."""
+        return self._call(_calls.upload_bundle(zip_file))
+
+    def bundle(self, bundle_id: str) -> Bundle:
+        """A bundle by its id."""
+        return self._call(_calls.bundle(bundle_id))
+
     def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
         """One page of batches that were rejected for good."""
         return self._call(_calls.dead_batches(dataset, cursor))
@@ -166,6 +175,14 @@ class AsyncDagMethods:
     async def publish(self, dataset: str, rows: Iterable[Mapping[str, Any]], *, key: str | None = None) -> Published:
         """Publishes rows to a buffered dataset: all are written soon, or none. The same `key` is the same batch."""
         return await self._call(_calls.publish(dataset, rows, key))
+
+    async def upload_bundle(self, zip_file: bytes) -> Bundle:
+        """Uploads code that jobs run: a zip file with `bundle_manifest.json`. The same bytes are the same bundle."""
+        return await self._call(_calls.upload_bundle(zip_file))
+
+    async def bundle(self, bundle_id: str) -> Bundle:
+        """A bundle by its id."""
+        return await self._call(_calls.bundle(bundle_id))
 
     async def dead_batches(self, dataset: str, *, cursor: str | None = None) -> Page[DeadBatch]:
         """One page of batches that were rejected for good."""

@@ -286,6 +286,21 @@ class Dataset(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bundle(Model):
+    """Code that jobs run."""
+
+    #: What `udf.bundle_id` of a job names.
+    bundle_id: str
+    #: Of the zip file.
+    sha256: str
+    runtime: str
+    entrypoint: str
+    files: int
+    #: Of the zip file.
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published(Model):
     """A batch of rows that was accepted."""
 
