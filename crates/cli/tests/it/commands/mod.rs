@@ -6,6 +6,7 @@ mod compat;
 mod config;
 mod dags;
 mod demo;
+mod deploy;
 mod dev_certs;
 mod doctor;
 mod identity;
