@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::cmd::{
     api_key, audit, bench, bundle, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox,
-    push, query, queue, run, sandbox, schedule, serve, task, template, tenant, up, worker,
+    push, query, queue, run, sandbox, schedule, serve, store, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -71,6 +71,12 @@ pub enum Command {
     Compat(compat::Args),
     /// Check configuration, store, server and clock
     Doctor(doctor::Args),
+    /// Write all of the store to a file
+    Backup(store::BackupArgs),
+    /// Make a store from a backup
+    Restore(store::RestoreArgs),
+    /// Copy a store, from SQLite to Postgres or back
+    Store(store::StoreArgs),
     /// Create a throwaway CA and certificates for local use
     DevCerts(dev_certs::Args),
     /// Measure throughput, latency and cost on this machine
@@ -112,6 +118,9 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "outbox",
             "push",
             "doctor",
+            "backup",
+            "restore",
+            "store",
             "compat",
             "dev-certs",
             "bench",

@@ -8,6 +8,7 @@ pub mod buffers;
 pub mod bundles;
 mod clock;
 mod codec;
+mod copy;
 pub mod dags;
 mod error;
 mod faults;
@@ -27,6 +28,7 @@ pub mod sqlite;
 mod store;
 
 pub use clock::Clock;
+pub use copy::{Copied, CopyError, copy};
 pub use error::StoreError;
 pub use faults::{Fault, Faults};
 pub use identity::{

@@ -25,6 +25,7 @@ pub mod run;
 pub mod sandbox;
 pub mod schedule;
 pub mod serve;
+pub mod store;
 pub mod task;
 pub mod template;
 pub mod tenant;
@@ -63,6 +64,9 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Compat(args) => compat::run(&args),
         Command::Config(args) => config::run(args),
         Command::Doctor(args) => doctor::run(args).await,
+        Command::Backup(args) => store::backup(args).await,
+        Command::Restore(args) => store::restore(args).await,
+        Command::Store(args) => store::run(args).await,
         Command::DevCerts(args) => dev_certs::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Completions { shell } => {

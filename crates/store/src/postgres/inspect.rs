@@ -10,13 +10,19 @@ use crate::schema::SCHEMA;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 pub async fn inspect(url: &str) -> Result<Inspection, StoreError> {
-    let client = connect(url).await.map_err(|source| StoreError::Unavailable { operation: "connect", source })?;
+    let client = connect(url, "tenure doctor").await?;
     look(&client).await.map_err(|error| StoreError::Failed { operation: "answer", source: error.into() })
 }
 
-async fn connect(url: &str) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+/// One connection, for a command that ends soon.
+pub(crate) async fn connect(url: &str, name: &str) -> Result<Client, StoreError> {
+    let connected = try_connect(url, name).await;
+    connected.map_err(|source| StoreError::Unavailable { operation: "connect", source })
+}
+
+async fn try_connect(url: &str, name: &str) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
     let PostgresAddress { mut config, tls } = PostgresAddress::parse(url)?;
-    config.application_name("tenure doctor").connect_timeout(CONNECT_WITHIN);
+    config.application_name(name).connect_timeout(CONNECT_WITHIN);
     let connected = tokio::time::timeout(CONNECT_WITHIN, config.connect(tls)).await;
     let connected = connected.map_err(|_| format!("no answer within {} s", CONNECT_WITHIN.as_secs()))?;
     // Postgres names neither address nor password.

@@ -53,9 +53,10 @@ use crate::model::{
 use crate::schema;
 use crate::store::{Batch, Due, Lane, PushesDue, Store};
 pub use address::{AddressError, PostgresAddress, explain_tls};
-use conn::{Conn, Pool, Pools, failed};
+pub(crate) use conn::failed;
+use conn::{Conn, Pool, Pools};
 use cursors::Cursors;
-pub(crate) use inspect::inspect;
+pub(crate) use inspect::{connect, inspect};
 use load::{Loader, Searches, query};
 use rows::Time;
 

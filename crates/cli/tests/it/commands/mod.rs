@@ -21,6 +21,7 @@ mod sandbox;
 mod sandboxed_tasks;
 mod sandboxes;
 mod serve;
+mod store;
 mod tasks;
 mod worker;
 mod worker_token;

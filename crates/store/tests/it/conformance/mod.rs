@@ -6,6 +6,7 @@ mod bundles;
 mod callback;
 mod cancel;
 mod concurrency;
+mod copying;
 pub mod dags;
 mod damage;
 mod dead;
