@@ -192,7 +192,7 @@ fn entry(record: &ZipFileHeaderRecord<'_>) -> Result<(String, Entry), BundleErro
         .to_owned();
     let named = shown(&name);
     let invalid = |why: &str| BundleError::invalid(format!("entry '{named}' {why}"));
-    check_path(&name).map_err(|why| invalid(why))?;
+    check_path(&name).map_err(&invalid)?;
     let flags = record.flags();
     if flags.is_encrypted() || flags.has_strong_encryption() || flags.is_masked() {
         return Err(invalid("is encrypted"));
