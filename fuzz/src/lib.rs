@@ -1,4 +1,5 @@
-//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-bundle`, `tenure-config`, `tenure-dag`, `tenure-data`, `tenure-query` and `tenure-core` include the same
+//! What the fuzz targets check. Tests of `tenure-auth`, `tenure-bundle`, `tenure-config`, `tenure-contract`, `tenure-dag`, `tenure-data`, `tenure-query`
+//! and `tenure-core` include the same
 //! files and replay `corpus/`, so that what was found once stays found.
 
 pub mod targets {
@@ -7,6 +8,7 @@ pub mod targets {
     pub mod bundle;
     pub mod config;
     pub mod dag;
+    pub mod dispatch;
     pub mod forge;
     pub mod leak;
     pub mod objects;

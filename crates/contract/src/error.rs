@@ -24,13 +24,16 @@ pub enum ErrorClass {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({"code": "NOT_FOUND", "error": "task_not_found", "message": "no such task",
-    "request_id": "req_0123456789abcdef0123456789"})))]
+    "detail": "no such task", "request_id": "req_0123456789abcdef0123456789"})))]
 pub struct UserError {
     /// The class.
     pub code: ErrorClass,
     /// The specific word, such as `task_not_found`. Each has a page in `docs/errors/`.
     pub error: String,
     pub message: String,
+    /// The same as `message`: clients of the dispatch contract look for it here.
+    #[serde(default)]
+    pub detail: String,
     pub request_id: String,
     /// Which field is at fault, on 422.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -202,6 +202,8 @@ pub enum Setting {
     BootstrapKeys,
     #[error("no signing key is configured: set auth.worker_private_key_file or auth.worker_signing_key_file")]
     SigningKey,
+    #[error("this server has no key for capability tokens: set dispatch.capability.key_file")]
+    TaskKey,
 }
 
 impl Unavailable {

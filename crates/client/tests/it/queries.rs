@@ -13,12 +13,15 @@ use serde_json::{Value, json};
 use tenure_client::query::{QueryAnswer, QueryRequest};
 use tenure_client::{Client, ClientError, ExportFormat};
 
+type Scripted = VecDeque<(u16, Vec<u8>)>;
+/// Method and path, the API key, the body.
+type Asked = (String, Option<String>, Value);
+
 #[derive(Clone)]
 struct Plane {
     url: String,
-    answers: Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>,
-    /// Method and path, the API key, the body.
-    asked: Arc<Mutex<Vec<(String, Option<String>, Value)>>>,
+    answers: Arc<Mutex<Scripted>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Plane {

@@ -31,6 +31,9 @@ impl Unreadable {
 
 type Read<T> = Result<T, Unreadable>;
 
+/// How much a message returns of what was sent.
+const QUOTED_CHARS: usize = 80;
+
 /// The fields of a request.
 struct Fields(Map<String, Value>);
 
@@ -75,8 +78,12 @@ impl Fields {
     fn list<T: DeserializeOwned>(&mut self, name: &str) -> Read<Vec<T>> {
         let items: Vec<Value> = self.take(name, "a list")?.unwrap_or_default();
         let read = items.into_iter().enumerate().map(|(index, item)| {
+            if !item.is_object() {
+                return Err(Unreadable::malformed(format!("{name}[{index}] must be an object")));
+            }
             serde_json::from_value(item).map_err(|error| {
-                // It names a field or a type, and can quote a value of the caller's own.
+                // It names a field or a type, and can quote a value of the caller's own, however long that is.
+                let error: String = error.to_string().chars().take(QUOTED_CHARS).collect();
                 Unreadable::malformed(format!("{name}[{index}]: {error}"))
             })
         });
@@ -146,6 +153,10 @@ pub fn buffer_publish(body: &[u8]) -> Read<BufferPublishRequest> {
     let missing = |name: &str, what: &str| Unreadable::malformed(format!("{name} is missing: it is {what}"));
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(missing("task_id", "the id of a task"));
+    }
+    // A list would be taken for the fields in their order.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(Unreadable::malformed("the body is not a JSON object"));
     }
     let sent: SentPublish<'_> = serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -268,6 +279,7 @@ fn failure(fields: &mut Fields) -> Read<Option<Failure>> {
     let failure = match error {
         None => None,
         Some(Value::String(text)) => Some(Failure { message: text, ..Failure::default() }),
+        Some(Value::Array(_)) => return Err(Unreadable::malformed("error must be an object, not a list")),
         Some(value) => Some(
             serde_json::from_value::<Failure>(value)
                 .map_err(|_| Unreadable::malformed("error must be an object with category, message and stack"))?,

@@ -8,6 +8,7 @@ use crate::attempt::ClosedAttempt;
 use crate::command::Task;
 use crate::command::claim::Claim;
 use crate::command::hello::{self, Hello};
+use crate::dag::data::ArtifactName;
 use crate::id::{Seq, TaskId, WorkerId};
 use crate::lease::Grace;
 use crate::queue::{Queue, QueueId, rotate};
@@ -40,6 +41,11 @@ impl World {
         }
         self.names.insert(Arc::clone(&queue.name), queue.id);
         self.queues.insert(queue.id, QueueCell::loaded(queue, running));
+    }
+
+    /// What the name of an artifact stands for.
+    pub fn add_artifact(&mut self, name: ArtifactName, digest: [u8; 32]) {
+        self.artifacts.add(name, digest);
     }
 
     /// How many tasks a queue has, before the batch changes anything.

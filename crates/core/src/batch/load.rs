@@ -8,6 +8,7 @@ use super::runs::RunLoad;
 use crate::command::claim::Claim;
 use crate::command::hello::Hello;
 use crate::command::{Command, Kind};
+use crate::dag::data::ArtifactName;
 use crate::id::{Seq, WorkerId};
 use crate::queue::QueueId;
 
@@ -28,6 +29,8 @@ pub struct Load<'a> {
     /// Steps of one redrive happen one at a time.
     pub redrives: Vec<u128>,
     pub runs: RunLoad,
+    /// Artifacts by their names. Not locked: a name that two batches give at once is refused to one of them by the store.
+    pub artifacts: BTreeSet<ArtifactName>,
 }
 
 #[derive(Debug, Default, PartialEq)]

@@ -4,6 +4,7 @@
 //! decided in order against it; [`Writes`] are the rows that differ from what was loaded. A refused command is an answer
 //! like any other; it does not affect the others.
 
+mod artifacts;
 mod claiming;
 mod done;
 mod found;
@@ -29,8 +30,8 @@ pub use writes::{Counts, QueueWrites, RedriveProgress, TaskWrites, Writes};
 use crate::attempt::ClosedAttempt;
 use crate::command::{
     Answer, AttemptChange, Change, Command, Context, Decision, Numbers, Reach, Rejection, Task, TaskData, Wake,
-    callback, cancel, claim, emit, expire, heartbeat, hello, promote, push, queues, redrive, release, report, retry,
-    rewake, submit,
+    callback, cancel, claim, emit, expire, heartbeat, hello, promote, push, queues, redrive, release, retry, rewake,
+    submit,
 };
 use crate::event::Fact;
 use crate::id::{AttemptId, LeaseToken, Seq, TaskId, WorkerId};
@@ -76,6 +77,7 @@ pub struct World {
     /// Leases of the workers that say hello.
     held: HashMap<WorkerId, Vec<Seq>>,
     runs: runs::Runs,
+    artifacts: artifacts::Artifacts,
     made: Made,
     decided: bool,
 }
@@ -178,6 +180,7 @@ impl World {
             incarnations: HashMap::new(),
             held: HashMap::new(),
             runs: runs::Runs::default(),
+            artifacts: artifacts::Artifacts::default(),
             made: Made::default(),
             decided: false,
         }
@@ -239,9 +242,7 @@ impl World {
             Command::Heartbeat(c) => {
                 self.on_task(c.task, |task, history, queue, ctx| heartbeat::decide(task, c, history, queue, ctx))
             }
-            Command::Report(c) => {
-                self.on_task(c.task, |task, history, queue, ctx| report::decide(task, c, history, queue, ctx))
-            }
+            Command::Report(c) => self.report(c),
             Command::Emit(c) => self.on_task(c.task, |task, _, queue, ctx| emit::decide(task, c, queue, ctx)),
             Command::Cancel(c) => self.on_task(c.task, |task, _, queue, ctx| cancel::decide(task, c, queue, ctx)),
             Command::SubmitRun(c) => self.submit_run(c),
@@ -340,6 +341,7 @@ impl World {
         }
         self.made.facts.extend(change.facts);
         self.made.wakes.extend(change.outbox);
+        change.data.iter().for_each(|data| self.artifacts.accept(&data.report));
         self.made.data.extend(change.data);
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::artifacts;
 use super::done::Unanswered;
 use super::load::{self, ClaimLoad, Load, Overview, QueueLoad, TaskLoad, WorkerLoad, rows};
 use super::plan::ClaimPlan;
@@ -141,6 +142,7 @@ impl<'a> Session<'a> {
             workers: WorkerLoad { held, ..WorkerLoad::default() },
             redrives: self.view.redrives.clone(),
             runs: RunLoad { rows: self.runs(), members: self.view.cancel_runs.clone(), ..RunLoad::default() },
+            artifacts: artifacts::names(self.commands),
             ..Load::default()
         }
     }

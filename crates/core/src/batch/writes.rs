@@ -7,6 +7,7 @@ use super::runs::RunWrites;
 use super::{Cell, Original, QueueCell, World};
 use crate::attempt::ClosedAttempt;
 use crate::command::{AttemptChange, TaskData, hello};
+use crate::dag::data::Artifact;
 use crate::effect::{Action, Effect};
 use crate::event::Fact;
 use crate::id::{Seq, TaskId};
@@ -25,6 +26,8 @@ pub struct Writes {
     pub redrives: Vec<RedriveProgress>,
     /// What accepted reports say about datasets, in the order in which they were decided.
     pub data: Vec<TaskData>,
+    /// Artifacts that they name for the first time. The store refuses the batch if another one was quicker.
+    pub artifacts: Vec<Artifact>,
     pub facts: Vec<Fact>,
     /// What is to happen outside the store.
     pub effects: Vec<Effect>,
@@ -123,6 +126,7 @@ impl World {
             hellos: made.hellos,
             redrives: made.redrives,
             data: made.data,
+            artifacts: std::mem::take(&mut self.artifacts.new),
             facts: made.facts,
             ..Writes::default()
         };

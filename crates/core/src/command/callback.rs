@@ -231,6 +231,7 @@ fn open(id: TaskId, running: &Running, command: &Callback, queue: &QueueSettings
             }
             let beat = Heartbeat {
                 task: id,
+                attempt: None,
                 token: bound.lease.token,
                 worker: None,
                 progress: progress.clone(),

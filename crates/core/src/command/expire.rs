@@ -237,8 +237,14 @@ mod tests {
     fn a_heartbeat_after_the_outage_ends_the_grace_of_the_lease_and_not_that_of_the_attempt() {
         // Granted at 0, as a lease of 60 s; the outage lasted until 70 s.
         let spec = Spec { timeout_ms: Some(50_000), lease_ttl_ms: Some(60_000), ..Spec::default() };
-        let beat =
-            Heartbeat { task: id(), token: token(1), worker: None, progress: Default::default(), checkpoint: None };
+        let beat = Heartbeat {
+            task: id(),
+            attempt: None,
+            token: token(1),
+            worker: None,
+            progress: Default::default(),
+            checkpoint: None,
+        };
         let grace = Grace::new(at(70_000), at(400_000));
         let decide_at = |now, place, beats| {
             with_outage(now, grace, |ctx| match beats {

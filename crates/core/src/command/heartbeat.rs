@@ -13,6 +13,8 @@ use crate::time::Timestamp;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat {
     pub task: TaskId,
+    /// The number of the attempt, if the caller names it: nothing is renewed unless the lease is of that attempt.
+    pub attempt: Option<u32>,
     pub token: LeaseToken,
     /// The worker that a credential of its own proves; `None` for a credential that many share.
     pub worker: Option<WorkerId>,
@@ -30,6 +32,13 @@ pub struct Renewed {
     pub cancel: Option<Arc<str>>,
 }
 
+impl Heartbeat {
+    /// The token is of this attempt, and the caller names another one.
+    fn names_another(&self, attempt: u32) -> bool {
+        self.attempt.is_some_and(|named| named != attempt)
+    }
+}
+
 pub fn decide(
     task: &Task,
     command: &Heartbeat,
@@ -45,6 +54,9 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     let refuse = |kind| Decision::refuse(Conflict::at(&task.place, kind));
     let Place::Running(running) = &task.place else {
         return match task.place.last_attempt() {
+            Some(last) if last.token == command.token && command.names_another(last.number) => {
+                refuse(ConflictKind::StaleAttempt)
+            }
             Some(last) if last.token == command.token && last.receipt.is_some() => refuse(ConflictKind::AttemptClosed),
             Some(last) if last.token == command.token && last.reason.yields_to_late_report() => {
                 refuse(ConflictKind::LeaseExpired)
@@ -56,6 +68,9 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     let holder = running.lease.holder.as_ref();
     if running.lease.token == command.token && command.worker.as_ref().zip(holder).is_some_and(|(by, own)| by != own) {
         return refuse(ConflictKind::OtherWorker);
+    }
+    if running.lease.token == command.token && command.names_another(running.attempt) {
+        return refuse(ConflictKind::StaleAttempt);
     }
     let mut running = running.clone();
     if let Some(cancel) = &mut running.cancel {
@@ -116,7 +131,14 @@ mod tests {
     use crate::task::{CancelRequest, Running, Spec, State};
 
     fn heartbeat(seed: u8) -> Heartbeat {
-        Heartbeat { task: id(), token: token(seed), worker: None, progress: Default::default(), checkpoint: None }
+        Heartbeat {
+            task: id(),
+            attempt: None,
+            token: token(seed),
+            worker: None,
+            progress: Default::default(),
+            checkpoint: None,
+        }
     }
 
     fn beat(task: &Task, seed: u8, history: &[ClosedAttempt], now: i64) -> Decision {
@@ -296,6 +318,23 @@ mod tests {
             let refused = conflict(&beat(task, seed, history, 61_000));
             assert_eq!((refused.kind, refused.ack), (kind, ack), "{what}");
         }
+    }
+
+    #[test]
+    fn the_token_of_an_attempt_renews_no_other_attempt() {
+        let (live, over) = (task(Place::Running(running())), swept(Spec::default()));
+        let beat = |task: &Task, attempt, now| {
+            let command = Heartbeat { attempt, ..heartbeat(1) };
+            with_ctx(now, |ctx| decide(task, &command, &[], &settings(), ctx))
+        };
+        assert!(beat(&live, Some(1), 1_000).answer.is_ok());
+        for attempt in [0, 2, u32::MAX] {
+            let refused = beat(&live, Some(attempt), 1_000);
+            assert_eq!((conflict(&refused).kind, conflict(&refused).attempt), (ConflictKind::StaleAttempt, 1));
+            assert_eq!(refused.change, None, "the lease ends when it would have ended");
+            assert_eq!(conflict(&beat(&over, Some(attempt), 61_000)).kind, ConflictKind::StaleAttempt);
+        }
+        assert_eq!(conflict(&beat(&over, Some(1), 61_000)).kind, ConflictKind::LeaseExpired);
     }
 
     #[test]

@@ -167,8 +167,11 @@ fn judge_last(
     let past_deadline = task.place.carry().spec.is_past_deadline(ctx.now);
     let canceled = task.place.end() == Some(End::Canceled);
     let live_only = sent.data.as_ref().is_some_and(|data| data.live_only);
-    if !last.reason.yields_to_late_report() || past_deadline || canceled || live_only || ctx.sealed {
+    if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
+    }
+    if live_only {
+        return keep(task, last, sent, ConflictKind::LeaseExpired, ctx);
     }
     if let Some(refused) = sent.refusal() {
         return refused;

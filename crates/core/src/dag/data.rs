@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::buffer::NewPublish;
 use super::id::{DatasetId, InvalidationId, JobId, VersionId};
@@ -64,6 +65,32 @@ pub struct OutputCommit {
     pub manifest: Option<Arc<str>>,
     /// The name that the worker gave the artifact. The same name with other contents is refused.
     pub artifact: Option<VersionId>,
+}
+
+/// The name of an artifact: unique in its dataset.
+pub type ArtifactName = (DatasetId, VersionId);
+
+/// What a name stands for, once and for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    pub name: ArtifactName,
+    /// The generation that it was published in.
+    pub version: VersionId,
+    pub digest: [u8; 32],
+}
+
+impl OutputCommit {
+    /// The artifact that it names, if it names one. Its contents are where it is, which part of the dataset it holds, and
+    /// the hash that came with it. Sizes say nothing more.
+    pub fn named_artifact(&self) -> Option<Artifact> {
+        let name = (self.dataset, self.artifact?);
+        let mut digest = Sha256::new();
+        for part in [&self.position.text(), &*self.location, self.schema_hash.as_deref().unwrap_or_default()] {
+            digest.update(part.len().to_be_bytes());
+            digest.update(part);
+        }
+        Some(Artifact { name, version: self.version, digest: digest.finalize().into() })
+    }
 }
 
 /// How far a job has read one of its inputs.

@@ -183,8 +183,9 @@ fn command() -> impl Strategy<Value = Command> {
     let seed = 1..5_u8;
     prop_oneof![
         3 => Just(Command::ClaimTask(ClaimTask { claimer: claimer(0), task: id(), message: None })),
-        2 => seed.clone().prop_map(|seed| Command::Heartbeat(heartbeat::Heartbeat {
+        2 => (seed.clone(), proptest::option::of(1..3_u32)).prop_map(|(seed, attempt)| Command::Heartbeat(heartbeat::Heartbeat {
             task: id(),
+            attempt,
             token: credentials(seed).1,
             worker: None,
             progress: Default::default(),

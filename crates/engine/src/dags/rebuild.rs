@@ -50,11 +50,41 @@ impl Dags {
         let view = self.view_at(org, seq).await?;
         let staged = view.deployment.dags.keys().filter_map(|dag| Some((dag, view.deployment.staged(dag)?)));
         for (dag, (number, version)) in staged {
-            if version.state == VersionState::Staging {
-                self.finish_rebuild(org, dag, number).await?;
+            match version.state {
+                VersionState::Staging => self.finish_rebuild(org, dag, number).await?,
+                // Whoever made it ready has ended before it could make it active.
+                VersionState::Ready if !version.manual => self.activate(org, dag, number, version).await?,
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    async fn activate(&self, org: &str, dag: &str, number: i64, version: &DagVersion) -> Result<(), EngineError> {
+        if self.is_put_off(version) {
+            return Ok(());
+        }
+        match self.cut_over(org, dag, number).await {
+            Ok(_) => Ok(()),
+            Err(DeployError::Engine(error)) => Err(error),
+            Err(error) => {
+                self.put_off(version, LONGEST_PAUSE);
+                tracing::warn!(org.id = %org, dag.name = dag, dag.version = number, %error, "a version cannot become active");
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether it is too early to look at a version again.
+    fn is_put_off(&self, version: &DagVersion) -> bool {
+        lock(&self.inner.counted).get(&version.id).is_some_and(|at| Instant::now() < *at)
+    }
+
+    fn put_off(&self, version: &DagVersion, pause: Duration) {
+        let now = Instant::now();
+        let mut counted = lock(&self.inner.counted);
+        counted.retain(|_, at| *at + LONGEST_PAUSE > now);
+        counted.insert(version.id, now + pause);
     }
 
     async fn finish_rebuild(&self, org: &Arc<str>, dag: &str, number: i64) -> Result<(), EngineError> {
@@ -73,33 +103,28 @@ impl Dags {
             self.recorded();
             return Ok(());
         }
-        let now = Instant::now();
-        if lock(&self.inner.counted).get(&version.id).is_some_and(|at| now < *at) {
+        if self.is_put_off(version) {
             return Ok(());
         }
         let counts = self.count_rebuild(org, &view, version).await?;
         // One that failed for good keeps the version waiting.
         if counts.succeeded < counts.total {
             let pause = PAUSE_PER_TASK.saturating_mul(u32::try_from(counts.total).unwrap_or(u32::MAX));
-            let mut counted = lock(&self.inner.counted);
-            counted.retain(|_, at| *at + LONGEST_PAUSE > now);
-            counted.insert(version.id, now + pause.min(LONGEST_PAUSE));
+            self.put_off(version, pause.min(LONGEST_PAUSE));
             return Ok(());
         }
-        if self.has_unrouted(org).await? || !deployment.make_ready(dag, number, counts.total) {
+        // The last of them may have made events. If another control plane has routed those in between, as happens when the
+        // duty to route changes hands, their tasks are not among those that were counted: they are counted once more.
+        if self.has_unrouted(org).await?
+            || self.count_rebuild(org, &view, version).await? != counts
+            || !deployment.make_ready(dag, number, counts.total)
+        {
             return Ok(());
         }
-        let manual = version.manual;
         deployment.touch(dag, self.now().await?);
         let writes = DeploymentWrites { document: document(&deployment)?, ..DeploymentWrites::default() };
-        if self.write(org, view.seq, &writes).await? && !manual {
-            match self.cut_over(org, dag, number).await {
-                Ok(_) => {}
-                Err(DeployError::Engine(error)) => return Err(error),
-                Err(error) => {
-                    tracing::warn!(org.id = %org, dag.name = dag, dag.version = number, %error, "a version cannot become active");
-                }
-            }
+        if self.write(org, view.seq, &writes).await? && !version.manual {
+            return self.activate(org, dag, number, version).await;
         }
         Ok(())
     }

@@ -165,5 +165,5 @@ pub fn complete(grant: &Grant) -> AttemptReport {
 
 pub fn heartbeat(grant: &Grant) -> Heartbeat {
     let progress = Progress::default();
-    Heartbeat { task: grant.task, token: grant.token, worker: None, progress, checkpoint: None }
+    Heartbeat { task: grant.task, attempt: None, token: grant.token, worker: None, progress, checkpoint: None }
 }

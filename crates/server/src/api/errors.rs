@@ -18,6 +18,7 @@ pub fn refuse(fault: Fault, id: &RequestId) -> Response {
         code: class(wording.status),
         error: wording.word.to_owned(),
         message: wording.message.clone(),
+        detail: wording.message.clone(),
         request_id: id.0.clone(),
         field: fault.field(),
         existing_run_id: None,

@@ -199,6 +199,6 @@ const fn forbidden_word(forbidden: &Forbidden) -> &'static str {
 const fn unset(setting: Setting) -> &'static str {
     match setting {
         Setting::WorkerToken | Setting::BootstrapKeys => "worker_auth_not_configured",
-        Setting::SigningKey => "signing_key_not_configured",
+        Setting::SigningKey | Setting::TaskKey => "signing_key_not_configured",
     }
 }

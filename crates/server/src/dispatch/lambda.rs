@@ -36,12 +36,16 @@ pub struct LambdaTarget {
 }
 
 impl LambdaTarget {
-    /// The function that runs an operator. `language` is that of its bundle.
     fn function(&self, operator: &str, language: Option<&str>) -> Option<&str> {
-        let of_language = |name: &str| language.map(|language| format!("{name}.{language}"));
-        let names = [of_language(operator), Some(operator.to_owned()), of_language("udf"), Some("*".to_owned())];
-        names.into_iter().flatten().find_map(|name| self.functions.get(&name)).map(String::as_str)
+        function_of(&self.functions, operator, language)
     }
+}
+
+/// The function that runs an operator. `language` is that of its bundle.
+fn function_of<'a>(functions: &'a BTreeMap<String, String>, operator: &str, language: Option<&str>) -> Option<&'a str> {
+    let of_language = |name: &str| language.map(|language| format!("{name}.{language}"));
+    let names = [of_language(operator), Some(operator.to_owned()), of_language("udf"), Some("*".to_owned())];
+    names.into_iter().flatten().find_map(|name| functions.get(&name)).map(String::as_str)
 }
 
 /// Invokes functions with tasks.
@@ -129,4 +133,24 @@ impl Courier for LambdaCourier {
 
 fn millis(time: Duration) -> DurationMs {
     DurationMs::try_from(time.as_millis()).unwrap_or(DurationMs::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_looked_up_from_the_most_specific_name_on() {
+        let mut names = vec!["score.python", "score", "udf.python", "*"];
+        while let Some(first) = names.first() {
+            let functions = names.iter().map(|name| ((*name).to_owned(), (*name).to_owned())).collect();
+            assert_eq!(function_of(&functions, "score", Some("python")), Some(*first));
+            // Another language, and code that is not of a bundle, look past the names with a language.
+            let plain = names.iter().find(|name| !name.contains('.')).copied();
+            assert_eq!(function_of(&functions, "score", Some("node")), plain);
+            assert_eq!(function_of(&functions, "score", None), plain);
+            names.remove(0);
+        }
+        assert_eq!(function_of(&BTreeMap::new(), "score", Some("python")), None);
+    }
 }

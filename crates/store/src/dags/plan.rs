@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tenure_core::TaskId;
 use tenure_core::command::TaskData;
 use tenure_core::dag::buffer::{NewPublish, OutsideQueue};
-use tenure_core::dag::data::{NewEvent, NewInvalidation, OutputCommit, Position, Read, Scope};
+use tenure_core::dag::data::{Artifact, ArtifactName, NewEvent, NewInvalidation, OutputCommit, Position, Read, Scope};
 use tenure_core::dag::{DataReport, DatasetId, InvalidationId, JobId, PublishId, VersionId};
 
 use crate::identity::without_nul;
@@ -32,6 +32,9 @@ pub struct DataWrites {
     pub operator_states: BTreeMap<JobId, Arc<str>>,
     pub done: BTreeSet<(InvalidationId, JobId)>,
     pub publishes: BTreeMap<PublishId, PublishWrite>,
+    /// New names of artifacts, each with its generation and what it stands for. One that another transaction was quicker to
+    /// give makes this one fail: it is decided again.
+    pub artifacts: BTreeMap<ArtifactName, (VersionId, [u8; 32])>,
 }
 
 #[derive(Debug)]
@@ -142,8 +145,9 @@ impl EventWrite {
 
 impl DataWrites {
     /// What a batch accepted, in the order in which it was decided.
-    pub fn of(reports: &[TaskData]) -> Self {
-        let mut writes = Self::default();
+    pub fn of(reports: &[TaskData], artifacts: &[Artifact]) -> Self {
+        let artifacts = artifacts.iter().map(|it| (it.name, (it.version, it.digest))).collect();
+        let mut writes = Self { artifacts, ..Self::default() };
         for TaskData { task, attempt, report } in reports {
             let producer = Some((*task, *attempt));
             for new in &report.invalidations {
@@ -297,7 +301,7 @@ mod tests {
             report.operator_state = Some(task.to_string().into());
             TaskData { task: TaskId::from_u128(task), attempt: 1, report: Arc::new(report) }
         };
-        let writes = DataWrites::of(&[report(1, 20, 1), report(2, 10, 0)]);
+        let writes = DataWrites::of(&[report(1, 20, 1), report(2, 10, 0)], &[]);
         let events: Vec<_> = writes.events.iter().map(|(key, row)| (key.clone(), row.producer)).collect();
         let first = Some((TaskId::from_u128(1), 1));
         assert_eq!(

@@ -12,6 +12,8 @@ use tenure_core::batch::{
     ClaimLoad, Counts, IdempotencyScope, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World,
 };
 use tenure_core::command::Task;
+use tenure_core::dag::data::ArtifactName;
+use tenure_core::dag::{DatasetId, VersionId};
 use tenure_core::outage::Marks;
 use tenure_core::queue::QueueId;
 use tenure_core::task::{Blocked, Body, Place, Waiting};
@@ -68,6 +70,7 @@ impl<'s> Loader<'s> {
         keys(conn, &load.keys, world).await.map_err(fail)?;
         repeats(conn, &load.claims, world).await.map_err(fail)?;
         workers(conn, &load.workers, world).await.map_err(fail)?;
+        artifacts(conn, &load.artifacts, world).await.map_err(fail)?;
         for id in &load.redrives {
             query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(*id)]).await.map_err(fail)?;
         }
@@ -193,6 +196,22 @@ impl Head {
         self.rows.truncate(limit);
         all(self.rows, rows::waiting)
     }
+}
+
+async fn artifacts(conn: &Conn, names: &BTreeSet<ArtifactName>, world: &mut World) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (datasets, artifacts): (Vec<Uuid>, Vec<Uuid>) =
+        names.iter().map(|name| (Uuid::from_u128(name.0.as_u128()), Uuid::from_u128(name.1.as_u128()))).unzip();
+    for row in query(conn, sql::ARTIFACT_GET, &[&datasets, &artifacts]).await? {
+        let id = |column| row.try_get::<_, Uuid>(column).map(|id| id.as_u128());
+        let name = (DatasetId::from_u128(id(0)?), VersionId::from_u128(id(1)?));
+        // A damaged row stands for nothing that anybody sends.
+        let digest = row.try_get::<_, &[u8]>(2)?.try_into().unwrap_or_default();
+        world.add_artifact(name, digest);
+    }
+    Ok(())
 }
 
 type Candidates = Vec<(TaskId, Waiting)>;

@@ -29,7 +29,7 @@ struct Step<'a> {
 pub async fn write(store: &Postgres, conn: &Conn, write: &Write) -> Result<Saved, StoreError> {
     let (writes, now) = (&write.writes, write.now);
     let finish = columns::split(&writes.tasks.finish);
-    let data = DataWrites::of(&writes.data);
+    let data = DataWrites::of(&writes.data, &writes.artifacts);
     let steps = steps(conn, writes, &finish, &data, now).await.map_err(|error| failed("prepare a batch", error))?;
     let prepare = async |sql| conn.prepare_cached(sql).await.map_err(|error| failed("prepare a batch", error));
     let bodies = prepare(sql::BODIES_GET).await?;

@@ -825,6 +825,16 @@ CREATE TABLE dataset_partitions (
     CHECK ((producer IS NULL) = (attempt IS NULL))
 );
 
+-- Names that workers gave what they published. A name stands for one content.
+CREATE TABLE dataset_artifacts (
+    dataset_id uuid NOT NULL,
+    artifact   uuid NOT NULL,
+    version_id uuid NOT NULL,
+    digest     bytea NOT NULL,
+    PRIMARY KEY (dataset_id, artifact)
+);
+CREATE INDEX dataset_artifacts_by_version ON dataset_artifacts (version_id);
+
 -- How far jobs have read generations by cursor.
 CREATE TABLE edge_cursors (
     job_id     bigint NOT NULL,

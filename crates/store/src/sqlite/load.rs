@@ -32,6 +32,11 @@ pub fn load(tx: &Connection, cache: &mut Cache, reading: Reading, load: &Load<'_
     }
     claims(tx, &load.claims, world)?;
     workers(tx, &load.workers, world)?;
+    for name in &load.artifacts {
+        let ids = [name.0.as_u128(), name.1.as_u128()].map(u128::to_be_bytes);
+        let digest = tx.prepare_cached(sql::ARTIFACT_GET)?.query_row(params![ids[0], ids[1]], |row| row.get(0));
+        digest.optional()?.into_iter().for_each(|digest| world.add_artifact(*name, digest));
+    }
     runs::load(tx, &load.runs, world)
 }
 

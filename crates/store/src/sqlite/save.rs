@@ -74,7 +74,7 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
     })?;
     step("write runs", &|| runs::save(tx, &writes.runs))?;
     if !writes.data.is_empty() {
-        let data = DataWrites::of(&writes.data);
+        let data = DataWrites::of(&writes.data, &writes.artifacts);
         for (name, save) in dags::save::STEPS {
             step(name, &|| save(tx, &data, now))?;
         }

@@ -793,6 +793,16 @@ CREATE TABLE dataset_partitions (
     CHECK ((producer IS NULL) = (attempt IS NULL))
 ) STRICT, WITHOUT ROWID;
 
+-- Names that workers gave what they published. A name stands for one content.
+CREATE TABLE dataset_artifacts (
+    dataset_id BLOB NOT NULL CHECK (length(dataset_id) = 16),
+    artifact   BLOB NOT NULL CHECK (length(artifact) = 16),
+    version_id BLOB NOT NULL CHECK (length(version_id) = 16),
+    digest     BLOB NOT NULL CHECK (length(digest) = 32),
+    PRIMARY KEY (dataset_id, artifact)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dataset_artifacts_by_version ON dataset_artifacts (version_id);
+
 -- How far jobs have read generations by cursor.
 CREATE TABLE edge_cursors (
     job_id     INTEGER NOT NULL,

@@ -1,3 +1,4 @@
+mod artifacts;
 mod background;
 mod claims;
 mod deletion;
@@ -69,13 +70,8 @@ fn fail(seed: u8) -> Command {
 
 fn heartbeat(seed: u8) -> Command {
     let progress = Default::default();
-    Command::Heartbeat(heartbeat::Heartbeat {
-        task: id(),
-        token: token(seed),
-        worker: None,
-        progress,
-        checkpoint: None,
-    })
+    let (task, token) = (id(), token(seed));
+    Command::Heartbeat(heartbeat::Heartbeat { task, attempt: None, token, worker: None, progress, checkpoint: None })
 }
 
 fn expire() -> Command {

@@ -246,6 +246,7 @@ fn a_claim_decided_again_finds_its_leases_in_the_order_of_its_grants() {
     let (first, second, other) = (held(5, 1, 0), held(4, 1, 1), held(3, 2, 0));
     let report = |(task, running): &(TaskId, Running)| heartbeat::Heartbeat {
         task: *task,
+        attempt: None,
         token: running.lease.token,
         worker: None,
         progress: Default::default(),

@@ -422,7 +422,7 @@ fn a_report_that_counts_only_under_a_lease_is_refused_late() {
         ("in back-off", say(&swept(Spec::default()), 61_000)),
         ("a dead letter", say(&swept(one_attempt()), 61_000)),
     ] {
-        assert_eq!(conflict(&decision).kind, ConflictKind::AttemptClosed, "{what}");
+        assert_eq!(conflict(&decision).kind, ConflictKind::LeaseExpired, "{what}");
         assert!(decision.change.is_none_or(|change| change.data.is_empty()), "{what}");
     }
 }

@@ -543,6 +543,7 @@ impl State {
             }
             Msg::Heartbeat { grant } => Command::Heartbeat(heartbeat::Heartbeat {
                 task: name(grant),
+                attempt: None,
                 token: credentials(grant).1,
                 worker: None,
                 progress: Default::default(),

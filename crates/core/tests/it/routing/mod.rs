@@ -32,6 +32,7 @@ fn small() -> Config {
         reconciles: true,
         crashes: true,
         stale: false,
+        handover: false,
         examples: &[],
         mutant: Mutant::None,
     }
@@ -178,6 +179,21 @@ fn tasks_that_stay_held_are_found() {
 #[test]
 fn a_version_that_is_ready_too_early_is_found() {
     breaks(Mutant::ReadyAtOnce, Config { deploys: true, crashes: false, ..small() }, &[REBUILT]);
+}
+
+#[test]
+fn with_a_version_that_takes_over_while_routing_changes_hands() {
+    check(Config { handover: true, ..taking_over() }, 2_000);
+}
+
+#[test]
+fn a_version_whose_tasks_are_counted_while_others_route_is_found() {
+    breaks(Mutant::CountedOnce, Config { handover: true, ..taking_over() }, &[REBUILT]);
+}
+
+/// A version that becomes active by itself.
+fn taking_over() -> Config {
+    Config { deploys: true, crashes: false, examples: &[], ..small() }
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub enum Mutant {
     NotReleased,
     /// A version is ready before its rebuild tasks have succeeded.
     ReadyAtOnce,
+    /// The tasks of a rebuild are counted, and not again after it was seen that all events are routed.
+    CountedOnce,
     /// What was there before a version, and is routed after it was deployed, waits for the version.
     EarlierDataWaits,
     /// A rollback leaves the tasks of the version where they are.

@@ -42,6 +42,8 @@ pub struct Config {
     pub crashes: bool,
     /// Anything can happen between reading what is deployed and acting on it.
     pub stale: bool,
+    /// Two control planes believe that they route: one looks whether a rebuild is done, while the other one routes.
+    pub handover: bool,
     pub examples: &'static [Example],
     pub mutant: Mutant,
 }
@@ -78,6 +80,7 @@ pub struct Inner {
     reconciler: Option<Arc<Doc>>,
     /// The tasks of a rebuild were made, by this deployment.
     rebuilder: Option<u8>,
+    counted: Option<Counted>,
     /// Tasks that are to be canceled after a switch.
     cancels: Vec<(JobId, bool)>,
     deployed: bool,
@@ -86,6 +89,16 @@ pub struct Inner {
     /// Invalidations that were sent.
     pub asked: u8,
     pub audit: Audit,
+}
+
+/// The tasks of a rebuild have all succeeded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Counted {
+    /// By this deployment.
+    seq: u8,
+    total: u64,
+    /// Since then there was a moment at which all events were routed.
+    routed: bool,
 }
 
 /// What an observer of every step notes.
@@ -170,6 +183,7 @@ impl Model for System {
             router: Router::Idle,
             reconciler: None,
             rebuilder: None,
+            counted: None,
             cancels: Vec::new(),
             deployed: false,
             switches: 0,
@@ -296,6 +310,7 @@ impl System {
             }
             Action::Crash => {
                 (inner.router, inner.reconciler, inner.rebuilder) = (Router::Idle, None, None);
+                inner.counted = None;
                 inner.cancels.clear();
             }
             Action::Reconcile => match inner.reconciler.take() {
@@ -346,7 +361,7 @@ impl System {
 
     /// Looks once at what a staged version has to rebuild, and makes the version ready when that is done.
     fn rebuild(&self, inner: &mut Inner) -> Option<()> {
-        let Config { manual, mutant, .. } = self.0;
+        let Config { manual, mutant, handover, .. } = self.0;
         let doc = Arc::clone(&inner.rows.doc);
         let (number, version) = doc.deployment.staged(DAG)?;
         let (id, rebuilding) = (version.id, version.rebuilding);
@@ -356,7 +371,8 @@ impl System {
             }
             return Some(());
         }
-        if !inner.rows.open().is_empty() || !inner.rows.unrouted().is_empty() {
+        let all_routed = inner.rows.open().is_empty() && inner.rows.unrouted().is_empty();
+        if !handover && !all_routed {
             return None;
         }
         if !rebuilding {
@@ -367,7 +383,25 @@ impl System {
             return Some(());
         }
         let (total, done) = inner.rows.rebuild_counts(id);
-        if done < total && mutant != Mutant::ReadyAtOnce {
+        if handover {
+            match inner.counted.take() {
+                None if done < total => return None,
+                None => {
+                    inner.counted = Some(Counted { seq: doc.seq, total, routed: false });
+                    return Some(());
+                }
+                Some(counted) if !counted.routed => {
+                    inner.counted = all_routed.then_some(Counted { routed: true, ..counted });
+                    return Some(());
+                }
+                // Counted once more: nothing has come of the events.
+                Some(counted) if counted.seq != doc.seq => return Some(()),
+                Some(counted) if (total, done) != (counted.total, counted.total) && mutant != Mutant::CountedOnce => {
+                    return Some(());
+                }
+                Some(_) => {}
+            }
+        } else if done < total && mutant != Mutant::ReadyAtOnce {
             return None;
         }
         inner.rows.make_ready(number, total);
@@ -379,8 +413,9 @@ impl System {
 
     /// Nothing is left to do for the control plane.
     pub fn is_settled(&self, state: &State) -> bool {
-        let Inner { rows, router, reconciler, rebuilder, cancels, .. } = &*state.inner;
-        let idle = *router == Router::Idle && reconciler.is_none() && rebuilder.is_none() && cancels.is_empty();
+        let Inner { rows, router, reconciler, rebuilder, counted, cancels, .. } = &*state.inner;
+        let looks = reconciler.is_some() || rebuilder.is_some() || counted.is_some();
+        let idle = *router == Router::Idle && !looks && cancels.is_empty();
         let staged = rows.doc.deployment.staged(DAG).filter(|(_, version)| version.state == VersionState::Staging);
         let waits = staged.is_some_and(|(_, version)| {
             let (total, done) = rows.rebuild_counts(version.id);
@@ -487,7 +522,9 @@ impl Inner {
             let made = |key: &Arc<str>| {
                 self.rows.partitions.get(&(version, Arc::clone(key))).is_some_and(|it| it.made_from.is_some())
             };
-            self.audit.unready |= !self.audit.before.iter().all(made);
+            let id = self.rows.doc.deployment.active(DAG)?.id;
+            let (total, done) = self.rows.rebuild_counts(id);
+            self.audit.unready |= done < total || !self.audit.before.iter().all(made);
         }
         Some(())
     }

@@ -6,6 +6,7 @@
 //! reference follows whatever happened.
 
 mod reference;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,19 +112,21 @@ impl DagPlan {
     /// What a job writes when it is given this.
     fn writes(&self, job: usize, at: &At) -> Vec<At> {
         let plan = &self.jobs[job];
-        let halves = |key: &str| -> Option<Vec<At>> {
-            let (start, end) = key.split_once('-')?;
-            let (start, end): (u64, u64) = (start.parse().ok()?, end.parse().ok()?);
-            let middle = start.midpoint(end);
-            (end > start)
-                .then(|| [(start, middle), (middle + 1, end)].map(|(a, b)| At::Part(format!("{a}-{b}"))).into())
-        };
+        let split = |key: &str| Some(halves(key)?.into_iter().map(At::Part).collect());
         match at {
             _ if !plan.outputs => Vec::new(),
-            At::Part(key) if plan.splits => halves(key).unwrap_or_else(|| vec![at.clone()]),
+            At::Part(key) if plan.splits => split(key).unwrap_or_else(|| vec![at.clone()]),
             _ => vec![at.clone()],
         }
     }
+}
+
+/// The two halves of a range that has them.
+fn halves(key: &str) -> Option<Vec<String>> {
+    let (start, end) = key.split_once('-')?;
+    let (start, end): (u64, u64) = (start.parse().ok()?, end.parse().ok()?);
+    let middle = start.midpoint(end);
+    (end > start).then(|| [(start, middle), (middle + 1, end)].map(|(a, b)| format!("{a}-{b}")).into())
 }
 
 /// A case in progress.
@@ -137,9 +140,13 @@ struct Case {
     invalidated: Vec<NewInvalidation>,
 }
 
+fn place_of(key: &str) -> Where {
+    Where { partition_key: Some(key.into()), ..Where::default() }
+}
+
 fn place(at: &At) -> Where {
     match at {
-        At::Part(key) => Where { partition_key: Some(key.as_str().into()), ..Where::default() },
+        At::Part(key) => place_of(key),
         At::Row(row) => Where { cursor: Cursor::new(row.unsigned_abs()), ..Where::default() },
     }
 }
@@ -330,9 +337,12 @@ impl Case {
         let (dataset, version) = output_of(deployment, job);
         let store = plane.engine.store();
         let rows = store.partitions(version, None, 1_000).await.unwrap().items;
+        let makers: BTreeMap<String, TaskId> =
+            rows.iter().filter_map(|row| Some((row.key.to_string(), row.producer?.0))).collect();
         let rows: BTreeMap<String, (i64, bool)> =
             rows.into_iter().map(|row| (row.key.to_string(), (row.generation, row.location.is_some()))).collect();
         assert_eq!(rows, self.reference.partitions_of(job), "partitions of {}", name(job));
+        assert_eq!(makers, self.reference.makers_of(job), "who made the partitions of {}", name(job));
         let generation = store.generations(&[version]).await.unwrap().remove(0);
         assert_eq!(generation.cursor, self.reference.produced_by(job), "what {} has produced", name(job));
         assert_eq!(deployment.jobs[&id].outputs[0].version, version);

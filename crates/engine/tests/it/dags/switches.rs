@@ -1,6 +1,7 @@
 //! Versions that become active again.
 
 use tenure_core::command::cancel::{Cancel, Mode};
+use tenure_engine::store::Fault;
 
 use super::*;
 
@@ -8,6 +9,7 @@ on_both_stores!(
     tasks_that_a_switch_canceled_go_on_when_their_version_returns,
     what_changed_while_a_version_was_away_changes_all_that_it_has_made,
     a_late_task_of_older_data_leaves_newer_data_alone,
+    a_version_becomes_active_although_whoever_made_it_ready_could_not_do_it,
 );
 
 /// Waits for a task, runs it for the partition `1-5`.
@@ -95,5 +97,20 @@ async fn a_late_task_of_older_data_leaves_newer_data_alone(home: Home) {
     let output = input(&slow).outputs[0];
     let row = plane.engine.store().partition(output.version, "1-5").await.unwrap().unwrap();
     assert_eq!(row.producer.map(|(task, _)| task), Some(second));
+    plane.stop().await;
+}
+
+async fn a_version_becomes_active_although_whoever_made_it_ready_could_not_do_it(home: Home) {
+    let plane = plane(&home).await;
+    deploy_and_wait(&plane, 0, 1).await;
+    plane.run_all("r-1", "1-5", 1).await;
+    plane.deploy(&chain(1)).await;
+    run_next(&plane, "decode").await;
+    // Of all that is written from here on, only the switch has this step.
+    let step = if home.url().starts_with("sqlite") { "write webhook paths" } else { "hold queues" };
+    plane.engine.store().faults().fail_in(step, Fault::Error);
+    run_next(&plane, "count").await;
+    wait_until("the version", SOON, async || plane.state(2).await == VersionState::Active).await;
+    assert!(!plane.engine.store().faults().clear(), "the first try has failed");
     plane.stop().await;
 }

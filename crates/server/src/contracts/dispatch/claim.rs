@@ -24,7 +24,7 @@ use crate::access::guard::AsWorker;
 use crate::api;
 use crate::contracts::pull;
 use crate::dispatch::render::{AttemptNumber, work_payload};
-use crate::error::Fault;
+use crate::error::{Fault, Setting};
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::validate;
@@ -49,6 +49,8 @@ pub async fn claim(
         // A caller that names no worker judges by the status.
         let by_status = request.worker_id.is_none();
         let claim = claim_of(&app, &worker, &request, peer.map(|peer| peer.0))?;
+        // Whoever cannot make the capability token must not grant: the attempt would be lost.
+        app.identity.task_keys().ok_or(Fault::NotConfigured(Setting::TaskKey))?;
         match app.engine.claim_task(claim).await?? {
             TaskClaim::Granted(granted) => {
                 let grant = granted.grants.into_iter().next().ok_or(Fault::Internal)?;

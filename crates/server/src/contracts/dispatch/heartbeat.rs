@@ -7,7 +7,7 @@ use axum::response::Response;
 use tenure_contract::dispatch::{AttemptRef, Error, HeartbeatAnswer, TaskStatus, dialect};
 use tenure_core::attempt::Progress;
 use tenure_core::command::heartbeat::Heartbeat;
-use tenure_core::command::{Conflict, ConflictKind, Rejection};
+use tenure_core::command::{ConflictKind, Rejection};
 use tenure_core::dag::definition::Source;
 use tenure_core::task::{Place, State as TaskState};
 
@@ -55,20 +55,9 @@ async fn beat(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<H
         Some(token) => token,
         None => speaker.token(&Seen::of(app, speaker.task).await?)?,
     };
-    let worker = speaker.proven.clone();
-    let heartbeat = Heartbeat { task: speaker.task, token, worker, progress: Progress::default(), checkpoint: None };
+    let (task, attempt, worker) = (speaker.task, Some(speaker.attempt), speaker.proven.clone());
+    let heartbeat = Heartbeat { task, attempt, token, worker, progress: Progress::default(), checkpoint: None };
     match app.engine.heartbeat(heartbeat, raw.bytes.len()).await? {
-        Ok(renewed) if renewed.attempt != speaker.attempt => {
-            // The lease that the token is of lives on; the attempt that was named is another one.
-            let conflict = Conflict {
-                kind: ConflictKind::StaleAttempt,
-                state: TaskState::Running,
-                dead_lettered: false,
-                attempt: renewed.attempt,
-                ack: true,
-            };
-            Err(Rejection::Conflict(conflict).into())
-        }
         Ok(renewed) => Ok(HeartbeatAnswer {
             lease_expires_at: renewed.expires_at.to_string(),
             status: if renewed.cancel.is_some() { TaskStatus::Canceled } else { TaskStatus::Running },

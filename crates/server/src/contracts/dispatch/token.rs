@@ -10,7 +10,7 @@ use crate::access::guard::{bearer, unix_now};
 use crate::access::task_token::TaskToken;
 use crate::dispatch::Part;
 use crate::dispatch::render::JobTask;
-use crate::error::{Credential, Fault};
+use crate::error::{Credential, Fault, Setting};
 use crate::identity::task_keys::{SharedTaskKeys, Unverified};
 use crate::state::App;
 
@@ -61,7 +61,12 @@ impl Capability {
 
 /// A token for an attempt of a task. Grants that do not fit are left out: they follow from the task that the token names.
 pub fn issue(app: &App, task: &JobTask, wire: &Task) -> Result<String, Fault> {
-    issue_with(&app.dispatch, &app.identity.task_keys().ok_or(Fault::Internal)?.get(), task, wire)
+    issue_with(
+        &app.dispatch,
+        &app.identity.task_keys().ok_or(Fault::NotConfigured(Setting::TaskKey))?.get(),
+        task,
+        wire,
+    )
 }
 
 pub fn issue_with(part: &Part, keys: &TaskKeys, task: &JobTask, wire: &Task) -> Result<String, Fault> {

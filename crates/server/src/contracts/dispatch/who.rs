@@ -6,7 +6,7 @@ use tenure_auth::Worker;
 use tenure_contract::dispatch::AttemptRef;
 use tenure_core::attempt::ClosedAttempt;
 use tenure_core::command::emit::Proof;
-use tenure_core::command::{Reach, Rejection};
+use tenure_core::command::{Conflict, ConflictKind, Reach, Rejection};
 use tenure_core::dag::definition::Runtime;
 use tenure_core::task::Place;
 use tenure_core::{AttemptId, LeaseToken, TaskId};
@@ -94,15 +94,24 @@ impl Speaker {
     /// The lease token. Towards a wrapper the attempt of a function may leave it out while it runs: only the code that was
     /// invoked knows of the attempt.
     pub fn token(&self, seen: &Seen) -> Result<LeaseToken, Fault> {
-        match (self.token, &seen.view.place) {
-            (Some(token), _) => Ok(token),
-            (None, Place::Running(running))
-                if self.is_worker() && seen.is_function() && running.attempt == self.attempt =>
-            {
-                Ok(running.lease.token)
-            }
-            _ => Err(Fault::malformed("lease_token is missing: it is in the answer to the claim")),
+        if let Some(token) = self.token {
+            return Ok(token);
         }
+        if !self.is_worker() || !seen.is_function() {
+            return Err(Fault::malformed("lease_token is missing: it is in the answer to the claim"));
+        }
+        let place = &seen.view.place;
+        let kind = match place {
+            Place::Running(running) if running.attempt == self.attempt => return Ok(running.lease.token),
+            place => match place.last_attempt().filter(|last| last.number == self.attempt) {
+                Some(last) if last.receipt.is_none() && last.reason.yields_to_late_report() => {
+                    ConflictKind::LeaseExpired
+                }
+                Some(_) => ConflictKind::AttemptClosed,
+                None => ConflictKind::StaleAttempt,
+            },
+        };
+        Err(Conflict::at(place, kind).into())
     }
 
     /// What shows that the caller holds the attempt. Only a wrapper may leave out the token.

@@ -307,6 +307,7 @@ pub fn heartbeat_of(item: HeartbeatItem) -> Result<Heartbeat, Fault> {
     }
     Ok(Heartbeat {
         task: job_id(&item.job_id)?,
+        attempt: None,
         token: lease_token(&item.lease_token)?,
         worker: None,
         progress: Progress {

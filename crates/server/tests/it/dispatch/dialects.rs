@@ -13,8 +13,13 @@ cases!(
         a_claim_without_a_worker_is_judged_by_its_status,
         the_payload_of_the_work_is_flat,
         null_is_absent,
+        every_error_has_a_detail,
     ],
-    on_both_stores: [an_outcome_stands_for_a_status, published_datasets_are_outputs],
+    on_both_stores: [
+        an_outcome_stands_for_a_status,
+        published_datasets_are_outputs,
+        a_published_version_names_one_content,
+    ],
 );
 
 async fn a_claim_without_a_worker_is_judged_by_its_status(plane: Plane) {
@@ -94,6 +99,44 @@ async fn published_datasets_are_outputs(plane: Plane) {
     assert_eq!(decode["task"]["inputs"][0]["partition"]["partition_key"], "all");
 }
 
+async fn a_published_version_names_one_content(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let version = "0190c0de-0000-7000-8000-0000000000aa";
+    let publish = async |request: &str, extra: Value| {
+        let claim = plane.claim(&plane.fire(request).await).await;
+        let mut element = json!({"dataset_uuid": claim["task"]["outputs"][0]["dataset_uuid"], "dataset_version": version,
+            "config_hash": "sha256:1", "range_start": 0, "range_end": 10});
+        crate::harness::merge(&mut element, extra);
+        let body = json!({"outcome": "success", "datasets_published": [element]});
+        (plane.complete(&claim, body.clone()).await, claim, body)
+    };
+    let (first, claim, body) = publish("r-1", json!({"row_count": 5})).await;
+    let first = first.ok();
+    assert_eq!(plane.complete(&claim, body).await.ok(), first, "a repeat of the report");
+    publish("r-2", json!({"row_count": 6})).await.0.ok();
+    let table = format!("table:dataset_{}", claim["task"]["outputs"][0]["dataset_uuid"].as_str().unwrap());
+    for (request, other) in [
+        ("r-3", json!({"range_end": 11})),
+        ("r-4", json!({"config_hash": "sha256:2"})),
+        ("r-5", json!({"storage_ref": table})),
+        ("r-6", json!({"range_start": null, "range_end": null})),
+    ] {
+        let (answer, claim, _) = publish(request, other).await;
+        let refused = answer.refused(409);
+        assert_eq!(refused["error"], "dataset_version_conflict", "{refused}");
+        assert!(refused["message"].as_str().unwrap().contains(version), "{refused}");
+        assert_eq!(plane.fetch(claim.task()).await.ok()["status"], "Running", "nothing was changed");
+        // Whoever holds it no more learns that first.
+        let stranger = claim.with(json!({"lease_token": "x", "outcome": "success"}));
+        assert_eq!(plane.as_task("complete", claim.token(), &stranger).await.refused(409)["error"], "stale_lease");
+    }
+    plane.nth("decode", 1).await;
+    // The name of an output of another dataset is another name.
+    let claim = plane.claim(&plane.fire("r-7").await).await;
+    let other = json!({"dataset_uuid": claim["task"]["outputs"][1]["dataset_uuid"], "dataset_version": version});
+    plane.complete(&claim, json!({"outcome": "success", "datasets_published": [other]})).await.ok();
+}
+
 async fn null_is_absent(plane: Plane) {
     plane.deploy(kit::CHAIN).await;
     let claim = plane.claim(&plane.fire("r-1").await).await;
@@ -104,4 +147,28 @@ async fn null_is_absent(plane: Plane) {
     plane.as_task("complete", claim.token(), &body).await.ok();
     let empty = plane.call(Method::POST, "/internal/task-claim", &[("X-Trace-Worker-Token", TOKEN)], None).await;
     assert!(empty.refused(400)["message"].as_str().unwrap().contains("task_id is missing"));
+}
+
+async fn every_error_has_a_detail(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let nobody = "0190c0de-0000-7000-8000-000000000001";
+    let token = [("X-Trace-Worker-Token", TOKEN)];
+    let get = async |path: &str| plane.call(Method::GET, path, &token, None).await;
+    let post = async |path: &str| plane.call(Method::POST, path, &token, Some(&json!({}))).await;
+    let answers = [
+        (404, "dag_not_found", get("/api/v1/dags/nothing").await),
+        (409, "no_previous_version", post("/api/v1/dags/chain/rollback").await),
+        (422, "invalid_dag", plane.deploy_text("name: [").await),
+        (404, "dataset_not_found", get(&format!("/api/v1/datasets/{nobody}")).await),
+        (404, "webhook_not_found", post("/api/v1/webhooks/nothing").await),
+        (404, "dataset_not_found", post(&format!("/api/v1/buffers/{nobody}/publish")).await),
+        (404, "task_not_found", get(&format!("/internal/task-fetch?task_id={nobody}")).await),
+        (401, "missing_capability", post("/v1/task/complete").await),
+        (404, "not_found", get("/api/v1/dags/chain/nothing").await),
+    ];
+    for (status, word, answer) in answers {
+        assert_eq!((answer.status.as_u16(), &answer.body["error"]), (status, &json!(word)), "{}", answer.body);
+        assert!(answer.body["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", answer.body);
+        assert_eq!(answer.body["detail"], answer.body["message"], "{}", answer.body);
+    }
 }

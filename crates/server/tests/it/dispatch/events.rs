@@ -30,6 +30,14 @@ async fn events_make_one_task_each_however_often_they_come(plane: Plane) {
     assert_eq!(plane.events(&claim, told(&["1-5"])).await.ok(), json!({"accepted": 1, "duplicates": 1}));
     let new = plane.events(&claim, told(&["1-5", "10-11"])).await.refused(409);
     assert_eq!(new["error"], "attempt_closed");
+    // So is a repeat that says something else as well, and one that says nothing.
+    let changed = json!([{"dataset_uuid": claim["task"]["outputs"][0]["dataset_uuid"], "scope": "partition",
+        "partition_key": "1-5", "reason": "reorg"}]);
+    for body in [json!({"events": told(&["1-5"]), "invalidations": changed}), json!({"events": []})] {
+        let more = plane.as_task("events", claim.token(), &claim.with(body)).await.refused(409);
+        assert_eq!(more["error"], "attempt_closed");
+    }
+    assert_eq!(plane.count("decode").await, 2, "nothing was invalidated");
     let other = plane.claim(&plane.fire("r-2").await).await;
     plane.events(&other, json!([other.event(0, part("1-5"))])).await.ok();
     plane.complete(&other, json!({"status": "Completed", "events": [other.event(0, part("20-21"))]})).await.ok();

@@ -36,8 +36,14 @@ async fn who_holds_it_no_more_learns_why(plane: Plane) {
     for token in [&stranger, &claim.with(json!({"lease_token": "guess"}))] {
         assert_eq!(plane.as_task("heartbeat", claim.token(), token).await.refused(409)["error"], "stale_lease");
     }
+    // The right token does not extend the lease under another number.
+    let ends = async || plane.get(&format!("/api/v1/tasks/{}", claim.task())).await.ok()["lease_expires_at"].clone();
+    let before = ends().await;
+    plane.advance(10_000);
     let wrong = plane.internal("heartbeat", claim.with(json!({"attempt": 2}))).await;
     assert_eq!(wrong.refused(409)["error"], "stale_attempt");
+    assert!(before.is_string());
+    assert_eq!(ends().await, before);
     // Expired, whether or not it was reaped.
     plane.advance(120_000);
     assert_eq!(plane.beat(&claim).await.refused(409)["error"], "lease_expired");

@@ -169,6 +169,11 @@ impl Plane {
         self.dags.deploy(version).await.unwrap();
     }
 
+    /// Deploys as users do it.
+    pub async fn deploy_text(&self, yaml: &str) -> Answer {
+        self.send("/api/v1/dags", &[("Content-Type", "application/yaml")], yaml.to_owned()).await
+    }
+
     /// Waits until this version of the chain is the active one.
     pub async fn active(&self, version: i64) {
         let is_active = async || {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use aws_lc_rs::{digest, hmac};
 use aws_sdk_sqs::config::Credentials;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{OriginalUri, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
@@ -32,6 +33,7 @@ cases!(
         a_function_that_is_invoked_twice_ends_its_task_once,
         throttling_costs_no_attempt_and_failures_of_lambda_pass,
         what_lambda_refuses_ends_the_task,
+        a_payload_may_be_as_long_as_lambda_takes_it,
         a_running_function_needs_no_lease_token_towards_a_wrapper,
         a_bundle_goes_to_the_function_of_its_language,
     ],
@@ -80,6 +82,8 @@ mod starts {
     }
 }
 
+const KEY: &str = "secret-of-the-endpoint";
+
 /// What the endpoint does with the next invocations, in order. Afterwards it runs the handler.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
@@ -94,6 +98,8 @@ enum Turn {
 struct Seen {
     turns: Vec<Turn>,
     payloads: Vec<(String, Value)>,
+    /// How long they were.
+    bytes: Vec<usize>,
     headers: Vec<HashMap<String, String>>,
     /// What handlers were answered.
     answers: Vec<String>,
@@ -130,12 +136,17 @@ impl Endpoint {
 async fn invoked(
     State(endpoint): State<Endpoint>,
     Path(name): Path<String>,
+    OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    if !is_signed(&uri, &headers, &body) {
+        return (StatusCode::FORBIDDEN, [("x-amzn-errortype", "InvalidSignatureException")], "{}").into_response();
+    }
     let payload: Value = serde_json::from_slice(&body).unwrap();
     let turn = endpoint.seen(|seen| {
         seen.payloads.push((name.clone(), payload));
+        seen.bytes.push(body.len());
         let text = |value: &axum::http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
         seen.headers.push(headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect());
         (!seen.turns.is_empty()).then(|| seen.turns.remove(0))
@@ -158,6 +169,45 @@ async fn invoked(
     StatusCode::ACCEPTED.into_response()
 }
 
+/// Whether the request has the signature of AWS (version 4) by [`KEY`], worked out from its description.
+fn is_signed(uri: &Uri, headers: &HeaderMap, body: &[u8]) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let sha256 = |bytes: &[u8]| hex(digest::digest(&digest::SHA256, bytes).as_ref());
+    let hmac =
+        |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec();
+    let parts: HashMap<&str, &str> = text("authorization")
+        .trim_start_matches("AWS4-HMAC-SHA256 ")
+        .split(", ")
+        .filter_map(|part| part.split_once('='))
+        .collect();
+    let (Some(credential), Some(names), Some(signature)) =
+        (parts.get("Credential"), parts.get("SignedHeaders"), parts.get("Signature"))
+    else {
+        return false;
+    };
+    let Some((_, scope)) = credential.split_once('/') else { return false };
+    // Whatever says what is asked for, and as whom, is signed.
+    let must = ["host", "x-amz-date", "x-amz-security-token", "x-amz-invocation-type"];
+    if must.iter().any(|name| !names.split(';').any(|signed| signed == *name)) {
+        return false;
+    }
+    // A path is encoded once more than it was sent.
+    let path: String = uri
+        .path()
+        .bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    let signed: String = names.split(';').map(|name| format!("{name}:{}\n", text(name).trim())).collect();
+    let request = format!("POST\n{path}\n{}\n{signed}\n{names}\n{}", uri.query().unwrap_or_default(), sha256(body));
+    let to_sign = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{}", text("x-amz-date"), sha256(request.as_bytes()));
+    let key = scope.split('/').fold(format!("AWS4{KEY}").into_bytes(), |key, part| hmac(&key, part));
+    hex(&hmac(&key, &to_sign)) == **signature
+}
+
 async fn handle(endpoint: Endpoint, payload: Bytes) {
     let base = endpoint.seen(|seen| seen.base.clone());
     let mut handler = Command::new("python3")
@@ -174,8 +224,12 @@ async fn handle(endpoint: Endpoint, payload: Bytes) {
 }
 
 async fn target(endpoint: &Endpoint, functions: &[(&str, &str)]) -> LambdaTarget {
+    target_with(endpoint, functions, KEY).await
+}
+
+async fn target_with(endpoint: &Endpoint, functions: &[(&str, &str)], key: &str) -> LambdaTarget {
     let config = LambdaConfig { endpoint_url: Some(endpoint.start().await), region: Some("eu-central-1".to_owned()) };
-    let credentials = Credentials::new("AKID", "secret", Some("session".to_owned()), None, "tests");
+    let credentials = Credentials::new("AKID", key, Some("session".to_owned()), None, "tests");
     let client = Lambda::with_credentials(config, credentials).await.unwrap();
     let functions: BTreeMap<String, String> =
         functions.iter().map(|(operator, function)| ((*operator).to_owned(), (*function).to_owned())).collect();
@@ -362,8 +416,7 @@ async fn a_running_function_needs_no_lease_token_towards_a_wrapper(home: Home) {
     }
     for call in ["heartbeat", "events", "task-complete"] {
         let body = said(json!({"attempt": 2, "status": "Completed", "events": [event]}));
-        let refused = plane.internal(call, body).await;
-        assert!(matches!(refused.status.as_u16(), 400 | 409), "{call}: {}", refused.body);
+        assert_eq!(plane.internal(call, body).await.refused(409)["error"], "stale_attempt", "{call}");
     }
     assert_eq!(plane.internal("heartbeat", said(json!({}))).await.ok()["status"], "Running");
     assert_eq!(plane.internal("events", said(json!({"events": [event]}))).await.ok()["accepted"], 1);
@@ -374,11 +427,114 @@ async fn a_running_function_needs_no_lease_token_towards_a_wrapper(home: Home) {
     let payload = invoked(2, "r-2").await;
     plane.advance(90_000);
     let body = json!({"task_id": payload["task_id"], "attempt": 1, "status": "Completed"});
-    let late = plane.internal("task-complete", body.clone()).await;
-    assert!(matches!(late.status.as_u16(), 400 | 409), "{}", late.body);
-    let mut shown = body;
+    for call in ["heartbeat", "events", "task-complete"] {
+        assert_eq!(plane.internal(call, body.clone()).await.refused(409)["error"], "lease_expired", "{call}");
+    }
+    let mut shown = body.clone();
     shown["lease_token"] = payload["lease_token"].clone();
     plane.internal("task-complete", shown).await.ok();
+    for call in ["heartbeat", "task-complete"] {
+        assert_eq!(plane.internal(call, body.clone()).await.refused(409)["error"], "attempt_closed", "{call}");
+    }
+}
+
+/// Which function runs an operator: the one of the operator, and else the one for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_function_of_an_operator_comes_before_the_one_for_all() {
+    for functions in [&[("*", "nobody:live"), ("alert_route", "page-on-call")][..], &[("*", "page-on-call")]] {
+        let endpoint = Endpoint::default();
+        let plane = with(starts::sqlite().await, &endpoint, functions, &[]).await;
+        let task = fire(&plane, "r-1").await;
+        assert_eq!(ended(&plane, &task).await["state"], "Succeeded");
+        assert_eq!(endpoint.seen(|seen| seen.payloads[0].0.clone()), "page-on-call");
+    }
+    let endpoint = Endpoint::default();
+    let target = target(&endpoint, &[("other", "page-on-call")]).await;
+    let plane = start(Arc::new(starts::sqlite().await), Arc::default(), &endpoint, target).await;
+    let refused = plane.deploy_text(DAG).await;
+    assert_eq!((refused.status.as_u16(), &refused.body["error"]), (422, &json!("invalid_dag")), "{}", refused.body);
+    assert!(refused.body.to_string().contains("dispatch.lambda.functions"), "{}", refused.body);
+}
+
+/// The endpoint checks signatures: a request that somebody else signed ends its task.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signature_by_another_key_is_refused() {
+    let endpoint = Endpoint::default();
+    let target = target_with(&endpoint, &FUNCTIONS, "secret-of-somebody-else").await;
+    let plane = start(Arc::new(starts::sqlite().await), Arc::default(), &endpoint, target).await;
+    plane.deploy(DAG).await;
+    let view = ended(&plane, &fire(&plane, "r-1").await).await;
+    assert_eq!(view["state"], "Failed");
+    assert!(view.to_string().contains("InvalidSignatureException"), "{view}");
+    assert_eq!(endpoint.invocations(), 0);
+}
+
+async fn a_payload_may_be_as_long_as_lambda_takes_it(home: Home) {
+    const LONGEST: usize = 256 * 1024;
+    let endpoint = Endpoint::default();
+    let plane = with(home, &endpoint, &FUNCTIONS, &[]).await;
+    // So that times are equally long.
+    plane.still().await;
+    let send = async |request: &str, pad: usize| {
+        let input = json!({"pad": "x".repeat(pad)}).to_string();
+        let made = plane.dags.trigger(ORG, "functions", "page", &request.into(), Some(input.into())).await.unwrap();
+        ended(&plane, &made.task.to_string()).await
+    };
+    assert_eq!(send("r-1", 100_000).await["state"], "Succeeded");
+    // The input is in the payload twice, the name of the request once.
+    let left = LONGEST - endpoint.seen(|seen| seen.bytes[0]);
+    let (pad, name) = (100_000 + left / 2, if left % 2 == 0 { "r-2" } else { "rr-2" });
+    assert_eq!(send(name, pad).await["state"], "Succeeded");
+    assert_eq!(endpoint.seen(|seen| seen.bytes[1]), LONGEST);
+    // One byte more.
+    let view = send(&format!("r{name}"), pad).await;
+    assert_eq!((&view["state"], &view["attempt"]), (&json!("Failed"), &json!(1)), "{view}");
+    let text = view.to_string();
+    assert!(text.contains("262145") && text.contains("262144"), "{text}");
+    assert_eq!(endpoint.invocations(), 2, "Lambda was not asked");
+}
+
+/// Two control planes deliver from one store, and one of them stops while it waits for an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_control_planes_invoke_each_attempt_under_one_lease_and_one_report_counts() {
+    const TASKS: usize = 8;
+    let endpoint = Endpoint::default();
+    let home = Arc::new(starts::postgres().await);
+    let clock: Arc<Clock> = Arc::default();
+    let target = target(&endpoint, &FUNCTIONS).await;
+    let mut first = start(Arc::clone(&home), Arc::clone(&clock), &endpoint, target.clone()).await;
+    let second = start(home, clock, &endpoint, target).await;
+    endpoint.seen(|seen| seen.turns = vec![Turn::Hang, Turn::Twice, Turn::Hang, Turn::Twice]);
+    first.deploy(DAG).await;
+    let mut tasks = Vec::new();
+    for n in 0..TASKS {
+        tasks.push(fire(if n % 2 == 0 { &first } else { &second }, &format!("r-{n}")).await);
+    }
+    wait_until("all are invoked", SOON, async || endpoint.invocations() >= TASKS).await;
+    first.server.stop().await;
+    // Whatever was not answered is delivered again by whoever is left.
+    second.clock.advance(16_000);
+    for task in &tasks {
+        let view = ended(&second, task).await;
+        assert_eq!(
+            (&view["state"], &view["attempt"], &view["fence"]),
+            (&json!("Succeeded"), &json!(1), &json!(1)),
+            "{view}"
+        );
+        let attempts = second.attempts(task).await;
+        assert_eq!(attempts.len(), 1, "{attempts:?}");
+        let sent = endpoint.seen(|seen| seen.payloads.clone());
+        let sent: Vec<&Value> = sent.iter().map(|(_, payload)| payload).filter(|it| it["task_id"] == **task).collect();
+        for key in ["attempt", "fence", "lease_token"] {
+            assert!(sent.iter().all(|payload| payload[key] == sent[0][key]), "{key}: {sent:?}");
+        }
+    }
+    // Every handler reports the same: the first report counts, and the others are told so.
+    let invoked = endpoint.invocations();
+    let answers = endpoint.answers(invoked).await;
+    assert!(answers.iter().all(|answer| answer == "200"), "{answers:?}");
+    second.nth("after", 1).await;
+    assert_eq!(second.count("after").await, 1);
 }
 
 /// The payload says where the bundle is, and what it must be.

@@ -13,6 +13,8 @@ mod hostile;
 mod kit;
 mod lambda;
 mod outputs;
+mod payloads;
+mod prefixes;
 mod replicas;
 mod reports;
 mod tokens;

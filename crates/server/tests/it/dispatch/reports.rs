@@ -11,6 +11,7 @@ cases!(
         many_outputs_make_one_event_each,
         the_same_report_again_gets_the_same_answer,
         a_late_report_counts_until_another_claim,
+        late_or_not_only_the_token_of_the_attempt_counts,
         a_canceled_task_takes_no_result,
         state_and_cursors_are_kept,
     ],
@@ -144,6 +145,48 @@ async fn a_late_report_counts_until_another_claim(plane: Plane) {
     plane.not_claimed(claim.task()).await;
     plane.complete(&claim, json!({"status": "Failed", "retryable": false})).await.ok();
     assert_eq!(plane.not_claimed(claim.task()).await, "Failed");
+}
+
+async fn late_or_not_only_the_token_of_the_attempt_counts(plane: Plane) {
+    plane.still().await;
+    plane.deploy(kit::CHAIN).await;
+    const FOREIGN: &str = "0190c0de-0000-7000-8000-000000000001";
+    let first = plane.claim(&plane.fire("r-1").await).await;
+    let wrote = |token: &Value| {
+        first.with(json!({"lease_token": token, "status": "Completed", "outputs": [first.output(0, part("1-5"))]}))
+    };
+    let told = |token: &Value| first.with(json!({"lease_token": token, "events": [first.event(0, part("1-5"))]}));
+    let refused = async |what: &str, token: &Value| {
+        let late = plane.as_task("complete", first.token(), &wrote(token)).await.refused(409);
+        assert_eq!(late["error"], "stale_lease", "{what}");
+        let late = plane.as_task("events", first.token(), &told(token)).await.refused(409);
+        late["error"].as_str().unwrap().to_owned()
+    };
+    // In back-off.
+    plane.advance(120_000);
+    plane.not_claimed(first.task()).await;
+    assert_eq!(refused("in back-off", &json!(FOREIGN)).await, "stale_lease");
+    assert_eq!(plane.fetch(first.task()).await.ok()["status"], "Failed", "it waits for its next attempt");
+    // While another attempt runs: neither a guess nor the token of that attempt speaks for the first.
+    plane.advance(45_000);
+    let second = plane.claim(first.task()).await;
+    for token in [&json!(FOREIGN), &second["lease_token"]] {
+        assert_eq!(refused("while another attempt runs", token).await, "stale_attempt");
+    }
+    let attempts = plane.attempts(first.task()).await;
+    assert!(!attempts.iter().any(|attempt| attempt.to_string().contains("1-5")), "no evidence of a stranger");
+    plane.complete(&second, json!({"status": "Completed"})).await.ok();
+    assert_eq!(plane.count("decode").await, 0);
+    // The answer of the first attempt is not given to whoever repeats its report with another token.
+    let first = plane.claim(&plane.fire("r-2").await).await;
+    let failed = json!({"status": "Failed", "error_message": "no"});
+    let answer = plane.complete(&first, failed.clone()).await.ok();
+    plane.advance(time(&answer["next_retry_at"]).since(plane.engine.now().await.unwrap()));
+    let second = plane.claim(first.task()).await;
+    let mut stranger = first.with(failed);
+    stranger["lease_token"] = json!(FOREIGN);
+    assert_eq!(plane.as_task("complete", first.token(), &stranger).await.refused(409)["error"], "stale_lease");
+    plane.beat(&second).await.ok();
 }
 
 async fn a_canceled_task_takes_no_result(plane: Plane) {

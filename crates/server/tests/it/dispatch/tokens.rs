@@ -13,7 +13,7 @@ cases!(
     on_both_stores: [a_token_is_for_one_attempt_of_one_task],
 );
 
-fn claims_of(token: &str) -> Value {
+pub fn claims_of(token: &str) -> Value {
     let body = token.split('.').nth(1).unwrap();
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(body).unwrap()).unwrap()
 }

@@ -1,20 +1,28 @@
 //! Worker wrappers: the aliases below `/internal/`, and both identities.
 
+use std::sync::Arc;
+
 use reqwest::Method;
 use serde_json::{Value, json};
-use tenure_auth::Secret;
+use tenure_auth::{Anonymous, Secret, WorkerAuth};
 use tenure_engine::Engine;
+use tenure_engine::store::Retention;
 use tenure_server::{Listeners, ServerConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::kit::{self, Plane, WORKER};
 use crate::cases;
-use crate::harness::TOKEN;
+use crate::harness::{Server, TOKEN};
 
 cases!(
     kit,
-    on_sqlite: [the_shared_token_can_be_rotated, a_worker_of_its_own_speaks_for_itself],
+    on_sqlite: [
+        the_shared_token_can_be_rotated,
+        a_worker_of_its_own_speaks_for_itself,
+        a_network_of_workers_does_not_include_its_proxy,
+        without_a_key_for_tokens_nothing_is_granted,
+    ],
     on_both_stores: [a_wrapper_works_without_a_capability_token, a_wrapper_may_leave_out_the_lease_token],
 );
 
@@ -79,6 +87,40 @@ async fn the_shared_token_can_be_rotated(plane: Plane) {
     plane.config.access.update(|access| access.workers.shared_previous = None);
     let old = plane.call(Method::POST, "/internal/task-claim", &[("X-Trace-Worker-Token", TOKEN)], Some(&body)).await;
     assert_eq!(old.refused(401)["error"], "invalid_worker_token");
+}
+
+async fn a_network_of_workers_does_not_include_its_proxy(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let task = plane.fire("r-1").await;
+    plane.config.access.update(|access| {
+        let networks = ["10.1.0.0/16", "127.0.0.0/8"].map(|text| text.parse().unwrap());
+        access.workers = WorkerAuth { anonymous: Anonymous::From(networks.into()), ..WorkerAuth::default() };
+        access.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    });
+    let claim = async |headers: &[(&str, &str)]| {
+        let body = json!({"task_id": task, "worker_id": WORKER});
+        plane.call(Method::POST, "/internal/task-claim", headers, Some(&body)).await
+    };
+    // The proxy is in the network of the workers. By itself it is nobody, for it may speak for anybody.
+    for headers in [&[][..], &[("X-Forwarded-For", "10.2.0.1")], &[("X-Forwarded-For", "rubbish")]] {
+        assert_eq!(claim(headers).await.refused(401)["error"], "missing_worker_token", "{headers:?}");
+    }
+    assert_eq!(claim(&[("X-Forwarded-For", "10.1.0.1")]).await.ok()["status"], "Claimed");
+}
+
+async fn without_a_key_for_tokens_nothing_is_granted(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let task = plane.fire("r-1").await;
+    let (home, clock, config) = (Arc::clone(&plane.home), Arc::clone(&plane.clock), plane.config.clone());
+    let mut plane = plane;
+    plane.server.stop().await;
+    let keyless = |_: &Engine| ServerConfig { task_keys: None, ..config };
+    plane.server = Server::start_with(home, Retention::default(), clock, keyless).await;
+    let refused = plane.internal("task-claim", json!({"task_id": task, "worker_id": WORKER})).await.refused(503);
+    assert_eq!(refused["error"], "signing_key_not_configured");
+    assert!(refused["message"].as_str().unwrap().contains("dispatch.capability.key_file"), "{refused}");
+    let fetched = plane.fetch(&task).await.ok();
+    assert_eq!((&fetched["status"], &fetched["attempt"]), (&json!("Queued"), &json!(0)), "no attempt was spent");
 }
 
 async fn a_worker_of_its_own_speaks_for_itself(plane: Plane) {

@@ -154,6 +154,7 @@ pub async fn retire(store: &Postgres, org: &str, seen: i64, jobs: &[i64], versio
         of_versions(sql::INVALIDATIONS_DELETE),
         of_versions(sql::DATA_EVENTS_DELETE),
         of_versions(sql::PARTITIONS_DELETE),
+        of_versions(sql::ARTIFACTS_DELETE),
         Write("remove generations", sql::GENERATIONS_DELETE, vec![&gone_versions]),
         Write("count what is left", sql::DAG_JOBS_UNNAMED, vec![&org, &jobs, &limit]),
         Write("count what is left", sql::GENERATIONS_UNNAMED, vec![&org, &versions, &limit]),

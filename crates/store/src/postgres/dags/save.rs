@@ -44,6 +44,11 @@ pub fn steps(writes: &DataWrites, now: Timestamp) -> Vec<Step<'_>> {
     if !writes.partitions.is_empty() {
         steps.push(("write outputs", sql::PARTITIONS_COMMIT, partitions(writes, now)));
     }
+    if !writes.artifacts.is_empty() {
+        let columns = columns!(writes.artifacts, ((dataset, artifact), (version, digest)) =>
+            uuid(dataset.as_u128()), uuid(artifact.as_u128()), uuid(version.as_u128()), digest.as_slice() ;);
+        steps.push(("write artifacts", sql::ARTIFACTS_INSERT, columns));
+    }
     if !writes.events.is_empty() {
         steps.push(("write data events", sql::DATA_EVENTS_INSERT, events(writes, now)));
     }

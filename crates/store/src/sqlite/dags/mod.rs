@@ -187,6 +187,7 @@ fn retire(tx: &Tx<'_>, org: &str, jobs: &str, versions: &str) -> Result<u64> {
             sql::INVALIDATIONS_DELETE,
             sql::DATA_EVENTS_DELETE,
             sql::PARTITIONS_DELETE,
+            sql::ARTIFACTS_DELETE,
         ] {
             // Dependents are counted by their invalidations.
             let counted = statement != sql::DEPENDENTS_DELETE_OF_VERSIONS;

@@ -12,9 +12,10 @@ type Result<T> = rusqlite::Result<T>;
 type Save = fn(&Connection, &DataWrites, Timestamp) -> Result<()>;
 
 /// The parts, in the order in which they are written.
-pub const STEPS: [(&str, Save); 6] = [
+pub const STEPS: [(&str, Save); 7] = [
     ("write invalidations", invalidations),
     ("write outputs", outputs),
+    ("write artifacts", artifacts),
     ("write data events", events),
     ("write what was read", reads),
     ("write operator state", states),
@@ -77,6 +78,14 @@ fn outputs(tx: &Connection, writes: &DataWrites, now: Timestamp) -> Result<()> {
             from.map(|from| &from.key),
             from.map(|from| from.generation),
         ])?;
+    }
+    Ok(())
+}
+
+fn artifacts(tx: &Connection, writes: &DataWrites, _: Timestamp) -> Result<()> {
+    for ((dataset, artifact), (version, digest)) in &writes.artifacts {
+        let ids = [dataset.as_u128(), artifact.as_u128(), version.as_u128()].map(u128::to_be_bytes);
+        tx.prepare_cached(sql::ARTIFACTS_INSERT)?.execute(params![ids[0], ids[1], ids[2], digest])?;
     }
     Ok(())
 }

@@ -85,6 +85,7 @@ pub fn claim_task(worker: &str, task: TaskId) -> Command {
 pub fn heartbeat(grant: &Grant) -> Command {
     Command::Heartbeat(Heartbeat {
         task: grant.task,
+        attempt: None,
         token: grant.token,
         worker: None,
         progress: Default::default(),

@@ -22,6 +22,7 @@ crate::on_both_stores!(
     a_failed_task_backs_off_and_runs_again,
     the_last_failure_ends_in_the_dead_letters,
     a_heartbeat_extends_the_lease_and_keeps_progress_and_checkpoint,
+    a_heartbeat_that_names_another_attempt_renews_nothing,
     heartbeats_have_a_lane_of_their_own,
     an_undelivered_grant_is_taken_back_without_cost,
     a_new_process_of_a_worker_voids_what_the_old_one_held,
@@ -189,6 +190,7 @@ async fn a_heartbeat_extends_the_lease_and_keeps_progress_and_checkpoint(t: &Fix
     let beat = |pct, message: Option<&str>, checkpoint: Option<&str>| {
         Command::Heartbeat(Heartbeat {
             task: id,
+            attempt: Some(grant.attempt),
             token: grant.token,
             worker: None,
             progress: Progress { pct, message: message.map(Into::into) },
@@ -208,6 +210,24 @@ async fn a_heartbeat_extends_the_lease_and_keeps_progress_and_checkpoint(t: &Fix
     assert_eq!(t.claim_one("q").await.checkpoint.as_deref(), Some("row 7"), "the next attempt goes on from there");
     let [AttemptView::Closed(first), AttemptView::Open(_)] = &t.attempts(id).await[..] else { panic!("two") };
     assert_eq!(first.progress.pct, Some(60));
+}
+
+async fn a_heartbeat_that_names_another_attempt_renews_nothing(t: &Fixture) {
+    let id = t.put(NewTask { spec: make::attempts(3), ..t.task("q").await }).await;
+    let grant = t.claim_one("q").await;
+    let before = t.view(id).await.place;
+    t.clock.advance(30_000);
+    let beat = |attempt| {
+        let (progress, checkpoint) = (Progress { pct: Some(40), message: None }, Some("row 7".into()));
+        Command::Heartbeat(Heartbeat { task: id, attempt, token: grant.token, worker: None, progress, checkpoint })
+    };
+    for attempt in [0, 2] {
+        let Err(Rejection::Conflict(conflict)) = t.run(beat(Some(attempt))).await else { panic!("it is another one") };
+        assert_eq!((conflict.kind, conflict.attempt), (ConflictKind::StaleAttempt, 1));
+    }
+    assert_eq!(t.view(id).await.place, before);
+    let Ok(Answer::Renewed(renewed)) = t.run(beat(Some(1))).await else { panic!("the lease is live") };
+    assert_eq!(renewed.expires_at, after_start(90_000));
 }
 
 async fn heartbeats_have_a_lane_of_their_own(t: &Fixture) {

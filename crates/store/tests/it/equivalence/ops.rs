@@ -77,26 +77,95 @@ pub enum Step {
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Submit { tasks: Vec<TaskOp>, maker: Option<usize> },
+    Submit {
+        tasks: Vec<TaskOp>,
+        maker: Option<usize>,
+    },
     SubmitRun(RunOp),
-    CancelRun { run: Index, mode: Mode, reach: Reach },
-    Claim { worker: u8, queues: Vec<&'static str>, max_jobs: usize, claim_id: Option<u8>, incarnation: Option<u8> },
-    ClaimTask { worker: u8, task: Index, claim_id: Option<u8> },
-    Heartbeat { grant: Index, pct: Option<u8>, checkpoint: Option<u8>, guessed: bool },
-    Complete { grant: Index, result: Option<u8>, guessed: bool },
-    Fail { grant: Index, code: usize, retryable: Option<bool> },
-    Cancel { task: Index, mode: Mode, reach: Reach },
-    Retry { task: Index, reach: Reach },
-    Expire { task: Index },
-    Promote { task: Index },
-    Release { grant: Index },
-    Hello { worker: u8, incarnation: u8 },
-    SetQueue { queue: usize, settings: QueueSettings, reach: Reach },
-    Pause { queue: usize, paused: bool, reach: Reach },
-    Deliver { queues: Vec<&'static str>, max_jobs: usize },
-    TakePush { task: Index },
-    Pushed { grant: Index, outcome: PushOutcome },
-    Call { grant: Index, worker: u8, call: Call, off: Off },
+    CancelRun {
+        run: Index,
+        mode: Mode,
+        reach: Reach,
+    },
+    Claim {
+        worker: u8,
+        queues: Vec<&'static str>,
+        max_jobs: usize,
+        claim_id: Option<u8>,
+        incarnation: Option<u8>,
+    },
+    ClaimTask {
+        worker: u8,
+        task: Index,
+        claim_id: Option<u8>,
+    },
+    /// `attempt` is the number that the caller names, if it names one.
+    Heartbeat {
+        grant: Index,
+        attempt: Option<u32>,
+        pct: Option<u8>,
+        checkpoint: Option<u8>,
+        guessed: bool,
+    },
+    Complete {
+        grant: Index,
+        result: Option<u8>,
+        guessed: bool,
+    },
+    Fail {
+        grant: Index,
+        code: usize,
+        retryable: Option<bool>,
+    },
+    Cancel {
+        task: Index,
+        mode: Mode,
+        reach: Reach,
+    },
+    Retry {
+        task: Index,
+        reach: Reach,
+    },
+    Expire {
+        task: Index,
+    },
+    Promote {
+        task: Index,
+    },
+    Release {
+        grant: Index,
+    },
+    Hello {
+        worker: u8,
+        incarnation: u8,
+    },
+    SetQueue {
+        queue: usize,
+        settings: QueueSettings,
+        reach: Reach,
+    },
+    Pause {
+        queue: usize,
+        paused: bool,
+        reach: Reach,
+    },
+    Deliver {
+        queues: Vec<&'static str>,
+        max_jobs: usize,
+    },
+    TakePush {
+        task: Index,
+    },
+    Pushed {
+        grant: Index,
+        outcome: PushOutcome,
+    },
+    Call {
+        grant: Index,
+        worker: u8,
+        call: Call,
+        off: Off,
+    },
 }
 
 /// What is wrong with a callback.
@@ -321,8 +390,10 @@ fn op() -> impl Strategy<Value = Op> {
         8 => claim(),
         2 => (0..3_u8, any::<Index>(), option::weighted(0.2, 0..2_u8))
             .prop_map(|(worker, task, claim_id)| Op::ClaimTask { worker, task, claim_id }),
-        2 => (any::<Index>(), option::of(0..101_u8), option::of(any::<u8>()), guessed())
-            .prop_map(|(grant, pct, checkpoint, guessed)| Op::Heartbeat { grant, pct, checkpoint, guessed }),
+        2 => (any::<Index>(), option::weighted(0.5, 1..3_u32), option::of(0..101_u8), option::of(any::<u8>()), guessed())
+            .prop_map(|(grant, attempt, pct, checkpoint, guessed)| {
+                Op::Heartbeat { grant, attempt, pct, checkpoint, guessed }
+            }),
         4 => (any::<Index>(), option::of(0..2_u8), guessed())
             .prop_map(|(grant, result, guessed)| Op::Complete { grant, result, guessed }),
         5 => (any::<Index>(), 0..CODES.len(), option::weighted(0.3, any::<bool>()))
@@ -553,10 +624,11 @@ impl Known {
                 let task = self.task(*task)?;
                 Command::ClaimTask(ClaimTask { claimer: self.claimer(*worker, *claim_id, None), task, message: None })
             }
-            Op::Heartbeat { grant, pct, checkpoint, guessed } => {
+            Op::Heartbeat { grant, attempt, pct, checkpoint, guessed } => {
                 let grant = self.grant(*grant)?;
                 Command::Heartbeat(Heartbeat {
                     task: grant.task,
+                    attempt: *attempt,
                     token: token(grant, *guessed),
                     worker: None,
                     progress: Progress { pct: *pct, message: pct.map(|pct| format!("{pct} %").into()) },

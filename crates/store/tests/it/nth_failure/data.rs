@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_core::TaskId;
 use tenure_core::command::claim::Grant;
 use tenure_core::dag::buffer::{Batch, Content, NewPublish, OutsideQueue};
-use tenure_core::dag::data::Read;
+use tenure_core::dag::data::{OutputCommit, Read};
 use tenure_core::dag::{DataReport, InvalidationId, JobId, PublishId};
 use tenure_core::queue::Transport;
 use tenure_store::dags::{CronSlot, DeploymentWrites, NewGeneration, Routed};
@@ -31,7 +31,8 @@ pub async fn report(t: &Fixture, grant: &Grant) -> Arc<DataReport> {
     t.store.invalidate(ORG, &earlier).await.unwrap();
     let mut report = DataReport::of(ORG.into(), JobId(n));
     report.events = vec![event(versions[0], partition("a")), event(versions[1], cursor(5))];
-    report.outputs = vec![output(versions[0], partition("a"), "s3://b/1/"), output(versions[1], cursor(5), "none:")];
+    let named = OutputCommit { artifact: Some(versions[1]), ..output(versions[0], partition("a"), "s3://b/1/") };
+    report.outputs = vec![named, output(versions[1], cursor(5), "none:")];
     report.reads = vec![
         Read::UpTo { version: versions[0], cursor: 3 },
         Read::Partition { version: versions[0], key: "a".into(), generation: 1 },
@@ -74,7 +75,7 @@ pub async fn verify(t: &Fixture, task: TaskId) {
 }
 
 async fn tables(t: &Fixture) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 11] = [
+    const TABLES: [&str; 12] = [
         "deployments",
         "dag_versions",
         "dag_jobs",
@@ -82,6 +83,7 @@ async fn tables(t: &Fixture) -> Vec<(&'static str, Vec<String>)> {
         "dataset_generations",
         "dataset_events",
         "dataset_partitions",
+        "dataset_artifacts",
         "data_invalidations",
         "invalidation_dependents",
         "cron_slots",

@@ -19,7 +19,7 @@ use scenario::Scenario;
 
 /// All that the tables hold, to be compared.
 async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<String>)> {
-    const TABLES: [&str; 27] = [
+    const TABLES: [&str; 28] = [
         "bodies",
         "scheduled",
         "ready",
@@ -42,6 +42,7 @@ async fn snapshot(t: &Fixture, scenario: Scenario) -> Vec<(&'static str, Vec<Str
         "buffer_publishes",
         "dataset_events",
         "dataset_partitions",
+        "dataset_artifacts",
         "edge_cursors",
         "edge_partitions",
         "data_invalidations",

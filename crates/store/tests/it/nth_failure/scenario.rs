@@ -153,6 +153,7 @@ impl Scenario {
         match self {
             Self::Heartbeat => Command::Heartbeat(Heartbeat {
                 task: grant.task,
+                attempt: None,
                 token: grant.token,
                 worker: None,
                 progress: tenure_core::attempt::Progress { pct: Some(50), message: Some("half way".into()) },

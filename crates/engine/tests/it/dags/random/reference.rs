@@ -26,7 +26,10 @@ pub struct Reference {
     tasks: BTreeMap<usize, BTreeSet<Cause>>,
     /// How often each partition has changed.
     generations: BTreeMap<(usize, String), i64>,
-    written: BTreeSet<(usize, String)>,
+    /// Whose outputs partitions point to.
+    written: BTreeMap<(usize, String), TaskId>,
+    /// The last generation of a partition that a job has read: by reader, by what it reads, and by partition.
+    read: BTreeMap<(usize, usize, String), i64>,
     produced: BTreeMap<usize, i64>,
     /// By reader and what it reads.
     cursors: BTreeMap<(usize, usize), i64>,
@@ -74,9 +77,19 @@ impl Reference {
 
     pub fn completed(&mut self, plan: &DagPlan, task: TaskId, job: usize, cause: Option<Cause>, written: &[At]) {
         self.told(plan, task, job, cause.as_ref(), written);
+        // What was made from older data than the job has read since does not take the place of what is there.
+        let is_late = cause.as_ref().is_some_and(|Cause { from, at, generation }| match at {
+            At::Part(key) => {
+                let read = self.read.entry((job, *from, key.clone())).or_insert(*generation);
+                let is_late = *read > *generation;
+                *read = *generation.max(read);
+                is_late
+            }
+            At::Row(_) => false,
+        });
         for at in written {
-            if let At::Part(key) = at {
-                self.written.insert((job, key.clone()));
+            if let (At::Part(key), false) = (at, is_late) {
+                self.written.insert((job, key.clone()), task);
             }
         }
         if let Some(Cause { from, at: At::Row(row), .. }) = cause {
@@ -87,7 +100,7 @@ impl Reference {
 
     /// Partitions that somebody has written or said to have changed.
     pub fn partitions(&self) -> Vec<(usize, String)> {
-        self.written.iter().chain(self.generations.keys()).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+        self.written.keys().chain(self.generations.keys()).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub fn tasks_of(&self, job: usize) -> Vec<Cause> {
@@ -102,11 +115,15 @@ impl Reference {
         self.produced.get(&job).copied()
     }
 
+    pub fn makers_of(&self, job: usize) -> BTreeMap<String, TaskId> {
+        self.written.iter().filter(|((of, _), _)| *of == job).map(|((_, key), task)| (key.clone(), *task)).collect()
+    }
+
     /// How often each partition of an output has changed, and whether it was written.
     pub fn partitions_of(&self, job: usize) -> BTreeMap<String, (i64, bool)> {
         let own = self.partitions().into_iter().filter(|(of, _)| *of == job);
         own.map(|place| {
-            (place.1.clone(), (self.generations.get(&place).copied().unwrap_or(0), self.written.contains(&place)))
+            (place.1.clone(), (self.generations.get(&place).copied().unwrap_or(0), self.written.contains_key(&place)))
         })
         .collect()
     }

@@ -12,6 +12,7 @@ crate::on_both_stores!(
     sixteen_writers_record_each_event_once,
     sixteen_writers_never_move_anything_back,
     sixteen_invalidations_count_sixteen,
+    sixteen_writers_give_a_name_once,
 );
 
 /// Completes a task per report, all at once.
@@ -97,4 +98,33 @@ async fn sixteen_invalidations_count_sixteen(t: &Fixture) {
     for row in t.store.partitions(version(1), None, 100).await.unwrap().items {
         assert!(&*row.key == "a" || row.generation == 8, "{row:?}");
     }
+}
+
+/// The same name for other content: one of them is quicker, and the others learn of it.
+async fn sixteen_writers_give_a_name_once(t: &Fixture) {
+    deploy(t).await;
+    let mut grants = Vec::new();
+    for _ in 0..16 {
+        grants.push(running(t).await);
+    }
+    let mut writers = JoinSet::new();
+    for ((writer, grant), store) in grants.into_iter().enumerate().zip(stores(t, 16).await) {
+        let named = |name: u128| OutputCommit {
+            artifact: Some(version(name)),
+            ..output(version(1), partition("10-19"), &format!("s3://b/{writer}/"))
+        };
+        let mut outputs = vec![named(77), named(78)];
+        outputs.rotate_left(writer % 2);
+        let data = report(|report| report.outputs = outputs);
+        writers.spawn(
+            async move { (writer, Client { store }.run(make::complete_with(&grant, "1", &data)).await.is_ok()) },
+        );
+    }
+    let answers = writers.join_all().await;
+    let accepted: Vec<usize> =
+        answers.into_iter().filter(|(_, accepted)| *accepted).map(|(writer, _)| writer).collect();
+    let [winner] = accepted[..] else { panic!("{accepted:?}") };
+    let location = partition_row(t, 1, "10-19").await.location.unwrap();
+    assert_eq!(&*location, format!("s3://b/{winner}/"));
+    assert_eq!(t.raw.number("SELECT count(*) FROM dataset_artifacts").await, 2);
 }

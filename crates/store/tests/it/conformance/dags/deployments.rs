@@ -134,7 +134,11 @@ async fn what_the_deployment_does_not_name_is_removed_in_steps(t: &Fixture) {
         complete(
             t,
             &report(|report| {
-                report.outputs = chunk.iter().map(|key| output(version(1), partition(key), "s3://b/p/")).collect();
+                let named = |(n, key): (usize, &String)| OutputCommit {
+                    artifact: Some(version(chunk[0][1..].parse::<u128>().unwrap() + n as u128)),
+                    ..output(version(1), partition(key), "s3://b/p/")
+                };
+                report.outputs = chunk.iter().enumerate().map(named).collect();
                 report.events = chunk.iter().map(|key| event(version(1), partition(key))).collect();
                 report.reads = chunk
                     .iter()
@@ -154,7 +158,14 @@ async fn what_the_deployment_does_not_name_is_removed_in_steps(t: &Fixture) {
     assert_eq!(left, Ok(2), "a job and a generation have more rows than one step removes");
     assert_eq!(t.raw.number("SELECT count(*) FROM dataset_events").await, 500);
     assert_eq!(t.store.retire(ORG, 1, keep.0, keep.1).await.unwrap(), Ok(0));
-    for table in ["dataset_events", "dataset_partitions", "data_invalidations", "edge_partitions", "edge_cursors"] {
+    for table in [
+        "dataset_events",
+        "dataset_partitions",
+        "dataset_artifacts",
+        "data_invalidations",
+        "edge_partitions",
+        "edge_cursors",
+    ] {
         assert_eq!(t.raw.number(&format!("SELECT count(*) FROM {table}")).await, 0, "{table}");
     }
     assert_eq!(t.raw.number("SELECT count(*) FROM operator_state").await, 0);

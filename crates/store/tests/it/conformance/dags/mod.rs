@@ -60,7 +60,7 @@ pub fn output(version: VersionId, position: Position, location: &str) -> OutputC
         bytes: Some(4_096),
         schema_hash: Some("sha256:1".into()),
         manifest: Some("{}".into()),
-        artifact: Some(self::version(77)),
+        artifact: None,
     }
 }
 

@@ -1,3 +1,4 @@
+use tenure_core::command::Rejection;
 use tenure_core::dag::data::Read;
 use tenure_store::dags::DATA_PAGE;
 
@@ -9,19 +10,20 @@ crate::on_both_stores!(
     partitions_are_listed_in_pages,
     unread_partitions_are_those_not_read_at_their_generation,
     a_location_with_a_nul_costs_nobody_the_batch,
+    the_name_of_an_artifact_stands_for_one_content,
 );
 
 async fn a_partition_points_at_what_was_committed_last(t: &Fixture) {
     deploy(t).await;
     assert_eq!(t.store.partition(version(1), "10-19").await.unwrap(), None);
-    complete(t, &report(|report| report.outputs = vec![output(version(1), partition("10-19"), "s3://b/1/")])).await;
+    let first = OutputCommit { artifact: Some(version(77)), ..output(version(1), partition("10-19"), "s3://b/1/") };
+    complete(t, &report(|report| report.outputs = vec![first])).await;
     t.clock.advance(5);
     let last = OutputCommit {
         row_count: None,
         bytes: None,
         schema_hash: None,
         manifest: None,
-        artifact: None,
         ..output(version(1), partition("10-19"), "s3://b/2/")
     };
     let first = partition_row(t, 1, "10-19").await;
@@ -139,4 +141,56 @@ async fn a_location_with_a_nul_costs_nobody_the_batch(t: &Fixture) {
     deploy(t).await;
     complete(t, &report(|report| report.outputs = vec![output(version(1), partition("a"), "s3://b/\0/")])).await;
     assert_eq!(partition_row(t, 1, "a").await.location.as_deref(), Some("s3://b/\u{fffd}/"));
+}
+
+async fn the_name_of_an_artifact_stands_for_one_content(t: &Fixture) {
+    deploy(t).await;
+    let named = |n: u128, key: &str, location: &str, hash: &str| OutputCommit {
+        artifact: Some(version(77)),
+        schema_hash: Some(hash.into()),
+        ..output(version(n), partition(key), location)
+    };
+    let send = async |outputs: Vec<OutputCommit>| {
+        let (grant, data) = (running(t).await, report(|report| report.outputs = outputs));
+        let outcome = t.run(make::complete_with(&grant, "1", &data)).await;
+        if let Err(Rejection::Data(refusal)) = &outcome {
+            assert_eq!(refusal.code, "dataset_version_conflict");
+            // Nothing was written, and the holder may report something else.
+            t.run(make::complete(&grant, "1")).await.unwrap();
+        }
+        outcome.is_ok()
+    };
+    let first = named(1, "10-19", "s3://b/1/", "sha256:1");
+    assert!(send(vec![first.clone()]).await);
+    // The same again, of whatever size; and the name in another dataset.
+    assert!(send(vec![OutputCommit { row_count: Some(9), bytes: None, ..first.clone() }]).await);
+    assert!(send(vec![named(2, "10-19", "s3://b/2/", "sha256:1")]).await);
+    for other in [
+        named(1, "10-19", "s3://b/2/", "sha256:1"),
+        named(1, "20-29", "s3://b/1/", "sha256:1"),
+        named(1, "10-19", "s3://b/1/", "sha256:2"),
+        OutputCommit { schema_hash: None, ..first.clone() },
+    ] {
+        let beside = output(version(3), partition("1-2"), "s3://b/beside/");
+        assert!(!send(vec![beside, other]).await);
+    }
+    assert_eq!(t.store.partition(version(3), "1-2").await.unwrap(), None, "all of a report or nothing");
+    assert_eq!(partition_row(t, 1, "10-19").await.location.as_deref(), Some("s3://b/1/"));
+    assert_eq!(t.store.partition(version(1), "20-29").await.unwrap(), None);
+    // A name outlives the partition that it was given for.
+    let renamed = OutputCommit { artifact: Some(version(78)), ..named(1, "10-19", "s3://b/3/", "sha256:1") };
+    assert!(send(vec![renamed]).await);
+    assert!(!send(vec![named(1, "10-19", "s3://b/4/", "sha256:1")]).await);
+    // Twice in one report, and twice in one batch.
+    let two = |location: &str| OutputCommit { artifact: Some(version(79)), ..named(1, "30-39", location, "sha256:1") };
+    assert!(!send(vec![two("s3://b/5/"), two("s3://b/6/")]).await);
+    assert!(send(vec![two("s3://b/5/"), two("s3://b/5/")]).await);
+    let (one, other) = (running(t).await, running(t).await);
+    let give = |grant: &Grant, location: &str| {
+        let output = OutputCommit { artifact: Some(version(80)), ..named(1, "40-49", location, "sha256:1") };
+        make::complete_with(grant, "1", &report(|report| report.outputs = vec![output]))
+    };
+    let outcomes = t.run_all(vec![give(&one, "s3://b/7/"), give(&other, "s3://b/8/")]).await;
+    assert!(outcomes[0].is_ok() && matches!(outcomes[1], Err(Rejection::Data(_))), "{outcomes:?}");
+    assert_eq!(t.raw.number("SELECT count(*) FROM dataset_artifacts").await, 5);
 }
