@@ -196,7 +196,10 @@ mod tests {
 
     use super::*;
 
-    fn read(length: u64, body: &[u8], step: usize, trailer: bool) -> Result<(Vec<u8>, Vec<(String, String)>)> {
+    /// What was sent, and the trailers.
+    type Received = (Vec<u8>, Vec<(String, String)>);
+
+    fn read(length: u64, body: &[u8], step: usize, trailer: bool) -> Result<Received> {
         let (mut chunks, mut data) = (Chunks::new(length, None, trailer), Vec::new());
         for piece in body.chunks(step.max(1)) {
             chunks.push(piece, &mut |bytes| {

@@ -73,10 +73,13 @@ async fn a_copy_goes_on_where_its_source_was(t: &Fixture) {
         copy(&t.home.url(), &home.url(), 0).await.unwrap();
         let copied = open(&home).await;
         for queue in ["q", "fair", "paused", "runs"] {
-            assert_eq!(copied.queue(queue).await, t.queue(queue).await, "{kind:?} {queue}");
+            let (ours, theirs) = (copied.queue(queue).await, t.queue(queue).await);
+            assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "{kind:?}");
         }
-        assert_eq!(copied.view(held.task).await, t.view(held.task).await, "{kind:?}");
-        assert_eq!(copied.attempts(done.task).await, t.attempts(done.task).await, "{kind:?}");
+        let (ours, theirs) = (copied.view(held.task).await, t.view(held.task).await);
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "{kind:?}");
+        let (ours, theirs) = (copied.attempts(done.task).await, t.attempts(done.task).await);
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "{kind:?}");
         // The lease is still its holder's, the receipt is still there, and keys still name their tasks.
         assert!(matches!(copied.complete(&held).await, Ok(Answer::Reported(_))), "{kind:?}");
         assert_eq!(copied.complete(&done).await, answer, "{kind:?}");
@@ -116,7 +119,7 @@ async fn raised_fences_are_above_all_that_were_granted(t: &Fixture) {
         copy(&t.home.url(), &home.url(), 1_000_000).await.unwrap();
         let copied = open(&home).await;
         let grant = copied.claim_one("q").await;
-        assert!(grant.fence.get() > 1_000_000, "{kind:?} {:?}", grant.fence);
+        assert!(grant.fence.0 > 1_000_000, "{kind:?} {:?}", grant.fence);
         let raw = home.raw().await;
         assert_eq!(raw.number("SELECT count(*) FROM ready WHERE fence < 1000000").await, 0, "{kind:?}");
         assert_eq!(raw.number("SELECT count(*) FROM running WHERE fence < 1000000").await, 0, "{kind:?}");
