@@ -147,6 +147,30 @@ async fn what_is_not_claimed_is_forgotten() {
 }
 
 #[tokio::test]
+async fn a_wake_up_whose_claim_is_refused_is_forgotten() {
+    let plane = DispatchPlane::start().await;
+    plane.first("task-claim", [Say::No(400, "malformed_request"), Say::No(404, "task_not_found")]);
+    let (_stop, run) = spawn(worker(&plane));
+    for number in 1..=3 {
+        plane.task(plain(number, "done"));
+    }
+    plane.until("task-complete", 1).await;
+    assert_eq!(plane.bodies("task-claim").len(), 3, "each wake-up is claimed for once");
+    assert!(!run.is_finished(), "the worker goes on");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_let_wait_is_not_hammered() {
+    let plane = DispatchPlane::start().await;
+    plane.always("task-wakeups", Say::With(json!({"messages": []})));
+    let began = std::time::Instant::now();
+    let (_stop, _run) = spawn(worker(&plane));
+    plane.until("task-wakeups", 6).await;
+    // Five pauses of 100 ms or more.
+    assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn a_handler_that_blocks_its_whole_runtime_still_heartbeats() {
     let plane = DispatchPlane::start().await;
     let (release, released) = std::sync::mpsc::channel::<()>();

@@ -190,8 +190,12 @@ pub async fn check_outputs(app: &App, task: &JobTask, attempt: u32, said: &mut S
         let place = objects.location(&location, &task.output_ref(number, given, attempt), &granted);
         let checked = match place {
             Err(error) => Err(error),
-            Ok(prefix) if !seen.insert(prefix.to_string()) => Ok(()),
-            Ok(prefix) => seal(app, &prefix, output, given.version).await,
+            Ok(prefix) => {
+                // In one spelling, whether or not it was sent with a slash at its end.
+                output.location = prefix.to_string().into();
+                let is_new = seen.insert(prefix.to_string());
+                if is_new { seal(app, &prefix, output, given.version).await } else { Ok(()) }
+            }
         };
         match checked {
             Ok(()) => {}

@@ -161,7 +161,7 @@ async fn every_error_has_a_detail(plane: Plane) {
         (422, "invalid_dag", plane.deploy_text("name: [").await),
         (404, "dataset_not_found", get(&format!("/api/v1/datasets/{nobody}")).await),
         (404, "webhook_not_found", post("/api/v1/webhooks/nothing").await),
-        (404, "dataset_not_found", post(&format!("/api/v1/buffers/{nobody}/publish")).await),
+        (404, "dataset_not_found", get(&format!("/api/v1/buffers/{nobody}/dead")).await),
         (404, "task_not_found", get(&format!("/internal/task-fetch?task_id={nobody}")).await),
         (401, "missing_capability", post("/v1/task/complete").await),
         (404, "not_found", get("/api/v1/dags/chain/nothing").await),

@@ -8,7 +8,7 @@ use aws_lc_rs::{digest, hmac};
 use aws_sdk_sqs::config::Credentials;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{OriginalUri, Path, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -136,7 +136,7 @@ impl Endpoint {
 async fn invoked(
     State(endpoint): State<Endpoint>,
     Path(name): Path<String>,
-    OriginalUri(uri): OriginalUri,
+    uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {

@@ -95,7 +95,7 @@ async fn a_task_may_write_where_the_configuration_says(plane: Plane) {
     let refused = plane.complete(&claim, at(&claim, 0, &own)).await.refused(422);
     assert_eq!(refused["error"], "missing_success_marker");
     write(&own, "part 0 of it.parquet", "PAR1");
-    let key = |file: &str| format!("{}{file}", own.strip_prefix(root).unwrap());
+    let key = |file: &str| format!("{}{file}", own.strip_prefix("file:///").unwrap());
     for (keys, status) in [(json!([key("missing.parquet")]), 422), (json!([key("part 0 of it.parquet")]), 200)] {
         let manifest = json!({"version": 1, "dataset_uuid": dataset(&claim, 0),
             "dataset_version": claim["task"]["outputs"][0]["dataset_version"], "parquet_objects": keys});

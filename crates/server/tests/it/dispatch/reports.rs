@@ -148,9 +148,9 @@ async fn a_late_report_counts_until_another_claim(plane: Plane) {
 }
 
 async fn late_or_not_only_the_token_of_the_attempt_counts(plane: Plane) {
+    const FOREIGN: &str = "0190c0de-0000-7000-8000-000000000001";
     plane.still().await;
     plane.deploy(kit::CHAIN).await;
-    const FOREIGN: &str = "0190c0de-0000-7000-8000-000000000001";
     let first = plane.claim(&plane.fire("r-1").await).await;
     let wrote = |token: &Value| {
         first.with(json!({"lease_token": token, "status": "Completed", "outputs": [first.output(0, part("1-5"))]}))

@@ -93,7 +93,7 @@ async fn a_network_of_workers_does_not_include_its_proxy(plane: Plane) {
     plane.deploy(kit::CHAIN).await;
     let task = plane.fire("r-1").await;
     plane.config.access.update(|access| {
-        let networks = ["10.1.0.0/16", "127.0.0.0/8"].map(|text| text.parse().unwrap());
+        let networks = ["10.1.0.0/16", "127.0.0.0/8"].map(|text| text.parse::<ipnet::IpNet>().unwrap());
         access.workers = WorkerAuth { anonymous: Anonymous::From(networks.into()), ..WorkerAuth::default() };
         access.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
     });
@@ -102,7 +102,8 @@ async fn a_network_of_workers_does_not_include_its_proxy(plane: Plane) {
         plane.call(Method::POST, "/internal/task-claim", headers, Some(&body)).await
     };
     // The proxy is in the network of the workers. By itself it is nobody, for it may speak for anybody.
-    for headers in [&[][..], &[("X-Forwarded-For", "10.2.0.1")], &[("X-Forwarded-For", "rubbish")]] {
+    let nothing: &[(&str, &str)] = &[];
+    for headers in [nothing, &[("X-Forwarded-For", "10.2.0.1")], &[("X-Forwarded-For", "rubbish")]] {
         assert_eq!(claim(headers).await.refused(401)["error"], "missing_worker_token", "{headers:?}");
     }
     assert_eq!(claim(&[("X-Forwarded-For", "10.1.0.1")]).await.ok()["status"], "Claimed");
@@ -111,15 +112,19 @@ async fn a_network_of_workers_does_not_include_its_proxy(plane: Plane) {
 async fn without_a_key_for_tokens_nothing_is_granted(plane: Plane) {
     plane.deploy(kit::CHAIN).await;
     let task = plane.fire("r-1").await;
-    let (home, clock, config) = (Arc::clone(&plane.home), Arc::clone(&plane.clock), plane.config.clone());
+    let (home, clock) = (Arc::clone(&plane.home), Arc::clone(&plane.clock));
+    let keyless = ServerConfig { task_keys: None, ..plane.config.clone() };
     let mut plane = plane;
     plane.server.stop().await;
-    let keyless = |_: &Engine| ServerConfig { task_keys: None, ..config };
-    plane.server = Server::start_with(home, Retention::default(), clock, keyless).await;
-    let refused = plane.internal("task-claim", json!({"task_id": task, "worker_id": WORKER})).await.refused(503);
+    drop(plane);
+    let server = Server::start_with(home, Retention::default(), clock, |_| keyless).await;
+    let token = [("X-Trace-Worker-Token", TOKEN)];
+    let body = json!({"task_id": task, "worker_id": WORKER});
+    let refused = server.call(Method::POST, "/internal/task-claim", &token, Some(&body)).await.refused(503);
     assert_eq!(refused["error"], "signing_key_not_configured");
     assert!(refused["message"].as_str().unwrap().contains("dispatch.capability.key_file"), "{refused}");
-    let fetched = plane.fetch(&task).await.ok();
+    let path = format!("/internal/task-fetch?task_id={task}");
+    let fetched = server.call(Method::GET, &path, &token, None).await.ok();
     assert_eq!((&fetched["status"], &fetched["attempt"]), (&json!("Queued"), &json!(0)), "no attempt was spent");
 }
 

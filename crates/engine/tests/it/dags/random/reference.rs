@@ -82,7 +82,7 @@ impl Reference {
             At::Part(key) => {
                 let read = self.read.entry((job, *from, key.clone())).or_insert(*generation);
                 let is_late = *read > *generation;
-                *read = *generation.max(read);
+                *read = (*read).max(*generation);
                 is_late
             }
             At::Row(_) => false,
