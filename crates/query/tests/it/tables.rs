@@ -45,6 +45,9 @@ async fn stores() -> Stores {
         Arc::new(tenure_data::Postgres::new(database.url(), None).unwrap()),
     ];
     let table = Table::new(DatasetId::parse("018c385a-9fb1-9509-0e89-33fe3b7b1aa9").unwrap(), schema());
+    for store in &stores {
+        store.ensure(&table).await.unwrap();
+    }
     Stores { stores, table, _folder: folder, _database: database }
 }
 

@@ -57,7 +57,7 @@ async fn limits_cut_and_tell(plane: Plane) {
     let most = "SELECT a.n FROM blocks a, blocks b, blocks c, blocks d, blocks e";
     let answer = plane.query_of("default", json!({"sql": most, "limit": 1_000_000})).await.ok();
     assert_eq!((&answer["row_count"], &answer["truncated"]), (&json!(10_000), &json!(true)));
-    let wide = "SELECT repeat('x', 4000) FROM blocks a, blocks b, blocks c, blocks d";
+    let wide = format!("SELECT '{}' FROM blocks a, blocks b, blocks c, blocks d", "x".repeat(4_000));
     let answer = plane.query_of("default", json!({"sql": wide, "limit": 10_000})).await.ok();
     let rows = answer["row_count"].as_u64().unwrap();
     assert!(answer["truncated"] == true && rows > 2_000 && rows * 4_000 <= 10 << 20, "{rows}");
