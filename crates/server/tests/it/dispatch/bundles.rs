@@ -62,7 +62,7 @@ async fn bundles_that_follow_the_rules_are_accepted(plane: Plane) {
 }
 
 async fn a_bundle_is_uploaded_once(plane: Plane) {
-    let zip = rules::good().build();
+    let zip = good().build();
     let answer = upload(&plane, zip.clone()).await;
     assert_eq!(answer.status.as_u16(), 201, "{}", answer.body);
     let made = answer.body;
@@ -97,7 +97,7 @@ async fn a_tenant_sees_its_own_bundles(plane: Plane) {
     let ann = made(&plane, json!({"tenant": "acme", "role": "api"})).await;
     let bob = made(&plane, json!({"tenant": "other", "role": "api"})).await;
     let viewer = made(&plane, json!({"tenant": "acme", "role": "viewer"})).await;
-    let zip = rules::good().build();
+    let zip = good().build();
     let own = plane.send(BUNDLES, &[ann.header()], zip.clone()).await.ok();
     let path = format!("{BUNDLES}/{}", own["bundle_id"].as_str().unwrap());
     assert_eq!(get(&plane, &[ann.header()], &path).await.ok(), own);
@@ -133,7 +133,7 @@ async fn deployed(plane: &Plane, yaml: &str) -> Answer {
 }
 
 async fn a_dag_is_held_against_its_bundle(plane: Plane) {
-    let zip = rules::good().with("env_allowlist", json!(["THRESHOLD"])).build();
+    let zip = good().with("env_allowlist", json!(["THRESHOLD"])).build();
     let bundle = upload(&plane, zip).await.ok()["bundle_id"].as_str().unwrap().to_owned();
     for more in ["", ", entrypoint: index.js", ", env: { THRESHOLD: 5 }"] {
         let answer = deployed(&plane, &dag(&bundle, more)).await;
@@ -154,7 +154,7 @@ async fn a_dag_is_held_against_its_bundle(plane: Plane) {
 }
 
 async fn a_task_is_told_of_its_bundle_and_downloads_it(plane: Plane) {
-    let zip = rules::good().with("env_allowlist", json!(["THRESHOLD"])).build();
+    let zip = good().with("env_allowlist", json!(["THRESHOLD"])).build();
     let bundle = upload(&plane, zip.clone()).await.ok();
     let id = bundle["bundle_id"].as_str().unwrap();
     plane.deploy(&dag(id, ", entrypoint: handle, env: { THRESHOLD: 5 }")).await;
