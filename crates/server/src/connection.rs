@@ -179,7 +179,7 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
     fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
         if let Some(s3) = self.s3.as_ref().filter(|s3| s3.takes(&request)) {
             let service = s3.service.clone();
-            return Box::pin(async move { Ok(service.handle(request).await.map(axum::body::Body::new)) });
+            return Box::pin(async move { Ok(service.handle(request).await.map(Body::new)) });
         }
         request.extensions_mut().insert(self.peer);
         let headers = std::mem::take(request.headers_mut());
