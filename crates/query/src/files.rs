@@ -35,7 +35,8 @@ const SUFFIX: &str = ".parquet";
 /// The files of one view.
 #[derive(Debug)]
 pub struct Granted {
-    /// Of the view. The engine keeps what it knows of a file under its name alone, so names of two views must differ.
+    /// Of the view. The engine keeps what it knows of a file and of a folder under its name alone, so that the files of each
+    /// view are in a folder of their own.
     number: usize,
     backing: Backing,
     files: Vec<FileRef>,
@@ -66,7 +67,7 @@ impl Granted {
 
     fn meta(&self, at: usize, file: &FileRef) -> ObjectMeta {
         ObjectMeta {
-            location: Path::from(format!("{}_{at}{SUFFIX}", self.number)),
+            location: Path::from(format!("{}/{at}{SUFFIX}", self.number)),
             last_modified: Default::default(),
             size: file.bytes,
             e_tag: None,
@@ -75,7 +76,7 @@ impl Granted {
     }
 
     fn find(&self, location: &Path) -> Result<(usize, &FileRef)> {
-        let own = format!("{}_", self.number);
+        let own = format!("{}/", self.number);
         let number = location.as_ref().strip_suffix(SUFFIX).and_then(|name| name.strip_prefix(&own)?.parse().ok());
         let found = number.and_then(|number: usize| Some((number, self.files.get(number)?)));
         found.ok_or_else(|| Error::NotFound { path: location.to_string(), source: "not a file of the view".into() })

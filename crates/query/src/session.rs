@@ -174,7 +174,7 @@ fn condition_does_not_fit(error: &DataFusionError) -> Wrong {
 
 async fn listing(context: &SessionContext, number: usize, store: Granted) -> Result<Arc<dyn TableProvider>, Wrong> {
     let prepared = async {
-        let url = ListingTableUrl::parse(format!("tenure://view{number}/"))?;
+        let url = ListingTableUrl::parse(format!("tenure://view{number}/{number}/"))?;
         context.register_object_store(url.object_store().as_ref(), Arc::new(store));
         let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
         let config = ListingTableConfig::new(url).with_listing_options(options);
