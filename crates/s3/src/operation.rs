@@ -269,7 +269,7 @@ mod tests {
             (M::GET, "", "prefix=p/", Err("NotImplemented")),
             (M::GET, "", "list-type=2&delimiter=x", Err("NotImplemented")),
             (M::GET, "", "list-type=2&max-keys=x", Err("InvalidArgument")),
-            (M::GET, "", "list-type=2&continuation-token=%C3", Err("InvalidArgument")),
+            (M::GET, "", "list-type=2&continuation-token=%21", Err("InvalidArgument")),
             (M::GET, "", "acl", Err("NotImplemented")),
             (M::PUT, "", "", Err("NotImplemented")),
             (M::DELETE, "", "", Err("NotImplemented")),

@@ -1,5 +1,7 @@
 //! Bundles: what is accepted, what is refused and why, and the inputs that fuzzing found.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod cases;
 mod corpus;
 mod pack;

@@ -272,7 +272,7 @@ fn with_oidc_no_key_is_needed() {
 }
 
 /// Every key that has a `_file` beside it.
-const WITH_FILES: [&str; 10] = [
+const WITH_FILES: [&str; 11] = [
     "auth.api_key",
     "auth.admin_api_key",
     "auth.worker_token",
@@ -282,6 +282,7 @@ const WITH_FILES: [&str; 10] = [
     "auth.worker_public_keys",
     "auth.worker_revoked_token_ids",
     "callback.shared_secret",
+    "query.token",
     "redis.url",
 ];
 

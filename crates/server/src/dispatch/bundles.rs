@@ -80,7 +80,7 @@ impl Part {
 
     /// Where a bundle is, and its name there.
     pub fn bundle_place(&self, org: &str, sha256: &str) -> Result<(Prefix, String), Fault> {
-        let prefix = self.objects()?.layout().bundles(org_id(org).into()).map_err(|_| Fault::Internal)?;
+        let prefix = self.objects()?.layout().bundles(org_id(org)).map_err(|_| Fault::Internal)?;
         Ok((prefix, format!("{sha256}.zip")))
     }
 

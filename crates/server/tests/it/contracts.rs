@@ -83,7 +83,7 @@ impl Seen {
             ),
             "dispatch/1" => (&["error", "message", "detail", "request_id"], &[]),
             _ if is_of_sandboxes(path) => (&["code", "message", "request_id"], &["reason"]),
-            _ => (&["code", "error", "message", "request_id"], &["field", "errors"]),
+            _ => (&["code", "error", "message", "detail", "request_id"], &["field", "errors"]),
         };
         assert!(always.iter().all(|field| fields.contains(field)), "{what} {path}: {body}");
         let others: Vec<_> = fields.iter().filter(|name| !always.contains(name) && !sometimes.contains(name)).collect();

@@ -19,7 +19,8 @@ const BYTES: usize = 8 << 20;
 pub enum Chunks {
     /// From a thread that reads a file.
     Sent(mpsc::Receiver<Result<Vec<Vec<Value>>, StoreError>>),
-    Streamed(Pin<Box<RowStream>>, Vec<Kind>),
+    /// A stream must not be asked again after its end.
+    Streamed(Option<Pin<Box<RowStream>>>, Vec<Kind>),
 }
 
 #[derive(Default)]
@@ -51,10 +52,11 @@ impl Chunks {
             Self::Sent(receiver) => receiver.recv().await.transpose(),
             Self::Streamed(stream, kinds) => {
                 let mut chunk = Chunk::default();
-                while !chunk.is_full() {
-                    let row = stream.try_next().await.map_err(|error| failed("read a table", error))?;
-                    let Some(row) = row else { break };
-                    chunk.push(values(&row, kinds).map_err(|error| failed("read a table", error))?);
+                while let Some(rows) = stream.as_mut().filter(|_| !chunk.is_full()) {
+                    match rows.try_next().await.map_err(|error| failed("read a table", error))? {
+                        Some(row) => chunk.push(values(&row, kinds).map_err(|error| failed("read a table", error))?),
+                        None => *stream = None,
+                    }
                 }
                 Ok((!chunk.rows.is_empty()).then_some(chunk.rows))
             }

@@ -144,7 +144,7 @@ impl Session {
         };
         let none: [&(dyn ToSql + Sync); 0] = [];
         let stream = self.client.query_raw(&sql, none).await.map_err(|error| failed("read a table", error))?;
-        Ok(Chunks::Streamed(Box::pin(stream), kinds))
+        Ok(Chunks::Streamed(Some(Box::pin(stream)), kinds))
     }
 
     pub async fn clear(&mut self, table: &Table) -> Result<(), StoreError> {

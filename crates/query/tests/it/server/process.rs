@@ -65,7 +65,7 @@ async fn a_caller_that_goes_away_ends_its_query_and_one_that_does_not_read_harms
         let body = json!({"sql": sql, "limit": 10_000}).to_string();
         let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
         let head = format!(
-            "POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "POST /api/v1/query HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).await.unwrap();

@@ -483,7 +483,7 @@ async fn a_payload_may_be_as_long_as_lambda_takes_it(home: Home) {
     assert_eq!(send("r-1", 100_000).await["state"], "Succeeded");
     // The input is in the payload twice, the name of the request once.
     let left = LONGEST - endpoint.seen(|seen| seen.bytes[0]);
-    let (pad, name) = (100_000 + left / 2, if left % 2 == 0 { "r-2" } else { "rr-2" });
+    let (pad, name) = (100_000 + left / 2, if left.is_multiple_of(2) { "r-2" } else { "rr-2" });
     assert_eq!(send(name, pad).await["state"], "Succeeded");
     assert_eq!(endpoint.seen(|seen| seen.bytes[1]), LONGEST);
     // One byte more.

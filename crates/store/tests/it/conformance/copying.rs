@@ -42,8 +42,8 @@ async fn fill(t: &Fixture) {
     tagged.payload = "{\"text\":\"\\u0000 and ' and \\\\\"}".into();
     t.put(tagged).await;
     t.put_many("q", 20).await;
-    t.pause("paused", true).await;
     t.put_in("paused").await;
+    t.pause("paused", true).await;
     // Running, with a heartbeat; ended in every way; waiting for a retry.
     let held = t.claim_one("q").await;
     t.run(make::heartbeat(&held)).await.unwrap();
