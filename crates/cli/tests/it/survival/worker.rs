@@ -55,7 +55,7 @@ async fn a_stopped_worker_comes_back_too_late() {
         "lease_token": job["lease_token"], "result": {"late": true}})
     .to_string();
     let script = format!(
-        "kill -STOP $$\nexec 3<>/dev/tcp/{}\nprintf '%s\\r\\n' 'POST /internal/worker/complete HTTP/1.1' 'Host: x' \
+        "kill -STOP $$\nexec 3<>/dev/tcp/{}\nprintf '%s\\r\\n' 'POST /internal/worker/complete HTTP/1.1' 'Host: 127.0.0.1' \
          'Content-Type: application/json' 'X-Worker-Token: {}' 'Connection: close' 'Content-Length: {}' '' >&3\n\
          printf '%s' '{report}' >&3\ncat <&3\n",
         site.url.trim_start_matches("http://").replace(':', "/"),

@@ -187,7 +187,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         }
         ("POST", "/internal/task-claim" | "/internal/heartbeat" | "/internal/task-complete" | "/internal/events")
         | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events" | "/v1/task/buffer-publish")
-        | ("POST", "/v1/task/credentials") => {
+        | ("POST", "/v1/task/credentials" | "/v1/task/query") => {
             let body = json!({"task_id": of.task, "worker_id": "w-1", "attempt": 1, "lease_token": "x", "status": "Completed"});
             (Some(body), Nothing)
         }
@@ -226,6 +226,8 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/buffers/{dataset}/publish") => (Some(json!({"records": []})), NotHome),
         ("GET", "/api/v1/buffers/{dataset}/dead") | ("POST", "/api/v1/buffers/{dataset}/replay") => (None, NotHome),
         ("POST", "/api/v1/udf/bundles") | ("GET", "/api/v1/udf/bundles/{id}") => (None, Nothing),
+        ("POST", "/api/v1/query") => (Some(json!({"sql": "SELECT 1"})), Nothing),
+        ("GET", "/api/v1/query/{id}/result") => (None, Nothing),
         ("POST", "/api/v1/datasets/{name}/invalidate") => {
             (Some(json!({"scope": "partition", "partition_key": "1-5"})), NotHome)
         }
@@ -458,6 +460,10 @@ fn judge(status: u16, call: &Call, role: Option<Role>, is_own: bool, what: &str)
     // This server has no object store, and hence no bundle.
     if call.path.starts_with("/api/v1/udf/bundles") {
         return assert_eq!(status, if call.path.ends_with("bundles") { 503 } else { 404 }, "{what}");
+    }
+    // This server has no query process, and hence no result.
+    if call.path.starts_with("/api/v1/query") {
+        return assert_eq!(status, if call.path.ends_with("query") { 503 } else { 404 }, "{what}");
     }
     let covers = is_own || role.is_none_or(|role| role == Role::Admin);
     match call.foreign {

@@ -33,9 +33,9 @@ fn fields(body: &Value) -> Vec<&str> {
 fn user_error(answer: &Answer, status: u16) -> [String; 2] {
     assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
     let body = &answer.body;
-    let mut expected = vec!["code", "error", "message", "request_id"];
+    let mut expected = vec!["code", "detail", "error", "message", "request_id"];
     if status == 422 || body["error"] == "payload_too_large" && body.get("field").is_some() {
-        expected.insert(2, "field");
+        expected.insert(3, "field");
     }
     assert_eq!(fields(body), expected, "{body}");
     assert_eq!(body["request_id"], answer.header("X-Request-ID"));

@@ -91,9 +91,13 @@ async fn every_documented_route_answers(server: Server) {
                 let word = body["error"].as_str().unwrap_or_else(|| panic!("{method} {path}: {body}")).to_owned();
                 let of_the_route = [
                     "api_key_not_found",
+                    "bundle_not_found",
                     "dag_not_found",
                     "data_store_unavailable",
                     "dataset_not_found",
+                    "object_store_unavailable",
+                    "query_unavailable",
+                    "result_not_found",
                     "run_not_found",
                     "schedule_not_found",
                     "task_key_not_found",
