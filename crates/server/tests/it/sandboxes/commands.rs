@@ -253,8 +253,8 @@ async fn a_socket_refuses_what_is_no_message(plane: Plane) {
 
 async fn large_output_reaches_a_slow_reader_whole(plane: Plane) {
     let sandbox = plane.sandbox().await;
-    // Far more than the buffers on its way hold. By its own length the command is found among those of other tests.
-    let bytes = (32 << 20) + std::process::id() as usize;
+    // More than the buffers on its way hold: a kernel may give each of two sockets 32 MiB. By its own length the command is found among those of other tests.
+    let bytes = (80 << 20) + std::process::id() as usize;
     let mut stream = open(&plane, &sandbox, &format!("head -c {bytes} /dev/zero | tr '\\0' x; touch done")).await;
     tenure_testkit::wait_until_blocked(&bytes.to_string(), SOON).await;
     assert_eq!(plane.exec(&sandbox, "test -e done; echo $?").await["stdout"], "1\n", "it does not wait for its reader");
