@@ -26,7 +26,7 @@ pub use target::{DirectTarget, Target};
 const WARM_UP: usize = 3;
 /// Commands in a sandbox that has run one before.
 const WARM_EXECS: usize = 4;
-/// Sandboxes that do nothing, for the memory of one.
+/// Sandboxes that do nothing, and as many again: the difference is the memory of these.
 const IDLE: usize = 20;
 /// Times that a file is written and read.
 const FILE_ROUNDS: usize = 3;
@@ -252,14 +252,20 @@ async fn others(rounds: usize, progress: &Watch) -> Vec<Other> {
 async fn idle(target: &Target) -> Result<Option<u64>> {
     let before = memory::first_processes();
     let mut sandboxes = Vec::new();
-    for _ in 0..IDLE {
-        sandboxes.push(target.spawn(None).await?);
+    let mut sums = Vec::new();
+    for count in [IDLE, 2 * IDLE] {
+        while sandboxes.len() < count {
+            sandboxes.push(target.spawn(None).await?);
+        }
+        sums.extend(memory::taken_by(&before, count));
     }
-    let share = memory::share_of(&before, IDLE);
     for sandbox in &sandboxes {
         target.destroy(sandbox).await?;
     }
-    Ok(share)
+    Ok(match sums[..] {
+        [few, many] => Some(many.saturating_sub(few) / IDLE as u64),
+        _ => None,
+    })
 }
 
 /// Megabytes a second of a file that is written, and then read.
@@ -331,7 +337,7 @@ impl Report for SandboxReport {
             }
         }
         notes.push(match self.idle_bytes {
-            Some(bytes) => format!("an idle sandbox takes {} (its share of resident memory)", report::megabytes(bytes)),
+            Some(bytes) => format!("each further idle sandbox takes {} of resident memory", report::megabytes(bytes)),
             None => "the memory of an idle sandbox was not measured: its processes cannot be told apart".to_owned(),
         });
         for (way, figures) in self.ways() {

@@ -17,14 +17,24 @@ fn is_first(pid: u32) -> bool {
     ids.len() > 1 && ids.last() == Some(&"1")
 }
 
-/// The proportional share of resident memory of each of `count` first processes that were not there before.
-pub(super) fn share_of(before: &HashSet<u32>, count: usize) -> Option<u64> {
-    let new: Vec<u32> = first_processes().difference(before).copied().collect();
+/// Resident memory of the `count` first processes that were not there before and of the processes that started them, each page
+/// counted once: a page that several of them share is divided among those that have it.
+///
+/// One sandbox alone has most of the pages of the process it was forked from. What each further one adds is the difference of two
+/// such sums.
+pub(super) fn taken_by(before: &HashSet<u32>, count: usize) -> Option<u64> {
+    let new: HashSet<u32> = first_processes().difference(before).copied().collect();
     if new.len() != count {
         return None;
     }
-    let shares: Option<Vec<u64>> = new.into_iter().map(proportional).collect();
-    Some(shares?.iter().sum::<u64>() / count as u64)
+    let parents: Option<HashSet<u32>> = new.iter().map(|pid| parent(*pid)).collect();
+    let shares: Option<Vec<u64>> = new.union(&parents?).map(|pid| proportional(*pid)).collect();
+    Some(shares?.iter().sum())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 fn proportional(pid: u32) -> Option<u64> {
