@@ -4,8 +4,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::cmd::{
-    api_key, audit, bench, bundle, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, login, outbox,
-    push, query, queue, run, sandbox, schedule, serve, store, task, template, tenant, up, worker,
+    api_key, audit, bench, bundle, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, init, login,
+    outbox, push, query, queue, run, sandbox, schedule, serve, store, task, template, tenant, up, worker,
 };
 use crate::exit::CODES;
 
@@ -65,6 +65,8 @@ pub enum Command {
     Tenant(tenant::Args),
     /// Show the audit log
     Audit(audit::Args),
+    /// Write a configuration file, for production with keys
+    Init(init::Args),
     /// Show, check and explain the configuration
     Config(config::Args),
     /// Run as StacyVM, for existing installations
@@ -111,6 +113,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Look after it",
         &[
+            "init",
             "config",
             "api-key",
             "tenant",

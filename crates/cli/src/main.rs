@@ -8,6 +8,7 @@ mod cmd;
 mod credentials;
 mod dispatch;
 mod exit;
+mod files;
 mod logging;
 mod output;
 mod query;

@@ -278,7 +278,7 @@ fn separate(settings: &Settings, auth: &AuthSettings) -> Result<(), ConfigError>
     let held: Vec<_> = single.chain(others).collect();
     let user_keys = [("auth.api_key", &auth.api_key), ("auth.admin_api_key", &auth.admin_api_key)];
     for (user, key) in user_keys.into_iter().filter_map(|(user, key)| Some((user, key.as_ref()?))) {
-        let digest = format!("{DIGEST}{}", hex(&Sha256::digest(key.reveal())));
+        let digest = secret_digest(key);
         let same = held.iter().find(|(_, held)| held.matches(key.reveal()) || held.matches(&digest));
         if let Some((worker, _)) = same {
             return Err(ConfigError::Rule(format!(
@@ -289,6 +289,11 @@ fn separate(settings: &Settings, auth: &AuthSettings) -> Result<(), ConfigError>
         }
     }
     Ok(())
+}
+
+/// What the configuration has in place of a bootstrap key.
+pub fn secret_digest(secret: &Secret) -> String {
+    format!("{DIGEST}{}", hex(&Sha256::digest(secret.reveal())))
 }
 
 fn hex(bytes: &[u8]) -> String {

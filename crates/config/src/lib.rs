@@ -38,7 +38,7 @@ mod transport;
 mod watch;
 mod worker;
 
-pub use auth::{Auth, AuthSettings, OidcSettings, WorkerSettings};
+pub use auth::{Auth, AuthSettings, OidcSettings, WorkerSettings, secret_digest};
 pub use compat::{Compat, CompatReason, STACYVM, started_as_stacyvm};
 pub use config::{Config, Flags, changed_keys, needs_restart};
 pub use data_store::{DataPlace, DataStoreSettings};

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use tenure_config::{Config, Flags, Level, StoreUrl, example, lint, show};
+use tenure_config::{Check, Config, Flags, Level, StoreUrl, example, lint, show};
 
 use super::control_plane::StoreParser;
 use crate::exit::Exit;
+use crate::files::NewFiles;
 use crate::output::{self, cell};
 
 const LINT_DETAILS: &str = "\
@@ -39,6 +40,12 @@ enum Command {
     },
     /// Print a file with every key, its meaning and its default
     Example,
+    /// Write a file with every key, its meaning and its default
+    Init {
+        /// New file; one that exists is not overwritten
+        #[arg(value_name = "FILE", default_value = "tenure.yaml")]
+        file: PathBuf,
+    },
 }
 
 /// Which configuration is meant.
@@ -69,6 +76,16 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             output::line(example())?;
             Ok(Exit::Ok)
         }
+        Command::Init { file } => {
+            let mut files = NewFiles::default();
+            files.add(&file, &example(), 0o600)?;
+            files.place()?;
+            output::line(format!(
+                "Wrote {}. Every key has its default; remove the `#` from those that you set.",
+                file.display()
+            ))?;
+            Ok(Exit::Ok)
+        }
     }
 }
 
@@ -86,7 +103,7 @@ fn print(config: &Config, json: bool) -> anyhow::Result<Exit> {
 fn check(config: &Config, production: bool) -> anyhow::Result<Exit> {
     let checks = lint(config, production);
     let lines: Vec<_> = checks.iter().map(ToString::to_string).collect();
-    output::line(lines.join("\n"))?;
+    output::line(format!("{}\n\n{}", lines.join("\n"), summary(&checks)))?;
     match checks.iter().filter(|check| check.level == Level::Fail).count() {
         0 => Ok(Exit::Ok),
         failing => {
@@ -94,4 +111,25 @@ fn check(config: &Config, production: bool) -> anyhow::Result<Exit> {
             Ok(Exit::Failure)
         }
     }
+}
+
+/// How many checks found something, and what to change for each of these.
+fn summary(checks: &[Check]) -> String {
+    let count = |level| checks.iter().filter(|check| check.level == level).count();
+    let (failed, warned) = (count(Level::Fail), count(Level::Warn));
+    if failed + warned == 0 {
+        return format!("Summary: all {} checks passed", checks.len());
+    }
+    let mut text = format!("Summary: {failed} failed, {warned} warned, {} passed", count(Level::Pass));
+    for (level, word) in [(Level::Fail, "FAIL"), (Level::Warn, "WARN")] {
+        for check in checks.iter().filter(|check| check.level == level) {
+            let keys = check.keys().join(", ");
+            text += &match keys.as_str() {
+                "" => format!("\n  {word}  {}", check.check),
+                keys if keys == check.check => format!("\n  {word}  {keys}"),
+                keys => format!("\n  {word}  {}: change {keys}", check.check),
+            };
+        }
+    }
+    text
 }

@@ -16,6 +16,7 @@ pub mod demo;
 pub mod dev_certs;
 pub mod doctor;
 pub mod ids;
+pub mod init;
 pub mod login;
 pub mod outbox;
 pub mod push;
@@ -63,6 +64,7 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Audit(args) => audit::run(args).await,
         Command::Compat(args) => compat::run(&args),
         Command::Config(args) => config::run(args),
+        Command::Init(args) => init::run(&args),
         Command::Doctor(args) => doctor::run(args).await,
         Command::Backup(args) => store::backup(args).await,
         Command::Restore(args) => store::restore(args).await,

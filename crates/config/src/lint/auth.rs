@@ -35,7 +35,8 @@ fn users(auth: &AuthSettings, report: &mut Report) {
     user_key(report, "auth.admin_api_key", auth.admin_api_key.as_ref());
     match (&auth.api_key, &auth.admin_api_key) {
         (Some(user), Some(admin)) if user.matches(admin.reveal()) => {
-            report.risk("auth.key_separation", "users and admins have the same key", NEW_SECRET);
+            let fix = "create another with `openssl rand -hex 32`, for auth.admin_api_key or auth.api_key";
+            report.risk("auth.key_separation", "users and admins have the same key", fix);
         }
         _ => report.pass("auth.key_separation", "users and admins have different keys"),
     }

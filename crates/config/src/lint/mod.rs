@@ -17,6 +17,7 @@ use serde::Serialize;
 use tenure_auth::Secret;
 
 use super::config::Config;
+use super::keys;
 
 /// Shorter secrets can be guessed.
 const SECRET_BYTES: usize = 32;
@@ -40,6 +41,24 @@ pub struct Check {
     /// What to do, unless it passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+}
+
+impl Check {
+    /// The keys to change: the check itself if it has the name of one, otherwise those that the fix names.
+    pub fn keys(&self) -> Vec<&'static str> {
+        if let Some(key) = keys::find(self.check) {
+            return vec![key.path];
+        }
+        let word = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
+        let words = self.fix.iter().flat_map(|fix| fix.split(word));
+        let mut found: Vec<&str> = Vec::new();
+        for key in words.filter_map(|word| keys::find(word.trim_matches('.'))) {
+            if !found.contains(&key.path) {
+                found.push(key.path);
+            }
+        }
+        found
+    }
 }
 
 impl fmt::Display for Check {

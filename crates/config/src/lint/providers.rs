@@ -120,13 +120,14 @@ fn namespace(config: &Config, report: &mut Report) {
     }
     let limits = [namespace.max_memory_mb, namespace.max_vcpus, namespace.pids_limit, namespace.disk_mb];
     if limits.contains(&0) {
-        let fix = "set max_memory_mb, max_vcpus, pids_limit and disk_mb of providers.namespace above 0";
+        let fix = "set providers.namespace.max_memory_mb, providers.namespace.max_vcpus, providers.namespace.pids_limit and \
+                   providers.namespace.disk_mb above 0";
         report.risk("namespace.resource_limits", "memory, processors, processes or disk are without limit", fix);
     } else {
         report.pass("namespace.resource_limits", "are set");
     }
     if namespace.image_aliases.contains_key("*") {
-        let fix = "list the images that may stand for another";
+        let fix = "list the images in providers.namespace.image_aliases";
         report.warn("namespace.image_aliases", "`*` maps every unknown image", fix);
     } else {
         report.pass("namespace.image_aliases", format!("{} alias(es)", namespace.image_aliases.len()));
@@ -164,7 +165,7 @@ fn docker(docker: &DockerSettings, report: &mut Report) {
             "docker.resource_limits",
             docker.memory_bytes == 0 || docker.cpus == 0.0 || docker.pids_limit == 0,
             "memory, processors or processes are without limit",
-            "set memory, cpus and pids_limit of providers.docker above 0",
+            "set providers.docker.memory, providers.docker.cpus and providers.docker.pids_limit above 0",
         ),
         (
             "docker.user",

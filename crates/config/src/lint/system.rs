@@ -91,14 +91,14 @@ fn rpc_tls(config: &Config, report: &mut Report) {
         (
             "worker.rpc_tls.server_cert",
             tls.server_cert_file.is_some(),
-            "set worker.rpc_tls.server_cert_file and server_key_file",
+            "set worker.rpc_tls.server_cert_file and worker.rpc_tls.server_key_file",
         ),
         ("worker.rpc_tls.client_ca", tls.client_ca_file.is_some(), "set worker.rpc_tls.client_ca_file"),
         ("worker.rpc_tls.ca", tls.ca_file.is_some(), "set worker.rpc_tls.ca_file"),
         (
             "worker.rpc_tls.client_cert",
             tls.client_cert_file.is_some(),
-            "set worker.rpc_tls.client_cert_file and client_key_file",
+            "set worker.rpc_tls.client_cert_file and worker.rpc_tls.client_key_file",
         ),
     ];
     for (check, is_set, fix) in parts {

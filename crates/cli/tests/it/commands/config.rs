@@ -61,6 +61,10 @@ async fn lint_ends_with_what_it_found() {
     let expected = "[FAIL] rate_limit.enabled: callers have no rate limit\n      fix: set rate_limit.enabled: true\n\
                     [FAIL] rate_limit.capacity: ";
     assert!(production.stdout.contains(expected), "{}", production.stdout);
+    let summary = "\n  FAIL  rate_limit.enabled\n  FAIL  rate_limit.capacity: change rate_limit.requests_per_minute, \
+                   rate_limit.burst\n";
+    assert!(production.stdout.contains("\n\nSummary: 2 failed, "), "{}", production.stdout);
+    assert!(production.stdout.contains(summary), "{}", production.stdout);
     let elsewhere = lint(&home, &failing, false).await;
     assert_eq!((code(&elsewhere), elsewhere.stderr.as_str()), (0, ""));
     assert!(elsewhere.stdout.contains("[WARN] rate_limit.enabled: "), "{}", elsewhere.stdout);
@@ -137,6 +141,10 @@ const RULES: [(&str, &str, bool); 46] = [
     ("compat", "compat: stacyvm", false),
 ];
 
+fn is_key(name: &str) -> bool {
+    tenure_config::keys().any(|key| key.path == name)
+}
+
 #[tokio::test]
 async fn each_rule_is_reported_in_both_modes() {
     let home = Home::new();
@@ -150,6 +158,15 @@ async fn each_rule_is_reported_in_both_modes() {
             let reports =
                 output.stdout.lines().filter(|line| !line.starts_with("[PASS]") && line.starts_with('[')).count();
             assert_eq!(fixes, reports, "{}", output.stdout);
+            // Each finding is named again at the end, with keys that exist.
+            let summary = output.stdout.split("\n\nSummary: ").nth(1).unwrap_or_else(|| panic!("{}", output.stdout));
+            assert_eq!(summary.lines().count(), reports + 1, "{summary}");
+            for line in summary.lines().skip(1) {
+                let (name, keys) =
+                    line.trim_start()[4..].trim().split_once(": change ").unwrap_or((line[6..].trim(), ""));
+                let is_named = if keys.is_empty() { is_key(name) } else { keys.split(", ").all(is_key) };
+                assert!(is_named || name == "compat", "{check}: {line}");
+            }
             let failing = output.stdout.matches("[FAIL]").count();
             assert_eq!(code(&output), i32::from(failing > 0), "{output:?}");
         }

@@ -10,6 +10,7 @@ mod deploy;
 mod dev_certs;
 mod doctor;
 mod identity;
+mod init;
 mod kit;
 mod login;
 mod operate;
