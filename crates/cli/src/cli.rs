@@ -83,6 +83,8 @@ pub enum Command {
     DevCerts(dev_certs::Args),
     /// Measure throughput, latency and cost on this machine
     Bench(bench::Args),
+    /// Print the version
+    Version,
     /// Print a completion script for a shell
     Completions { shell: Shell },
 }
@@ -127,6 +129,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "compat",
             "dev-certs",
             "bench",
+            "version",
             "completions",
         ],
     ),

@@ -191,6 +191,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             return stop.hint.clone();
         }
         match cause.downcast_ref::<ClientError>()? {
+            ClientError::Network { .. } if says_no_tls(cause) => {
+                Some("the server there answers without TLS: use http:// in --server".to_owned())
+            }
             ClientError::Network { .. } => Some(
                 "is a server running there? Start one with `tenure up`, or choose another with --server URL".to_owned(),
             ),
@@ -201,6 +204,12 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             _ => None,
         }
     })
+}
+
+/// Whether the other side answered a TLS handshake with something else.
+fn says_no_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.to_string().contains("InvalidContentType"))
 }
 
 #[cfg(test)]

@@ -28,6 +28,14 @@ pub fn millis(text: &str) -> Result<i64, String> {
     i64::try_from(duration(text)?.as_millis()).map_err(|_| "this is too long".to_owned())
 }
 
+/// A length of time that must not be 0.
+pub fn some_millis(text: &str) -> Result<i64, String> {
+    match millis(text)? {
+        0 => Err("must be longer than 0".to_owned()),
+        millis => Ok(millis),
+    }
+}
+
 /// RFC 3339 with an offset; what comes out is in UTC.
 pub fn point(text: &str) -> Result<String, String> {
     let point: Timestamp =

@@ -10,11 +10,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the address of a server. It may have a path, below which the API is mounted.
 pub(crate) fn parse_server(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("`{text}` is not a server address: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(format!("`{text}` is not a server address: expected http:// or https:// and a host"));
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.host_str().is_some() => Ok(url),
+        _ if !text.contains("://") && Url::parse(&format!("http://{text}")).is_ok() => {
+            Err(format!("`{text}` is not a server address: write http://{text} or https://{text}"))
+        }
+        _ => Err(format!("`{text}` is not a server address: expected http:// or https:// and a host")),
     }
-    Ok(url)
 }
 
 /// The address of a path below the server. Segments are escaped, so an id cannot leave its place.

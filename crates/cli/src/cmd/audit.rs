@@ -15,8 +15,6 @@ const PAGE_MAX: u32 = 500;
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub struct Args {
-    #[command(flatten)]
-    client: ClientArgs,
     /// What users changed, instead of what admins asked for
     #[arg(long)]
     operations: bool,
@@ -44,6 +42,8 @@ pub struct Args {
     /// Print CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    #[command(flatten)]
+    client: ClientArgs,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {

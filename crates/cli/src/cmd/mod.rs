@@ -71,6 +71,10 @@ pub async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Store(args) => store::run(args).await,
         Command::DevCerts(args) => dev_certs::run(&args),
         Command::Bench(args) => bench::run(args).await,
+        Command::Version => {
+            output::line(format!("tenure {}", env!("CARGO_PKG_VERSION")))?;
+            Ok(Exit::Ok)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut cli::command(), "tenure", &mut script);

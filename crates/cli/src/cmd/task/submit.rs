@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = times::seconds)]
     lease_ttl: Option<i64>,
     /// How long one attempt may take [default: 1h]
-    #[arg(long, value_name = "TIME", value_parser = times::millis)]
+    #[arg(long, value_name = "TIME", value_parser = times::some_millis)]
     timeout: Option<i64>,
     /// Tag; repeatable
     #[arg(long = "tag", value_name = "NAME=VALUE", value_parser = tag)]

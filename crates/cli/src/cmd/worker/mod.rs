@@ -8,6 +8,7 @@ mod sandbox;
 mod token;
 mod transport;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +114,7 @@ pub struct WorkArgs {
     pub queues: Vec<String>,
     /// Maximum number of tasks running at once [default: number of CPUs]
     #[arg(long, value_name = "N")]
-    pub concurrency: Option<usize>,
+    pub concurrency: Option<NonZeroUsize>,
     /// Run tasks of an operator with a shell command; repeatable. `worker.operators` in the
     /// configuration file does the same
     #[arg(long = "operator", value_name = "NAME=COMMAND")]
@@ -176,7 +177,7 @@ impl WorkArgs {
             token: None,
             ca_file: None,
             name: None,
-            concurrency: self.concurrency.unwrap_or_else(cpus),
+            concurrency: self.concurrency.map_or_else(cpus, NonZeroUsize::get),
             provider: Arc::clone(&sandboxes.provider),
             sandbox: common,
             kill_grace: self.grace,
@@ -186,7 +187,7 @@ impl WorkArgs {
             sandboxes,
             strict: self.strict,
             queues: self.queues,
-            concurrency: self.concurrency.unwrap_or_else(cpus),
+            concurrency: self.concurrency.map_or_else(cpus, NonZeroUsize::get),
             operators,
             kill_grace: self.grace,
             drain_timeout: self.drain,

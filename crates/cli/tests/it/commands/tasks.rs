@@ -157,6 +157,7 @@ async fn a_payload_comes_from_a_file_or_from_standard_input() {
 async fn wrong_input_is_refused_with_the_right_code() {
     let site = Site::new().await;
     let unknown = "018c385a-9fb1-9509-0e89-33fe3b7b1aa9";
+    let secure = site.server.url().replace("http://", "https://");
     for (args, expected, part) in [
         (&["task", "show", unknown][..], 3, "task_not_found"),
         (&["task", "watch", unknown], 3, "task_not_found"),
@@ -171,7 +172,9 @@ async fn wrong_input_is_refused_with_the_right_code() {
         (&["task", "submit", "q", "echo", "--tag", "team"], 2, "write it as team=etl"),
         (&["task", "submit", "q", "echo", "--lease-ttl", "0s"], 2, "lease_ttl_seconds"),
         (&["task", "list", "--state", "lost"], 2, "possible values"),
-        (&["task", "list", "--server", "127.0.0.1:1"], 2, "is not a server address"),
+        (&["task", "list", "--server", "127.0.0.1:1"], 2, "is not a server address: write http://127.0.0.1:1 or"),
+        (&["task", "list", "--server", &secure], 5, "answers without TLS: use http:// in --server"),
+        (&["task", "submit", "q", "echo", "--timeout", "0s"], 2, "must be longer than 0"),
         (&["task", "list", "--api-key", "a", "--api-key-file", "b"], 2, "cannot be used with"),
         (&["task", "list", "--api-key-file", "/nowhere"], 2, "could not be read"),
         (&["task"], 2, "Usage"),

@@ -121,7 +121,7 @@ async fn wrong_flags_are_refused() {
     for (args, part) in [
         (&["--operator", "upper"][..], "is not a built-in operator"),
         (&["--operator", "a b=true"], "cannot name an operator"),
-        (&["--concurrency", "0"], "at least one task"),
+        (&["--concurrency", "0"], "--concurrency"),
         (&["--grace", "long"], "write it as"),
         (&["--server", "ftp://x"], "is not a server address"),
     ] {
