@@ -43,6 +43,15 @@ pub fn point(text: &str) -> Result<String, String> {
     Ok(point.to_string())
 }
 
+/// A point in time, or how long ago it was: `30m`.
+pub fn point_or_ago(text: &str) -> Result<String, String> {
+    match humantime::parse_duration(text).ok().map(|ago| Timestamp::now().checked_sub(ago)) {
+        Some(Ok(point)) => Ok(point.to_string()),
+        Some(Err(_)) => Err("this is too long ago".to_owned()),
+        None => point(text).map_err(|error| format!("{error}; or how long ago, such as 30m")),
+    }
+}
+
 /// How far from now: `12s ago`, `in 3m`. Empty for anything that is not a point in time.
 pub fn distance(point: &str, now: Timestamp) -> String {
     let Ok(point) = point.parse::<Timestamp>() else { return String::new() };

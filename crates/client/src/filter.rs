@@ -15,6 +15,17 @@ pub struct TaskFilter {
     pub tag: Option<String>,
     /// The first digits of an id, at least 4.
     pub id_prefix: Option<String>,
+    /// Id of the run that the tasks belong to.
+    pub run: Option<String>,
+    pub idempotency_key: Option<String>,
+    /// Worker of the newest attempt.
+    pub worker: Option<String>,
+    /// Error code of tasks that failed.
+    pub error_code: Option<String>,
+    /// Created at or after, RFC 3339.
+    pub created_after: Option<String>,
+    /// Created before, RFC 3339.
+    pub created_before: Option<String>,
     /// Default 100, up to 1000.
     pub limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -34,6 +45,12 @@ impl TaskFilter {
                 ("workspace", &self.workspace),
                 ("tag", &self.tag),
                 ("id_prefix", &self.id_prefix),
+                ("run", &self.run),
+                ("idempotency_key", &self.idempotency_key),
+                ("worker", &self.worker),
+                ("error_code", &self.error_code),
+                ("created_after", &self.created_after),
+                ("created_before", &self.created_before),
                 ("limit", &limit),
                 ("cursor", &self.cursor),
             ],

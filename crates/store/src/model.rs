@@ -11,7 +11,7 @@ use tenure_core::queue::{Queue, Transport};
 use tenure_core::run::{Run, RunState, Upstream};
 use tenure_core::task::{Body, Place, Running, State};
 use tenure_core::time::Timestamp;
-use tenure_core::{IdPrefix, Seq, TaskId, limits};
+use tenure_core::{IdPrefix, RunId, Seq, TaskId, limits};
 
 #[derive(Debug, Clone)]
 pub struct Page<T> {
@@ -217,6 +217,16 @@ pub struct TaskFilter {
     pub tag: Option<(String, String)>,
     /// Only the newest [`ID_PREFIX_ROWS`](tenure_core::limits::ID_PREFIX_ROWS) tasks are searched for it.
     pub id_prefix: Option<IdPrefix>,
+    pub run: Option<RunId>,
+    pub idempotency_key: Option<String>,
+    /// Of the task's newest attempt.
+    pub worker: Option<String>,
+    /// Of tasks that failed.
+    pub error_code: Option<String>,
+    /// Created at or after.
+    pub after: Option<Timestamp>,
+    /// Created before.
+    pub until: Option<Timestamp>,
     pub reach: Reach,
     /// Newest first; only tasks older than this one.
     pub before: Option<Seq>,

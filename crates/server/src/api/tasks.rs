@@ -147,6 +147,19 @@ pub struct ListQuery {
     tag: Option<String>,
     /// The first digits of an id, at least 4, in any form; the newest 100,000 tasks are searched
     id_prefix: Option<String>,
+    /// Id of the run that the task belongs to
+    run: Option<String>,
+    idempotency_key: Option<String>,
+    /// Worker of the task's newest attempt
+    worker: Option<String>,
+    /// Error code of a task that failed
+    error_code: Option<String>,
+    /// Created at or after
+    #[param(format = DateTime)]
+    created_after: Option<String>,
+    /// Created before
+    #[param(format = DateTime)]
+    created_before: Option<String>,
     /// 1..=1000, default 100
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
@@ -182,6 +195,12 @@ pub async fn list(
             workspace: asked.workspace,
             tag: tag.map(|(name, value)| (name.to_owned(), value.to_owned())),
             id_prefix: asked.id_prefix.map(|text| validate::id_prefix(&text, "task_")).transpose()?,
+            run: asked.run.map(|text| validate::run_id(&text, "run")).transpose()?,
+            idempotency_key: asked.idempotency_key,
+            worker: asked.worker,
+            error_code: asked.error_code,
+            after: asked.created_after.map(|text| validate::time(&text, "created_after")).transpose()?,
+            until: asked.created_before.map(|text| validate::time(&text, "created_before")).transpose()?,
             reach,
             before: asked.cursor.as_deref().map(cursor).transpose()?,
             limit,

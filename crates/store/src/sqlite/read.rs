@@ -55,6 +55,12 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
         b,
         c,
         d,
+        filter.run.map(|run| run.as_u128().to_be_bytes()),
+        filter.idempotency_key,
+        filter.worker,
+        filter.error_code,
+        filter.after.map(Timestamp::as_millis),
+        filter.until.map(Timestamp::as_millis),
     ];
     let seqs: Vec<Seq> =
         tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;

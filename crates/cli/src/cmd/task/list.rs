@@ -4,6 +4,7 @@ use tenure_contract::user::Task;
 use tenure_contract::words::TaskState;
 
 use crate::cmd::connect::pages;
+use crate::cmd::ids;
 use crate::exit::Exit;
 use crate::output::{self, cell, cell_or_dash, state_cell};
 use crate::{times, words};
@@ -32,6 +33,24 @@ pub struct Args {
     /// Only tasks of this workspace
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
+    /// Only tasks of this run
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// Only tasks whose newest attempt this worker runs or ran
+    #[arg(long, value_name = "ID")]
+    worker: Option<String>,
+    /// Only tasks that failed with this code
+    #[arg(long, value_name = "CODE")]
+    error_code: Option<String>,
+    /// Only tasks with this idempotency key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Only tasks created at or after this point in time, or less than this time ago
+    #[arg(long, value_name = "WHEN", value_parser = times::point_or_ago)]
+    after: Option<String>,
+    /// Only tasks created before this point in time, or longer than this time ago
+    #[arg(long, value_name = "WHEN", value_parser = times::point_or_ago)]
+    before: Option<String>,
     /// Maximum number to list
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -47,6 +66,10 @@ fn tag(text: &str) -> Result<String, String> {
 }
 
 pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit> {
+    let run = match &args.run {
+        Some(run) => Some(ids::run(client, run).await?),
+        None => None,
+    };
     let filter = TaskFilter {
         queue: args.queue,
         state: args.state,
@@ -54,6 +77,12 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
         tenant: args.tenant,
         workspace: args.workspace,
         tag: args.tag,
+        run,
+        idempotency_key: args.key,
+        worker: args.worker,
+        error_code: args.error_code,
+        created_after: args.after,
+        created_before: args.before,
         ..TaskFilter::default()
     };
     let page = pages((!args.all).then_some(args.limit), PAGE_MAX, async |limit, cursor| {

@@ -72,6 +72,11 @@ async fn a_run_is_submitted_shown_and_listed() {
     assert!(!shown.contains('\x1b'), "colours off a terminal: {shown:?}");
     let value = site.json(&["run", "show", &id]).await;
     assert_eq!((&value["run_id"], value["tasks"].as_array().unwrap().len()), (&json!(id), 3));
+    site.ok(&["task", "submit", "etl", "echo"]).await;
+    for (filters, count) in [(&["--run", &id[..]][..], 3), (&["--after", "1h"], 4), (&["--before", "1h"], 0)] {
+        let found = site.json(&[&["task", "list"], filters].concat()).await;
+        assert_eq!(found["items"].as_array().unwrap().len(), count, "{filters:?}");
+    }
 
     let table = site.ok(&["run", "list", "--state", "running", "--label", "team=etl"]).await;
     assert!(table.starts_with("RUN ") && table.contains(&id) && table.contains("0/3"), "{table}");

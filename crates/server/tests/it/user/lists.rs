@@ -74,7 +74,7 @@ async fn tasks_are_filtered_by_every_field(server: Server) {
     let failed = server.submit(json!({"queue": "c", "tags": {"team": "etl"}, "max_attempts": 1})).await;
     let job = server.worker("claim", json!({"worker_id": "w-1", "job_id": failed})).await.ok();
     server.fail("w-1", &job, retryable()).await.ok();
-    let canceled = server.submit(json!({"queue": "c"})).await;
+    let canceled = server.submit(json!({"queue": "c", "idempotency_key": "once"})).await;
     server.post(&format!("/api/v1/tasks/{canceled}/cancel"), json!({})).await.ok();
     for (query, expected) in [
         ("queue=a", vec![&done, &running]),
@@ -94,6 +94,13 @@ async fn tasks_are_filtered_by_every_field(server: Server) {
         ("workspace=prod", vec![&later]),
         ("queue=b&operator=x&state=Ready", vec![&ready]),
         ("queue=b&operator=x&state=Running", vec![]),
+        ("worker=w-1", vec![&failed, &done, &running]),
+        ("worker=w-1&state=Running", vec![&running]),
+        ("error_code=HTTP_503", vec![&failed]),
+        ("idempotency_key=once", vec![&canceled]),
+        ("run=run_01M7KQVN86EYHR000000000KHG", vec![]),
+        ("created_before=2020-01-01T00:00:00Z", vec![]),
+        ("created_after=2020-01-01T00:00:00Z&operator=y", vec![&done, &later]),
     ] {
         let found = ids(&server.get(&format!("/api/v1/tasks?{query}")).await.ok());
         assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{query}");
@@ -106,6 +113,9 @@ async fn bad_queries_name_their_field(server: Server) {
         ("tasks?id_prefix=run_01HGW5", "id_prefix"),
         ("tasks?id_prefix=not-an-id", "id_prefix"),
         ("runs?id_prefix=task_01HGW5", "id_prefix"),
+        ("tasks?run=abc", "run"),
+        ("tasks?created_after=today", "created_after"),
+        ("tasks?created_before=x", "created_before"),
         ("tasks?limit=0", "limit"),
         ("tasks?limit=1001", "limit"),
         ("tasks?limit=many", "query"),

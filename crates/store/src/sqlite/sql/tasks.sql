@@ -30,6 +30,13 @@ WHERE b.seq < ?1 AND b.seq >= ?9
   AND (?6 IS NULL OR instr(',' || substr(b.tags, 2), ?6) > 0)
   AND (?8 IS NULL OR b.owner = ?8)
   AND (?10 IS NULL OR b.id BETWEEN ?10 AND ?11 OR b.id BETWEEN ?12 AND ?13)
+  AND (?14 IS NULL OR b.run_id = ?14)
+  AND (?15 IS NULL OR b.idempotency_key = ?15)
+  AND (?16 IS NULL OR EXISTS (SELECT 1 FROM running w WHERE w.seq = b.seq AND w.worker_id = ?16)
+    OR EXISTS (SELECT 1 FROM finished w WHERE w.seq = b.seq AND w.worker_id = ?16))
+  AND (?17 IS NULL OR EXISTS (SELECT 1 FROM finished e WHERE e.seq = b.seq AND e.error_code = ?17))
+  AND (?18 IS NULL OR b.created_at >= ?18)
+  AND (?19 IS NULL OR b.created_at < ?19)
 ORDER BY b.seq DESC LIMIT ?7
 
 -- name: tasks_nth

@@ -7,7 +7,7 @@ use tenure_core::command::Reach;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::submit::{NewTask, Start};
 use tenure_core::task::State;
-use tenure_core::{IdPrefix, Seq, TaskId};
+use tenure_core::{IdPrefix, RunId, Seq, TaskId};
 use tenure_store::{TaskFilter, TaskView};
 
 use crate::common::{Fixture, START, after_start, make};
@@ -71,8 +71,12 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
     let scheduled = t.put(NewTask { start: Start::After(9), tenant: "other".into(), ..t.task("mail").await }).await;
     let tagged = NewTask { tags: make::tags(&[("team", "etl")]), workspace: "prod".into(), ..t.task("etl").await };
     let ready = t.put(tagged).await;
+    let later = after_start(5_000);
+    t.clock.freeze(later);
+    let keyed = t.put(NewTask { idempotency: make::key("k-1", 1), ..t.task("late").await }).await;
+    let worker = "w".to_owned();
 
-    let all = vec![ready, scheduled, running, canceled, failed, succeeded];
+    let all = vec![keyed, ready, scheduled, running, canceled, failed, succeeded];
     let text = |text: &str| Some(text.to_owned());
     let filter = TaskFilter::default;
     let tag = |name: &str, value: &str| Some((name.to_owned(), value.to_owned()));
@@ -81,7 +85,7 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
         (filter(), all),
         (TaskFilter { queue: text("etl"), ..filter() }, vec![ready, running, canceled, failed, succeeded]),
         (TaskFilter { queue: text("nowhere"), ..filter() }, vec![]),
-        (TaskFilter { state: Some(State::Ready), ..filter() }, vec![ready]),
+        (TaskFilter { state: Some(State::Ready), ..filter() }, vec![keyed, ready]),
         (TaskFilter { state: Some(State::Scheduled), ..filter() }, vec![scheduled]),
         (TaskFilter { state: Some(State::Running), ..filter() }, vec![running]),
         (TaskFilter { state: Some(State::Succeeded), ..filter() }, vec![succeeded]),
@@ -97,6 +101,17 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
         (TaskFilter { tag: tag("tea", "etl"), ..filter() }, vec![]),
         (TaskFilter { queue: text("etl"), state: Some(State::Running), operator: text("extract"), ..filter() }, vec![]),
         (TaskFilter { before: Some(running.seq()), ..filter() }, vec![canceled, failed, succeeded]),
+        (TaskFilter { error_code: text("X"), ..filter() }, vec![failed]),
+        (TaskFilter { error_code: text("Y"), ..filter() }, vec![]),
+        (TaskFilter { worker: Some(worker.clone()), ..filter() }, vec![running, failed, succeeded]),
+        (TaskFilter { worker: Some(worker), state: Some(State::Running), ..filter() }, vec![running]),
+        (TaskFilter { worker: text("nobody"), ..filter() }, vec![]),
+        (TaskFilter { idempotency_key: text("k-1"), ..filter() }, vec![keyed]),
+        (TaskFilter { idempotency_key: text("k"), ..filter() }, vec![]),
+        (TaskFilter { run: Some(RunId::from_u128(1)), ..filter() }, vec![]),
+        (TaskFilter { after: Some(later), ..filter() }, vec![keyed]),
+        (TaskFilter { until: Some(later), state: Some(State::Ready), ..filter() }, vec![ready]),
+        (TaskFilter { after: Some(later), until: Some(later), ..filter() }, vec![]),
     ];
     for (filter, expected) in cases {
         assert_eq!(list(t, filter.clone()).await, expected, "{filter:?}");
