@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::history::{Accepted, Answer, Call, Recorder, Submission};
+use super::history::{Accepted, Answer, Call, MAX_BACKOFF_MS, Recorder, Submission};
 use super::http::Http;
 use super::rng::Rng;
 use super::system::QUEUES;
@@ -22,6 +22,9 @@ const TRIES: usize = 12;
 
 /// Ids that a client remembers to cancel, retry and look at.
 const KNOWN: usize = 400;
+
+/// Before the second attempt, without jitter: so it can be checked.
+const BACKOFF_MS: u64 = 200;
 
 /// A client in the process of the run.
 #[derive(Debug)]
@@ -80,7 +83,8 @@ impl Client {
         });
         let nonce = format!("{}-{number}", self.name);
         let key = keyed.then(|| format!("key-{nonce}"));
-        let submission = Submission { nonce, key, max_attempts: max_attempts as u32, delay_ms };
+        let max_attempts = max_attempts as u32;
+        let submission = Submission { nonce, key, max_attempts, delay_ms, backoff_ms: BACKOFF_MS };
         let body = self.body(&submission, queue);
         (submission, body)
     }
@@ -88,7 +92,8 @@ impl Client {
     fn body(&self, submission: &Submission, queue: &str) -> Value {
         let mut body = json!({"queue": queue, "operator": "chaos", "payload": {"nonce": submission.nonce},
             "max_attempts": submission.max_attempts, "lease_ttl_seconds": self.ttl_s,
-            "retry": {"initial_backoff_ms": 100, "max_backoff_ms": 1_000}});
+            "retry": {"initial_backoff_ms": submission.backoff_ms, "max_backoff_ms": MAX_BACKOFF_MS, "factor": 2.0,
+                "jitter": "none"}});
         if submission.delay_ms > 0 {
             body["delay_ms"] = json!(submission.delay_ms);
         }

@@ -25,14 +25,20 @@ pub fn now() -> u64 {
     })
 }
 
+/// No task waits longer for its next attempt.
+pub const MAX_BACKOFF_MS: u64 = 1_000;
+
 /// One task of a submit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
     /// Stands in the payload. Tells which submission a task came from, also when the answer was lost.
     pub nonce: String,
     pub key: Option<String>,
     pub max_attempts: u32,
     pub delay_ms: u64,
+    /// Before the second attempt. Each further one waits twice as long, at most [`MAX_BACKOFF_MS`].
+    #[serde(default)]
+    pub backoff_ms: u64,
 }
 
 /// A report of a holder.
@@ -58,13 +64,49 @@ pub enum ReportKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Call {
-    Submit { tasks: Vec<Submission> },
-    Claim { worker: String, incarnation: Option<String>, claim_id: Option<String>, job: Option<String> },
-    Heartbeat { task: String, attempt_id: String },
-    Report { task: String, attempt_id: String, report: Report },
-    Cancel { task: String, immediate: bool },
-    Retry { task: String },
-    Read { task: String },
+    Submit {
+        tasks: Vec<Submission>,
+    },
+    Claim {
+        worker: String,
+        incarnation: Option<String>,
+        claim_id: Option<String>,
+        job: Option<String>,
+    },
+    Heartbeat {
+        task: String,
+        attempt_id: String,
+    },
+    Report {
+        task: String,
+        attempt_id: String,
+        report: Report,
+    },
+    Cancel {
+        task: String,
+        immediate: bool,
+    },
+    Retry {
+        task: String,
+    },
+    Read {
+        task: String,
+    },
+    /// A heartbeat or a completion with the id of the attempt and a token that nobody has.
+    Forged {
+        task: String,
+        attempt_id: String,
+    },
+    /// A run: the last task depends on all others.
+    Run {
+        tasks: Vec<Submission>,
+    },
+    /// Sees or cancels a task of another tenant.
+    Trespass {
+        task: String,
+    },
+    /// Uses a key after its revocation was acknowledged.
+    Knock,
 }
 
 /// A job as it was granted.
@@ -92,6 +134,9 @@ pub enum Answer {
     /// It may or may not have taken effect.
     Unknown {
         why: String,
+        /// Of an answer that does not say what happened: 5xx or 429.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
     },
     /// No connection was made, so nothing happened.
     NotSent,
@@ -135,7 +180,7 @@ pub trait Outcome {
 
 impl Outcome for Answer {
     fn unknown(why: &str) -> Self {
-        Self::Unknown { why: why.to_owned() }
+        Self::Unknown { why: why.to_owned(), status: None }
     }
 
     fn is_unknown(&self) -> bool {
@@ -268,7 +313,7 @@ mod tests {
         let lost = recorder.ask(Call::Cancel { task: "t".into(), immediate: true });
         let seen = Answer::Seen { state: "Ready".into(), attempt: 0, fence: 0 };
         recorder.answer(&first, &seen);
-        recorder.answer(&lost, &Answer::Unknown { why: "time-out".into() });
+        recorder.answer(&lost, &Answer::unknown("time-out"));
         let path = folder.path().join("w.jsonl");
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"op\":\"w-9\",\"at\":1,\"ca").unwrap();

@@ -7,6 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::history::Answer;
+use super::system::ADMIN_KEY;
 
 /// Beyond what a request may take by itself.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -16,20 +17,29 @@ const PATIENCE: Duration = Duration::from_secs(4);
 pub enum Reply {
     /// The server has spoken: 2xx, or a refusal.
     Told { status: u16, body: Value },
-    /// Nobody can say whether it happened.
-    Unknown(String),
+    /// Nobody can say whether it happened. The status, if an answer came that says so.
+    Unknown { why: String, status: Option<u16> },
     /// It did not even get there.
     NotSent,
 }
 
 impl Reply {
+    /// The server answered that it cannot say.
+    pub fn failed(status: u16, error: &str) -> Self {
+        Self::Unknown { why: format!("{status} {error}"), status: Some(status) }
+    }
+
+    fn lost(error: &reqwest::Error) -> Self {
+        Self::Unknown { why: short(error), status: None }
+    }
+
     /// What to put into the history: `read` says what a 2xx body means, `None` for one that makes no sense.
     pub fn answer(&self, read: impl FnOnce(&Value) -> Option<Answer>) -> Answer {
         match self {
             Self::NotSent => Answer::NotSent,
-            Self::Unknown(why) => Answer::Unknown { why: why.clone() },
+            Self::Unknown { why, status } => Answer::Unknown { why: why.clone(), status: *status },
             Self::Told { status, body } if *status < 300 => {
-                read(body).unwrap_or_else(|| Answer::Unknown { why: format!("cannot be read: {body}") })
+                read(body).unwrap_or_else(|| Answer::Unknown { why: format!("cannot be read: {body}"), status: None })
             }
             Self::Told { status, body } => {
                 Answer::Refused { status: *status, error: body["error"].as_str().unwrap_or_default().to_owned() }
@@ -49,6 +59,7 @@ impl Http {
     pub fn new(servers: Vec<String>, worker_token: &str) -> Result<Self> {
         let mut headers = HeaderMap::new();
         headers.insert(HeaderName::from_static("x-worker-token"), HeaderValue::from_str(worker_token)?);
+        headers.insert(HeaderName::from_static("x-api-key"), HeaderValue::from_static(ADMIN_KEY));
         let client =
             reqwest::Client::builder().default_headers(headers).connect_timeout(Duration::from_secs(2)).build()?;
         Ok(Self { client, servers })
@@ -68,6 +79,11 @@ impl Http {
             None => self.client.get(url),
         };
         told(request.header(header.0, header.1).timeout(PATIENCE).send().await).await
+    }
+
+    pub async fn delete(&self, server: usize, path: &str, header: (&str, &str)) -> Reply {
+        let request = self.client.delete(format!("{}{path}", self.servers[server])).header(header.0, header.1);
+        told(request.timeout(PATIENCE).send().await).await
     }
 
     /// A text as the body.
@@ -100,16 +116,21 @@ async fn told(sent: reqwest::Result<reqwest::Response>) -> Reply {
     let response = match sent {
         Ok(response) => response,
         Err(error) if error.is_connect() => return Reply::NotSent,
-        Err(error) => return Reply::Unknown(short(&error)),
+        Err(error) => return Reply::lost(&error),
     };
     let status = response.status().as_u16();
     // A control plane that cannot reach its store does not know either.
     if status >= 500 || status == 429 {
-        return Reply::Unknown(format!("{status}"));
+        let text = response.text().await.unwrap_or_default();
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
+        return Reply::failed(status, body["error"].as_str().unwrap_or_default());
+    }
+    if status == 204 {
+        return Reply::Told { status, body: Value::Null };
     }
     match response.json().await {
         Ok(body) => Reply::Told { status, body },
-        Err(error) => Reply::Unknown(short(&error)),
+        Err(error) => Reply::lost(&error),
     }
 }
 

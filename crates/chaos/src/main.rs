@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_chaos::plan::{Class, Plan};
-use tenure_chaos::{Settings, WorkerArgs, dags, run, run_worker, sandboxes};
+use tenure_chaos::{LIVENESS, Settings, WorkerArgs, dags, run, run_worker, sandboxes};
 
 /// Runs real control planes and workers under faults that a seed decides, and checks that what Tenure promises held.
 ///
@@ -59,6 +59,12 @@ struct RunArgs {
     /// Which faults: kill, stop, cut, delay, reset, half-open, flush, pg, redis. All that fit if not given.
     #[arg(long, value_delimiter = ',')]
     faults: Vec<Class>,
+    /// Break nothing.
+    #[arg(long, conflicts_with = "faults")]
+    calm: bool,
+    /// Seconds after the last fault in which every task must end.
+    #[arg(long, default_value_t = LIVENESS.as_secs(), conflicts_with_all = ["sandboxes", "dags"])]
+    patience: u64,
     #[arg(long, value_enum, default_value = "sqlite")]
     store: Store,
     #[arg(long, value_enum, default_value = "embedded")]
@@ -105,7 +111,11 @@ impl RunArgs {
         if self.sandboxes && self.transport == Transport::Redis {
             return Err("sandboxes need no transport: leave out --transport".into());
         }
-        let classes = if self.faults.is_empty() { Class::ALL.to_vec() } else { self.faults };
+        let classes = match (self.calm, self.faults.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => Class::ALL.to_vec(),
+            (false, false) => self.faults,
+        };
         let length = Duration::from_secs(self.minutes.map_or(self.seconds.unwrap_or(60), |minutes| minutes * 60));
         let seed = self.seed.unwrap_or_else(random);
         if self.sandboxes {
@@ -143,6 +153,7 @@ impl RunArgs {
             servers,
             workers: usize::from(self.workers.unwrap_or(4)),
             rate: self.rate,
+            patience: Duration::from_secs(self.patience),
             binary: self.bin,
             keep: self.keep,
         }))

@@ -8,6 +8,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::faults::Spell;
+use super::history::now;
 use super::plan::{Fault, Plan, Step};
 use super::proxy::Mode;
 use super::system::{QUEUES, System};
@@ -30,13 +32,19 @@ pub async fn run(system: &Arc<System>, plan: &Plan, start: Instant, mut tell: im
         open.spawn(async move {
             let turn = turn.map(Mutex::try_lock_owned).transpose();
             let Ok(_turn) = turn else { return Ok(()) };
+            let from = now();
             begin(&system, step.fault).await;
+            let on = now();
             sleep(Duration::from_millis(step.for_ms)).await;
-            heal(&system, step.fault).await
+            let off = now();
+            heal(&system, step.fault).await?;
+            system.note(Spell { fault: step.fault, from, on, off, to: now() });
+            Ok(())
         });
     }
     while let Some(healed) = open.join_next().await {
-        healed??;
+        let healed: Result<()> = healed?;
+        healed?;
     }
     Ok(())
 }

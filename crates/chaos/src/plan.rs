@@ -247,7 +247,7 @@ fn fault(options: &Options, rng: &mut Rng) -> Option<(Fault, u64)> {
     Some(match class {
         Class::Kill if of_worker => (Fault::KillWorker(worker), rng.between(50, 2_000)),
         // Sometimes longer than the gap from which on an outage counts as one.
-        Class::Kill => (Fault::KillServer(server), rng.between(50, 7_000)),
+        Class::Kill => (Fault::KillServer(server), rng.between(50, 8_000)),
         Class::Stop if of_worker => (Fault::StopWorker(worker), options.ttl_ms + rng.between(100, options.ttl_ms * 2)),
         Class::Stop => (Fault::StopServer(server), rng.between(500, 6_000)),
         Class::Cut => (on_link(Mode::Cut), rng.between(100, 4_000)),

@@ -79,7 +79,7 @@ impl Summary {
     }
 
     pub fn is_good(&self) -> bool {
-        self.verdict.violations.is_empty() && self.surprises.is_empty() && self.in_time
+        self.verdict.violations.is_empty() && self.verdict.undecided == 0 && self.surprises.is_empty() && self.in_time
     }
 }
 
@@ -101,8 +101,9 @@ impl fmt::Display for Summary {
         writeln!(f, "attempts       {}", list(&self.attempts))?;
         writeln!(f, "effects        {} more than tasks where nothing guards them", self.duplicates)?;
         writeln!(f, "               {} of overtaken holders refused by the fence", self.stale_refused)?;
+        writeln!(f, "latest grant   {:.1?} after the task could run, without a fault", self.verdict.latest_grant)?;
         if self.verdict.undecided > 0 {
-            writeln!(f, "undecided      {} tasks with too many possible orders", self.verdict.undecided)?;
+            writeln!(f, "UNDECIDED      {} tasks with too many possible orders", self.verdict.undecided)?;
         }
         for surprise in &self.surprises {
             writeln!(f, "SURPRISE       {surprise}, and nobody had asked it to")?;
@@ -121,5 +122,22 @@ impl fmt::Display for Summary {
             writeln!(f, "\nhistories and logs are in {}", folder.display())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(verdict: Verdict) -> Summary {
+        let plan = Plan { steps: Vec::new() };
+        Summary::new(&plan, &History::default(), &Ended::default(), &Effects::default(), verdict, Vec::new())
+    }
+
+    #[test]
+    fn a_run_with_undecided_tasks_is_not_good() {
+        assert!(summary(Verdict::default()).is_good());
+        let undecided = summary(Verdict { undecided: 1, ..Verdict::default() });
+        assert!(!undecided.is_good() && undecided.to_string().contains("UNDECIDED      1 tasks"));
     }
 }

@@ -1,8 +1,8 @@
 //! One run: start, work under faults, heal, wait, judge.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,18 +10,23 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::checker;
 use super::clients::Client;
+use super::faults::Faults;
 use super::history::{Answer, Call, History, Recorder};
+use super::http::Http;
 use super::ledger::Ledger;
 use super::plan::{Class, Options, Plan};
 use super::report::Summary;
+use super::rng::Rng;
 use super::system::{QUEUES, Shape, System, find_binary};
+use super::visitor::Visitor;
 use super::{ending, nemesis};
 
 /// Lease time of all tasks.
 const TTL_MS: u64 = 2_000;
 
-/// How long after the last fault every task must have ended: leases, back-off and the sweep of lost messages.
-const LIVENESS: Duration = Duration::from_secs(180);
+/// How long after the last fault every task must have ended, if nobody says otherwise: leases, back-off and the sweep of
+/// lost messages.
+pub const LIVENESS: Duration = Duration::from_secs(180);
 
 /// Clients that submit.
 const CLIENTS: usize = 2;
@@ -38,6 +43,8 @@ pub struct Settings {
     pub workers: usize,
     /// Tasks per second.
     pub rate: f64,
+    /// How long after the last fault every task must have ended.
+    pub patience: Duration,
     pub binary: Option<PathBuf>,
     /// Keep the folder of the run also when all is well.
     pub keep: bool,
@@ -95,7 +102,8 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
     let effects = ledger.effects()?;
     say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
-    let verdict = checker::check(&history, &ended, &effects);
+    let faults = Faults::new(&system.spells(), settings.servers);
+    let verdict = checker::check(&history, &ended, &effects, &faults);
     let mut summary = Summary::new(&plan, &history, &ended, &effects, verdict, system.surprises());
     summary.in_time = in_time;
     if settings.keep || !summary.is_good() {
@@ -117,6 +125,13 @@ async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn
         let client = Client::new(&name, system.http()?, recorder, settings.seed, TTL_MS);
         clients.spawn(client.run(settings.rate / CLIENTS as f64, end, Arc::clone(&submitted)));
     }
+    let visitor = Visitor {
+        http: Http::plain(system.urls())?,
+        recorder: Recorder::create(&system.histories(), "visitor")?,
+        rng: Mutex::new(Rng::fork(settings.seed, "visitor")),
+        ttl_s: TTL_MS / 1_000,
+    };
+    clients.spawn(visitor.run(end));
     let faults = AtomicU64::new(0);
     let watch = async {
         let mut ticks = interval(Duration::from_secs(1));
@@ -139,7 +154,7 @@ async fn work(settings: &Settings, system: &Arc<System>, plan: &Plan, say: &(dyn
             ended?;
         }
         say("all has healed, waiting for the tasks to end".into());
-        ending::wait_for_the_end(&system.http()?, LIVENESS).await
+        ending::wait_for_the_end(&system.http()?, settings.patience).await
     };
     tokio::select! {
         in_time = phases => in_time,

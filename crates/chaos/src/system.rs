@@ -12,6 +12,7 @@ use serde_json::json;
 use tenure_testkit::{Database, Port, Postgres, PrivatePostgres, Redis};
 use tokio::time::sleep;
 
+use super::faults::Spell;
 use super::history::now;
 use super::http::{Http, Reply};
 use super::plan::Link;
@@ -29,6 +30,9 @@ const SLOTS: usize = 8;
 
 /// What workers show. It guards nothing here.
 const WORKER_TOKEN: &str = "a-token-for-chaos-workers";
+
+/// The key of everybody but visitors, where keys are needed: in runs of tasks.
+pub const ADMIN_KEY: &str = "a-key-for-everybody-in-chaos";
 
 /// How long the control planes may take until they answer, on a busy machine.
 const START: Duration = Duration::from_secs(60);
@@ -83,6 +87,7 @@ pub struct System {
     /// Processes that ended though nobody ended them.
     surprises: Mutex<Vec<String>>,
     downs: Mutex<Vec<Down>>,
+    spells: Mutex<Vec<Spell>>,
     database: Option<Database>,
     postgres: Option<PrivatePostgres>,
 }
@@ -128,9 +133,10 @@ impl System {
             workers.push(Mutex::new(place));
         }
         let folder = folder.to_owned();
-        let (surprises, downs) = Default::default();
+        let (surprises, downs, spells) = Default::default();
         let redis = redis.map(|redis| (redis.url(), tokio::sync::Mutex::new(redis)));
-        let system = Self { shape, folder, workers, servers, links, redis, surprises, downs, database, postgres };
+        let system =
+            Self { shape, folder, workers, servers, links, redis, surprises, downs, spells, database, postgres };
         std::fs::create_dir_all(system.histories())?;
         for index in 0..system.shape.servers {
             system.start_server(index)?;
@@ -177,6 +183,9 @@ impl System {
         command.args(["serve", "--listen", &format!("127.0.0.1:{}", server.port.number())]);
         command.arg("--data").arg(self.folder.join(format!("server-{index}")));
         command.env("TENURE_AUTH__WORKER_TOKEN", WORKER_TOKEN);
+        if self.shape.sandboxes.is_none() && !self.shape.dags {
+            command.env("TENURE_AUTH__ENABLED", "true").env("TENURE_AUTH__ADMIN_API_KEY", ADMIN_KEY);
+        }
         if let (Some(database), Some(link)) = (&self.database, self.links.get(&Link::ToPostgres(index))) {
             let behind = database.url().replace(&format!(":{}/", self.postgres_port()), &format!(":{}/", link.port()));
             command.args(["--store", &behind]);
@@ -240,6 +249,16 @@ impl System {
     /// When workers could do nothing.
     pub fn downs(&self) -> Vec<Down> {
         lock(&self.downs).clone()
+    }
+
+    /// A fault that has come and gone.
+    pub fn note(&self, spell: Spell) {
+        lock(&self.spells).push(spell);
+    }
+
+    /// All faults so far.
+    pub fn spells(&self) -> Vec<Spell> {
+        lock(&self.spells).clone()
     }
 
     /// What the worker holds is in here.

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::model::Receipt;
 use super::{Ended, FinalTask};
-use crate::history::{Answer, Call, Granted, History, Op, ReportKind, Submission};
+use crate::faults::Span;
+use crate::history::{Answer, Call, Granted, History, MAX_BACKOFF_MS, Op, ReportKind, Submission};
 
 /// By how much clocks and rounding may shorten a time: leases are kept in whole milliseconds.
 const TOLERANCE_NS: u64 = 20_000_000;
@@ -81,12 +82,31 @@ pub struct AttemptInfo {
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub max_attempts: u32,
+    /// Before the second attempt.
+    pub backoff_ms: u64,
     pub attempts: BTreeMap<u32, AttemptInfo>,
+    /// No lease that lived when one of them began ends before its holder had time to renew it.
+    pub outages: Vec<Span>,
 }
 
 impl Facts {
     pub fn attempt(&self, attempt: u32) -> AttemptInfo {
         self.attempts.get(&attempt).cloned().unwrap_or_default()
+    }
+
+    /// A lease that was granted or renewed after `asked` does not end before this.
+    pub fn lives_until(&self, attempt: u32, asked: u64) -> u64 {
+        let ttl_ns = self.attempt(attempt).ttl_ns;
+        self.outages.iter().fold(asked + ttl_ns, |until, outage| {
+            let covered = asked <= outage.to && until > outage.from;
+            if covered { until.max(outage.to + ttl_ns) } else { until }
+        })
+    }
+
+    /// The attempt after this one, which ended at `at`, does not start before.
+    pub fn retried_from(&self, attempt: u32, at: u64) -> u64 {
+        let doubled = self.backoff_ms.saturating_mul(1 << attempt.saturating_sub(1).min(20));
+        at + (doubled.min(MAX_BACKOFF_MS) * MS).saturating_sub(TOLERANCE_NS)
     }
 }
 
@@ -149,6 +169,11 @@ impl<'a> Sorted<'a> {
 
     fn add(&mut self, op: &'a Op) {
         match &op.call {
+            Call::Run { tasks } => {
+                for submission in tasks {
+                    self.submissions.entry(&submission.nonce).or_default().push((op, submission));
+                }
+            }
             Call::Submit { tasks } => {
                 for submission in tasks {
                     self.submissions.entry(&submission.nonce).or_default().push((op, submission));
@@ -175,6 +200,8 @@ impl<'a> Sorted<'a> {
                     }
                 }
             }
+            // Refused, it changes nothing. Anything else breaks a rule of its own.
+            Call::Forged { .. } | Call::Trespass { .. } | Call::Knock => {}
             Call::Heartbeat { task, .. }
             | Call::Report { task, .. }
             | Call::Cancel { task, .. }
@@ -185,8 +212,17 @@ impl<'a> Sorted<'a> {
 }
 
 impl TaskHistory<'_> {
-    /// What is searched for an order. `None` when there is not enough to say: other rules complain then.
+    /// Whether it was submitted as a part of a run.
+    pub fn is_of_run(&self) -> bool {
+        self.submits.iter().any(|(op, _)| matches!(op.call, Call::Run { .. }))
+    }
+
+    /// What is searched for an order. `None` when there is not enough to say: other rules complain then. Tasks of runs have
+    /// rules of their own.
     pub fn events(&self, sorted: &Sorted<'_>, last: &FinalTask, end: u64) -> Option<(Vec<Event>, Facts)> {
+        if self.is_of_run() {
+            return None;
+        }
         let mut facts = Facts::default();
         let mut events = vec![self.submit(&mut facts)?];
         let mut numbers: HashMap<&str, u32> = HashMap::new();
@@ -212,7 +248,7 @@ impl TaskHistory<'_> {
 
     fn submit(&self, facts: &mut Facts) -> Option<Event> {
         let (first, submission) = self.submits.iter().min_by_key(|(op, _)| op.asked)?;
-        facts.max_attempts = submission.max_attempts;
+        (facts.max_attempts, facts.backoff_ms) = (submission.max_attempts, submission.backoff_ms);
         let answered = self.submits.iter().filter_map(|(op, _)| op.answered).min();
         let delay_ns = (submission.delay_ms * MS).saturating_sub(TOLERANCE_NS);
         let what = What::Submit { max_attempts: submission.max_attempts, delay_ns };
@@ -258,7 +294,7 @@ pub fn unanswered<'a>(sorted: &Sorted<'a>, worker: &str) -> impl Iterator<Item =
 }
 
 /// When this claim, or one before it under the same id, was sent.
-fn first_asked(sorted: &Sorted<'_>, op: &Op) -> u64 {
+pub fn first_asked(sorted: &Sorted<'_>, op: &Op) -> u64 {
     let Call::Claim { worker, claim_id: Some(claim_id), .. } = &op.call else { return op.asked };
     sorted.claim_ids.get(&(worker.as_str(), claim_id.as_str())).copied().unwrap_or(op.asked)
 }
@@ -351,7 +387,12 @@ fn event(op: &Op, numbers: &HashMap<&str, u32>, reports: &mut Reports) -> Option
             }
             _ => return None,
         },
-        Call::Submit { .. } | Call::Claim { .. } => return None,
+        Call::Submit { .. }
+        | Call::Claim { .. }
+        | Call::Forged { .. }
+        | Call::Run { .. }
+        | Call::Trespass { .. }
+        | Call::Knock => return None,
     };
     Some(Event { asked: op.asked, answered: op.answered, what, must: !unknown })
 }

@@ -1,9 +1,10 @@
 //! Whether what was seen can be the work of a control plane that keeps its promises.
 //!
-//! Two kinds of rules. The plain ones (`rules`) each name one promise and are easy to read in a report. The search for
-//! an order (`search`) holds all answers of a task, together with its state at the end, against a small sequential
+//! Two kinds of rules. The plain ones (`rules`, and `bounds` for those about time) each name one promise and are easy to
+//! read in a report. The search for an order (`search`) holds all answers of a task, together with its state at the end, against a small sequential
 //! machine (`model`); it finds whatever the plain ones do not name.
 
+mod bounds;
 mod events;
 mod model;
 mod rules;
@@ -13,7 +14,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use super::faults::Faults;
 use super::history::History;
 use super::ledger::Effects;
 use events::Sorted;
@@ -88,6 +91,24 @@ pub enum Rule {
     NotEnded,
     /// No order of the operations explains the answers.
     NoOrder,
+    /// A claim sent again gets the jobs that it got.
+    RepeatChanged,
+    /// A token that nobody has is worth nothing.
+    ForgedAccepted,
+    /// A task of a run is granted after all that it depends on have succeeded, and skipped if they have not.
+    RunOrder,
+    /// A tenant sees nothing of another.
+    TenantSeen,
+    /// A revoked key is worth nothing.
+    RevokedAccepted,
+    /// A heartbeat extends no lease that has ended.
+    ExpiredRenewed,
+    /// A task that can run is granted in time.
+    LateGrant,
+    /// No internal errors, and no answers of 429 or 503 while nothing is broken.
+    ServerError,
+    /// A refusal has a reason that its request can have.
+    WrongReason,
     /// Guarded effects come in the order of the fences, and the last one is that of the accepted completion.
     Ledger,
 }
@@ -108,6 +129,15 @@ impl Rule {
             Self::AttemptHistory => "the attempt history is wrong",
             Self::NotEnded => "a task has not ended",
             Self::NoOrder => "no order explains the answers",
+            Self::RepeatChanged => "the same claim, other jobs",
+            Self::ForgedAccepted => "a forged token was accepted",
+            Self::RunOrder => "a task of a run did not wait",
+            Self::TenantSeen => "a task of another tenant was seen",
+            Self::RevokedAccepted => "a revoked key was accepted",
+            Self::ExpiredRenewed => "a lease was extended after its end",
+            Self::LateGrant => "a task was granted too late",
+            Self::ServerError => "the server failed",
+            Self::WrongReason => "refused with a wrong reason",
             Self::Ledger => "the effects are not in the order of the fences",
         }
     }
@@ -129,15 +159,21 @@ pub struct Verdict {
     pub violations: Vec<Violation>,
     /// Tasks with too many possible orders to look at all.
     pub undecided: usize,
+    /// How long after it could run, without a fault, the last task was granted.
+    pub latest_grant: Duration,
 }
 
 /// Checks everything.
-pub fn check(history: &History, ended: &Ended, effects: &Effects) -> Verdict {
+pub fn check(history: &History, ended: &Ended, effects: &Effects, faults: &Faults) -> Verdict {
     let sorted = Sorted::new(history, ended);
-    let mut verdict = Verdict { violations: rules::check(history, &sorted, ended, effects), undecided: 0 };
+    let mut violations = rules::check(history, &sorted, ended, effects);
+    let (bounds, latest_ns) = bounds::check(history, &sorted, ended, faults);
+    violations.extend(bounds);
+    let mut verdict = Verdict { violations, undecided: 0, latest_grant: Duration::from_nanos(latest_ns) };
     for (id, task) in &sorted.tasks {
         let Some(last) = ended.tasks.get(*id) else { continue };
-        let Some((events, facts)) = task.events(&sorted, last, ended.at) else { continue };
+        let Some((events, mut facts)) = task.events(&sorted, last, ended.at) else { continue };
+        facts.outages.clone_from(&faults.outages);
         match search::search(&events, &facts) {
             Found::Order => {}
             Found::GaveUp => verdict.undecided += 1,

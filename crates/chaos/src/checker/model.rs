@@ -94,7 +94,9 @@ impl State {
         expired.place = if cancel {
             Place::Done(End::Canceled)
         } else if self.attempt < self.allowed {
-            Place::Waiting { from: 0 }
+            // What a newer process of its worker voided does not wait.
+            let from = if info.void_from.is_some() { 0 } else { facts.retried_from(self.attempt, expired.now) };
+            Place::Waiting { from }
         } else {
             Place::Done(End::Failed)
         };
@@ -118,7 +120,7 @@ impl State {
             What::Submit { max_attempts, delay_ns } => next.submit(*max_attempts, event.asked + delay_ns),
             What::Grant { attempt } => next.grant(*attempt, event.asked, facts),
             What::Heartbeat { attempt, outcome } => next.heartbeat(*attempt, outcome, event.asked, facts),
-            What::Report { attempt, kind, report, outcome } => next.report(*attempt, *kind, *report, outcome),
+            What::Report { attempt, kind, report, outcome } => next.report(*attempt, *kind, *report, outcome, facts),
             What::Cancel { immediate, outcome } => next.cancel(*immediate, outcome),
             What::Retry { outcome } => next.retry(outcome, facts),
             What::Read { state, attempt, fence, report } => self.reads(state, *attempt, *fence, *report, facts),
@@ -140,7 +142,7 @@ impl State {
         self.now = self.now.max(from);
         self.attempt = attempt;
         self.last = Last::Open;
-        self.place = Place::Running { until: asked + facts.attempt(attempt).ttl_ns, cancel: false };
+        self.place = Place::Running { until: facts.lives_until(attempt, asked), cancel: false };
         right
     }
 
@@ -150,7 +152,7 @@ impl State {
         }
         let refusal = match &mut self.place {
             Place::Running { until, cancel } if attempt == self.attempt => {
-                *until = asked + facts.attempt(attempt).ttl_ns;
+                *until = facts.lives_until(attempt, asked);
                 let (told, cancel) = (outcome, *cancel);
                 return matches!(told, Outcome::Ok(should_cancel) if *should_cancel == cancel);
             }
@@ -161,15 +163,22 @@ impl State {
         matches!(outcome, Outcome::Refused(error) if error == refusal)
     }
 
-    fn report(&mut self, attempt: u32, kind: ReportKind, report: usize, outcome: &Outcome<Receipt>) -> bool {
-        match self.judge(attempt, kind, report) {
+    fn report(
+        &mut self,
+        attempt: u32,
+        kind: ReportKind,
+        report: usize,
+        outcome: &Outcome<Receipt>,
+        facts: &Facts,
+    ) -> bool {
+        match self.judge(attempt, kind, report, facts) {
             // Whether an unknown one that changes nothing happened makes no difference.
             Ok(receipt) => matches!(outcome, Outcome::Unknown) || *outcome == Outcome::Ok(receipt),
             Err(refusal) => matches!(outcome, Outcome::Refused(error) if error == refusal),
         }
     }
 
-    fn judge(&mut self, attempt: u32, kind: ReportKind, report: usize) -> Result<Receipt, &'static str> {
+    fn judge(&mut self, attempt: u32, kind: ReportKind, report: usize, facts: &Facts) -> Result<Receipt, &'static str> {
         if let Some((accepted, receipt)) = self.receipt(attempt) {
             return if accepted == report { Ok(receipt) } else { Err("conflicting_completion") };
         }
@@ -191,7 +200,12 @@ impl State {
             ReportKind::FailCancelled => (Place::Done(End::Canceled), Receipt::Failed { requeued: false, dlq: false }),
             _ if canceled => (Place::Done(End::Canceled), Receipt::Failed { requeued: false, dlq: false }),
             ReportKind::FailRetryable if late || self.attempt < self.allowed => {
-                (Place::Waiting { from: 0 }, Receipt::Failed { requeued: true, dlq: false })
+                // A late one asks for the retry that waits already.
+                let from = match self.place {
+                    Place::Waiting { from } => from,
+                    _ => facts.retried_from(attempt, self.now),
+                };
+                (Place::Waiting { from }, Receipt::Failed { requeued: true, dlq: false })
             }
             _ => (Place::Done(End::Failed), Receipt::Failed { requeued: false, dlq: true }),
         };
@@ -205,7 +219,7 @@ impl State {
         let answered = match &mut self.place {
             Place::Nowhere => return false,
             Place::Done(End::Canceled) => "Canceled",
-            Place::Done(_) => return matches!(outcome, Outcome::Refused(_)),
+            Place::Done(_) => return matches!(outcome, Outcome::Refused(error) if error == "task_already_terminal"),
             Place::Waiting { .. } => {
                 self.place = Place::Done(End::Canceled);
                 "Canceled"
@@ -229,7 +243,8 @@ impl State {
 
     fn retry(&mut self, outcome: &Outcome<(u32, u32)>, facts: &Facts) -> bool {
         if !matches!(self.place, Place::Done(End::Failed | End::Canceled)) {
-            return matches!(outcome, Outcome::Refused(_)) && self.place != Place::Nowhere;
+            let refused = matches!(outcome, Outcome::Refused(error) if error == "task_not_retryable");
+            return refused && self.place != Place::Nowhere;
         }
         self.place = Place::Waiting { from: 0 };
         self.allowed += facts.max_attempts;

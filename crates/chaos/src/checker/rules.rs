@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::events::{Grant, Sorted, TaskHistory, unanswered};
 use super::{Ended, FinalTask, Rule, Violation};
-use crate::history::{Answer, Call, History, Op, ReportKind};
+use crate::history::{Answer, Call, Granted, History, Op, ReportKind};
 use crate::ledger::Effects;
 
 struct Findings<'a> {
@@ -17,6 +17,10 @@ pub fn check(history: &History, sorted: &Sorted<'_>, ended: &Ended, effects: &Ef
     let mut findings = Findings { sorted, ended, found: Vec::new() };
     findings.submits(history);
     findings.batches(history);
+    findings.forged(history);
+    findings.repeats();
+    findings.doors(history);
+    findings.runs(history);
     for task in sorted.tasks.values() {
         findings.invented(task);
         findings.reports(task);
@@ -59,6 +63,11 @@ impl Findings<'_> {
                     }
                 }
                 by_nonce.entry(&sent.nonce).or_default().insert(&got.task);
+                let other = self.ended.tasks.get(&got.task).filter(|last| last.nonce != sent.nonce);
+                if let Some(other) = other {
+                    let what = format!("{} sent {} and was told of {}", op.id, sent.nonce, other.nonce);
+                    self.report(Rule::KeySplit, &got.task, what);
+                }
                 *created.entry(&got.task).or_default() += usize::from(got.created);
             }
         }
@@ -86,6 +95,110 @@ impl Findings<'_> {
                 let what = format!("of the {} tasks of {} only {} are there", tasks.len(), op.id, there.len());
                 self.report(Rule::HalfBatch, first, what);
             }
+        }
+    }
+
+    fn forged(&mut self, history: &History) {
+        for op in &history.ops {
+            if let (Call::Forged { task, .. }, Answer::Renewed { .. } | Answer::Reported { .. }) =
+                (&op.call, &op.answer)
+            {
+                self.report(Rule::ForgedAccepted, task, format!("{} got {:?}", op.id, op.answer));
+            }
+        }
+    }
+
+    /// Nobody sees what is of another tenant, or anything with a revoked key.
+    fn doors(&mut self, history: &History) {
+        for op in history.ops.iter().filter(|op| matches!(op.answer, Answer::Reported { .. })) {
+            let what = format!("{} got {:?}", op.id, op.answer);
+            match &op.call {
+                Call::Trespass { task } => self.report(Rule::TenantSeen, task, what),
+                Call::Knock => {
+                    self.found.push(Violation { rule: Rule::RevokedAccepted, task: None, what, ops: Vec::new() });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The last task of a run is granted after the others have succeeded, and never if one of them has not.
+    fn runs(&mut self, history: &History) {
+        let by_nonce: HashMap<&str, &str> =
+            self.ended.tasks.iter().map(|(id, task)| (task.nonce.as_str(), id.as_str())).collect();
+        let mut wrong = Vec::new();
+        for op in &history.ops {
+            let Call::Run { tasks } = &op.call else { continue };
+            let Some((last, first)) = tasks.split_last() else { continue };
+            let ids: Vec<&str> = tasks.iter().filter_map(|task| by_nonce.get(task.nonce.as_str()).copied()).collect();
+            let known = matches!(op.answer, Answer::Submitted { .. });
+            if ids.len() != tasks.len() && (known || !ids.is_empty()) {
+                let what = format!("of the {} tasks of {} only {} are there", tasks.len(), op.id, ids.len());
+                wrong.push((Rule::HalfBatch, last.nonce.clone(), what));
+            }
+            let Some(id) = by_nonce.get(last.nonce.as_str()) else { continue };
+            let state = &self.ended.tasks[*id].state;
+            let befores = first.iter().filter_map(|task| by_nonce.get(task.nonce.as_str()).copied());
+            for before in befores {
+                let other = &self.ended.tasks[before].state;
+                if other != "Succeeded" && !matches!(state.as_str(), "Skipped" | "Canceled") {
+                    let what = format!("it is {state} although {before} is {other}");
+                    wrong.push((Rule::RunOrder, (*id).to_owned(), what));
+                }
+                for grant in self.sorted.tasks.get(id).into_iter().flat_map(|task| &task.grants) {
+                    if !self.may_have_succeeded(before, grant.op.answered) {
+                        let what = format!("{} was granted it, and {before} had not succeeded", grant.op.id);
+                        wrong.push((Rule::RunOrder, (*id).to_owned(), what));
+                    }
+                }
+            }
+        }
+        for (rule, task, what) in wrong {
+            self.report(rule, &task, what);
+        }
+    }
+
+    /// Whether a completion was sent before that, and was not refused.
+    fn may_have_succeeded(&self, task: &str, by: Option<u64>) -> bool {
+        self.sorted.tasks.get(task).is_some_and(|task| {
+            task.ops.iter().any(|op| {
+                matches!(&op.call, Call::Report { report, .. } if report.kind == ReportKind::Complete)
+                    && matches!(op.answer, Answer::Reported { .. } | Answer::Unknown { .. })
+                    && by.is_some_and(|by| op.asked < by)
+            })
+        })
+    }
+
+    /// While a job of the first answer lives, the same claim gets it again, and no other one.
+    fn repeats(&mut self) {
+        let mut first: HashMap<(&str, &str), &Op> = HashMap::new();
+        let mut wrong = Vec::new();
+        for op in self.sorted.claims.values().flatten() {
+            let (Call::Claim { worker, claim_id: Some(claim_id), .. }, Answer::Granted { jobs }) =
+                (&op.call, &op.answer)
+            else {
+                continue;
+            };
+            let before = *first.entry((worker, claim_id)).or_insert(op);
+            let Answer::Granted { jobs: earlier } = &before.answer else { continue };
+            let lives = |job: &&Granted| {
+                let untouched = self.sorted.tasks.get(job.task.as_str()).is_some_and(|task| {
+                    task.ops.iter().all(|other| {
+                        let harmless = matches!(other.call, Call::Heartbeat { .. } | Call::Read { .. });
+                        harmless || Some(other.asked) > op.answered
+                    })
+                });
+                let ends = before.asked + (job.ttl_ms * 1_000_000).saturating_sub(20_000_000);
+                untouched && op.answered.is_some_and(|answered| answered < ends)
+            };
+            if let Some(job) = earlier.iter().find(lives)
+                && (!jobs.contains(job) || jobs.iter().any(|job| !earlier.contains(job)))
+            {
+                wrong.push((job.task.clone(), format!("{} was granted it, {} was granted {jobs:?}", before.id, op.id)));
+            }
+        }
+        for (task, what) in wrong {
+            self.report(Rule::RepeatChanged, &task, what);
         }
     }
 
@@ -210,7 +323,8 @@ impl Findings<'_> {
     }
 
     fn ended(&mut self, task: &TaskHistory<'_>, last: &FinalTask) {
-        if !matches!(last.state.as_str(), "Succeeded" | "Failed" | "Canceled") {
+        let skipped = last.state == "Skipped" && task.is_of_run();
+        if !matches!(last.state.as_str(), "Succeeded" | "Failed" | "Canceled") && !skipped {
             let what = format!("it is still {} after everything has healed", last.state);
             self.report(Rule::NotEnded, task.id, what);
         }

@@ -72,7 +72,7 @@ impl Answer {
     pub fn of(reply: &Reply, read: impl FnOnce(&Value) -> Option<Self>) -> Self {
         match reply {
             Reply::NotSent => Self::NotSent,
-            Reply::Unknown(why) => Self::unknown(why),
+            Reply::Unknown { why, .. } => Self::unknown(why),
             Reply::Told { status, body } if *status < 300 => {
                 read(body).unwrap_or_else(|| Self::unknown(&format!("cannot be read: {body}")))
             }

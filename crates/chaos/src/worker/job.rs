@@ -20,6 +20,8 @@ const TRIES: usize = 8;
 struct Manners {
     works_for: Duration,
     beats: bool,
+    /// Sends its only heartbeat when the lease has ended, by this much.
+    beats_late: Option<Duration>,
     /// Goes on and reports although it was told that the lease is gone.
     deaf: bool,
     end: Ending,
@@ -27,6 +29,8 @@ struct Manners {
     again: Option<Duration>,
     /// Says something else afterwards.
     contradicts: bool,
+    /// Somebody without the token speaks for it first.
+    forges: bool,
     /// Does not ask again when an answer is lost.
     gives_up: bool,
 }
@@ -57,10 +61,12 @@ impl Manners {
         Self {
             works_for: Duration::from_millis(works_for),
             beats: rng.chance(80),
+            beats_late: rng.chance(6).then(|| Duration::from_millis(rng.between(10, ttl_ms / 2))),
             deaf: rng.chance(30),
             end,
             again: rng.chance(15).then(|| Duration::from_millis(rng.between(0, ttl_ms * 2))),
             contradicts: rng.chance(4),
+            forges: rng.chance(6),
             gives_up: rng.chance(10),
         }
     }
@@ -70,6 +76,9 @@ impl Manners {
 pub(super) async fn run(worker: Arc<Worker>, held: Held, slot: Option<OwnedSemaphorePermit>) {
     let ttl = Duration::from_millis(held.job.ttl_ms);
     let manners = worker.draw(|rng| Manners::draw(rng, ttl));
+    if manners.forges {
+        worker.forge(&held).await;
+    }
     let wants_end = worker.works(&held, &manners, ttl).await;
     let mut end = manners.end;
     match wants_end {
@@ -110,6 +119,14 @@ enum Heard {
 impl Worker {
     /// Works and, unless it forgets to, sends heartbeats.
     async fn works(&self, held: &Held, manners: &Manners, ttl: Duration) -> Heard {
+        if let Some(late) = manners.beats_late {
+            sleep(ttl + late).await;
+            return match self.beat(held).await {
+                Answer::Renewed { should_cancel: true } => Heard::Cancel,
+                Answer::Refused { .. } => Heard::LeaseLost,
+                _ => Heard::GoOn,
+            };
+        }
         let end = Instant::now() + manners.works_for;
         let mut next = Instant::now() + ttl / 3;
         while manners.beats && next < end {
@@ -131,6 +148,26 @@ impl Worker {
         let call = Call::Heartbeat { task: job.task.clone(), attempt_id: job.attempt_id.clone() };
         let read = |body: &Value| Some(Answer::Renewed { should_cancel: body["should_cancel"].as_bool()? });
         self.send("/internal/worker/heartbeat", &body, call, read).await.0
+    }
+
+    /// A heartbeat or a completion with another token.
+    async fn forge(&self, held: &Held) {
+        let job = &held.job;
+        let mut token = held.token.clone();
+        let last = token.pop();
+        token.push(if last == Some('0') { '1' } else { '0' });
+        let mut body = json!({"worker_id": self.args.name, "job_id": job.task, "lease_token": token});
+        let path = if self.draw(|rng| rng.chance(50)) {
+            "/internal/worker/heartbeat"
+        } else {
+            body["attempt_id"] = json!(job.attempt_id);
+            body["stream"] = json!(held.stream);
+            body["message_id"] = json!(held.message_id);
+            body["result"] = json!({"by": "nobody"});
+            "/internal/worker/complete"
+        };
+        let call = Call::Forged { task: job.task.clone(), attempt_id: job.attempt_id.clone() };
+        self.send(path, &body, call, |body| Some(Answer::Reported { body: body.clone() })).await;
     }
 
     /// A report that no other attempt would make.

@@ -213,7 +213,7 @@ impl Worker {
                 let mut item = body[part][0].clone();
                 let refused = item.as_object_mut().and_then(|item| item.remove("http_status"));
                 match refused.and_then(|status| status.as_u64()) {
-                    Some(status @ 500..) => Reply::Unknown(format!("{status} in an exchange")),
+                    Some(status @ 500..) => Reply::failed(status as u16, item["error"].as_str().unwrap_or_default()),
                     Some(status) => Reply::Told { status: status as u16, body: item },
                     None => Reply::Told { status: 200, body: item },
                 }

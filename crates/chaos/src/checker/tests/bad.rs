@@ -192,3 +192,152 @@ fn an_effect_that_is_not_that_of_the_accepted_completion() {
     let story = Story::new().grant(10, 1).op(20, fail(1, ReportKind::FailFinal), failed(false, true));
     assert_eq!(breaks(&story.effect(2).ended("Failed", 1)), [Rule::Ledger], "nobody ever had this fence");
 }
+
+#[test]
+fn a_heartbeat_long_after_the_end_of_the_lease() {
+    let story = Story::new().grant(10, 1).beat(61_000, 1).complete(61_100, 1).ended("Succeeded", 1);
+    assert_eq!(breaks(&story), [Rule::ExpiredRenewed]);
+    let story = Story::new().grant(10, 1).beat(500, 1).beat(2_600, 1).complete(2_700, 1).ended("Succeeded", 1);
+    assert_eq!(breaks(&story), [Rule::ExpiredRenewed], "a second after the end of what an earlier one extended");
+    let outage = Story::new().grant(10, 1).outage(500, 7_000).beat(19_000, 1).complete(19_100, 1);
+    assert_eq!(breaks(&outage.ended("Succeeded", 1)), [Rule::ExpiredRenewed], "long after an outage");
+}
+
+#[test]
+fn a_lease_lost_right_after_an_outage() {
+    let lost = |at| Story::new().grant(10, 1).outage(500, 7_000).grant(at, 2).complete(at + 100, 2);
+    assert_eq!(breaks(&lost(7_100).ended("Succeeded", 2)), [Rule::NoOrder]);
+    assert_eq!(breaks(&lost(7_900).ended("Succeeded", 2)), [Rule::NoOrder]);
+    assert_eq!(breaks(&lost(8_100).ended("Succeeded", 2)), [], "its holder had the time of a lease");
+    let refused = Story::new().grant(10, 1).outage(500, 7_000).op(7_200, heartbeat(1), refused("lease_expired"));
+    assert_eq!(breaks(&refused.complete(7_300, 1).ended("Succeeded", 1)), [Rule::NoOrder]);
+}
+
+#[test]
+fn a_grant_that_comes_late() {
+    let story = Story::new().grant(80_000, 1).complete(80_100, 1).ended("Succeeded", 1);
+    assert_eq!(breaks(&story), [Rule::LateGrant], "the first one");
+    let story = Story::new().grant(10, 1).grant(81_000, 2).complete(81_100, 2).ended("Succeeded", 2);
+    assert_eq!(breaks(&story), [Rule::LateGrant], "after a lease that ran out");
+    let story = Story::new().grant(10, 1).fail(20, 1, true).grant(61_000, 2).complete(61_100, 2).ended("Succeeded", 2);
+    assert_eq!(breaks(&story), [Rule::LateGrant], "after a failure");
+    let story = Story::new().grant(10, 1).outage(500, 60_000).grant(81_000, 2).complete(81_100, 2);
+    assert_eq!(breaks(&story.ended("Succeeded", 2)), [], "there was nobody to grant it");
+}
+
+#[test]
+fn a_back_off_that_is_ignored() {
+    let after = |at| Story::new().backoff_ms(200).grant(10, 1).fail(20, 1, true).grant(at, 2).complete(at + 10, 2);
+    assert_eq!(breaks(&after(100).ended("Succeeded", 2)), [Rule::NoOrder]);
+    assert_eq!(breaks(&after(230).ended("Succeeded", 2)), []);
+    let second = |at| after(230).fail(250, 2, true).grant(at, 3).complete(at + 10, 3);
+    let mut story = second(500).ended("Succeeded", 3);
+    story.ops.retain(|op| op.call != complete(2, "1"));
+    assert_eq!(breaks(&story), [Rule::NoOrder], "the second one is twice as long");
+    let lost = |at| Story::new().backoff_ms(200).grant(10, 1).grant(at, 2).complete(at + 10, 2);
+    assert_eq!(breaks(&lost(1_050).ended("Succeeded", 2)), [Rule::NoOrder], "after a lease that ran out");
+    assert_eq!(breaks(&lost(1_250).ended("Succeeded", 2)), []);
+}
+
+#[test]
+fn a_server_that_fails() {
+    let failed = |status: u16, times: u64| {
+        let read = |story: Story, n| {
+            let answer = Answer::Unknown { why: format!("{status}"), status: Some(status) };
+            story.op(30_000 + n, Call::Read { task: TASK.into() }, answer)
+        };
+        (0..times).fold(Story::new().grant(10, 1).complete(20, 1), read).ended("Succeeded", 1)
+    };
+    for (status, times) in [(500, 1), (500, 50), (501, 1), (429, 1), (503, 6), (504, 50)] {
+        assert_eq!(breaks(&failed(status, times)), [Rule::ServerError], "{times} times {status}");
+    }
+    assert_eq!(breaks(&failed(503, 5)), [], "a few are allowed");
+    assert_eq!(breaks(&failed(503, 50).outage(25_000, 32_000)), [], "it was down");
+    assert_eq!(breaks(&failed(500, 1).outage(25_000, 32_000)), [Rule::ServerError], "this has no excuse");
+}
+
+#[test]
+fn a_refusal_with_a_wrong_reason() {
+    let done = || Story::new().grant(10, 1).complete(20, 1).ended("Succeeded", 1);
+    for (call, error) in [(cancel(false), "task_not_retryable"), (retry(), "task_already_terminal")] {
+        assert_eq!(breaks(&done().op(30, call.clone(), refused(error))), [Rule::NoOrder, Rule::WrongReason], "{error}");
+        assert_eq!(breaks(&done().op(30, call, refused("not_found"))), [Rule::NoOrder, Rule::WrongReason]);
+    }
+    let read = Call::Read { task: TASK.into() };
+    for (call, error) in [
+        (read, "not_found"),
+        (claim("w", None), "stale_incarnation"),
+        (submit("n", Some("k")), "idempotency_conflict"),
+        (submit("n", None), "queue_paused"),
+    ] {
+        assert_eq!(breaks(&done().op(30, call, refused(error))), [Rule::WrongReason], "{error}");
+    }
+    let other = Answer::Refused { status: 404, error: "task_already_terminal".into() };
+    assert_eq!(breaks(&done().op(30, cancel(false), other)), [Rule::WrongReason], "a wrong status");
+    let stale = refused("stale_attempt");
+    assert_eq!(breaks(&done().op(30, heartbeat(1), stale)), [Rule::NoOrder], "no other attempt was granted");
+}
+
+#[test]
+fn a_forged_token_that_is_accepted() {
+    let forged = || Call::Forged { task: TASK.into(), attempt_id: attempt_id(1) };
+    let story = |answer| Story::new().grant(10, 1).op(15, forged(), answer).complete(20, 1).ended("Succeeded", 1);
+    assert_eq!(breaks(&story(completed())), [Rule::ForgedAccepted]);
+    assert_eq!(breaks(&story(refused("stale_attempt"))), [Rule::WrongReason], "nobody has it");
+    assert_eq!(breaks(&story(refused("stale_lease"))), []);
+}
+
+#[test]
+fn a_claim_that_gets_other_jobs_when_it_is_sent_again() {
+    let again = |at, jobs| {
+        let story = Story::new().grant_to(10, 1, "w", Some("c"));
+        story.op(at, claim("w", Some("c")), Answer::Granted { jobs }).complete(1_500, 1).ended("Succeeded", 1)
+    };
+    assert_eq!(breaks(&again(500, Vec::new())), [Rule::RepeatChanged]);
+    assert_eq!(breaks(&again(500, vec![job(1)])), []);
+    assert_eq!(breaks(&again(1_200, Vec::new())), [], "its lease has ended");
+}
+
+#[test]
+fn a_key_with_other_content_that_is_accepted() {
+    let told = Answer::Submitted { tasks: vec![Accepted { task: TASK.into(), created: false }] };
+    let story = Story::new().op(5, submit("m", Some("k")), told).grant(10, 1).complete(20, 1);
+    assert_eq!(breaks(&story.ended("Succeeded", 1)), [Rule::KeySplit]);
+}
+
+/// The task is the last one of a run, after another that ended like this.
+fn after(first: &str, completed_at: Option<u64>) -> Story {
+    let mut story = Story::new().grant(100, 1).complete(200, 1).ended("Succeeded", 1);
+    let tasks = ["f", "n"].map(|nonce| Submission { nonce: nonce.into(), ..Submission::default() });
+    story.ops[0].call = Call::Run { tasks: tasks.into() };
+    let other = FinalTask { nonce: "f".into(), state: first.into(), ..FinalTask::default() };
+    story.ended.tasks.insert("first".into(), other);
+    let report = Report { kind: ReportKind::Complete, content: "1".into() };
+    let report = Call::Report { task: "first".into(), attempt_id: "a".into(), report };
+    match completed_at {
+        Some(at) => story.op(at, report, completed()),
+        None => story,
+    }
+}
+
+#[test]
+fn a_task_of_a_run_that_does_not_wait() {
+    assert_eq!(breaks(&after("Succeeded", Some(50))), []);
+    assert_eq!(breaks(&after("Succeeded", Some(150))), [Rule::RunOrder]);
+    assert_eq!(breaks(&after("Failed", None)), [Rule::RunOrder]);
+    let mut half = after("Succeeded", Some(50));
+    half.ended.tasks.remove("first");
+    assert!(breaks(&half).contains(&Rule::HalfBatch));
+}
+
+#[test]
+fn a_door_that_should_be_closed() {
+    let done = || Story::new().grant(10, 1).complete(20, 1).ended("Succeeded", 1);
+    let trespass = || Call::Trespass { task: TASK.into() };
+    assert_eq!(breaks(&done().op(30, trespass(), completed())), [Rule::TenantSeen]);
+    assert_eq!(breaks(&done().op(30, Call::Knock, completed())), [Rule::RevokedAccepted]);
+    let refused = |status, error: &str| Answer::Refused { status, error: error.into() };
+    let closed = done().op(30, trespass(), refused(404, "task_not_found"));
+    assert_eq!(breaks(&closed.op(31, Call::Knock, refused(401, "invalid_api_key"))), []);
+    assert_eq!(breaks(&done().op(30, trespass(), refused(403, "forbidden"))), [Rule::WrongReason]);
+}

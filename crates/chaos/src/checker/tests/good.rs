@@ -3,7 +3,7 @@ use super::*;
 fn accepts(what: &str, story: &Story) {
     let mut ops = story.ops.clone();
     ops.sort_by_key(|op| op.asked);
-    let verdict = check(&History { ops }, &story.ended, &story.effects);
+    let verdict = check(&History { ops }, &story.ended, &story.effects, &story.faults);
     assert!(verdict.violations.is_empty(), "{what}: {:#?}", verdict.violations);
 }
 

@@ -6,8 +6,10 @@ mod good;
 use serde_json::json;
 
 use super::*;
+use crate::faults::Spell;
 use crate::history::{Accepted, Answer, Call, Granted, Op, Report, ReportKind, Submission};
 use crate::ledger::Write;
+use crate::plan::Fault;
 
 const MS: u64 = 1_000_000;
 const TTL_MS: u64 = 1_000;
@@ -18,6 +20,7 @@ struct Story {
     ops: Vec<Op>,
     ended: Ended,
     effects: Effects,
+    faults: Faults,
 }
 
 fn attempt_id(attempt: u32) -> String {
@@ -27,7 +30,8 @@ fn attempt_id(attempt: u32) -> String {
 impl Story {
     /// Submitted at 0 with a budget of 3.
     fn new() -> Self {
-        let story = Self { ops: Vec::new(), ended: Ended::default(), effects: Effects::default() };
+        let story =
+            Self { ops: Vec::new(), ended: Ended::default(), effects: Effects::default(), faults: Faults::default() };
         let tasks = vec![Accepted { task: TASK.into(), created: true }];
         story.ended("Ready", 0).op(0, submit("n", None), Answer::Submitted { tasks })
     }
@@ -86,6 +90,19 @@ impl Story {
         self
     }
 
+    /// The only control plane was killed, and started again.
+    fn outage(mut self, from: u64, to: u64) -> Self {
+        let (from, to) = (from * MS, to * MS);
+        self.faults = Faults::new(&[Spell { fault: Fault::KillServer(0), from, on: from, off: to, to }], 1);
+        self
+    }
+
+    fn backoff_ms(mut self, backoff_ms: u64) -> Self {
+        let Call::Submit { tasks } = &mut self.ops[0].call else { panic!("the first is the submit") };
+        tasks[0].backoff_ms = backoff_ms;
+        self
+    }
+
     /// How the task stands at the end.
     fn ended(mut self, state: &str, attempt: u32) -> Self {
         self.ended.at = 100_000 * MS;
@@ -102,7 +119,7 @@ impl Story {
     fn rules(&self) -> Vec<Rule> {
         let mut ops = self.ops.clone();
         ops.sort_by_key(|op| op.asked);
-        let verdict = check(&History { ops }, &self.ended, &self.effects);
+        let verdict = check(&History { ops }, &self.ended, &self.effects, &self.faults);
         assert_eq!(verdict.undecided, 0);
         let mut rules: Vec<_> = verdict.violations.iter().map(|violation| violation.rule).collect();
         rules.sort_unstable();
@@ -112,7 +129,7 @@ impl Story {
 }
 
 fn submit(nonce: &str, key: Option<&str>) -> Call {
-    let task = Submission { nonce: nonce.into(), key: key.map(Into::into), max_attempts: 3, delay_ms: 0 };
+    let task = Submission { nonce: nonce.into(), key: key.map(Into::into), max_attempts: 3, ..Submission::default() };
     Call::Submit { tasks: vec![task] }
 }
 
@@ -160,7 +177,7 @@ fn refused(error: &str) -> Answer {
 }
 
 fn unknown() -> Answer {
-    Answer::Unknown { why: "time-out".into() }
+    Answer::Unknown { why: "time-out".into(), status: None }
 }
 
 fn canceled(state: &str) -> Answer {
