@@ -9,6 +9,7 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Json;
+use crate::object::object;
 
 /// A closed set of words: any other word is refused, and so is any other shape of JSON.
 macro_rules! words {
@@ -171,6 +172,12 @@ pub struct TaskEnvelope {
     pub dispatch_id: String,
     /// Grows with every grant of the task; guards writes in other systems.
     pub fence: u64,
+    /// Names the part of the data that the task is about, as it was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "partition_key")]
+    pub partition_key: Option<String>,
+    /// Names where the code runs, as it was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "execution_location_id")]
+    pub execution_location_id: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     pub resources: Resources,
     /// `{}` when none was submitted.
@@ -237,6 +244,24 @@ fn or_default<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(deserial
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// What is compared with an id and is not one, in whatever form it came: a number is not one either.
+fn shown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Scalar {
+        Text(String),
+        Number(serde_json::Number),
+        Flag(bool),
+    }
+    let sent = Option::<Scalar>::deserialize(deserializer)
+        .map_err(|_| D::Error::invalid_type(Unexpected::Other("list or object"), &"a string"))?;
+    Ok(sent.map(|sent| match sent {
+        Scalar::Text(text) => text,
+        Scalar::Number(number) => number.to_string(),
+        Scalar::Flag(flag) => flag.to_string(),
+    }))
+}
+
 /// Some workers send a fraction. One beyond 0 or 100 stays there.
 fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let value: Option<f64> = Option::deserialize(deserializer)?;
@@ -286,7 +311,7 @@ fn payload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error>
 pub struct StartedRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id", deserialize_with = "shown")]
     pub attempt_id: Option<String>,
     /// Unique per worker process. `started` binds it to the attempt.
     #[cfg_attr(
@@ -321,7 +346,7 @@ pub struct StartedResponse {
 pub struct HeartbeatRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id", deserialize_with = "shown")]
     pub attempt_id: Option<String>,
     #[cfg_attr(
         feature = "openapi",
@@ -377,7 +402,7 @@ pub struct HeartbeatResponse {
 pub struct CompletedRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id")]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id", deserialize_with = "shown")]
     pub attempt_id: Option<String>,
     #[cfg_attr(
         feature = "openapi",
@@ -393,9 +418,9 @@ pub struct CompletedRequest {
     /// Up to 1 MiB. Also read as `result`.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "result")]
     pub output: Option<Json>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub error: Option<TaskError>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub metrics: Option<Metrics>,
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "cancelled_during_phase")]
     pub cancelled_during_phase: Option<String>,

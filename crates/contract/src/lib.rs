@@ -20,6 +20,7 @@ pub mod words;
 pub mod worker_plane;
 pub mod worker_rpc;
 
+mod object;
 mod raw;
 
 pub use raw::Json;

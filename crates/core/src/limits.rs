@@ -19,6 +19,10 @@ pub const NAME_BYTES: usize = 128;
 /// Tenant and workspace names.
 pub const SCOPE_BYTES: usize = 64;
 pub const ASSET_ID_BYTES: usize = 256;
+/// Partition key and execution location of an envelope.
+pub const ENVELOPE_KEY_BYTES: usize = 1024;
+/// Headers that carry the secret of a push, and the bytes of each name.
+pub const SECRET_HEADERS: usize = 8;
 pub const WORKER_ID_BYTES: usize = 256;
 pub const INCARNATION_BYTES: usize = 64;
 pub const CLAIM_ID_BYTES: usize = 128;

@@ -61,6 +61,9 @@ pub struct Push {
     /// Names of a secret and of a client certificate in the configuration; never the secrets themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<Arc<str>>,
+    /// Headers that carry the secret. Empty: [`SECRET_HEADER`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_header: Vec<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtls_ref: Option<Arc<str>>,
     /// How many attempts may be open at once.
@@ -75,12 +78,16 @@ pub struct Push {
     pub dispatch_timeout_ms: DurationMs,
 }
 
+/// What carries the secret of a push, unless its queue says otherwise.
+pub const SECRET_HEADER: &str = "X-Tenure-Dispatch-Secret";
+
 impl Push {
     /// To this address, with the defaults.
     pub fn to(url: Arc<str>) -> Self {
         Self {
             url,
             secret_ref: None,
+            secret_header: Vec::new(),
             mtls_ref: None,
             concurrency: limits::PUSH_CONCURRENCY_DEFAULT,
             rate_per_second: None,
@@ -88,6 +95,12 @@ impl Push {
             start_timeout_ms: limits::PUSH_START_MS_DEFAULT,
             dispatch_timeout_ms: limits::PUSH_DISPATCH_MS_DEFAULT,
         }
+    }
+
+    /// The headers that carry its secret.
+    pub fn secret_headers(&self) -> impl Iterator<Item = &str> {
+        let usual = self.secret_header.is_empty().then_some(SECRET_HEADER);
+        self.secret_header.iter().map(|name| &**name).chain(usual)
     }
 
     fn rate(&self) -> Option<Rate> {

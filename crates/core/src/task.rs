@@ -344,7 +344,10 @@ pub struct Running {
 impl Running {
     /// The task as it ends with this attempt.
     pub fn ended(&self, closed: ClosedAttempt, end: End, now: Timestamp) -> Finished {
-        Finished::of(self.queue, end, now, (self.attempt, self.lease.generation), self.carry_on(closed))
+        let granted = (self.attempt, self.lease.generation);
+        // The reason stays also on a task that succeeded within the grace.
+        let cancel_reason = self.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason));
+        Finished { cancel_reason, ..Finished::of(self.queue, end, now, granted, self.carry_on(closed)) }
     }
 
     /// The task as it waits for another attempt after this one.

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use tenure_core::TaskId;
 use tenure_core::attempt::{Completion, Progress, Receipt};
-use tenure_core::command::callback::{Call, Callback, CallbackAnswer, CompletionRecord, Proof};
+use tenure_core::command::callback::{Call, Callback, CallbackAnswer, CompletionRecord, Proof, SentAttemptId};
 use tenure_core::command::cancel::{Cancel, Canceled};
 use tenure_core::command::emit::Emit;
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
@@ -19,7 +20,6 @@ use tenure_core::command::{Answer, Command, Rejection};
 use tenure_core::id::WorkerId;
 use tenure_core::queue::Queue;
 use tenure_core::time::Timestamp;
-use tenure_core::{AttemptId, TaskId};
 use tenure_store::{Lane, Notice};
 
 use crate::engine::Engine;
@@ -175,7 +175,7 @@ pub struct CallbackSender {
     pub proof: Proof,
     /// The attempt that the body names.
     pub attempt: u32,
-    pub attempt_id: Option<AttemptId>,
+    pub attempt_id: Option<SentAttemptId>,
     pub worker: WorkerId,
 }
 

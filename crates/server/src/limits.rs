@@ -9,6 +9,9 @@ pub const MAX_CONNECTIONS_PER_ADDRESS_DEFAULT: usize = 5_000;
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// A body must arrive at this pace on the whole, and within the time below at any size.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is read and dropped of a body over its limit, and for how long, before its connection is closed.
+pub const DISCARDED_BYTES: usize = 64 << 20;
+pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const DRAIN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Watchers of events at a time.
 pub const EVENT_STREAMS: usize = 256;

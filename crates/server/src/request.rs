@@ -84,6 +84,7 @@ pub async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit
     let too_large = || Fault::from(BadRequest::BodyTooLarge { limit });
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit) {
+        discard(headers, body);
         return Err(too_large());
     }
     let mut bytes = Vec::new();
@@ -91,6 +92,7 @@ pub async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit
         let Ok(piece) = frame.map_err(|_| Fault::malformed("the body is incomplete"))?.into_data() else { continue };
         let size = bytes.len() + piece.len();
         if size > limit {
+            discard(headers, body);
             return Err(too_large());
         }
         // As bytes, and once more as what is made of them.
@@ -105,6 +107,25 @@ pub async fn collect(room: &mut Room, headers: &HeaderMap, mut body: Body, limit
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes.into())
+}
+
+/// Reads the rest of a refused body, so that a client that reads only after it wrote gets its answer: a connection that is
+/// closed with unread bytes is reset, and the answer can be lost. Bounded in bytes and in time. A client that waits to be told
+/// to go on reads first.
+fn discard(headers: &HeaderMap, mut body: Body) {
+    if headers.contains_key(header::EXPECT) {
+        return;
+    }
+    let rest = async move {
+        let mut left = limits::DISCARDED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    tokio::spawn(tokio::time::timeout(limits::DISCARD_TIMEOUT, rest));
 }
 
 impl Raw {

@@ -170,8 +170,13 @@ fn envelope(task: &TaskSubmission, sandbox: Option<SandboxRun>, at: At) -> Resul
     let ttl = task.token_ttl_seconds.map(|s| {
         within(s, 1, limits::TOKEN_TTL_MS_MAX / 1000, at.field("token_ttl_seconds")).map(|seconds| seconds * 1000)
     });
+    let key = |text: Option<&str>, name: &str| {
+        text.map(|text| words(text, &at.field(name), limits::ENVELOPE_KEY_BYTES)).transpose()
+    };
     let envelope = EnvelopeSpec {
         asset_id: asset.transpose()?,
+        partition_key: key(task.partition_key.as_deref(), "partition_key")?,
+        execution_location_id: key(task.execution_location_id.as_deref(), "execution_location_id")?,
         memory_bytes: amount(resources.and_then(|r| r.memory_bytes), "resources.memory_bytes")?,
         cpu_millicores: amount(resources.and_then(|r| r.cpu_millicores), "resources.cpu_millicores")?,
         token_ttl_ms: ttl.transpose()?,
@@ -289,8 +294,7 @@ fn without_defaults(envelope: EnvelopeSpec, operator: &str) -> EnvelopeSpec {
         asset_id: envelope.asset_id.filter(|asset| **asset != *operator),
         memory_bytes: envelope.memory_bytes.filter(|bytes| *bytes != usual.memory_bytes),
         cpu_millicores: envelope.cpu_millicores.filter(|cpu| *cpu != usual.cpu_millicores),
-        token_ttl_ms: envelope.token_ttl_ms,
-        sandbox: envelope.sandbox,
+        ..envelope
     }
 }
 

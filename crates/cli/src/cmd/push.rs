@@ -28,7 +28,7 @@ enum Command {
 
 const TEST_DETAILS: &str = "\
 The envelope is signed like a real one and has the operator tenure.push-test and the header X-Tenure-Test: true. There \
-is no task for it: a worker that reports on it gets 404. It is sent from this machine, so run the command where the \
+is no task for it: the control plane acknowledges what the worker reports on it, and nothing changes. It is sent from this machine, so run the command where the \
 control plane runs, with its configuration.
 
 Exit codes:
@@ -48,6 +48,10 @@ struct TestArgs {
     /// File with the secret to send
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// Header that carries the secret; repeat it for several. Authorization sends a bearer token
+    /// [default: X-Tenure-Dispatch-Secret]
+    #[arg(long, value_name = "HEADER")]
+    secret_header: Vec<String>,
     /// Name in push.mtls of the client certificate to use
     #[arg(long, value_name = "NAME")]
     mtls_ref: Option<String>,
@@ -84,12 +88,14 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         url: &args.url,
         client,
         secret: secret.as_ref(),
+        secret_headers: &args.secret_header,
         keys: &keys,
         base_url: &base_url,
         timeout: Duration::from_millis(args.timeout_ms),
     };
     let report = test.run().await.context("the envelope could not be signed")?;
-    let told = Told::of(&report, secret.is_some(), targets.base_url.is_some());
+    let mut told = Told::of(&report, secret.is_some(), targets.base_url.is_some());
+    told.secret_headers = args.secret_header.clone();
     if args.json {
         output::json(&told)?;
     } else {
@@ -135,6 +141,8 @@ struct Told {
     /// `allowed`, or why it is refused.
     guard: String,
     secret_sent: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    secret_headers: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dispatch_id: Option<String>,
     request_id: String,
@@ -159,6 +167,7 @@ impl Told {
             addresses: report.addresses.iter().map(ToString::to_string).collect(),
             guard: report.refused.as_ref().map_or_else(|| "allowed".to_owned(), ToString::to_string),
             secret_sent: secret_sent && report.refused.is_none() && report.target.is_some(),
+            secret_headers: Vec::new(),
             dispatch_id: Some(report.dispatch_id.clone()).filter(|id| !id.is_empty()),
             request_id: report.request_id.clone(),
             status: answer.map(|answer| answer.status),
@@ -170,12 +179,20 @@ impl Told {
         }
     }
 
+    fn secret(&self) -> String {
+        match (self.secret_sent, self.secret_headers.as_slice()) {
+            (false, _) => "none sent".to_owned(),
+            (true, []) => "sent as X-Tenure-Dispatch-Secret".to_owned(),
+            (true, names) => format!("sent as {}", clean(&names.join(", "))),
+        }
+    }
+
     fn card(&self) -> String {
         let mut card = Card::default();
         card.row_if("target", self.target.as_deref().map(clean))
             .row_if("resolves to", Some(self.addresses.join(", ")).filter(|addresses| !addresses.is_empty()))
             .row("guard", clean(&self.guard))
-            .row("secret", if self.secret_sent { "sent as X-Tenure-Dispatch-Secret" } else { "none sent" })
+            .row("secret", self.secret())
             .row_if("dispatch id", self.dispatch_id.clone())
             .row("request id", self.request_id.clone())
             .row_if("status", self.status.map(|status| status.to_string()))

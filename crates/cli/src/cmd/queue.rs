@@ -185,6 +185,10 @@ struct PushArgs {
     /// Name in push.secrets of the secret to send
     #[arg(long, value_name = "NAME", requires = "push_url")]
     push_secret_ref: Option<String>,
+    /// Header that carries the secret; repeat it for several. Authorization sends a bearer token
+    /// [default: X-Tenure-Dispatch-Secret]
+    #[arg(long, value_name = "HEADER", requires = "push_secret_ref")]
+    push_secret_header: Vec<String>,
     /// Name in push.mtls of the client certificate to use
     #[arg(long, value_name = "NAME", requires = "push_url")]
     push_mtls_ref: Option<String>,
@@ -217,6 +221,7 @@ impl PushArgs {
         Some(Some(PushSettings {
             url: self.push_url?,
             secret_ref: self.push_secret_ref,
+            secret_header: Some(self.push_secret_header).filter(|names| !names.is_empty()),
             mtls_ref: self.push_mtls_ref,
             concurrency: self.push_concurrency,
             rate_per_second: self.push_rate,
@@ -338,6 +343,7 @@ fn card(queue: &Queue, now: Timestamp) -> String {
         let ms = |ms: i64| format!("{ms} ms");
         card.row("push to", clean(&push.url))
             .row_if("secret", push.secret_ref.as_deref().map(clean))
+            .row_if("secret in", Some(clean(&push.secret_header.join(", "))).filter(|names| !names.is_empty()))
             .row_if("mtls", push.mtls_ref.as_deref().map(clean))
             .row("at once", push.concurrency.to_string())
             .row_if("rate", push.rate_per_second.map(|rate| format!("{rate}/s")))

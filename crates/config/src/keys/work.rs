@@ -91,7 +91,7 @@ pub const KEYS: &[Key] = keys! {
         "Address where callback workers reach this control plane, such as `https://tenure.example`; sent with every push. If unset, tasks can be pushed only in dev mode, with the address that the server listens on.";
 
     "push.secrets" SecretMap, "", Reload,
-        "Secrets that queues name in `push.secret_ref`, by name. They are sent to the worker as `X-Tenure-Dispatch-Secret`. A name such as `acme/etl` is for queues of the tenant `acme`, a plain name for those of `default`. Admins of all tenants may use any name.";
+        "Secrets that queues name in `push.secret_ref`, by name. They are sent to the worker as `X-Tenure-Dispatch-Secret`, or in the headers of `push.secret_header` of the queue. A name such as `acme/etl` is for queues of the tenant `acme`, a plain name for those of `default`. Admins of all tenants may use any name.";
     "push.secret_files" FileMap, "", Reload,
         "The same, with each secret in a file.";
     "push.mtls.cert_files" FileMap, "", Reload,

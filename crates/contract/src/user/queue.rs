@@ -88,9 +88,14 @@ pub(super) fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
 pub struct PushSettings {
     /// Where envelopes are posted to. `https`, unless the configuration allows `http`.
     pub url: String,
-    /// Name of the secret in the configuration that is sent as `X-Tenure-Dispatch-Secret`.
+    /// Name of the secret in the configuration that is sent.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "secretRef")]
     pub secret_ref: Option<String>,
+    /// Headers that carry the secret, up to 8. Default `["X-Tenure-Dispatch-Secret"]`; `Authorization` carries it as a
+    /// bearer token.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 8))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "secretHeader")]
+    pub secret_header: Option<Vec<String>>,
     /// Name of the client certificate in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "mtlsRef")]
     pub mtls_ref: Option<String>,
@@ -135,6 +140,9 @@ pub struct QueuePush {
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<String>,
+    /// Headers that carry the secret, if there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_header: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtls_ref: Option<String>,
     pub concurrency: u32,

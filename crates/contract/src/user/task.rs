@@ -77,6 +77,14 @@ pub struct TaskSubmission {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset_id: Option<String>,
+    /// Names the part of the data that the task is about, for callback workers.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "partitionKey")]
+    pub partition_key: Option<String>,
+    /// Names where the code runs, for callback workers.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "executionLocationId")]
+    pub execution_location_id: Option<String>,
     /// Told to callback workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,

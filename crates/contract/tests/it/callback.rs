@@ -314,6 +314,7 @@ prop_compose! {
         (payload, previous_progress) in (carried(), option(carried())),
         (deadline, traceparent, worker_queue, heartbeat_timeout_sec) in
             (option(".*"), option(".*"), option(".*"), option(any::<u32>())),
+        (partition_key, execution_location_id) in (option(".*"), option(".*")),
     ) -> TaskEnvelope {
         let [task_id, run_id, asset_id, task_key, tenant_id, workspace_id, attempt_id, dispatch_id] = ids;
         let [enqueued_at, token_expires_at, lease_expires_at, callback_base_url] = times;
@@ -324,7 +325,7 @@ prop_compose! {
             resources: Resources { memory_bytes, cpu_millicores, timeout_ms },
             payload, enqueued_at, deadline, callback_base_url, task_token: "t".to_owned(), token_expires_at,
             lease_expires_at, heartbeat_interval_ms, heartbeat_timeout_ms, cancel_grace_period_ms, traceparent,
-            worker_queue, heartbeat_timeout_sec, previous_progress,
+            worker_queue, heartbeat_timeout_sec, previous_progress, partition_key, execution_location_id,
         }
     }
 }

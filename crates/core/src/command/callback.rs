@@ -3,6 +3,7 @@
 //! The bearer proves by its token which attempt it speaks for. The checks here follow those of the token and of the body,
 //! in the order that the contract gives; the first that fails is the answer.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::heartbeat::{self, Heartbeat, Renewed};
@@ -11,6 +12,7 @@ use super::{Answer, Change, Context, Decision, Rejection, Task, expire};
 use crate::attempt::{AttemptState, ClosedAttempt, Completion, Progress, Report};
 use crate::event::FactKind;
 use crate::id::{AttemptId, TaskId, WorkerId};
+use crate::limits;
 use crate::queue::QueueSettings;
 use crate::task::{Place, Running, Standing};
 use crate::time::Timestamp;
@@ -25,9 +27,37 @@ pub struct Callback {
     pub proof: Proof,
     /// The attempt that the body names.
     pub attempt: u32,
-    pub attempt_id: Option<AttemptId>,
+    pub attempt_id: Option<SentAttemptId>,
     pub worker: WorkerId,
     pub call: Call,
+}
+
+/// An attempt id as a worker wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SentAttemptId {
+    Id(AttemptId),
+    /// No attempt has such an id.
+    Other(Arc<str>),
+}
+
+impl SentAttemptId {
+    /// Reads an id. A text that is not one is kept in part, to be shown to its sender.
+    pub fn read(text: &str) -> Self {
+        AttemptId::parse(text).map_or_else(|_| Self::Other(limits::cut(text, limits::NAME_BYTES).into()), Self::Id)
+    }
+
+    fn is(&self, id: AttemptId) -> bool {
+        *self == Self::Id(id)
+    }
+}
+
+impl fmt::Display for SentAttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +129,7 @@ pub enum RefusalReason {
     },
     AttemptIdMismatch {
         expected: AttemptId,
-        received: AttemptId,
+        received: SentAttemptId,
     },
     /// The token is for another attempt than the one that counts.
     InvalidToken,
@@ -150,10 +180,10 @@ fn judge(
             |change| Decision { change: Some(change), answer: Err(refusal(&task.place, why.clone())) },
         );
     }
-    if let (Some(received), Some(expected)) = (command.attempt_id, current)
-        && received != expected
+    if let (Some(received), Some(expected)) = (&command.attempt_id, current)
+        && !received.is(expected)
     {
-        return refuse(RefusalReason::AttemptIdMismatch { expected, received });
+        return refuse(RefusalReason::AttemptIdMismatch { expected, received: received.clone() });
     }
     if command.proof.attempt != expected || Some(command.proof.attempt_id) != current || !is_pushed(&task.place) {
         return refuse(RefusalReason::InvalidToken);
@@ -197,7 +227,7 @@ fn replay(task: &Task, command: &Callback, history: &[ClosedAttempt]) -> Option<
         attempt.id == command.proof.attempt_id
             && attempt.number == command.attempt
             && attempt.callback.is_some()
-            && command.attempt_id.is_none_or(|id| id == attempt.id)
+            && command.attempt_id.as_ref().is_none_or(|id| id.is(attempt.id))
     };
     let attempt = known.into_iter().find(of_token)?;
     attempt.is_replay(&report, result).then(|| {

@@ -78,6 +78,10 @@ pub struct EnvelopeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset_id: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition_key: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_location_id: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millicores: Option<u64>,

@@ -8,7 +8,10 @@ use futures_util::future::BoxFuture;
 use tenure_core::queue::{Push, QueueSettings};
 use tenure_core::time::Timestamp;
 use tenure_engine::delivery::{Courier, Handover, Outcome, Parcel};
-use tenure_outbound::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use tenure_outbound::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
+    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 use tenure_outbound::{Bytes, Method, OutboundError, Request};
 
 use super::answer::Verdict;
@@ -19,7 +22,6 @@ use crate::identity::task_keys::SharedTaskKeys;
 use crate::live::Live;
 use crate::request::new_request_id;
 
-const SECRET: HeaderName = HeaderName::from_static("x-tenure-dispatch-secret");
 const DISPATCH_ID: HeaderName = HeaderName::from_static("x-tenure-dispatch-id");
 const DELIVERY_COUNT: HeaderName = HeaderName::from_static("x-tenure-delivery-count");
 const CONTRACT: HeaderName = HeaderName::from_static("x-tenure-contract");
@@ -97,6 +99,13 @@ struct Letter {
     body: Bytes,
 }
 
+/// Whether a push says something else in this header.
+pub fn is_taken(name: &HeaderName) -> bool {
+    let own = [CONTENT_TYPE, DISPATCH_ID, DELIVERY_COUNT, CONTRACT, REQUEST_ID, TRACEPARENT, super::test::TEST];
+    let of_http = [CONTENT_LENGTH, CONTENT_ENCODING, TRANSFER_ENCODING, HOST, CONNECTION, UPGRADE, TE, TRAILER, EXPECT];
+    own.contains(name) || of_http.contains(name)
+}
+
 /// The headers that every push has. A secret is marked as one: it is never logged, nor kept in tables of HTTP/2.
 pub fn headers(
     route: &Route<'_>,
@@ -109,10 +118,14 @@ pub fn headers(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CONTRACT, HeaderValue::from_static("callback/1"));
     headers.insert(DELIVERY_COUNT, deliveries.into());
-    let secret = route.secret.and_then(|secret| HeaderValue::from_str(secret.reveal()).ok());
-    if let Some(mut secret) = secret {
-        secret.set_sensitive(true);
-        headers.insert(SECRET, secret);
+    for name in &route.secret_headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        let (Some(secret), Ok(name)) = (route.secret, name) else { continue };
+        let value = if name == AUTHORIZATION { format!("Bearer {}", secret.reveal()) } else { secret.reveal().to_owned() };
+        if let Ok(mut value) = HeaderValue::from_str(&value) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
     }
     let texts = [(DISPATCH_ID, Some(dispatch_id)), (REQUEST_ID, Some(request_id)), (TRACEPARENT, traceparent)];
     for (name, text) in texts {

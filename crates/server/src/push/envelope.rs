@@ -70,6 +70,8 @@ pub fn envelope(grant: &Grant, body: &Body, around: &Around<'_>) -> TaskEnvelope
         attempt_id: grant.attempt_id.to_string(),
         dispatch_id: dispatch_id(run.as_u128(), grant.task.as_u128(), grant.attempt),
         fence: grant.fence.0,
+        partition_key: asked.and_then(|asked| asked.partition_key.as_deref()).map(ToOwned::to_owned),
+        execution_location_id: asked.and_then(|asked| asked.execution_location_id.as_deref()).map(ToOwned::to_owned),
         resources: Resources {
             memory_bytes: asked.and_then(|asked| asked.memory_bytes).unwrap_or(usual.memory_bytes),
             cpu_millicores: asked.and_then(|asked| asked.cpu_millicores).unwrap_or(usual.cpu_millicores),
@@ -179,9 +181,9 @@ pub mod tests {
         let spec = Spec { deadline: Some(at(7_200_000)), timeout_ms: Some(600_000), ..Spec::default() };
         let asked = EnvelopeSpec {
             asset_id: Some("raw.events".into()),
+            partition_key: Some("day=2025-01-15, hour=7".into()),
+            execution_location_id: Some("eu-west-1/etl".into()),
             memory_bytes: Some(1 << 30),
-            cpu_millicores: None,
-            token_ttl_ms: None,
             ..EnvelopeSpec::default()
         };
         let (found, _, token) = made(&body(spec, Some(asked)));
@@ -190,7 +192,7 @@ pub mod tests {
             "assetId": "raw.events", "taskKey": "extract", "tenantId": "acme", "workspaceId": "prod",
             "attempt": 2, "attemptId": "att_01HGW5N7XHJM4GX29KZRXQP6NA",
             "dispatchId": dispatch_id(body(spec, None).id.as_u128(), body(spec, None).id.as_u128(), 2),
-            "fence": 7,
+            "fence": 7, "partitionKey": "day=2025-01-15, hour=7", "executionLocationId": "eu-west-1/etl",
             "resources": {"memoryBytes": 1_073_741_824, "cpuMillicores": 1000, "timeoutMs": 600_000},
             "payload": {"day": "2025-01-15", "n": 1.0},
             "enqueuedAt": "2025-01-15T09:59:58.500Z", "deadline": "2025-01-15T12:00:00Z",
@@ -210,7 +212,9 @@ pub mod tests {
         assert_eq!((&found["assetId"], &found["payload"]), (&json!("extract"), &json!({})));
         let usual = json!({"memoryBytes": 536_870_912, "cpuMillicores": 1000, "timeoutMs": 3_600_000});
         assert_eq!(found["resources"], usual);
-        assert!(found.get("deadline").is_none() && found.get("traceparent").is_none());
+        for absent in ["deadline", "traceparent", "partitionKey", "executionLocationId"] {
+            assert!(found.get(absent).is_none(), "{absent}");
+        }
     }
 
     #[test]

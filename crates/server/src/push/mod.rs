@@ -17,7 +17,7 @@ pub use answer::Verdict;
 pub use courier::HttpCourier;
 pub use settings::{block, shown};
 pub use targets::PushTargets;
-pub use test::{PushTest, PushTestReport};
+pub use test::{PushTest, PushTestReport, is_of_test};
 
 /// Why nothing is granted from a queue that pushes its tasks: its target does not answer.
 pub fn target_down(app: &App, queue: QueueId) -> Option<WhyReason> {

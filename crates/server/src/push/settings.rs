@@ -9,7 +9,9 @@ use tenure_core::limits;
 use tenure_core::queue::Push;
 use tenure_core::sandbox::template::check_name;
 use tenure_outbound::OutboundError;
+use tenure_outbound::header::HeaderName;
 
+use super::courier::is_taken;
 use super::targets::PushTargets;
 use crate::error::Fault;
 use crate::validate::{text_of, within};
@@ -44,8 +46,12 @@ pub async fn block(wire: &PushSettings, targets: Option<&PushTargets>, reach: &R
 
 /// Of a queue whose tasks this control plane runs in sandboxes.
 fn in_sandboxes(wire: &PushSettings) -> Result<Push, Fault> {
-    for (reference, field) in [(&wire.secret_ref, "push.secret_ref"), (&wire.mtls_ref, "push.mtls_ref")] {
-        if reference.is_some() {
+    for (is_given, field) in [
+        (wire.secret_ref.is_some(), "push.secret_ref"),
+        (wire.secret_header.is_some(), "push.secret_header"),
+        (wire.mtls_ref.is_some(), "push.mtls_ref"),
+    ] {
+        if is_given {
             return Err(Fault::invalid(field, "has no meaning for a queue that runs its tasks in sandboxes"));
         }
     }
@@ -79,6 +85,7 @@ fn plain(wire: &PushSettings) -> Result<Push, Fault> {
     Ok(Push {
         url,
         secret_ref: reference(&wire.secret_ref, "push.secret_ref")?,
+        secret_header: secret_headers(wire)?,
         mtls_ref: reference(&wire.mtls_ref, "push.mtls_ref")?,
         concurrency: u32::try_from(concurrency).unwrap_or(limits::PUSH_CONCURRENCY_MAX),
         rate_per_second: wire.rate_per_second,
@@ -104,6 +111,31 @@ fn plain(wire: &PushSettings) -> Result<Push, Fault> {
             "push.dispatch_timeout_ms",
         )?,
     })
+}
+
+/// The headers that carry the secret. What a push sends there already cannot be replaced by it.
+fn secret_headers(wire: &PushSettings) -> Result<Vec<Arc<str>>, Fault> {
+    let refuse = |message: &str| Err(Fault::invalid("push.secret_header", message));
+    let Some(names) = &wire.secret_header else { return Ok(Vec::new()) };
+    if wire.secret_ref.is_none() {
+        return refuse("has no meaning without push.secret_ref");
+    }
+    if names.is_empty() || names.len() > limits::SECRET_HEADERS {
+        return refuse(&format!("must have 1 to {} names", limits::SECRET_HEADERS));
+    }
+    let mut seen = Vec::new();
+    for name in names {
+        let valid = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| name.len() <= limits::NAME_BYTES);
+        let Some(header) = valid else { return refuse("must be a list of names of headers") };
+        if is_taken(&header) {
+            return refuse(&format!("cannot be {header}: a push needs this header for itself"));
+        }
+        if seen.contains(&header) {
+            return refuse(&format!("names {header} twice"));
+        }
+        seen.push(header);
+    }
+    Ok(names.iter().map(|name| name.as_str().into()).collect())
 }
 
 /// A tenant that could name the secret of another would have it sent to an address of its own. What it may not name is
@@ -137,6 +169,10 @@ pub fn shown(push: &Push) -> QueuePush {
     QueuePush {
         url: push.url.to_string(),
         secret_ref: push.secret_ref.as_deref().map(ToOwned::to_owned),
+        secret_header: match push.secret_ref {
+            Some(_) => push.secret_headers().map(ToOwned::to_owned).collect(),
+            None => Vec::new(),
+        },
         mtls_ref: push.mtls_ref.as_deref().map(ToOwned::to_owned),
         concurrency: push.concurrency,
         rate_per_second: push.rate_per_second,
@@ -199,6 +235,11 @@ mod tests {
     #[tokio::test]
     async fn each_fault_names_its_field() {
         let base = to("https://1.1.1.1/d");
+        let in_headers = |names: &[&str]| PushSettings {
+            secret_ref: Some("etl".to_owned()),
+            secret_header: Some(names.iter().map(ToString::to_string).collect()),
+            ..base.clone()
+        };
         for (wire, field) in [
             (to(""), "push.url"),
             (to("https://1.1.1.1/a b"), "push.url"),
@@ -217,6 +258,14 @@ mod tests {
             (PushSettings { dispatch_timeout_ms: Some(3_600_001), ..base.clone() }, "push.dispatch_timeout_ms"),
             (PushSettings { secret_ref: Some("nope".to_owned()), ..base.clone() }, "push.secret_ref"),
             (PushSettings { mtls_ref: Some("nope".to_owned()), ..base.clone() }, "push.mtls_ref"),
+            (in_headers(&[]), "push.secret_header"),
+            (in_headers(&["X-Arco Dispatch"]), "push.secret_header"),
+            (in_headers(&["Content-Type"]), "push.secret_header"),
+            (in_headers(&["Transfer-Encoding"]), "push.secret_header"),
+            (in_headers(&["X-Tenure-Dispatch-Id"]), "push.secret_header"),
+            (in_headers(&["X-A", "x-a"]), "push.secret_header"),
+            (in_headers(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), "push.secret_header"),
+            (PushSettings { secret_ref: None, ..in_headers(&["X-A"]) }, "push.secret_header"),
         ] {
             let (found, message) = fault(&wire, &Reach::All).await;
             assert_eq!(found, field, "{message}");

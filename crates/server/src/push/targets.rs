@@ -20,6 +20,8 @@ pub struct PushTargets {
 pub struct Route<'a> {
     pub client: &'a Outbound,
     pub secret: Option<&'a Secret>,
+    /// Headers that carry the secret.
+    pub secret_headers: Vec<&'a str>,
     pub base_url: &'a str,
     pub target: Target,
 }
@@ -27,7 +29,7 @@ pub struct Route<'a> {
 impl PushTargets {
     /// What a push of this queue needs, or what the configuration lacks for it. A queue may have been set when the
     /// configuration was another one, or by a control plane that has another one.
-    pub fn route(&self, push: &Push) -> Result<Route<'_>, String> {
+    pub fn route<'a>(&'a self, push: &'a Push) -> Result<Route<'a>, String> {
         let base_url = self.base_url.as_deref().ok_or("callback.base_url is not set")?;
         let secret = match push.secret_ref.as_deref() {
             None => None,
@@ -41,6 +43,6 @@ impl PushTargets {
             Some(name) => self.mtls.get(name).ok_or_else(|| format!("push.mtls has no `{name}`"))?,
         };
         let target = client.check_url(&push.url).map_err(|refused| refused.to_string())?;
-        Ok(Route { client, secret, base_url, target })
+        Ok(Route { client, secret, secret_headers: push.secret_headers().collect(), base_url, target })
     }
 }

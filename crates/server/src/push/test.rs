@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_auth::{Secret, TaskKeys};
+use tenure_auth::{Secret, TaskClaims, TaskKeys};
 use tenure_core::command::claim::Grant;
-use tenure_core::id::{AttemptId, Fence, LeaseToken, TaskId};
+use tenure_core::id::{AttemptId, Fence, LeaseToken, RunId, TaskId};
 use tenure_core::queue::{Push, QueueId, Transport};
+use tenure_core::run::InRun;
 use tenure_core::task::{Body, Spec};
 use tenure_core::time::Timestamp;
 use tenure_engine::random_bits;
@@ -22,9 +23,11 @@ use crate::access::guard::unix_now;
 use crate::request::new_request_id;
 
 /// Says that no task stands behind the envelope.
-const TEST: HeaderName = HeaderName::from_static("x-tenure-test");
+pub const TEST: HeaderName = HeaderName::from_static("x-tenure-test");
 /// What the test is called in place of an operator.
 const NAME: &str = "tenure.push-test";
+/// The run of every test. Callbacks with a token of it are acknowledged and change nothing.
+const RUN: RunId = RunId::from_u128(0);
 /// How much of the answer is shown.
 const SHOWN_BYTES: usize = 512;
 
@@ -34,6 +37,8 @@ pub struct PushTest<'a> {
     pub url: &'a str,
     pub client: &'a Outbound,
     pub secret: Option<&'a Secret>,
+    /// Headers that carry the secret. None: the usual one.
+    pub secret_headers: &'a [String],
     pub keys: &'a TaskKeys,
     pub base_url: &'a str,
     pub timeout: Duration,
@@ -99,7 +104,8 @@ impl PushTest<'_> {
         let around = Around { queue: NAME, base_url: self.base_url, token: &token, token_expires_at };
         let envelope = envelope::envelope(&grant, &body, &around);
         report.dispatch_id.clone_from(&envelope.dispatch_id);
-        let route = Route { client: self.client, secret: self.secret, base_url: self.base_url, target };
+        let secret_headers = push.secret_headers().collect();
+        let route = Route { client: self.client, secret: self.secret, secret_headers, base_url: self.base_url, target };
         let mut headers = headers(&route, &envelope.dispatch_id, 1, &report.request_id, None);
         headers.insert(TEST, HeaderValue::from_static("true"));
         let Ok(bytes) = serde_json::to_vec(&envelope) else { return Ok(report) };
@@ -126,7 +132,8 @@ impl PushTest<'_> {
     /// A grant of a task that nobody submitted.
     fn made_up(&self) -> (Grant, Body, Push) {
         let now = Timestamp::from_millis(unix_now().saturating_mul(1000));
-        let push = Push::to(self.url.into());
+        let secret_header = self.secret_headers.iter().map(|name| name.as_str().into()).collect();
+        let push = Push { secret_header, ..Push::to(self.url.into()) };
         let id = TaskId::from_u128(random_bits());
         let payload = r#"{"test":true,"message":"A test of tenure push test. No task stands behind it."}"#;
         let body = Body {
@@ -145,7 +152,7 @@ impl PushTest<'_> {
             envelope: None,
             created_at: now,
             run_at: now,
-            run: None,
+            run: Some(InRun { run: RUN, key: NAME.into() }),
         };
         let settings = tenure_core::queue::QueueSettings {
             push: Some(Arc::new(push.clone())),
@@ -173,6 +180,11 @@ impl PushTest<'_> {
         };
         (grant, body, push)
     }
+}
+
+/// Whether a task token was made for a test. There is no task for it.
+pub fn is_of_test(claims: &TaskClaims) -> bool {
+    RunId::parse(&claims.run_id).is_ok_and(|run| run == RUN)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

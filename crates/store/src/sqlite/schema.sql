@@ -215,7 +215,7 @@ CREATE TABLE finished (
     CHECK (ended <> 1 OR (dead_lettered_at IS NULL AND (attempt_id IS NOT NULL OR attempt = 0))),
     CHECK (ended = 1 OR result IS NULL),
     CHECK (ended = 2 OR (reason IS NULL AND dead_lettered_at IS NULL)),
-    CHECK ((ended = 3) = (cancel_reason IS NOT NULL)),
+    CHECK (ended <> 3 OR cancel_reason IS NOT NULL),
     CHECK (attempt > 0 OR attempt_id IS NULL)
 ) STRICT;
 CREATE INDEX finished_unsuccessful ON finished (ended, seq) WHERE ended <> 1;

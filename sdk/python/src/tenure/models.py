@@ -231,6 +231,8 @@ class NewTask:
     traceparent: str | None = None
     #: Of tasks that are pushed to a worker.
     asset_id: str | None = None
+    partition_key: str | None = None
+    execution_location_id: str | None = None
     resources: Resources | None = None
     token_ttl_seconds: int | None = None
     heartbeat_interval_ms: int | None = None

@@ -96,6 +96,11 @@ async fn a_test_sends_the_secret_and_shows_it_to_nobody_else() {
     assert_eq!(code(&output), 0, "{output:?}");
     assert!(worker.last().unwrap().contains("x-tenure-dispatch-secret: hunter2-inline"));
     assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
+    let mut command =
+        home.command(&["push", "test", &worker.url, "--secret-ref", "etl", "--secret-header", "authorization"]);
+    command.env("TENURE_PUSH__SECRETS", r#"{"etl":"hunter2-inline"}"#);
+    assert!(finish(command).await.stdout.contains("sent as authorization"));
+    assert!(worker.last().unwrap().contains("authorization: Bearer hunter2-inline"));
     let (code_of_file, told) = test(&home, &worker.url, &["--secret-file", file.to_str().unwrap()]).await;
     assert_eq!((code_of_file, &told["secret_sent"]), (0, &json!(true)));
     assert!(worker.last().unwrap().contains("x-tenure-dispatch-secret: hunter2-hunter2"));

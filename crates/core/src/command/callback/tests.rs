@@ -188,7 +188,7 @@ fn the_order_of_the_checks() {
     let with = |attempt, proof_of: (u32, u8), body: Option<u8>| Callback {
         attempt,
         proof: Proof { attempt: proof_of.0, attempt_id: attempt_id(proof_of.1) },
-        attempt_id: body.map(attempt_id),
+        attempt_id: body.map(|seed| SentAttemptId::Id(attempt_id(seed))),
         ..callback(1, 1, started())
     };
     let mismatch = |received| RefusalReason::AttemptMismatch { expected: 2, received };
@@ -198,7 +198,12 @@ fn the_order_of_the_checks() {
         (
             "another attempt id",
             with(2, (1, 1), Some(1)),
-            RefusalReason::AttemptIdMismatch { expected: attempt_id(2), received: attempt_id(1) },
+            RefusalReason::AttemptIdMismatch { expected: attempt_id(2), received: SentAttemptId::Id(attempt_id(1)) },
+        ),
+        (
+            "what is not an attempt id",
+            Callback { attempt_id: Some(SentAttemptId::read("7")), ..with(2, (2, 2), None) },
+            RefusalReason::AttemptIdMismatch { expected: attempt_id(2), received: SentAttemptId::Other("7".into()) },
         ),
         ("the token of attempt 1 for attempt 2", with(2, (1, 1), None), RefusalReason::InvalidToken),
         ("the same, with the right id in the body", with(2, (1, 1), Some(2)), RefusalReason::InvalidToken),

@@ -351,7 +351,7 @@ fn the_message_of_a_refused_report_may_go_unless_it_is_the_live_one() {
 fn within_the_cancel_grace_the_holder_may_still_succeed() {
     let decision = send(&canceling(10_000), 1, &succeeded("1"), 59_000);
     assert_eq!((receipt(&decision), to_finished(&decision).end), (Receipt::Completed, End::Succeeded));
-    assert_eq!(to_finished(&decision).cancel_reason, None);
+    assert_eq!(to_finished(&decision).cancel_reason.as_deref(), Some("stop"));
 }
 
 #[test]

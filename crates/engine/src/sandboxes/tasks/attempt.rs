@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::attempt::{AttemptState, Category, Completion, Failure};
-use tenure_core::command::callback::{Proof, Refusal, RefusalReason};
+use tenure_core::command::callback::{Proof, Refusal, RefusalReason, SentAttemptId};
 use tenure_core::command::push::{PushOutcome, Pushed};
 use tenure_core::command::release::Release;
 use tenure_core::command::{Command, Reach, Rejection};
@@ -79,7 +79,7 @@ impl Attempt {
             workspace: Arc::clone(&body.workspace),
             proof: Proof { attempt: grant.attempt, attempt_id: grant.attempt_id },
             attempt: grant.attempt,
-            attempt_id: Some(grant.attempt_id),
+            attempt_id: Some(SentAttemptId::Id(grant.attempt_id)),
             // Two control planes that drive the same sandbox are two holders: the store lets one of them start.
             worker: format!("{}@{plane}", row.id).into(),
         };

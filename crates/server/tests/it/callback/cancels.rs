@@ -10,11 +10,10 @@ cases!(
     Server,
     on_sqlite: [
         what_has_not_started_is_cancelled_at_once_and_the_reason_arrives,
-        ends_within_the_grace,
         after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled,
         a_cancelled_task_of_a_dead_worker_is_never_granted_again,
     ],
-    on_both_stores: [a_running_task_learns_by_heartbeat_and_may_stop_in_peace],
+    on_both_stores: [a_running_task_learns_by_heartbeat_and_may_stop_in_peace, ends_within_the_grace],
 );
 
 async fn cancel(plane: &Plane, held: &Held, reason: &str) -> Value {
@@ -71,7 +70,9 @@ async fn ends_within_the_grace(server: Server) {
         cancel(&plane, &held, "stop").await;
         plane.call(&held, "heartbeat", json!({})).await.ok();
         assert_eq!(plane.call(&held, "completed", json!({"outcome": outcome})).await.ok()["finalState"], outcome);
-        assert_eq!(plane.task(&held).await["state"], task, "{outcome}");
+        let shown = plane.task(&held).await;
+        let reason = (&shown["cancel_reason"], &shown["cancel_requested"]);
+        assert_eq!((&shown["state"], reason), (&json!(task), (&json!("stop"), &json!(true))), "{outcome}");
         assert_eq!(plane.attempts(&held).await[0]["state"], attempt, "{outcome}");
         assert!(plane.try_dispatch().await.is_none(), "{outcome}");
     }

@@ -59,13 +59,8 @@ async fn every_refusal_has_the_one_envelope(server: Server) {
         (json_type, "{\"attempt\":-1,\"workerId\":\"w\"}", 422, "invalid_argument", Some("attempt")),
         (json_type, "{\"attempt\":1}", 422, "invalid_argument", Some("workerId")),
         (json_type, "{\"attempt\":1,\"workerId\":\"\"}", 422, "invalid_argument", Some("workerId")),
-        (
-            json_type,
-            "{\"attempt\":1,\"workerId\":\"w\",\"attemptId\":\"x\"}",
-            422,
-            "invalid_argument",
-            Some("attemptId"),
-        ),
+        (json_type, "{\"attempt\":1,\"workerId\":\"w\",\"attemptId\":\"x\"}", 409, "attempt_id_mismatch", None),
+        (json_type, "{\"attempt\":1,\"workerId\":\"w\",\"attemptId\":[]}", 422, "invalid_argument", Some("attemptId")),
         (json_type, "[1]", 422, "invalid_argument", Some("body")),
     ] {
         for call in ["started", "heartbeat"] {
@@ -82,6 +77,8 @@ async fn every_refusal_has_the_one_envelope(server: Server) {
         ("completed", json!({}), "outcome"),
         ("completed", json!({"outcome": "DONE"}), "outcome"),
         ("completed", json!({"outcome": "FAILED", "error": {"category": "OTHER", "message": ""}}), "error.category"),
+        ("completed", json!({"outcome": "FAILED", "error": ["USER_CODE", "m", null, true]}), "error"),
+        ("completed", json!({"outcome": "SUCCEEDED", "metrics": [1, 2]}), "metrics"),
     ] {
         let answer = plane.call(&held, call, extra).await;
         assert_eq!((word(&answer, 422), &answer.body["field"]), ("invalid_argument".to_owned(), &json!(field)));
@@ -126,6 +123,15 @@ async fn the_order_of_the_checks(server: Server) {
     assert_eq!(word(&answer, 409), "attempt_id_mismatch");
     assert_eq!(answer.body["expectedAttemptId"], second.grant.attempt_id.to_string());
     assert_eq!(answer.body["receivedAttemptId"], first.grant.attempt_id.to_string());
+    for (sent, shown) in [(json!("x"), "x"), (json!(""), ""), (json!(7), "7"), (json!(true), "true")] {
+        for call in ["started", "heartbeat", "completed"] {
+            let body = json!({"attemptId": sent, "outcome": "SUCCEEDED"});
+            let answer = plane.call(&second, call, body).await;
+            assert_eq!(word(&answer, 409), "attempt_id_mismatch", "{call} {sent}");
+            assert_eq!(answer.body["expectedAttemptId"], second.grant.attempt_id.to_string());
+            assert_eq!(answer.body["receivedAttemptId"], shown);
+        }
+    }
     let old_token = plane.call_at(&path(&first, "started"), &first.token, first.body(json!({"attempt": 2}))).await;
     assert_eq!(word(&old_token, 401), "invalid_token");
 
@@ -166,6 +172,19 @@ async fn sizes_are_refused_or_cut(server: Server) {
     client.send(head).await.unwrap();
     let answer = client.read_until("requestId", SOON).await;
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("payload_too_large"), "{answer}");
+    // A client that reads only after it has sent everything gets the answer as well, and can go on.
+    let body = " ".repeat(24 << 20);
+    let mut client = RawClient::connect(&plane.server.url).await;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    client.send(head).await.unwrap();
+    client.send(body).await.unwrap();
+    let answer = client.read_until("requestId", SOON).await;
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("payload_too_large"), "{answer}");
+    client.send("GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    client.read_until("HTTP/1.1 200", SOON).await;
     plane.call(&held, "heartbeat", json!({"message": "é".repeat(4096)})).await.ok();
     assert_eq!(plane.task(&held).await["progress_message"].as_str().unwrap(), "é".repeat(2048));
     let error = json!({"category": "USER_CODE", "message": "m", "stackTrace": "é".repeat(64 << 10)});

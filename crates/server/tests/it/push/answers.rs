@@ -45,7 +45,8 @@ async fn the_whole_way_of_a_task(server: Server) {
     let worker = Worker::answering(202).await;
     push_to(&server, &worker.url, json!({"secret_ref": "etl-dispatch"})).await.ok();
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let extra = json!({"payload": {"day": 1}, "asset_id": "raw.events", "traceparent": traceparent});
+    let extra = json!({"payload": {"day": 1}, "asset_id": "raw.events", "traceparent": traceparent,
+        "partition_key": "day=2025-01-15", "execution_location_id": "eu-west-1"});
     let task = server.submit(extra).await;
     let pushed = worker.nth(1).await;
     let envelope = &pushed.envelope;
@@ -54,6 +55,8 @@ async fn the_whole_way_of_a_task(server: Server) {
     assert_eq!(server.task(pushed.task()).await["task_id"], *task);
     assert_eq!((&envelope["assetId"], &envelope["payload"]), (&json!("raw.events"), &json!({"day": 1})));
     assert_eq!((&envelope["attempt"], &envelope["workerQueue"]), (&json!(1), &json!("q")));
+    let keys = (&envelope["partitionKey"], &envelope["executionLocationId"]);
+    assert_eq!(keys, (&json!("day=2025-01-15"), &json!("eu-west-1")));
     assert_eq!((&envelope["tenantId"], &envelope["workspaceId"]), (&json!("default"), &json!("default")));
     assert_eq!(envelope["callbackBaseUrl"], *server.url);
     let number = ulid::decode(id).unwrap();

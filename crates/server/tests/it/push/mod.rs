@@ -1,6 +1,7 @@
 //! Tasks that are pushed to a worker over HTTP.
 
 mod answers;
+mod by_hand;
 mod circuits;
 mod crashes;
 mod guard;

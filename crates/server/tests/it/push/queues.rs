@@ -17,20 +17,21 @@ cases!(
 async fn a_block_is_shown_with_its_defaults_and_kept_by_other_settings(server: Server) {
     let url = "http://127.0.0.1:1/dispatch";
     let queue = push_to(&server, url, json!({"secret_ref": "etl-dispatch"})).await.ok();
-    let block = json!({"url": url, "secret_ref": "etl-dispatch", "concurrency": 32, "ack_timeout_ms": 10_000,
+    let block = json!({"url": url, "secret_ref": "etl-dispatch", "secret_header": ["X-Tenure-Dispatch-Secret"], "concurrency": 32, "ack_timeout_ms": 10_000,
         "start_timeout_ms": 60_000, "dispatch_timeout_ms": 300_000});
     assert_eq!((&queue["kind"], &queue["push"]), (&json!("push"), &block));
     let queue = server.put("/api/v1/queues/q", json!({"max_running": 5})).await.ok();
     assert_eq!((&queue["push"], &queue["limits"]["max_running"]), (&block, &json!(5)));
     assert_eq!(server.get("/api/v1/queues").await.ok()["items"][0]["push"], block);
 
-    let whole = json!({"url": url, "secretRef": "etl-dispatch", "concurrency": 1, "rate_per_second": 50,
+    let whole = json!({"url": url, "secretRef": "etl-dispatch", "secretHeader": ["X-Arco-Dispatch-Secret", "Authorization"], "concurrency": 1, "rate_per_second": 50,
         "ack_timeout_ms": 100, "start_timeout_ms": 1000, "dispatch_timeout_ms": 1000});
     let queue = server.put("/api/v1/queues/q", json!({"push": whole})).await.ok();
     assert_eq!(
         (&queue["push"]["rate_per_second"], &queue["push"]["secret_ref"]),
         (&json!(50.0), &json!("etl-dispatch"))
     );
+    assert_eq!(queue["push"]["secret_header"], json!(["X-Arco-Dispatch-Secret", "Authorization"]));
     assert_eq!(queue["limits"]["max_running"], Value::Null, "the whole setting is replaced");
 
     let queue = server.put("/api/v1/queues/q", json!({"push": null})).await.ok();
@@ -42,6 +43,7 @@ async fn what_the_configuration_does_not_have_cannot_be_named(server: Server) {
     for (extra, field) in [
         (json!({"secret_ref": "nope"}), "push.secret_ref"),
         (json!({"mtls_ref": "nope"}), "push.mtls_ref"),
+        (json!({"secret_header": ["Authorization"]}), "push.secret_header"),
         (json!({"concurrency": 0}), "push.concurrency"),
         (json!({"rate_per_second": -1}), "push.rate_per_second"),
         (json!({"ack_timeout_ms": 60_001}), "push.ack_timeout_ms"),

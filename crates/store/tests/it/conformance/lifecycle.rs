@@ -83,6 +83,8 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
         envelope: Some(Arc::new(EnvelopeSpec {
             asset_id: Some("raw.\"events\"".into()),
+            partition_key: Some("day=1".into()),
+            execution_location_id: Some("eu".into()),
             memory_bytes: Some(1 << 40),
             cpu_millicores: None,
             token_ttl_ms: Some(7_000_000),

@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use tenure_core::attempt::{AttemptState, Category, Completion, Failure, Progress, Report};
-use tenure_core::command::callback::{Call, Callback, Proof};
+use tenure_core::command::callback::{Call, Callback, Proof, SentAttemptId};
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::claim::{Claim, ClaimTask, Claimant, Claimer, Grant, Seed};
 use tenure_core::command::expire::Expire;
@@ -692,7 +692,7 @@ impl Known {
                         attempt_id: if matches!(off, Off::Proof) { other } else { grant.attempt_id },
                     },
                     attempt: grant.attempt + u32::from(matches!(off, Off::Attempt)),
-                    attempt_id: matches!(off, Off::AttemptId).then_some(other),
+                    attempt_id: matches!(off, Off::AttemptId).then_some(SentAttemptId::Id(other)),
                     worker: format!("w{worker}").into(),
                     call: call.clone(),
                 })
