@@ -446,6 +446,10 @@ pub struct TaskError {
     /// Takes precedence over the category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
+    /// The worker has to stop and gives the task back. It is pushed again at once, and the attempt does not count, up to ten
+    /// times for a task.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "handed_back")]
+    pub handed_back: Option<bool>,
 }
 
 /// What the attempt used, in whole units: fractions are rounded.

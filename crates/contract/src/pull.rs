@@ -291,6 +291,10 @@ pub struct JobError {
     /// Takes precedence over the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
+    /// The worker has to stop and gives the job back. It is ready again at once, and the attempt does not count, up to ten
+    /// times for a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_back: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -166,6 +166,9 @@ pub struct Failure {
     /// What the contract of the reporter reads from the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
+    /// The holder had to stop for a reason of its own and gives the task back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub handed_back: bool,
 }
 
 impl Failure {
@@ -179,7 +182,13 @@ impl Failure {
             stack: stack.map(|stack| text(stack, limits::STACK_BYTES)),
             retryable,
             category: None,
+            handed_back: false,
         }
+    }
+
+    #[must_use]
+    pub fn given_back(self, handed_back: bool) -> Self {
+        Self { handed_back, ..self }
     }
 
     #[must_use]

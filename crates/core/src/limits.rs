@@ -18,6 +18,8 @@ pub const CANCEL_REASON_BYTES: usize = 256;
 pub const NAME_BYTES: usize = 128;
 /// Tenant and workspace names.
 pub const SCOPE_BYTES: usize = 64;
+/// How often a task may be given back by workers that stop without spending an attempt.
+pub const HANDED_BACK_MAX: u32 = 10;
 pub const ASSET_ID_BYTES: usize = 256;
 /// Partition key and execution location of an envelope.
 pub const ENVELOPE_KEY_BYTES: usize = 1024;

@@ -29,6 +29,9 @@ pub struct Carry {
     pub extra_attempts: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub redrives: u32,
+    /// How often a holder that had to stop gave it back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub handed_back: u32,
     /// The last attempt, until the next grant: its holder's late report is judged by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Box<ClosedAttempt>>,
@@ -85,6 +88,18 @@ impl Carry {
 
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Counts an attempt that its holder gave back. It costs nothing of the budget, unless that has happened too often: a
+    /// task that outlives every worker has to end.
+    #[must_use]
+    pub fn hand_back(&mut self) -> bool {
+        let is_free = self.handed_back < limits::HANDED_BACK_MAX;
+        if is_free {
+            self.handed_back += 1;
+            self.extra_attempts = self.extra_attempts.saturating_add(1);
+        }
+        is_free
     }
 
     /// How many attempts the task may have in all.

@@ -168,6 +168,5 @@ def test_sigterm_lets_tasks_finish_and_a_second_one_stops_them(
     hurried.send_signal(signal.SIGINT)
     _says(hurried, "stopping")
     assert hurried.wait(PATIENCE) == 0
-    error = client.get(task_id).error
-    assert error is not None
-    assert error.code == "WORKER_SHUTDOWN"
+    assert client.get(task_id).state == "Ready"
+    assert client.attempts(task_id)[0].reason == "HANDED_BACK"

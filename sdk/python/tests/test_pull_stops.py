@@ -205,5 +205,7 @@ def test_a_worker_in_a_hurry_gives_tasks_back(cooperative: bool, server: ServerP
         running.join(PATIENCE)
         release.set()
         task = client.get(task_id)
-        assert task.error is not None
-        assert (task.state, task.error.code, task.error.retryable) == ("Failed", "WORKER_SHUTDOWN", True)
+        assert (task.state, task.max_attempts) == ("Ready", 2), "it costs none of its attempts"
+        attempt = client.attempts(task_id)[0]
+        assert attempt.error is not None
+        assert (attempt.reason, attempt.error.code) == ("HANDED_BACK", "WORKER_SHUTDOWN")

@@ -136,6 +136,7 @@ impl Attempt {
             category: Some(error.category.as_str().to_owned()),
             message: error.message,
             stack: error.stack_trace,
+            handed_back: error.handed_back,
         };
         CompleteBody { retryable: error.retryable, error: Some(failure), ..self.calls.completion("Failed") }
     }

@@ -107,7 +107,13 @@ impl TaskError {
             self.message = format!("{}: {}", self.code, self.message);
         }
         let wire = self.into_wire();
-        CategorisedError { category, message: wire.message, stack_trace: wire.stack, retryable: wire.retryable }
+        CategorisedError {
+            category,
+            message: wire.message,
+            stack_trace: wire.stack,
+            retryable: wire.retryable,
+            handed_back: wire.handed_back,
+        }
     }
 
     pub(crate) fn into_wire(mut self) -> JobError {
@@ -119,7 +125,14 @@ impl TaskError {
         if let Some(stack) = &mut self.stack {
             cut(stack, STACK_BYTES);
         }
-        JobError { code: self.code, message: self.message, stack: self.stack, retryable: Some(self.retryable) }
+        JobError {
+            // An end that the worker caused is not one of the task.
+            handed_back: (self.code == WORKER_SHUTDOWN).then_some(true),
+            code: self.code,
+            message: self.message,
+            stack: self.stack,
+            retryable: Some(self.retryable),
+        }
     }
 }
 

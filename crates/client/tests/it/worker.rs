@@ -557,6 +557,9 @@ async fn a_drain_that_takes_too_long_gives_tasks_back() {
     let mut fails = failed(&server.seen());
     fails.sort();
     assert_eq!(fails, [("a".into(), "WORKER_SHUTDOWN".into()), ("b".into(), "WORKER_SHUTDOWN".into())]);
+    let seen = server.seen();
+    let mut given_back = seen.iter().flat_map(|seen| seen.body.fail.iter().flatten());
+    assert!(given_back.all(|item| item.error.handed_back == Some(true)));
 }
 
 /// What a handler returns after it was told to stop is no result, unless it says so.

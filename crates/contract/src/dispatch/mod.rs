@@ -353,6 +353,9 @@ pub struct Failure {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
+    /// The worker has to stop and gives the task back. The attempt does not count, up to ten times for a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_back: Option<bool>,
 }
 
 /// An output that was written.

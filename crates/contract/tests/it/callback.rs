@@ -296,7 +296,7 @@ prop_compose! {
             attempt, attempt_id, worker_id, outcome, completed_at, output, cancelled_during_phase, partial_progress,
             traceparent,
             error: error.map(|(category, message, stack_trace, retryable)| TaskError {
-                category, message, stack_trace, retryable,
+                category, message, stack_trace, retryable, handed_back: retryable,
             }),
             metrics: metrics.map(|(cpu_time_ms, peak_memory_bytes)| Metrics {
                 cpu_time_ms, peak_memory_bytes, ..Metrics::default()

@@ -129,6 +129,12 @@ impl Next {
         }
     }
 
+    /// A retry without a back-off.
+    #[must_use]
+    pub fn at_once(self, now: Timestamp) -> Self {
+        if let Self::Retry(_) = self { Self::Retry(now) } else { self }
+    }
+
     /// The answer to the holder, if its report led here.
     pub fn receipt(self, queue: &QueueSettings) -> Receipt {
         let dlq = matches!(self, Self::Fail(_)) && !queue.no_dead_letter;

@@ -4,7 +4,7 @@ use super::{Answer, Context, Decision, Task, ending};
 use crate::attempt::{AttemptState, Reason};
 use crate::event::FactKind;
 use crate::id::{AttemptId, Seq};
-use crate::task::Place;
+use crate::task::{Place, Running};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
@@ -14,7 +14,8 @@ pub struct Release {
     pub by_holder: bool,
 }
 
-/// The task is ready again at once. The attempt stays in the history and does not count against the budget.
+/// The task is ready again at once. The attempt stays in the history and does not count against the budget. A holder that gives
+/// back what was given back too often is refused, and reports a failure instead.
 pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision {
     let Place::Running(running) = &task.place else { return Decision::unchanged(Answer::Done(false)) };
     // A heartbeat proves that the grant did arrive.
@@ -22,10 +23,15 @@ pub fn decide(task: &Task, command: &Release, ctx: &mut Context<'_>) -> Decision
     if running.attempt_id != command.attempt_id || has_arrived || running.cancel.is_some() {
         return Decision::unchanged(Answer::Done(false));
     }
+    let mut carry = running.carry.clone();
+    if !command.by_holder {
+        carry.extra_attempts = carry.extra_attempts.saturating_add(1);
+    } else if !carry.hand_back() {
+        return Decision::unchanged(Answer::Done(false));
+    }
     let reason = if command.by_holder { Reason::HandedBack } else { Reason::Undelivered };
     let closed = ending::close(running, AttemptState::Canceled, reason, None, ctx.now);
-    let mut running = running.clone();
-    running.carry.extra_attempts = running.carry.extra_attempts.saturating_add(1);
+    let running = Running { carry, ..running.clone() };
     let change = ending::put_back(task.id, &running, closed, ctx.now, FactKind::Released, ctx);
     Decision::accept(change, Answer::Done(true))
 }
@@ -39,7 +45,7 @@ mod tests {
         succeeded, task, to_waiting, with_ctx,
     };
     use crate::command::{AttemptChange, Wake};
-    use crate::task::{CancelRequest, Running, State};
+    use crate::task::{CancelRequest, State};
 
     fn release(held: Running, seed: u8) -> Decision {
         let command = Release { row: id().seq(), attempt_id: attempt_id(seed), by_holder: false };
@@ -102,6 +108,9 @@ mod tests {
         let change = decision.change.unwrap();
         let [AttemptChange::Put(closed)] = &change.attempts[..] else { panic!("{change:?}") };
         assert_eq!((closed.state, closed.reason), (AttemptState::Canceled, Reason::HandedBack));
+        let mut worn = begun.clone();
+        worn.carry.handed_back = crate::limits::HANDED_BACK_MAX;
+        assert_eq!(give_back(worn).answer, Ok(Answer::Done(false)), "not for ever");
         let cancel = CancelRequest { reason: "stop".into(), requested_at: at(500), signaled_at: None };
         let decision = give_back(Running { cancel: Some(cancel), ..begun });
         assert_eq!((decision.change, decision.answer), (None, Ok(Answer::Done(false))));

@@ -7,6 +7,7 @@ use super::ending::{self, Next};
 use super::{Answer, AttemptChange, Change, Conflict, ConflictKind, Context, Decision, Rejection, Task, expire};
 use crate::attempt::{AttemptState, ClosedAttempt, Evidence, Outcome, Reason, Receipt, Report};
 use crate::dag::DataReport;
+use crate::event::FactKind;
 use crate::id::{AttemptId, LeaseToken, TaskId, WorkerId};
 use crate::limits;
 use crate::queue::QueueSettings;
@@ -131,11 +132,21 @@ fn accept(
     if let Some(checkpoint) = report.checkpoint() {
         running.carry.checkpoint = Some(Arc::clone(checkpoint));
     }
-    let next = Next::after(id, &running, &closed, ctx.now);
+    let is_given_back = matches!(&report.outcome, Outcome::Failed(failure) if failure.handed_back);
+    let is_free = is_given_back && running.cancel.is_none() && running.carry.hand_back();
+    let mut next = Next::after(id, &running, &closed, ctx.now);
+    if is_free {
+        closed.reason = Reason::HandedBack;
+        next = next.at_once(ctx.now);
+    }
     let receipt = next.receipt(queue);
     closed.receipt = Some(receipt);
     closed.retry_at = next.retry_at();
-    Decision::accept(next.change(id, &running, closed, queue, ctx), Answer::Reported(receipt))
+    let change = match next {
+        Next::Retry(due) if is_free => ending::put_back(id, &running, closed, due, FactKind::Released, ctx),
+        next => next.change(id, &running, closed, queue, ctx),
+    };
+    Decision::accept(change, Answer::Reported(receipt))
 }
 
 /// A report of the last attempt, which has ended. No other was granted since.

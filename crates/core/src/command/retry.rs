@@ -55,6 +55,7 @@ pub fn again(
 ) -> (Change, u32) {
     let mut carry = Carry { spec: body.spec, ..finished.carry.clone() };
     carry.extra_attempts = carry.extra_attempts.saturating_add(body.spec.max_attempts());
+    carry.handed_back = 0;
     if kind == FactKind::Redriven {
         carry.redrives = carry.redrives.saturating_add(1);
     }

@@ -34,6 +34,7 @@ pub fn failure(failure: &Failure) -> JobError {
         message: failure.message.to_string(),
         stack: failure.stack.as_deref().map(ToOwned::to_owned),
         retryable: failure.retryable,
+        handed_back: failure.handed_back.then_some(true),
     }
 }
 

@@ -319,6 +319,8 @@ class JobError(Model):
     message: str
     stack: str | None = None
     retryable: bool | None = None
+    #: The worker had to stop and gave the task back.
+    handed_back: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -320,7 +320,9 @@ async fn a_worker_that_ends_gives_back_what_it_cannot_finish() {
     run.await.unwrap().unwrap();
     // It was reported, and did not just run out.
     let task = site.client.get(&id).await.unwrap();
-    let error = task.error.unwrap();
-    assert_eq!((task.state.as_str(), error.code.as_str()), ("Failed", "INFRASTRUCTURE"));
+    assert_eq!(task.state.as_str(), "Ready");
+    let attempt = site.client.attempts(&id, None).await.unwrap().items.remove(0);
+    let error = attempt.error.unwrap();
+    assert_eq!((attempt.reason.as_deref(), error.code.as_str()), (Some("HANDED_BACK"), "INFRASTRUCTURE"));
     assert!(error.message.contains("shut down"), "{}", error.message);
 }

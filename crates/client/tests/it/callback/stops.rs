@@ -171,6 +171,7 @@ async fn a_task_that_does_not_end_with_its_worker_fails_and_is_tried_again() {
         (&completed["error"]["category"], &completed["error"]["retryable"]),
         (&json!("INFRASTRUCTURE"), &json!(true))
     );
+    assert_eq!(completed["error"]["handedBack"], true);
 }
 
 /// Whether it returns, fails or says that it was cancelled: nobody cancelled the task, so it is tried again.

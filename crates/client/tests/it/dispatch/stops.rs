@@ -180,7 +180,7 @@ async fn a_worker_in_a_hurry_gives_its_task_back() {
     was_dropped.await.unwrap_err();
     let body = plane.bodies("task-complete").remove(0);
     assert_eq!(fields(&body, &["status", "retryable"]), [&json!("Failed"), &json!(true)]);
-    assert_eq!(body["error"]["category"], "INFRASTRUCTURE");
+    assert_eq!(fields(&body["error"], &["category", "handed_back"]), [&json!("INFRASTRUCTURE"), &json!(true)]);
 }
 
 #[tokio::test]

@@ -472,3 +472,30 @@ fn a_lease_is_of_no_use_to_another_worker_whose_name_is_proven() {
     // A credential that many share proves no name.
     assert_eq!(receipt(&send(&held, 1, &succeeded("1"), 1_000)), Receipt::Completed);
 }
+
+#[test]
+fn what_a_stopping_holder_gives_back_costs_nothing_but_not_for_ever() {
+    let stopping = Failure::new("WORKER_SHUTDOWN", "the worker was shut down", None, Some(true)).given_back(true);
+    let report = Report::failed(stopping);
+    let mut held = running_with(one_attempt());
+    let mut free = 0;
+    loop {
+        let decision = send(&task(Place::Running(held)), 1, &report, 1_000);
+        if receipt(&decision) == DEAD {
+            assert_eq!(last(&decision).reason, Reason::Failed);
+            break;
+        }
+        free += 1;
+        assert_eq!((receipt(&decision), last(&decision).reason), (REQUEUED, Reason::HandedBack));
+        let waiting = to_waiting(&decision);
+        assert_eq!((waiting.at, place(&decision).state()), (at(1_000), State::Ready), "without a back-off");
+        assert!(decision.change.as_ref().unwrap().facts.iter().any(|fact| fact.kind == FactKind::Released));
+        let again = send(&after(&decision), 1, &report, 2_000);
+        assert_eq!((receipt(&again), again.change), (REQUEUED, None), "a replay");
+        held = granted(waiting, 1, 3_000);
+    }
+    assert_eq!(free, limits::HANDED_BACK_MAX);
+
+    let canceled = send(&canceling(500), 1, &report, 1_000);
+    assert_eq!((receipt(&canceled), place(&canceled).state()), (ENDED, State::Canceled), "it was to end anyway");
+}

@@ -307,6 +307,7 @@ fn failure(error: &TaskError) -> Failure {
     let stack = error.stack_trace.as_deref().map(without_nul);
     Failure::new(error.category.as_str(), &without_nul(&error.message), stack.as_deref(), error.retryable)
         .of_category(Some(category::of_wire(error.category)))
+        .given_back(error.handed_back == Some(true))
 }
 
 fn reported(told: CompletionRecord) -> CompletedResponse {

@@ -190,6 +190,7 @@ fn failure(request: &CompleteRequest) -> Failure {
     let message = if message.is_empty() { "the worker reported no message".to_owned() } else { message };
     Failure::new(&without_nul(code), &message, stack.as_deref(), Some(request.retryable))
         .of_category(category::of_code(code))
+        .given_back(said.handed_back == Some(true))
 }
 
 /// The same for the same report, however often it is sent. `seen` is from before the report.

@@ -336,7 +336,8 @@ pub fn failure_of(item: FailItem) -> Result<AttemptReport, Fault> {
     let stack = error.stack.as_deref().map(without_nul);
     let failure =
         Failure::new(&without_nul(&error.code), &without_nul(&error.message), stack.as_deref(), error.retryable)
-            .of_category(category::of_code(&error.code));
+            .of_category(category::of_code(&error.code))
+            .given_back(error.handed_back == Some(true));
     let report = Report::failed(failure).with_metrics(item.metrics.map(metrics));
     Ok(AttemptReport { task, attempt_id, token, report, data: None })
 }

@@ -15,6 +15,7 @@ cases!(
         an_end_without_a_start_counts_as_both,
         what_a_worker_saved_is_handed_to_the_next_attempt,
         what_a_worker_measured_is_shown,
+        what_a_stopping_worker_hands_back_costs_no_attempt,
     ],
     on_both_stores: [an_attempt_runs_from_start_to_end, of_two_workers_that_start_one_attempt_one_gets_it],
 );
@@ -115,6 +116,19 @@ async fn what_a_worker_saved_is_handed_to_the_next_attempt(server: Server) {
     let third = plane.dispatch().await;
     let saved: Value = serde_json::from_str(third.grant.checkpoint.as_deref().unwrap()).unwrap();
     assert_eq!(saved, json!({"recordsProcessed": 500_000}));
+}
+
+async fn what_a_stopping_worker_hands_back_costs_no_attempt(server: Server) {
+    let plane = Plane::new(server).await;
+    let first = plane.dispatched(json!({"max_attempts": 1})).await;
+    plane.started(&first).await;
+    let error = json!({"category": "INFRASTRUCTURE", "message": "stopped", "handedBack": true});
+    let end = plane.call(&first, "completed", json!({"outcome": "FAILED", "error": error})).await.ok();
+    assert_eq!((&end["finalState"], &end["disposition"]), (&json!("FAILED"), &json!("recorded")));
+    assert_eq!(plane.attempts(&first).await[0]["reason"], "HANDED_BACK");
+    let second = plane.dispatch().await;
+    plane.succeeded(&second).await.ok();
+    assert_eq!(plane.task(&second).await["state"], "Succeeded");
 }
 
 async fn what_a_worker_measured_is_shown(server: Server) {

@@ -16,6 +16,7 @@ cases!(
         long_texts_of_an_error_are_cut,
         a_checkpoint_is_handed_to_the_next_attempt,
     ],
+    on_both_stores: [what_a_stopping_worker_gives_back_costs_no_attempt],
     everywhere: [the_budget_ends_in_the_dead_letters, a_retry_by_hand_grows_the_budget],
 );
 
@@ -173,4 +174,21 @@ async fn a_checkpoint_is_handed_to_the_next_attempt(server: Server) {
     assert_eq!((&again["attempt"], &again["previous_progress"]), (&json!(2), &json!({"row": 7})));
     let big = json!({"worker_id": "w-1", "job_id": again["job_id"], "lease_token": again["lease_token"], "checkpoint": "x".repeat(65_537)});
     assert_eq!(server.worker("heartbeat", big).await.refused(422)["field"], "checkpoint");
+}
+
+async fn what_a_stopping_worker_gives_back_costs_no_attempt(server: Server) {
+    let id = server.submit(json!({"max_attempts": 1})).await;
+    let error = json!({"code": "WORKER_SHUTDOWN", "message": "stopped", "handed_back": true});
+    for n in 1..=10 {
+        let job = server.claim("w-1").await;
+        let answer = server.fail("w-1", &job, error.clone()).await.ok();
+        assert_eq!((&answer["requeued"], &answer["dlq"]), (&json!(true), &json!(false)), "{n}");
+        assert_eq!(server.fail("w-1", &job, error.clone()).await.ok(), answer, "a replay");
+        let task = server.task(&id).await;
+        assert_eq!((&task["state"], &task["max_attempts"]), (&json!("Ready"), &json!(1 + n)), "{n}");
+    }
+    let attempt = server.attempts(&id).await.pop().unwrap();
+    assert_eq!((&attempt["reason"], &attempt["error"]["handed_back"]), (&json!("HANDED_BACK"), &json!(true)));
+    let job = server.claim("w-1").await;
+    assert_eq!(server.fail("w-1", &job, error).await.ok()["dlq"], true, "a task that outlives every worker ends");
 }

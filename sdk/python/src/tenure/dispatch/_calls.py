@@ -157,9 +157,11 @@ class DispatchLink:
         failure = outcome.failure
         body: dict[str, Any] = {**self._attempt, "status": "Failed"}
         if failure is not None:
-            error = {"category": failure.category.value, "message": failure.message}
+            error: dict[str, Any] = {"category": failure.category.value, "message": failure.message}
             if failure.stack is not None:
                 error["stack"] = _text.cut_front(failure.stack, STACK_BYTES)
+            if failure.handed_back:
+                error["handed_back"] = True
             body.update(retryable=failure.retryable, error=error)
         return _text.encode(body)
 

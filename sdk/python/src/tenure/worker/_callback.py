@@ -146,4 +146,6 @@ def _error(failure: Failure) -> dict[str, Any]:
     }
     if failure.stack is not None:
         error["stackTrace"] = failure.stack
+    if failure.handed_back:
+        error["handedBack"] = True
     return error

@@ -33,6 +33,8 @@ class Failure:
     #: A word of the handler's own.
     code: str | None = None
     stack: str | None = None
+    #: The worker has to stop and gives the task back: the attempt does not count.
+    handed_back: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", _text.cut(self.message, MESSAGE_BYTES))
@@ -181,7 +183,8 @@ def unsendable(why: BaseException) -> Failure:
 def shut_down(cause: Failure | None = None) -> Failure:
     detail = "" if cause is None else f": {cause.message}"
     message = f"the worker was shut down{detail}"
-    return Failure(Category.INFRASTRUCTURE, message, True, "WORKER_SHUTDOWN", cause.stack if cause else None)
+    stack = cause.stack if cause else None
+    return Failure(Category.INFRASTRUCTURE, message, True, "WORKER_SHUTDOWN", stack, handed_back=True)
 
 
 def judge(ended: Ended, reason: CancelReason | None, keeps_result: bool) -> Outcome:

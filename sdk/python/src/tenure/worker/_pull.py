@@ -215,6 +215,8 @@ class PullLink:
             error = {"code": code, "message": failure.message, "retryable": failure.retryable}
             if failure.stack is not None:
                 error["stack"] = failure.stack
+            if failure.handed_back:
+                error["handed_back"] = True
         return _text.encode({**body, "error": error})
 
     async def report(self, outcome: Outcome, body: bytes) -> None:
