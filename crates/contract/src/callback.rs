@@ -368,6 +368,10 @@ pub struct HeartbeatRequest {
     /// Handed to the next attempt if this one does not finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Json>,
+    /// Hold the answer until the attempt is to stop, for this long at most.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "wait_ms")]
+    pub wait_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }

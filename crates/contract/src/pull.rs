@@ -320,6 +320,9 @@ pub struct ExchangeRequest {
     pub heartbeat: Option<Vec<HeartbeatItem>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ExchangeClaim>,
+    /// Wait for jobs of this worker that are to stop. Not together with a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<Watch>,
     /// Answer the reports at once, then the claim, as NDJSON: one line for each part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<bool>,
@@ -327,6 +330,33 @@ pub struct ExchangeRequest {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+}
+
+/// A wait for jobs that are to stop. A hint: a heartbeat for such a job says why, or that the lease is lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = ExchangeWatch))]
+pub struct Watch {
+    /// Default 5000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_ms: Option<i64>,
+    /// That of the last answer.
+    #[cfg_attr(feature = "openapi", schema(max_length = 128))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = ExchangeWatched))]
+pub struct WatchAnswer {
+    /// Jobs that are to stop, or were stopped.
+    #[serde(default)]
+    pub stop: Vec<String>,
+    /// For the next watch.
+    #[serde(default)]
+    pub cursor: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -392,6 +422,8 @@ pub struct ExchangeResponse {
     pub heartbeat: Option<Vec<ItemAnswer>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<Vec<Job>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<WatchAnswer>,
     /// The claim part could not be served; the reports stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_error: Option<ItemAnswer>,

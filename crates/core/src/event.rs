@@ -31,6 +31,11 @@ pub enum FactKind {
 }
 
 impl FactKind {
+    /// Who works on the task should know at once.
+    pub const fn is_stop(self) -> bool {
+        matches!(self, Self::CancelRequested | Self::Canceled)
+    }
+
     /// Facts are stored by their place in this list: add new ones at its end.
     pub const ALL: [Self; 19] = [
         Self::Submitted,

@@ -29,6 +29,7 @@ use crate::lane::{self, LaneQueue};
 use crate::numbers::NumberPool;
 use crate::random::random_bits;
 use crate::replicas::Telling;
+use crate::stops::{Stops, Watched};
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -118,6 +119,8 @@ pub struct Shared {
     pub duties: Duties,
     /// What other control planes are to be told.
     pub telling: Telling,
+    /// Who works on a task that is to stop.
+    pub stops: Stops,
     /// Why this control plane must not go on: another brought the store to a schema that leaves it behind.
     pub left_behind: OnceLock<StoreError>,
     pub stopping: CancellationToken,
@@ -152,6 +155,10 @@ impl Shared {
             if due.since(done.now) < TOLD_WHEN_DUE_WITHIN_MS && !self.duties.is_mine(Duty::Timer) {
                 self.tell(|| Notice::Scheduled);
             }
+        }
+        if !done.stops.is_empty() {
+            self.stops.tell(&done.stops);
+            self.tell(|| Notice::Stops(done.stops.clone()));
         }
         for (kind, count) in &done.facts {
             metrics::counter!("tenure_task_events_total", "kind" => kind.as_str()).increment(*count);
@@ -242,6 +249,7 @@ impl Engine {
             recorded: Notify::new(),
             duties,
             telling: Telling::default(),
+            stops: Stops::default(),
             left_behind: OnceLock::new(),
             stopping: CancellationToken::new(),
             moved,
@@ -326,6 +334,18 @@ impl Engine {
     /// The store's time. Fails if the store cannot be reached.
     pub async fn now(&self) -> Result<Timestamp, EngineError> {
         Ok(self.shared.store.now().await?)
+    }
+
+    /// Waits until a task is to stop, for `wait` at most. A cursor says from where to go on: it is good for one control plane,
+    /// and without one the last few seconds count too.
+    pub async fn stops(&self, watched: &Watched, cursor: Option<&str>, wait: Duration) -> (Vec<TaskId>, String) {
+        let name = self.shared.duties.name();
+        let after = cursor.and_then(|cursor| cursor.strip_prefix(name)?.strip_prefix('.')?.parse().ok());
+        let (stopped, last) = tokio::select! {
+            told = self.shared.stops.watch(watched, after, wait) => told,
+            () = self.shared.stopping.cancelled() => self.shared.stops.watch(watched, after, Duration::ZERO).await,
+        };
+        (stopped, format!("{name}.{last}"))
     }
 
     /// Fresh ids for tasks that are about to be submitted.

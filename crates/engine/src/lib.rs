@@ -30,6 +30,7 @@ mod random;
 mod replicas;
 pub mod sandboxes;
 mod schedules;
+mod stops;
 mod tenants;
 mod waiters;
 
@@ -42,6 +43,7 @@ pub use error::EngineError;
 pub use events::{Event, EventId, Events};
 pub use random::{random_bits, random_seed};
 pub use schedules::{FiringKey, NotSubmitted, ScheduleChange, ScheduleRefusal, Submitter};
+pub use stops::Watched;
 pub use tenants::Tenants;
 pub use tenure_store as store;
 pub use tenure_transport as transport;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_core::batch::Stop;
 use tenure_store::Notice;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -18,6 +19,8 @@ use crate::engine::Shared;
 const TELL_EVERY: Duration = Duration::from_millis(5);
 /// Facts come with almost every batch, and those who watch can wait a little.
 const TELL_FACTS_EVERY: Duration = Duration::from_millis(50);
+/// Tasks that are to stop, told in one go. The workers of others learn it from their heartbeats.
+const STOPS: usize = 128;
 /// More queues than this are told as "look at everything".
 const QUEUES: usize = 256;
 
@@ -36,11 +39,17 @@ struct Pending {
     facts: bool,
     transports: bool,
     everything: bool,
+    stops: Vec<Stop>,
 }
 
 impl Pending {
     fn is_urgent(&self) -> bool {
-        !self.ready.is_empty() || self.scheduled || self.redrive || self.transports || self.everything
+        !self.ready.is_empty()
+            || !self.stops.is_empty()
+            || self.scheduled
+            || self.redrive
+            || self.transports
+            || self.everything
     }
 
     fn notices(self) -> Vec<Notice> {
@@ -54,6 +63,9 @@ impl Pending {
             (self.everything, Notice::Everything),
         ];
         notices.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, notice)| notice));
+        if !self.stops.is_empty() {
+            notices.push(Notice::Stops(self.stops));
+        }
         notices
     }
 }
@@ -74,6 +86,10 @@ impl Telling {
             Notice::Scheduled => pending.scheduled = true,
             Notice::Redrive => pending.redrive = true,
             Notice::Facts => pending.facts = true,
+            Notice::Stops(tasks) => {
+                let room = STOPS.saturating_sub(pending.stops.len());
+                pending.stops.extend(tasks.into_iter().take(room));
+            }
             Notice::Transports => pending.transports = true,
             Notice::Replicas | Notice::Everything => pending.everything = true,
         }
@@ -146,6 +162,7 @@ pub async fn hear(shared: Arc<Shared>) {
             Notice::Scheduled => shared.scheduled.notify_one(),
             Notice::Redrive => shared.redriving.notify_one(),
             Notice::Facts => shared.recorded.notify_waiters(),
+            Notice::Stops(tasks) => shared.stops.tell(&tasks),
             Notice::Transports => shared.sweep.send_replace(()),
             Notice::Replicas => shared.duties.look.notify_one(),
             Notice::Everything => {

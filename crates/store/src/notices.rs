@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use tenure_core::TaskId;
+use tenure_core::batch::Stop;
 use tokio::sync::mpsc;
 
 use crate::error::StoreError;
@@ -21,6 +23,8 @@ pub enum Notice {
     Redrive,
     /// Facts were recorded.
     Facts,
+    /// These tasks are to stop.
+    Stops(Vec<Stop>),
     /// A queue has another transport: wake-ups should be swept.
     Transports,
     /// A control plane came or went, or gave up what it did for all.
@@ -55,6 +59,8 @@ pub(crate) struct Payload {
     redrive: bool,
     #[serde(skip_serializing_if = "is_not")]
     facts: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stops: Vec<(String, Option<Arc<str>>)>,
     #[serde(skip_serializing_if = "is_not")]
     transports: bool,
     #[serde(skip_serializing_if = "is_not")]
@@ -80,6 +86,9 @@ impl Payload {
                 Notice::Scheduled => payload.scheduled = true,
                 Notice::Redrive => payload.redrive = true,
                 Notice::Facts => payload.facts = true,
+                Notice::Stops(tasks) => {
+                    payload.stops.extend(tasks.iter().map(|stop| (stop.task.to_string(), stop.worker.clone())));
+                }
                 Notice::Transports => payload.transports = true,
                 Notice::Replicas => payload.replicas = true,
                 Notice::Everything => payload.everything = true,
@@ -104,6 +113,9 @@ impl Payload {
         if payload.from == own {
             return Vec::new();
         }
+        let read = |(task, worker): (String, _)| Some(Stop { task: TaskId::parse(&task).ok()?, worker });
+        let stops: Vec<Stop> = payload.stops.into_iter().filter_map(read).collect();
+        let stops = (!stops.is_empty()).then_some(Notice::Stops(stops));
         let ready = payload.ready.into_iter().map(|(queue, tasks)| Notice::Ready { queue, tasks });
         let flags = [
             (payload.scheduled, Notice::Scheduled),
@@ -113,7 +125,7 @@ impl Payload {
             (payload.replicas, Notice::Replicas),
             (payload.everything, Notice::Everything),
         ];
-        ready.chain(flags.into_iter().filter(|(set, _)| *set).map(|(_, notice)| notice)).collect()
+        ready.chain(flags.into_iter().filter(|(set, _)| *set).map(|(_, notice)| notice)).chain(stops).collect()
     }
 }
 
@@ -127,7 +139,16 @@ mod tests {
 
     #[test]
     fn notices_travel_together_and_come_back_as_they_were() {
-        let all = [ready("a", 3), ready("b", 1), Notice::Scheduled, Notice::Redrive, Notice::Facts, Notice::Replicas];
+        let stop = Stop { task: TaskId::from_u128(7), worker: Some("w-1".into()) };
+        let all = [
+            ready("a", 3),
+            ready("b", 1),
+            Notice::Scheduled,
+            Notice::Redrive,
+            Notice::Facts,
+            Notice::Replicas,
+            Notice::Stops(vec![stop]),
+        ];
         assert_eq!(Payload::notices(&Payload::text("x", &all), "y"), all);
         let doubled = Payload::text("x", &[ready("a", 3), ready("a", usize::MAX)]);
         assert_eq!(Payload::notices(&doubled, "y"), [ready("a", usize::MAX)]);

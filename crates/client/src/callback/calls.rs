@@ -29,6 +29,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const ASKED_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A token is not given up sooner than this after it came, whatever this machine's clock says of its end.
 const TOKEN_LIFE_MIN: Duration = Duration::from_secs(60);
+/// An attempt that has lasted this long is watched.
+const HINT_AFTER: Duration = Duration::from_millis(250);
+/// How long the control plane holds an answer back, and how long that answer is waited for.
+const HINT_MS: i64 = 20_000;
+const HINT_PATIENCE: Duration = Duration::from_secs(30);
+/// After a wait that failed.
+const HINT_PAUSE: Duration = Duration::from_secs(5);
 /// Of an answer.
 const ANSWER_BYTES: usize = 256 << 10;
 
@@ -92,7 +99,12 @@ impl Calls {
     }
 
     /// One heartbeat. A renewed token is used from now on.
-    async fn heartbeat(&self, news: News, patience: Duration) -> Result<HeartbeatResponse, CallError> {
+    async fn heartbeat(
+        &self,
+        news: News,
+        wait_ms: Option<i64>,
+        patience: Duration,
+    ) -> Result<HeartbeatResponse, CallError> {
         let (progress_pct, message) = news.progress.unzip();
         let request = HeartbeatRequest {
             attempt: self.attempt,
@@ -102,6 +114,7 @@ impl Calls {
             progress_pct: progress_pct.map(i64::from),
             message: message.filter(|message| !message.is_empty()),
             checkpoint: news.checkpoint,
+            wait_ms,
             traceparent: self.traceparent.clone(),
         };
         let sent_at = Instant::now();
@@ -216,7 +229,7 @@ impl Calls {
 
 impl Heart for Calls {
     async fn beat(&self, lease: &Lease, news: News, patience: Duration) -> Beaten {
-        let (reason, retry_after) = match self.heartbeat(news, patience).await {
+        let (reason, retry_after) = match self.heartbeat(news, None, patience).await {
             Ok(answer) => {
                 let cancel = answer.should_cancel.then(|| answer.cancel_reason.unwrap_or_default());
                 return Beaten::Renewed { cancel };
@@ -235,6 +248,22 @@ impl Heart for Calls {
         };
         tracing::warn!(task.id = %self.task_id, reason, "heartbeat not answered, trying again");
         Beaten::Again(retry_after)
+    }
+
+    /// By a heartbeat whose answer the control plane holds back until the attempt is to stop.
+    async fn hint(&self) {
+        loop {
+            tokio::time::sleep(HINT_AFTER).await;
+            let sent_at = Instant::now();
+            match self.heartbeat(News::default(), Some(HINT_MS), HINT_PATIENCE).await {
+                Ok(answer) if answer.should_cancel => return,
+                // A control plane that does not wait: heartbeats have to do.
+                Ok(_) if sent_at.elapsed() < HINT_AFTER => std::future::pending().await,
+                Ok(_) => {}
+                Err(CallError::Refused(_)) => return,
+                Err(_) => tokio::time::sleep(HINT_PAUSE).await,
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tenure_contract::Json;
 use tenure_contract::pull::Job;
 
 /// News of a handler are sent with a heartbeat no sooner than this after the one before.
-const NEWS_EVERY: Duration = Duration::from_secs(1);
+const NEWS_EVERY: Duration = Duration::from_millis(500);
 /// Before a heartbeat is tried again; doubles with each failure.
 const AGAIN_FIRST: Duration = Duration::from_millis(100);
 
@@ -35,6 +35,8 @@ pub(crate) struct Beat {
     sent_news: News,
     /// Somebody waits until the news are told.
     flushing: bool,
+    /// Another heartbeat is to follow the one under way at once.
+    hurried: bool,
 }
 
 /// What a handler wants the server to know.
@@ -85,6 +87,7 @@ impl Beat {
             news: News::default(),
             sent_news: News::default(),
             flushing: false,
+            hurried: false,
         }
     }
 
@@ -145,6 +148,9 @@ impl Beat {
             (_, true) => (sent_at, Duration::ZERO),
             (_, false) => (sent_at + NEWS_EVERY.min(self.every), Duration::ZERO),
         };
+        if std::mem::take(&mut self.hurried) {
+            self.next_at = sent_at;
+        }
     }
 
     /// The heartbeat had no answer that decides: another one follows, sooner than usual and well before the end.
@@ -183,8 +189,22 @@ impl Beat {
         self.next_at = now;
     }
 
+    /// The server has something to say about the lease: asks at once. A heartbeat under way may have left too early for it.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.hurried = self.sending;
+        if !self.sending {
+            self.next_at = now;
+        }
+    }
+
     pub(crate) fn has_untold_checkpoint(&self) -> bool {
         self.news.checkpoint.is_some() || self.sent_news.checkpoint.is_some()
+    }
+
+    /// Whether the server does not know all that the handler said.
+    pub(crate) fn has_untold_news(&self) -> bool {
+        let is_news = |news: &News| news.progress.is_some() || news.checkpoint.is_some();
+        is_news(&self.news) || is_news(&self.sent_news)
     }
 
     pub(crate) fn untold(&self) -> &News {
@@ -265,8 +285,8 @@ mod tests {
         let start = Instant::now();
         let mut beat = beat(start, Duration::ZERO);
         let old = News { progress: Some((10, "old".into())), checkpoint: Some(Json::empty_object()) };
-        assert_eq!(beat.tell(old), start + S);
-        assert_eq!(beat.due(start), Due::At(start + S));
+        assert_eq!(beat.tell(old), start + NEWS_EVERY);
+        assert_eq!(beat.due(start), Due::At(start + NEWS_EVERY));
         beat.sent(start + S);
         beat.tell(News { progress: Some((20, "new".into())), checkpoint: None });
         beat.failed(start + S, None);
@@ -287,6 +307,20 @@ mod tests {
         beat.flush(start);
         beat.answered(start);
         assert_eq!(beat.due(start), Due::Beat(start + 60 * S));
+    }
+
+    #[test]
+    fn a_hint_hastens_the_heartbeat_and_follows_the_one_under_way() {
+        let start = Instant::now();
+        let mut beat = beat(start, Duration::ZERO);
+        beat.hurry(start + S);
+        assert_eq!(beat.due(start + S), Due::Beat(start + 60 * S));
+        beat.sent(start + S);
+        beat.hurry(start + S);
+        beat.answered(start + S);
+        assert_eq!(beat.due(start + S), Due::Beat(start + 61 * S));
+        beat.answered(start + 2 * S);
+        assert_eq!(beat.due(start + 2 * S), Due::At(start + 22 * S), "once");
     }
 
     #[test]

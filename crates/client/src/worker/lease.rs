@@ -45,6 +45,8 @@ pub(crate) type Hook = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Lease {
     pub(crate) id: u64,
+    /// When this process learned of it.
+    pub(crate) since: Instant,
     pub(crate) job: Job,
     /// Of the wake-up that led to it, if the worker received one itself.
     pub(crate) receipt: Option<Receipt>,
@@ -121,6 +123,7 @@ impl Lease {
         };
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            since: Instant::now(),
             job,
             receipt: None,
             origin,
@@ -212,7 +215,10 @@ impl Lease {
         if state.phase == Phase::Held {
             state.phase = Phase::Ended;
         }
-        state.phase
+        let phase = state.phase;
+        drop(state);
+        self.changed.notify_waiters();
+        phase
     }
 
     /// Whether the handler runs, or is about to, and its lease is not known to be lost.
@@ -269,6 +275,11 @@ impl Lease {
         (state.phase == Phase::Held).then(|| state.beat.lease_end())
     }
 
+    /// Waits until the handler has ended or the lease is lost.
+    pub(crate) async fn over(&self) {
+        self.until(|_| false).await;
+    }
+
     /// Asks for a heartbeat now if a checkpoint is still untold.
     pub(crate) fn begin_flush(&self) -> bool {
         let mut state = self.state();
@@ -277,6 +288,11 @@ impl Lease {
             state.beat.flush(Instant::now());
         }
         untold
+    }
+
+    /// Waits until the server knows all that the handler said, or the lease is lost. A heartbeat should be on its way.
+    pub(crate) async fn told_all(&self) {
+        self.until(|beat| !beat.has_untold_news()).await;
     }
 
     pub(crate) async fn flushed(&self) {

@@ -21,10 +21,18 @@ use super::registry::Registry;
 const ANSWER_MIN: Duration = Duration::from_millis(200);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Between a hint and the wait for the next.
+const HINT_PAUSE: Duration = Duration::from_secs(1);
+
 /// What keeps one lease alive.
 pub(crate) trait Heart: Send + Sync + 'static {
     /// One heartbeat. The answer is waited for as long as `patience`.
     fn beat(&self, lease: &Lease, news: News, patience: Duration) -> impl Future<Output = Beaten> + Send;
+
+    /// Waits until the control plane has something to say about the lease, as far as it can be waited for.
+    fn hint(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }
 
 /// What became of a heartbeat.
@@ -101,8 +109,9 @@ impl<H: Heart> Pulse<H> {
 
     /// Keeps a lease alive from now on, until what is returned is dropped.
     pub(crate) fn hold(self: &Arc<Self>, lease: Arc<Lease>, heart: Arc<H>) -> Held<H> {
-        lock(&self.hearts).insert(lease.id, heart);
+        lock(&self.hearts).insert(lease.id, Arc::clone(&heart));
         self.registry.add(std::slice::from_ref(&lease));
+        self.spawn(hinted(Arc::clone(&self.registry), Arc::clone(&lease), heart));
         if !self.is_alive() {
             self.registry.lose_all("the heartbeat thread ended");
         }
@@ -119,6 +128,7 @@ pub(crate) struct Held<H> {
 
 impl<H> Drop for Held<H> {
     fn drop(&mut self) {
+        self.lease.end();
         self.pulse.registry.remove(&self.lease);
         lock(&self.pulse.hearts).remove(&self.lease.id);
     }
@@ -134,6 +144,23 @@ impl Drop for End {
     fn drop(&mut self) {
         self.ended.cancel();
         self.registry.lose_all("the heartbeat thread ended");
+    }
+}
+
+/// Asks at once when the control plane has something to say, as long as the lease is held.
+async fn hinted<H: Heart>(registry: Arc<Registry>, lease: Arc<Lease>, heart: Arc<H>) {
+    loop {
+        tokio::select! {
+            () = heart.hint() => {}
+            () = lease.over() => return,
+        }
+        lease.beat(|beat| beat.hurry(Instant::now()));
+        registry.wake_by(Instant::now());
+        // The heartbeat says what there is; a cancel is said once.
+        tokio::select! {
+            () = tokio::time::sleep(HINT_PAUSE) => {}
+            () = lease.cancel.cancelled() => return,
+        }
     }
 }
 

@@ -84,6 +84,21 @@ impl Registry {
         tick
     }
 
+    /// Asks for a heartbeat of this job at once, if it is held.
+    pub(crate) fn hurry(&self, job_id: &str) {
+        let now = Instant::now();
+        let held = lock(&self.inner).leases.values().find(|lease| lease.job.job_id == job_id).cloned();
+        if let Some(lease) = held {
+            lease.beat(|beat| beat.hurry(now));
+            self.wake_by(now);
+        }
+    }
+
+    /// Whether a lease is held since before this time.
+    pub(crate) fn holds_since(&self, then: Instant) -> bool {
+        lock(&self.inner).leases.values().any(|lease| lease.since < then)
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Lease>> {
         lock(&self.inner).leases.values().cloned().collect()
     }

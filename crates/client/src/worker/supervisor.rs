@@ -5,10 +5,11 @@
 //! never compared. It also keeps a token fresh that the server issues. What it does to a lost lease ([`Lease::lose`]) happens on this thread and needs nothing from the
 //! caller's runtime.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_contract::pull::{HeartbeatItem, ItemAnswer};
+use tenure_contract::pull::{HeartbeatItem, ItemAnswer, Watch};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,14 @@ use super::{EXCHANGE_BYTES, EXCHANGE_ITEMS};
 /// Bounds of the time that an answer is waited for.
 const ANSWER_MIN: Duration = Duration::from_millis(200);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A job that has lasted this long is watched.
+const WATCH_AFTER: Duration = Duration::from_millis(250);
+/// How long the server waits for something to tell, and how much longer for its answer.
+const WATCH_MS: i64 = 20_000;
+const WATCH_PATIENCE: Duration = Duration::from_secs(30);
+/// After a watch that failed.
+const WATCH_PAUSE: Duration = Duration::from_secs(5);
 
 /// The running thread. Dropping it stops the heartbeats.
 #[derive(Debug)]
@@ -75,6 +84,7 @@ fn supervise(
         let link = Arc::new(Link::new(process)?);
         let mut beats = tokio::task::JoinSet::new();
         let mut keeping_token = std::pin::pin!(link.keep_token());
+        let mut watching = std::pin::pin!(watch(&link, registry));
         loop {
             let now = Instant::now();
             let tick = registry.tick(now);
@@ -94,11 +104,36 @@ fn supervise(
                     sent.map_err(|error| WorkerError::Supervisor(error.to_string()))??;
                 }
                 error = &mut keeping_token => return Err(error),
+                never = &mut watching => match never {},
                 () = registry.woken() => {}
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
         }
     })
+}
+
+/// Learns at once which jobs are to stop, by a request that waits at the server while jobs are held that last. Their next
+/// heartbeat, which follows at once, says why.
+async fn watch(link: &Link, registry: &Registry) -> Infallible {
+    let mut cursor = None;
+    loop {
+        tokio::time::sleep(WATCH_AFTER).await;
+        let lasting = Instant::now().checked_sub(WATCH_AFTER).is_some_and(|then| registry.holds_since(then));
+        if !lasting {
+            continue;
+        }
+        let mut request = link.request();
+        request.watch = Some(Watch { max_wait_ms: Some(WATCH_MS), cursor: cursor.clone() });
+        match link.exchange(&request, WATCH_PATIENCE).await.map(|answer| answer.watch) {
+            Ok(Some(answer)) => {
+                answer.stop.iter().for_each(|job_id| registry.hurry(job_id));
+                cursor = Some(answer.cursor);
+            }
+            // A server that does not know of it: heartbeats have to do.
+            Ok(None) => return std::future::pending().await,
+            Err(_) => tokio::time::sleep(WATCH_PAUSE).await,
+        }
+    }
 }
 
 struct Batch {

@@ -8,7 +8,7 @@ use crate::command::claim::{Grant, NotGranted, NotGrantedReason};
 use crate::command::{Answer, Command};
 use crate::effect::DueEffect;
 use crate::event::FactKind;
-use crate::id::Seq;
+use crate::id::{Seq, TaskId, WorkerId};
 use crate::queue::{Queue, QueueId, Transport};
 use crate::task::Body;
 use crate::time::Timestamp;
@@ -57,12 +57,28 @@ pub struct Done {
     pub next_due: Option<Timestamp>,
     /// How many facts of each kind were recorded.
     pub facts: HashMap<FactKind, u64>,
+    /// Tasks that were asked to stop, or were stopped.
+    pub stops: Vec<Stop>,
     /// Effects that are due. They are in the outbox, and this process performs them first.
     pub effects: Vec<DueEffect>,
     /// Wake-ups in the outbox that are over.
     pub settled: Vec<Settled>,
     /// When the batch was decided.
     pub now: Timestamp,
+}
+
+/// A task that is to stop, and who works on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    pub task: TaskId,
+    pub worker: Option<WorkerId>,
+}
+
+/// Who held the lease of a task that the batch has changed.
+fn holder(writes: &Writes, task: TaskId) -> Option<WorkerId> {
+    let running = writes.tasks.renew.iter().find(|(row, _)| *row == task.seq());
+    let ended = || writes.tasks.finish.iter().find(|(id, _)| *id == task)?.1.carry.last.as_deref()?.worker.clone();
+    running.map_or_else(ended, |(_, running)| running.lease.holder.clone())
 }
 
 /// A wake-up that is over, and the name under which it was published.
@@ -141,7 +157,9 @@ impl World {
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
         }
+        let stops = writes.facts.iter().filter(|fact| fact.kind.is_stop());
         Done {
+            stops: stops.map(|fact| Stop { task: fact.task, worker: holder(writes, fact.task) }).collect(),
             wakes: left.wakes,
             room: freed.iter().filter(|queue| queue.tells_of_room()).map(|queue| queue.id).collect(),
             freed: freed.into_iter().map(Queue::wakes).collect(),

@@ -20,7 +20,7 @@ mod writes;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-pub use done::{Done, RemovedWake, Saved, Settled, Write};
+pub use done::{Done, RemovedWake, Saved, Settled, Stop, Write};
 pub use keys::{IdempotencyScope, KeyOwner};
 pub use load::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, WorkerLoad};
 pub use runs::{KnownRun, RunLoad, RunWrites};

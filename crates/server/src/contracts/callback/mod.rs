@@ -9,6 +9,8 @@ mod words;
 
 pub use token::CallbackToken;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
@@ -24,7 +26,7 @@ use tenure_contract::callback::{
 use tenure_core::attempt::{AttemptState, Completion, Failure, Progress};
 use tenure_core::command::callback::{self, CompletionRecord, SentAttemptId};
 use tenure_core::{Timestamp, limits};
-use tenure_engine::CallbackSender;
+use tenure_engine::{CallbackSender, Watched};
 
 use super::pull::without_nul;
 use super::{Dialect, category};
@@ -121,8 +123,17 @@ pub async fn heartbeat(
         if is_of_test(&bearer.verified.claims) {
             return Ok(beat_of_test(app.engine.now().await?));
         }
-        let beat = app.engine.beat(sender, told_at, progress, checkpoint, raw.bytes.len());
-        let (renewed, at) = beat.await??;
+        let wait =
+            request.wait_ms.map(|ms| validate::within(ms, 0, limits::CLAIM_WAIT_MS_MAX, "waitMs")).transpose()?;
+        let beat = app.engine.beat(sender.clone(), told_at, progress, checkpoint, raw.bytes.len());
+        let (mut renewed, mut at) = beat.await??;
+        if let Some(ms) = wait.filter(|_| renewed.cancel.is_none()) {
+            let (watched, wait) = (Watched::Task(sender.task), Duration::from_millis(ms.unsigned_abs()));
+            let (stopped, _) = app.engine.stops(&watched, None, wait).await;
+            if !stopped.is_empty() {
+                (renewed, at) = app.engine.beat(sender, told_at, Progress::default(), None, 0).await??;
+            }
+        }
         count_skew(told_at, at);
         let (task_token, token_expires_at) = renewed_token(&app, &bearer)?.unzip();
         Ok(HeartbeatResponse {
@@ -160,7 +171,11 @@ pub async fn completed(
         let completion = completion(request, told_at)?;
         if is_of_test(&bearer.verified.claims) {
             let disposition = callback::Disposition::Recorded;
-            return Ok(reported(CompletionRecord { state: completion.outcome, at: app.engine.now().await?, disposition }));
+            return Ok(reported(CompletionRecord {
+                state: completion.outcome,
+                at: app.engine.now().await?,
+                disposition,
+            }));
         }
         let told = app.engine.completed(sender, completion, raw.bytes.len()).await??;
         if told.disposition != callback::Disposition::Duplicate {

@@ -1,18 +1,21 @@
 //! The exchange: one request per turn of a worker's loop, so that throughput is not bound by round trips.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use tenure_auth::Worker;
-use tenure_contract::pull::{ExchangeClaim, ExchangeRequest, ExchangeResponse, ItemAnswer};
+use tenure_contract::pull::{ExchangeClaim, ExchangeRequest, ExchangeResponse, ItemAnswer, WatchAnswer};
 use tenure_core::attempt::Receipt;
 use tenure_core::command::claim::{Claim, Claimer};
 use tenure_core::command::heartbeat::{Heartbeat, Renewed};
 use tenure_core::command::report::AttemptReport;
 use tenure_core::limits;
-use tenure_engine::{ClaimWait, Reply};
+use tenure_engine::{ClaimWait, Reply, Watched};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::errors;
@@ -29,8 +32,16 @@ struct Exchange {
     fail: Option<Part<AttemptReport>>,
     heartbeat: Option<Part<Heartbeat>>,
     claim: Option<(Claim, ClaimWait)>,
+    watch: Option<Watching>,
     split: bool,
     bytes: usize,
+}
+
+/// Whose jobs are watched, from where on, and for how long.
+struct Watching {
+    watched: Watched,
+    cursor: Option<String>,
+    wait: ClaimWait,
 }
 
 /// Items of one kind: what to run, or what is wrong.
@@ -74,7 +85,17 @@ async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> R
     let incarnation = request.incarnation.as_deref();
     let claimer = pull::claimer(app, worker, &request.worker_id, claim_id, incarnation, kills_on_expiry)?;
     pull::hello(app, &claimer).await?;
+    if claim.is_some() && request.watch.is_some() {
+        return Err(Fault::invalid("watch", "cannot wait together with a claim: use two requests"));
+    }
+    let watch = request.watch.map(|watch| {
+        let wait = pull::wait_of(watch.max_wait_ms, "watch.max_wait_ms")?;
+        let cursor = watch.cursor.filter(|cursor| cursor.len() <= limits::CLAIM_ID_BYTES);
+        let worker = claimer.worker.as_ref().map(|worker| Arc::clone(&worker.id)).ok_or(Fault::Internal)?;
+        Ok::<_, Fault>(Watching { watched: Watched::Worker(worker), cursor, wait })
+    });
     Ok(Exchange {
+        watch: watch.transpose()?,
         complete,
         fail,
         heartbeat,
@@ -97,7 +118,7 @@ fn part<T, C>(
 }
 
 struct Asked {
-    queues: Vec<std::sync::Arc<str>>,
+    queues: Vec<Arc<str>>,
     max_jobs: usize,
     wait: ClaimWait,
 }
@@ -195,7 +216,18 @@ async fn whole(app: &App, mut exchange: Exchange) -> Result<ExchangeResponse, Fa
     if may_wait && turn.jobs.as_ref().is_some_and(Vec::is_empty) {
         turn.jobs = wait(app, exchange.claim).await?;
     }
-    Ok(ExchangeResponse { jobs: turn.jobs, ..turn.reports })
+    let watch = match exchange.watch {
+        Some(watch) => Some(watched(app, watch, may_wait).await),
+        None => None,
+    };
+    Ok(ExchangeResponse { jobs: turn.jobs, watch, ..turn.reports })
+}
+
+/// What is to stop. Waits for it, unless something was reported.
+async fn watched(app: &App, watch: Watching, may_wait: bool) -> WatchAnswer {
+    let wait = if may_wait { watch.wait.0 } else { Duration::ZERO };
+    let (stop, cursor) = app.engine.stops(&watch.watched, watch.cursor.as_deref(), wait).await;
+    WatchAnswer { stop: stop.iter().map(ToString::to_string).collect(), cursor }
 }
 
 async fn wait(app: &App, claim: Option<(Claim, ClaimWait)>) -> Result<Option<Vec<tenure_contract::pull::Job>>, Fault> {
@@ -239,6 +271,10 @@ fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
             },
             jobs => Ok(jobs),
         };
+        if let Some(watch) = exchange.watch {
+            let watch = Some(watched(&app, watch, true).await);
+            send(ExchangeResponse { watch, ..Default::default() }).await;
+        }
         match jobs {
             Ok(None) => {}
             Ok(jobs) => {

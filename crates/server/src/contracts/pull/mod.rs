@@ -134,8 +134,12 @@ pub fn claimer(
 }
 
 pub fn wait(max_wait_ms: Option<i64>) -> Result<ClaimWait, Fault> {
+    wait_of(max_wait_ms, "max_wait_ms")
+}
+
+pub fn wait_of(max_wait_ms: Option<i64>, field: &str) -> Result<ClaimWait, Fault> {
     let ms = max_wait_ms.unwrap_or(limits::CLAIM_WAIT_MS_DEFAULT);
-    let ms = validate::within(ms, 0, limits::CLAIM_WAIT_MS_MAX, "max_wait_ms")?;
+    let ms = validate::within(ms, 0, limits::CLAIM_WAIT_MS_MAX, field)?;
     Ok(ClaimWait(Duration::from_millis(ms.unsigned_abs())))
 }
 

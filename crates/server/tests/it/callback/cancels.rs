@@ -13,7 +13,7 @@ cases!(
         after_the_grace_the_attempt_has_failed_and_the_task_is_cancelled,
         a_cancelled_task_of_a_dead_worker_is_never_granted_again,
     ],
-    on_both_stores: [a_running_task_learns_by_heartbeat_and_may_stop_in_peace, ends_within_the_grace],
+    on_both_stores: [a_heartbeat_that_waits_is_answered_when_the_task_is_to_stop, a_running_task_learns_by_heartbeat_and_may_stop_in_peace, ends_within_the_grace],
 );
 
 async fn cancel(plane: &Plane, held: &Held, reason: &str) -> Value {
@@ -56,6 +56,21 @@ async fn a_running_task_learns_by_heartbeat_and_may_stop_in_peace(server: Server
     assert_eq!((&end["finalState"], &end["disposition"]), (&json!("CANCELLED"), &json!("recorded")));
     let task = plane.task(&held).await;
     assert_eq!((&task["state"], &task["cancel_reason"]), (&json!("Canceled"), &json!("first")));
+}
+
+async fn a_heartbeat_that_waits_is_answered_when_the_task_is_to_stop(server: Server) {
+    let plane = Plane::new(server).await;
+    let held = plane.dispatched(json!({})).await;
+    plane.started(&held).await;
+    let quiet = plane.call(&held, "heartbeat", json!({"waitMs": 1})).await.ok();
+    assert_eq!(quiet["shouldCancel"], false);
+    let begun = std::time::Instant::now();
+    let (beat, _) =
+        tokio::join!(plane.call(&held, "heartbeat", json!({"waitMs": 60_000})), cancel(&plane, &held, "now"));
+    let beat = beat.ok();
+    assert_eq!((&beat["shouldCancel"], &beat["cancelReason"]), (&json!(true), &json!("now")));
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    assert_eq!(plane.call(&held, "heartbeat", json!({"waitMs": 60_001})).await.refused(422)["field"], "waitMs");
 }
 
 async fn ends_within_the_grace(server: Server) {

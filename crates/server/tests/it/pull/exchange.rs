@@ -25,6 +25,7 @@ cases!(
         every_part_is_answered_in_order,
         a_worker_that_leaves_a_split_exchange_takes_no_job,
         a_new_incarnation_voids_what_the_old_process_held,
+        a_watch_ends_when_a_job_of_the_worker_is_to_stop,
     ],
 );
 
@@ -305,4 +306,34 @@ async fn workers_without_incarnations_keep_what_they_hold(server: Server) {
     let job = server.claim("w-1").await;
     server.worker("exchange", turn("05")).await.ok();
     assert_eq!(server.heartbeat("w-1", &job).await.ok()["ok"], true);
+}
+
+async fn a_watch_ends_when_a_job_of_the_worker_is_to_stop(server: Server) {
+    let jobs = claim_many(&server, 2).await;
+    // Where there can be several control planes, the cancel comes through another one.
+    let other = if server.home.is_sqlite() { None } else { Some(server.beside().await) };
+    let watch = async |worker: &str, cursor: Option<&Value>, ms: u32| {
+        let mut part = json!({"max_wait_ms": ms});
+        if let Some(cursor) = cursor {
+            part["cursor"] = cursor.clone();
+        }
+        server.worker("exchange", json!({"worker_id": worker, "watch": part})).await.ok()["watch"].clone()
+    };
+    let first = watch("w-1", None, 0).await;
+    assert_eq!(first["stop"], json!([]));
+    let begun = Instant::now();
+    let path = format!("/api/v1/tasks/{}/cancel", jobs[1]["job_id"].as_str().unwrap());
+    let cancel = async { other.as_ref().unwrap_or(&server).post(&path, json!({"reason": "stop"})).await.ok() };
+    let (told, _) = tokio::join!(watch("w-1", Some(&first["cursor"]), 60_000), cancel);
+    assert_eq!(told["stop"], json!([jobs[1]["job_id"]]));
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    assert_eq!(watch("w-1", Some(&told["cursor"]), 0).await["stop"], json!([]), "once");
+    assert_eq!(watch("w-2", None, 0).await["stop"], json!([]), "of another worker");
+    let beat = server.heartbeat("w-1", &jobs[1]).await.ok();
+    assert_eq!((&beat["should_cancel"], &beat["cancel_reason"]), (&json!(true), &json!("stop")));
+
+    let both = json!({"worker_id": "w-1", "watch": {}, "claim": {"streams": ["q"]}});
+    assert_eq!(server.worker("exchange", both).await.refused(422)["field"], "watch");
+    let long = json!({"worker_id": "w-1", "watch": {"max_wait_ms": 60_001}});
+    assert_eq!(server.worker("exchange", long).await.refused(422)["field"], "watch.max_wait_ms");
 }

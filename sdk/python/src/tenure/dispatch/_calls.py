@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -89,6 +90,10 @@ class DispatchLink:
 
     async def begin(self) -> tuple[bool, float | None]:
         return True, None
+
+    async def hint(self) -> None:
+        # A cancel takes the lease away at once: the next heartbeat says so.
+        await asyncio.Event().wait()
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from .._http import jittered
 
 #: News of a handler are sent with a heartbeat no sooner than this after the one before.
-NEWS_EVERY = 1.0
+NEWS_EVERY = 0.5
 #: Before a heartbeat is tried again; doubles with each failure.
 AGAIN_FIRST = 0.1
 
@@ -64,6 +64,8 @@ class Beat:
         self._news = News()
         self._sent_news = News()
         self._flushing = False
+        self._sending = False
+        self._hurried = False
 
     @property
     def deadline(self) -> float:
@@ -79,12 +81,14 @@ class Beat:
     def sent(self, now: float) -> News:
         """The heartbeat leaves; the answer is what it brings."""
         self._last_at = now
+        self._sending = True
         self._sent_news, self._news = self._news, News()
         return self._sent_news
 
     def answered(self, sent_at: float) -> None:
         """The heartbeat sent at `sent_at` renewed the lease."""
         self._failures = 0
+        self._sending = False
         self.is_confirmed = True
         self._renewed_at = max(self._renewed_at, sent_at)
         self._sent_news = News()
@@ -94,12 +98,16 @@ class Beat:
             self.next_at = sent_at
         else:
             self.next_at = sent_at + min(NEWS_EVERY, self._every)
+        if self._hurried:
+            self._hurried = False
+            self.next_at = sent_at
 
     def failed(self, now: float, asked: float | None) -> None:
         """No answer that decides: another heartbeat follows, sooner than usual and well before the end."""
         wait = max(AGAIN_FIRST * (1 << min(self._failures, 6)), asked or 0.0)
         wait = max(min(wait, self._every, max(self.deadline - now, 0.0) / 2), AGAIN_FIRST)
         self._failures += 1
+        self._sending = False
         self.next_at = now + jittered(wait)
         self._news = self._news.over(self._sent_news)
         self._sent_news = News()
@@ -122,6 +130,17 @@ class Beat:
         """From now on news go out at once."""
         self._flushing = True
         self.next_at = now
+
+    @property
+    def has_untold_news(self) -> bool:
+        """Whether the server does not know all that the handler said."""
+        return bool(self._news) or bool(self._sent_news)
+
+    def hurry(self, now: float) -> None:
+        """The server has something to say: asks at once. A heartbeat under way may have left too early for it."""
+        self._hurried = self._sending
+        if not self._sending:
+            self.next_at = now
 
     @property
     def has_untold_checkpoint(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from .._http import join
 from ..errors import ApiError
 from ._beat import ABSENT, News
 from ._envelope import Envelope, renewed_until
-from ._link import ANSWER_WAIT, Beaten, Lanes, Lost, Refused, post, splice
+from ._link import ANSWER_WAIT, HINT_AGAIN, HINT_WAIT, Again, Beaten, Lanes, Lost, Refused, post, splice
 from ._outcome import Failure, Outcome
 
 log = logging.getLogger("tenure.worker")
@@ -76,6 +77,25 @@ class CallbackLink:
             log.log(level, "task %s is not started here: %s", self._envelope.grant.task_id, refused)
             return False, None
         return True, sent_at
+
+    async def hint(self) -> None:
+        """By a heartbeat whose answer the control plane holds back until the attempt is to stop."""
+        while True:
+            sent_at = time.monotonic()
+            try:
+                body = {**self._who(), "waitMs": int(HINT_WAIT * 1000)}
+                answer = await self._post("heartbeat", _text.encode(body), HINT_WAIT + ANSWER_WAIT)
+            except Refused:
+                return
+            except Again:
+                await asyncio.sleep(HINT_AGAIN)
+                continue
+            self._adopt(answer, sent_at)
+            if answer.get("shouldCancel") is True:
+                return
+            if time.monotonic() - sent_at < HINT_AGAIN:
+                # A control plane that does not wait: heartbeats have to do.
+                await asyncio.Event().wait()
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         body = {**self._who(), "heartbeatAt": _text.now_text()}

@@ -84,6 +84,7 @@ class Lease:
         #: Set when the handler is to stop.
         self.cancelled = threading.Event()
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._tolerance = tolerance
         self.begin(sent_at)
         self._phase = Phase.HELD
@@ -93,6 +94,8 @@ class Lease:
         self._waiting: list[Callable[[], None]] = []
         #: The last checkpoint, told or not.
         self.last_checkpoint: Any = ABSENT
+        #: Of a test: nobody sends heartbeats for it.
+        self.is_alone = False
         #: Called, on any thread, when something changed that the runtime must look at.
         self.wake: Callable[[], object] = lambda: None
         #: Called, on any thread, when the handler must end now.
@@ -122,7 +125,9 @@ class Lease:
     def beat(self, change: Callable[[Beat], Any]) -> Any:
         """Looks at or changes when heartbeats are due."""
         with self._lock:
-            return change(self._beat)
+            result = change(self._beat)
+            self._changed.notify_all()
+            return result
 
     def tell(self, news: News) -> None:
         """Keeps news for the next heartbeat."""
@@ -132,6 +137,20 @@ class Lease:
             sooner = self._beat.tell(news)
         if sooner:
             self.wake()
+
+    def flush(self, timeout: float | None) -> bool:
+        """Sends news now. Waits until the server has them; False if it has not in time, or the lease is over."""
+        if self.is_alone:
+            return self.phase is Phase.HELD
+        with self._lock:
+            untold = self._beat.has_untold_news
+            if untold:
+                self._beat.hurry(time.monotonic())
+        if untold:
+            self.wake()
+        with self._lock:
+            self._changed.wait_for(lambda: self._phase is not Phase.HELD or not self._beat.has_untold_news, timeout)
+            return self._phase is Phase.HELD and not self._beat.has_untold_news
 
     def begin_flush(self) -> bool:
         """Asks for a heartbeat now if a checkpoint is still untold."""
@@ -166,6 +185,7 @@ class Lease:
                 return
             self._phase = phase
             self._reason = reason
+            self._changed.notify_all()
             hooks = list(self._hooks.values())
             self._hooks.clear()
         if hooks:

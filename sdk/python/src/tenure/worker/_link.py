@@ -17,6 +17,9 @@ from ._outcome import Outcome
 
 #: For the answer to a report.
 ANSWER_WAIT = 15.0
+#: How long an answer is held back that only says when something is to stop, and the pause after a failure.
+HINT_WAIT = 20.0
+HINT_AGAIN = 2.0
 #: Of an answer, unless it brings work.
 ANSWER_BYTES = 1 << 20
 #: In every answer of the control plane to a worker.
@@ -91,6 +94,9 @@ class Link(Protocol):
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         """Raises Again, Refused or Lost."""
+
+    async def hint(self) -> None:
+        """Waits until the control plane has something to say about the lease, as far as that can be waited for."""
 
     def report_body(self, outcome: Outcome) -> bytes:
         """What is sent, as often as it takes: the same bytes each time."""

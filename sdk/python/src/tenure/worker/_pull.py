@@ -24,6 +24,8 @@ from ._link import (
     ANSWER_BYTES,
     ANSWER_WAIT,
     ASKED_MAX,
+    HINT_AGAIN,
+    HINT_WAIT,
     Again,
     Beaten,
     Foreign,
@@ -117,6 +119,7 @@ class Connection:
     worker_id: str
     tokens: Tokens = field(repr=False)
     lanes: Lanes = field(default_factory=Lanes)
+    hints: Hints = field(default_factory=lambda: Hints())
     #: The server has let this worker in once: a later refusal of its token is likely a rotation going on.
     admitted: bool = False
 
@@ -174,6 +177,51 @@ class Connection:
         return read_object(await self.fetch(name, body, timeout), name)
 
 
+class Hints:
+    """Learns at once which jobs are to stop, by one request that waits at the server while jobs are held that last."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._watching: asyncio.Future[None] | None = None
+        self._cursor: str | None = None
+
+    async def wait(self, connection: Connection, job_id: str) -> None:
+        event = self._waiting.setdefault(job_id, asyncio.Event())
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch(connection))
+        try:
+            await event.wait()
+        finally:
+            self._waiting.pop(job_id, None)
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self, connection: Connection) -> None:
+        while self._waiting:
+            watch: dict[str, Any] = {"max_wait_ms": int(HINT_WAIT * 1000)}
+            if self._cursor is not None:
+                watch["cursor"] = self._cursor
+            body = _text.encode({"worker_id": connection.worker_id, "watch": watch})
+            try:
+                answer = (await connection.post("exchange", body, HINT_WAIT + ANSWER_WAIT)).get("watch")
+            except Exception as error:
+                log.debug("no hints from the server: %r", error)
+                await asyncio.sleep(HINT_AGAIN)
+                continue
+            if not isinstance(answer, dict):
+                # A server that does not know of it: heartbeats have to do.
+                await asyncio.Event().wait()
+                return
+            cursor, stopped = answer.get("cursor"), answer.get("stop")
+            self._cursor = cursor if isinstance(cursor, str) else None
+            for job_id in stopped if isinstance(stopped, list) else []:
+                event = self._waiting.get(str(job_id))
+                if event is not None:
+                    event.set()
+
+
 class PullLink:
     """One job."""
 
@@ -186,6 +234,9 @@ class PullLink:
 
     async def begin(self) -> tuple[bool, float | None]:
         return True, None
+
+    async def hint(self) -> None:
+        await self._connection.hints.wait(self._connection, _text.canonical_id(self._job["job_id"]))
 
     async def heartbeat(self, news: News, timeout: float) -> Beaten:
         body = self._fields("job_id", "lease_token")
@@ -272,7 +323,7 @@ class PullSource:
                 self._begin(runtime, job, sent_at)
 
     async def close(self) -> None:
-        pass
+        self._connection.hints.close()
 
     def _begin(self, runtime: Runtime, job: Mapping[str, Any], sent_at: float) -> None:
         try:

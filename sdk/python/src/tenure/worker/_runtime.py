@@ -27,6 +27,9 @@ from .context import HandlerContext, TaskContext
 
 log = logging.getLogger("tenure.worker")
 
+#: A task that has lasted this long is told at once of a cancel; then the pause before the next hint.
+HINT_AFTER = 0.25
+HINT_PAUSE = 1.0
 #: Bounds of the time that an answer to a heartbeat is waited for.
 ANSWER_MIN = 0.2
 ANSWER_MAX = 10.0
@@ -250,6 +253,7 @@ class Runtime:
                 return
             keeper = asyncio.ensure_future(self._keep(lease, link, signal))
             keeper.add_done_callback(lambda keeper: _kept(keeper, lease))
+            hinted = asyncio.ensure_future(self._hinted(lease, link))
             try:
                 while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
                     await signal.wait()
@@ -266,6 +270,7 @@ class Runtime:
                 if outcome is not None:
                     settled = await self._report(lease, link, outcome)
             finally:
+                await _cancelled(hinted)
                 await _cancelled(keeper)
             if not handler_over.done() and not self.is_draining:
                 # The thread still runs: its slot is not free before it is. A worker that ends needs none any longer.
@@ -421,6 +426,18 @@ class Runtime:
                 signal.fire()
             else:
                 return
+
+    async def _hinted(self, lease: Lease, link: Link) -> None:
+        """Asks at once when the control plane has something to say. Without hints, regular heartbeats have to do."""
+        try:
+            while not lease.cancelled.is_set():
+                await asyncio.sleep(HINT_AFTER)
+                await link.hint()
+                lease.beat(lambda beat: beat.hurry(time.monotonic()))
+                lease.wake()
+                await asyncio.sleep(HINT_PAUSE)
+        except Exception as error:
+            log.debug("task %s gets no hints: %r", lease.grant.task_id, error)
 
     async def _beat_once(self, lease: Lease, link: Link, now: float) -> bool:
         """Sends one heartbeat. False if the lease is lost."""
