@@ -74,6 +74,9 @@ pub struct PushProgress {
     /// Why there was no room for it at the last try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_room: Option<Arc<str>>,
+    /// Why its worker could not be reached at the last try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<Arc<str>>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -114,6 +117,7 @@ impl PushProgress {
             ready_at,
             deliveries: 1,
             no_room: None,
+            unreachable: None,
             next_at: Some(now.plus(push.ack_timeout_ms + limits::PUSH_SLACK_MS)),
             accepted_at: None,
             started_at: None,

@@ -73,6 +73,12 @@ pub enum Why {
         reason: Arc<str>,
         since: Timestamp,
     },
+    /// Granted, and its worker cannot be reached. It waits without spending an attempt.
+    Unreachable {
+        reason: Arc<str>,
+        since: Timestamp,
+        next_at: Option<Timestamp>,
+    },
     Running {
         since: Timestamp,
         cancel_requested: bool,
@@ -96,6 +102,7 @@ impl Why {
             Self::WrongRuntime { .. } => "wrong_runtime",
             Self::NoWorker { .. } | Self::NoFreeWorker { .. } => "no_worker",
             Self::NoRoom { .. } => "no_room",
+            Self::Unreachable { .. } => "push_target_down",
             Self::Running { .. } => "running",
             Self::Ended { .. } => "ended",
         }
@@ -111,6 +118,11 @@ pub fn why(place: &Place, around: &Around<'_>) -> Vec<Why> {
             let waiting = running.carry.delivery.as_ref().filter(|delivery| delivery.started_at.is_none());
             if let Some(reason) = waiting.and_then(|delivery| delivery.no_room.clone()) {
                 return vec![Why::NoRoom { reason, since: running.granted_at }];
+            }
+            if let Some(delivery) = waiting
+                && let Some(reason) = delivery.unreachable.clone()
+            {
+                return vec![Why::Unreachable { reason, since: running.granted_at, next_at: delivery.next_at }];
             }
             return vec![Why::Running { since: running.granted_at, cancel_requested: running.cancel.is_some() }];
         }
@@ -220,6 +232,9 @@ mod tests {
         let mut waits = dispatched(in_sandbox());
         waits.carry.delivery.as_mut().unwrap().no_room = Some("full".into());
         assert_eq!(codes(&Place::Running(waits), &boxed, 1, None), ["no_room"]);
+        let mut alone = dispatched(crate::task::Spec::default());
+        alone.carry.delivery.as_mut().unwrap().unreachable = Some("refused".into());
+        assert_eq!(codes(&Place::Running(alone), &free, 1, None), ["push_target_down"]);
         let blocked = |at| Blocked { waiting_on: 2, at, ..blocked() };
         assert_eq!(codes(&Place::Blocked(blocked(at(0))), &free, 0, None), ["blocked_on_dependencies"]);
         let job = |held, max_running| {

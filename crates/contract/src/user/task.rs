@@ -78,11 +78,17 @@ pub struct TaskSubmission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset_id: Option<String>,
     /// Names the part of the data that the task is about, for callback workers.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "partitionKey")]
     pub partition_key: Option<String>,
     /// Names where the code runs, for callback workers.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 1024, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "executionLocationId")]
     pub execution_location_id: Option<String>,
     /// Told to callback workers.
@@ -270,6 +276,9 @@ pub struct Task {
     pub worker_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<String>,
+    /// Why a task that was granted has not been started: its worker cannot be reached, or there is no room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_started: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -39,6 +39,9 @@ pub enum PushOutcome {
     /// There is no room for the task now: push again after this long. The delivery deadline of the attempt starts over, so
     /// that waiting for room does not end the attempt.
     NoRoom { why: Arc<str>, after_ms: DurationMs },
+    /// The worker cannot be reached: push again after a back-off. As with [`Self::NoRoom`] the attempt waits for as long as
+    /// it takes, because nothing was tried that could have failed.
+    Unreachable { why: Arc<str> },
     /// The worker will never accept it.
     Rejected { message: String },
 }
@@ -91,24 +94,22 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
     let change = match &command.outcome {
         PushOutcome::Accepted => Change::to(Place::Running(with(running, |delivery| {
             delivery.accepted_at.get_or_insert(ctx.now);
-            delivery.no_room = None;
+            (delivery.no_room, delivery.unreachable) = (None, None);
             delivery.next_at = Some(ctx.now.plus(start_ms));
         }))),
         PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |delivery| {
             let wait = after_ms.unwrap_or_else(|| delivery.backoff_ms());
             delivery.next_at = Some(ctx.now.plus(wait));
+            delivery.unreachable = None;
         }))),
-        PushOutcome::NoRoom { why, after_ms } => {
-            let mut waiting = with(running, |delivery| {
-                delivery.next_at = Some(ctx.now.plus(*after_ms));
-                delivery.no_room = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
-            });
-            let dispatch_ms =
-                queue.push.as_ref().map_or(limits::PUSH_DISPATCH_MS_DEFAULT, |push| push.dispatch_timeout_ms);
-            waiting.lease.expires_at =
-                ctx.now.plus(dispatch_ms.saturating_add(*after_ms)).min(waiting.not_after(ctx.grace));
-            Change::to(Place::Running(waiting))
-        }
+        PushOutcome::NoRoom { why, after_ms } => waiting(running, queue, ctx, |delivery| {
+            delivery.no_room = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
+            *after_ms
+        }),
+        PushOutcome::Unreachable { why } => waiting(running, queue, ctx, |delivery| {
+            delivery.unreachable = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
+            delivery.backoff_ms()
+        }),
         PushOutcome::Rejected { message } => {
             let failure = Failure::new(Reason::DispatchRejected.as_str(), message, None, Some(false));
             let closed = ending::close(running, AttemptState::Failed, Reason::DispatchRejected, Some(failure), ctx.now);
@@ -116,6 +117,23 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
         }
     };
     Decision::accept(change, Answer::Done(true))
+}
+
+/// Puts the next push off by as long as `note` says. The time in which the attempt must be delivered starts over.
+fn waiting(
+    running: &Running,
+    queue: &QueueSettings,
+    ctx: &Context<'_>,
+    note: impl FnOnce(&mut PushProgress) -> DurationMs,
+) -> Change {
+    let mut after_ms = 0;
+    let mut waiting = with(running, |delivery| {
+        after_ms = note(delivery);
+        delivery.next_at = Some(ctx.now.plus(after_ms));
+    });
+    let dispatch_ms = queue.push.as_ref().map_or(limits::PUSH_DISPATCH_MS_DEFAULT, |push| push.dispatch_timeout_ms);
+    waiting.lease.expires_at = ctx.now.plus(dispatch_ms.saturating_add(after_ms)).min(waiting.not_after(ctx.grace));
+    Change::to(Place::Running(waiting))
 }
 
 fn with(running: &Running, change: impl FnOnce(&mut PushProgress)) -> Running {
@@ -290,5 +308,27 @@ mod tests {
     fn the_last_attempt_that_reaches_nobody_is_a_dead_letter() {
         let over = take_at(&task(Place::Running(dispatched(one_attempt()))), 300_000);
         assert!(to_finished(&over).dead_lettered_at.is_some());
+    }
+
+    #[test]
+    fn a_worker_that_cannot_be_reached_spends_no_attempt() {
+        let mut held = task(Place::Running(dispatched(one_attempt())));
+        let mut now = 500;
+        for _ in 0..40 {
+            let decision = tell(&held, 1, PushOutcome::Unreachable { why: "refused".into() }, now);
+            let running = to_running(&decision);
+            assert_eq!(running.carry.delivery.as_ref().unwrap().unreachable.as_deref(), Some("refused"));
+            let next_at = next(&decision).unwrap();
+            assert_eq!(running.lease.expires_at, next_at.plus(limits::PUSH_DISPATCH_MS_DEFAULT));
+            now = next_at.since(at(0));
+            held = task(place(&take_at(&task(place(&decision).clone()), now)).clone());
+        }
+        assert!(now > limits::PUSH_DISPATCH_MS_DEFAULT, "longer than an attempt that fails may go without a start");
+        let accepted = tell(&held, 1, PushOutcome::Accepted, now);
+        assert_eq!(delivery(&accepted).unreachable, None);
+        let spec = Spec { deadline: Some(at(60_000)), ..Spec::default() };
+        let bounded =
+            tell(&task(Place::Running(dispatched(spec))), 1, PushOutcome::Unreachable { why: "x".into() }, 500);
+        assert_eq!(to_running(&bounded).lease.expires_at, at(60_000), "its deadline holds");
     }
 }

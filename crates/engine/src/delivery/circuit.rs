@@ -36,7 +36,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// This many failures in a row open a circuit.
+/// This many failures in a row open a circuit, or one delivery to a target that cannot be reached.
 const FAILURES: u32 = 5;
 /// The pause before the first probe; it doubles with every probe that fails.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -98,9 +98,10 @@ impl Circuits {
         let mut troubled = self.troubled();
         match health {
             Health::Alive => self.close(&mut troubled, name),
-            Health::Down => {
+            Health::Down | Health::Gone => {
                 let circuit = troubled.entry(name.clone()).or_default();
-                circuit.failures = circuit.failures.saturating_add(1);
+                let failures = if health == Health::Gone { FAILURES } else { 1 };
+                circuit.failures = circuit.failures.saturating_add(failures);
                 // What was on its way when the circuit opened says nothing new.
                 if circuit.failures >= FAILURES && circuit.open.is_none() {
                     circuit.open = Some(Open { since: now, probe_at: now + PAUSE, pause: PAUSE, probing: false });
@@ -163,7 +164,7 @@ impl Probe {
         let mut troubled = self.circuits.troubled();
         match health {
             Health::Alive => self.circuits.close(&mut troubled, &self.name),
-            Health::Down => {
+            Health::Down | Health::Gone => {
                 if let Some(open) = troubled.get_mut(&self.name).and_then(|circuit| circuit.open.as_mut()) {
                     open.pause = (open.pause * 2).min(PAUSE_MAX);
                     open.probe_at = now + open.pause;
@@ -210,6 +211,13 @@ mod tests {
         assert_eq!(circuits.gate(&dead, now), Gate::Shut { until: now + PAUSE });
         assert_eq!(circuits.gate(&name("https://well:443"), now), Gate::Free);
         assert!(circuits.open_for(&dead, now).is_some());
+    }
+
+    #[test]
+    fn a_target_that_cannot_be_reached_opens_it_at_once() {
+        let (circuits, gone, now) = (Circuits::default(), name("https://gone:443"), Instant::now());
+        circuits.report(&gone, Health::Gone, now);
+        assert_eq!(circuits.gate(&gone, now), Gate::Shut { until: now + PAUSE });
     }
 
     #[test]

@@ -87,8 +87,8 @@ pub enum Outcome {
     Failed,
     /// The target will never accept the task.
     Rejected { message: String },
-    /// The target could not be reached.
-    Unreachable,
+    /// The target could not be reached, for this reason.
+    Unreachable { why: Arc<str> },
     /// The target did not answer in time.
     Silent,
     /// Nothing was sent, for a reason of this control plane's own. The courier has logged it.
@@ -101,6 +101,8 @@ pub enum Health {
     Alive,
     /// Does not answer, or only with errors.
     Down,
+    /// Cannot be reached: nothing will be different for the next delivery.
+    Gone,
 }
 
 impl Outcome {
@@ -109,7 +111,8 @@ impl Outcome {
             Self::Accepted | Self::Duplicate | Self::PutOff { .. } | Self::NoRoom { .. } | Self::Rejected { .. } => {
                 Health::Alive
             }
-            Self::Failed | Self::Unreachable | Self::Silent | Self::Withheld => Health::Down,
+            Self::Unreachable { .. } => Health::Gone,
+            Self::Failed | Self::Silent | Self::Withheld => Health::Down,
         }
     }
 
@@ -122,7 +125,7 @@ impl Outcome {
             Self::NoRoom { .. } => "no_room",
             Self::PutOff { after_ms: None } | Self::Failed => "failed",
             Self::Rejected { .. } => "rejected",
-            Self::Unreachable => "unreachable",
+            Self::Unreachable { .. } => "unreachable",
             Self::Silent => "silent",
             Self::Withheld => "refused",
         }
@@ -135,7 +138,8 @@ impl Outcome {
             Self::PutOff { after_ms } => PushOutcome::Again { after_ms: *after_ms },
             Self::NoRoom { why, after_ms } => PushOutcome::NoRoom { why: Arc::clone(why), after_ms: *after_ms },
             Self::Rejected { message } => PushOutcome::Rejected { message: message.clone() },
-            Self::Failed | Self::Unreachable | Self::Silent | Self::Withheld => PushOutcome::Again { after_ms: None },
+            Self::Unreachable { why } => PushOutcome::Unreachable { why: Arc::clone(why) },
+            Self::Failed | Self::Silent | Self::Withheld => PushOutcome::Again { after_ms: None },
         }
     }
 }

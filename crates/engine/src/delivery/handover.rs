@@ -91,7 +91,9 @@ impl Trip {
         }
         self.log(&label, &fate, counted, word, started.elapsed());
         drop(self.place);
-        if counted && matches!(fate, PushOutcome::Again { .. } | PushOutcome::NoRoom { .. }) {
+        if counted
+            && matches!(fate, PushOutcome::Again { .. } | PushOutcome::NoRoom { .. } | PushOutcome::Unreachable { .. })
+        {
             depot.again.notify_one();
         }
         // A target may execute inside the exchange, before its answer or while it answers: to drop the exchange could end

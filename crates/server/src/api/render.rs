@@ -9,7 +9,7 @@ use tenure_core::attempt::{CallbackPart, ClosedAttempt, Evidence, Failure};
 use tenure_core::batch::Counts;
 use tenure_core::id::ulid;
 use tenure_core::run::{Run, Upstream};
-use tenure_core::task::{FailReason, Place, State};
+use tenure_core::task::{End, FailReason, Place, State};
 use tenure_core::time::Timestamp;
 use tenure_core::why::Why;
 use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
@@ -68,6 +68,7 @@ pub fn task(view: &TaskView) -> user::Task {
         cancel_reason: None,
         worker_id: place.last_attempt().and_then(|last| last.worker.as_deref()).map(ToOwned::to_owned),
         lease_expires_at: None,
+        not_started: None,
         progress_pct: place.last_attempt().and_then(|last| last.progress.pct),
         progress_message: place.last_attempt().and_then(|last| last.progress.message.as_deref().map(ToOwned::to_owned)),
         idempotency_key: body.idempotency.as_ref().map(|idempotency| idempotency.key.to_string()),
@@ -87,6 +88,9 @@ pub fn task(view: &TaskView) -> user::Task {
             task.cancel_reason = running.cancel.as_ref().map(|cancel| cancel.reason.to_string());
             task.progress_pct = running.progress.pct;
             task.progress_message = running.progress.message.as_deref().map(ToOwned::to_owned);
+            let delivery = running.carry.delivery.as_ref().filter(|delivery| delivery.started_at.is_none());
+            let waits = delivery.and_then(|delivery| delivery.unreachable.as_deref().or(delivery.no_room.as_deref()));
+            task.not_started = waits.map(ToOwned::to_owned);
         }
         Place::Finished(finished) => {
             task.finished_at = Some(time(finished.finished_at));
@@ -96,6 +100,10 @@ pub fn task(view: &TaskView) -> user::Task {
             task.dead_lettered_at = finished.dead_lettered_at.map(time);
             task.cancel_reason = finished.cancel_reason.as_deref().map(ToOwned::to_owned);
             task.cancel_requested = finished.cancel_reason.is_some();
+            if finished.end == End::Succeeded {
+                // Whatever its worker said last.
+                task.progress_pct = task.progress_pct.map(|_| 100);
+            }
         }
     }
     task
@@ -231,6 +239,10 @@ pub fn why(why: &Why) -> WhyReason {
         }
         Why::WrongRuntime { wants_sandbox } => (runtime_message(*wants_sandbox).to_owned(), None, None),
         Why::NoRoom { reason, since } => (format!("waits for a sandbox: {reason}"), Some(*since), None),
+        Why::Unreachable { reason, since, next_at } => {
+            let detail = serde_json::json!({"next_push_at": next_at.map(time)});
+            (format!("{reason}; no attempt is spent, and the push is repeated"), Some(*since), Some(detail))
+        }
         Why::NoWorker { last_seen_at, since, wake } => {
             let detail = match (last_seen_at, wake) {
                 (None, None) => None,

@@ -98,7 +98,7 @@ impl LambdaCourier {
             },
             Err(error @ InvokeError::Unavailable(_)) => {
                 tracing::warn!(task.id = %grant.task, function, %error, "cannot invoke a function");
-                Outcome::Unreachable
+                Outcome::Failed
             }
             Err(error @ InvokeError::Refused { .. }) => {
                 Outcome::Rejected { message: format!("function '{function}': {error}") }

@@ -121,7 +121,8 @@ pub fn headers(
     for name in &route.secret_headers {
         let name = HeaderName::from_bytes(name.as_bytes());
         let (Some(secret), Ok(name)) = (route.secret, name) else { continue };
-        let value = if name == AUTHORIZATION { format!("Bearer {}", secret.reveal()) } else { secret.reveal().to_owned() };
+        let value =
+            if name == AUTHORIZATION { format!("Bearer {}", secret.reveal()) } else { secret.reveal().to_owned() };
         if let Ok(mut value) = HeaderValue::from_str(&value) {
             value.set_sensitive(true);
             headers.insert(name, value);
@@ -161,7 +162,11 @@ async fn send(route: &Route<'_>, push: &Push, letter: Letter, longest: Duration)
         Err(error) => {
             tracing::debug!(delivery.id = delivery_id, request.id = request_id, target.origin = origin, %error,
                 "push failed");
-            Outcome::Unreachable.into()
+            if !matches!(error, OutboundError::Unresolved { .. } | OutboundError::Connect { .. }) {
+                // The worker may have it.
+                return Outcome::Failed.into();
+            }
+            Outcome::Unreachable { why: format!("the worker at {origin} cannot be reached: {error}").into() }.into()
         }
     }
 }

@@ -350,6 +350,8 @@ class Task(Model):
     cancel_reason: str | None = None
     worker_id: str | None = None
     lease_expires_at: str | None = None
+    #: Why a task that was granted has not been started: its worker cannot be reached, or there is no room.
+    not_started: str | None = None
     progress_pct: int | None = None
     progress_message: str | None = None
     idempotency_key: str | None = None

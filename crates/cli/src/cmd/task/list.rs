@@ -111,6 +111,7 @@ fn table(tasks: &[Task], now: Timestamp) -> String {
 fn note(task: &Task, now: Timestamp) -> Option<String> {
     let note = match task.state {
         TaskState::Scheduled => format!("due {}", times::distance(&task.run_at, now)),
+        TaskState::Running if task.not_started.is_some() => task.not_started.clone()?,
         TaskState::Running => {
             let worker = task.worker_id.as_deref().unwrap_or("?");
             let progress = task.progress_pct.map_or_else(String::new, |pct| format!(" {pct} %"));

@@ -15,6 +15,7 @@ cases!(
     kit,
     on_sqlite: [
         nothing_is_granted_for_a_dead_target_but_probes,
+        a_target_that_cannot_be_reached_spends_no_attempt_and_is_said_at_once,
         a_dead_target_is_tried_with_what_was_granted_before,
         a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down,
         a_hanging_target_holds_up_its_queue_alone,
@@ -201,4 +202,41 @@ async fn a_target_that_hangs_for_longer_than_its_attempts_last_is_found_down(ser
     .await;
     let counts = counts(&server, "hanging").await;
     assert!(counts["ready"].as_i64() >= Some(20), "{counts}");
+}
+
+async fn a_target_that_cannot_be_reached_spends_no_attempt_and_is_said_at_once(server: Server) {
+    let port = Port::reserve();
+    let dead = format!("http://127.0.0.1:{}/dispatch", port.number());
+    push_queue(&server, "q", &dead, json!({"dispatch_timeout_ms": 10_000})).await.ok();
+    let first = server.submit(json!({"max_attempts": 1})).await;
+    let why = async |id: &str| server.get(&format!("/api/v1/tasks/{id}/why")).await.ok()["why"][0].clone();
+    let said = wait_until("the reason", SOON, async || {
+        let why = why(&first).await;
+        (why["code"] == "push_target_down").then_some(why)
+    })
+    .await;
+    assert!(said["message"].as_str().unwrap().contains("cannot be reached"), "{said}");
+    let shown = server.task(&first).await;
+    assert!(shown["not_started"].as_str().unwrap().contains(&format!("127.0.0.1:{}", port.number())), "{shown}");
+    // One failure is enough: the next task is not even granted.
+    let second = server.submit(json!({"max_attempts": 1})).await;
+    assert_eq!(
+        (&why(&second).await["code"], server.state(&second).await),
+        (&json!("push_target_down"), "Ready".to_owned())
+    );
+    // Longer than an attempt may go without a start.
+    let deliveries = kit::deliveries(&server, &first).await;
+    server.advance(9_000);
+    wait_until("another push", SOON, async || kit::deliveries(&server, &first).await > deliveries).await;
+    server.advance(9_000);
+    let worker = Worker::at(port.number(), |_, pushed| async move {
+        pushed.succeed().await;
+        answer(200)
+    })
+    .await;
+    for id in [&first, &second] {
+        let task = server.until(id, "Succeeded").await;
+        assert_eq!((&task["attempt"], task.get("not_started")), (&json!(1), None), "{task}");
+    }
+    drop(worker);
 }
