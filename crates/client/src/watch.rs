@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, Response};
 use tenure_contract::events::TaskEvent;
 use tenure_contract::user::Task;
+use tenure_contract::words::TaskState;
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -15,6 +16,8 @@ use crate::sse::Parser;
 
 /// Between looks while events arrive.
 const POLL_WITH_EVENTS: Duration = Duration::from_secs(10);
+/// Between looks at a running task for one who follows its progress, which has no events.
+const POLL_PROGRESS: Duration = Duration::from_millis(300);
 /// Between looks without events: grows from the first to the second.
 const POLL_FIRST: Duration = Duration::from_millis(100);
 const POLL_LAST: Duration = Duration::from_secs(2);
@@ -31,6 +34,7 @@ impl Client {
             last: None,
             feed: Feed::new(self.clone()),
             pause: POLL_FIRST,
+            sees_progress: false,
         }
     }
 
@@ -73,9 +77,18 @@ pub struct Watch {
     last: Option<Task>,
     feed: Feed,
     pause: Duration,
+    sees_progress: bool,
 }
 
 impl Watch {
+    /// Sees the progress of a running task within a second too. Without this, changes of state are seen at once, and progress
+    /// with them or after a while.
+    #[must_use]
+    pub fn with_progress(mut self) -> Self {
+        self.sees_progress = true;
+        self
+    }
+
     /// The task as it is now, then after each change that was seen; `None` once it has ended.
     ///
     /// After an error the next call tries again.
@@ -110,7 +123,12 @@ impl Watch {
 
     async fn wait_for_change(&mut self) {
         self.feed.open().await;
-        let pause = if self.feed.is_open() { POLL_WITH_EVENTS } else { self.pause };
+        let is_running = self.last.as_ref().is_some_and(|task| task.state == TaskState::Running);
+        let pause = match self.feed.is_open() {
+            _ if self.sees_progress && is_running => POLL_PROGRESS,
+            true => POLL_WITH_EVENTS,
+            false => self.pause,
+        };
         self.pause = longer(self.pause);
         let until = tokio::time::Instant::now() + pause;
         loop {

@@ -189,6 +189,25 @@ def test_progress_is_shown_and_the_next_attempt_goes_on_from_the_checkpoint(
         assert client.wait(task_id, PATIENCE).result == {"step": 2}
 
 
+def test_a_flush_ends_when_the_server_has_the_checkpoint(pull_worker: Worker, client: Client, queue: str) -> None:
+    @pull_worker.operator("sync")
+    def sync(ctx: TaskContext) -> Any:
+        ctx.report_progress(30, "written")
+        ctx.checkpoint({"step": 1})
+        told = ctx.flush(PATIENCE)
+        return [told, client.get(ctx.task_id).progress_message]
+
+    @pull_worker.operator("async")
+    async def later(ctx: TaskContext) -> Any:
+        ctx.report_progress(30, "written")
+        return [await ctx.flush_async(PATIENCE), client.get(ctx.task_id).progress_message]
+
+    with pull_worker.start():
+        for name in ("sync", "async"):
+            task_id = client.submit(NewTask(queue, name)).task_id
+            assert client.wait(task_id, PATIENCE).result == [True, "written"]
+
+
 def test_what_cannot_be_a_checkpoint_is_refused(pull_worker: Worker, done: Callable[..., tenure.Task]) -> None:
     pull_worker.add_operator("large", lambda ctx: ctx.checkpoint("x" * (64 << 10)))
     pull_worker.add_operator("no-json", lambda ctx: ctx.checkpoint(object()))

@@ -117,8 +117,8 @@ impl TaskContext {
 
     /// Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
     ///
-    /// Sent with a heartbeat, within about a second. If the handler fails, its last checkpoint is sent before the
-    /// failure is reported.
+    /// Sent with a heartbeat, within about a second, or at once with [`flush`](Self::flush). If the handler fails, its last
+    /// checkpoint is sent before the failure is reported.
     pub fn save_checkpoint(&self, value: &impl Serialize) -> Result<(), TaskError> {
         let checkpoint = Json::of(value)?;
         if checkpoint.len() > CHECKPOINT_BYTES {
@@ -128,6 +128,23 @@ impl TaskContext {
         }
         self.registry.wake_by(self.lease.tell(News { progress: None, checkpoint: Some(checkpoint) }));
         Ok(())
+    }
+
+    /// Sends progress and checkpoint now, and waits until the server has them: what a crash after this would not lose.
+    ///
+    /// Fails if the lease is lost before. While the server does not answer, it waits.
+    pub async fn flush(&self) -> Result<(), TaskError> {
+        // A lease of a test has nobody who would send anything.
+        if self.registry.holds(&self.lease) && self.lease.beat(|beat| beat.has_untold_news()) {
+            let now = Instant::now();
+            self.lease.beat(|beat| beat.hurry(now));
+            self.registry.wake_by(now);
+            self.lease.told_all().await;
+        }
+        match self.lease.is_held() {
+            true => Ok(()),
+            false => Err(TaskError::infrastructure("the lease was lost before the server had the checkpoint")),
+        }
     }
 
     /// What the attempt before this one left.

@@ -70,6 +70,27 @@ async fn a_handler_that_blocks_its_whole_runtime_still_heartbeats() {
 }
 
 #[tokio::test]
+async fn a_flush_ends_when_the_server_has_the_checkpoint() {
+    let server = FakeServer::start(script([job("a", "flushes", 3600)])).await;
+    let worker = worker(&server).operator("flushes", async |task: TaskContext| {
+        task.save_checkpoint(&5)?;
+        task.report_progress(50, "half");
+        task.flush().await?;
+        // Nothing is left to say.
+        task.flush().await?;
+        Ok(())
+    });
+    let (stop, run) = spawn(worker);
+    server.until(|seen| completed(seen) == ["a"]).await;
+    let seen = server.seen();
+    let beats: Vec<_> = seen.iter().flat_map(|seen| seen.body.heartbeat.iter().flatten()).collect();
+    assert_eq!(beats.len(), 1, "one heartbeat, long before the first would be due");
+    assert_eq!((beats[0].checkpoint.as_ref().map(Json::as_str), beats[0].progress_pct), (Some("5"), Some(50)));
+    drop(stop);
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn the_loss_of_a_lease_reaches_a_blocked_runtime() {
     let server = FakeServer::start(script([long_job("a", "block")])).await;
     let (lost, was_lost) = mpsc::channel::<()>();

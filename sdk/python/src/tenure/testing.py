@@ -35,6 +35,7 @@ class TestLease:
             previous_progress=previous_progress,
         )
         self._lease = Lease(grant, time.monotonic(), 0.0)
+        self._lease.is_alone = True
         #: What the handler gets.
         self.context = TaskContext(self._lease)
 

@@ -193,8 +193,8 @@ class TaskContext(HandlerContext):
     def checkpoint(self, value: Any) -> None:
         """Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
 
-        Sent with a heartbeat, within about a second. If the handler fails or is cancelled, its last checkpoint is sent
-        with that. The next attempt finds it in `previous_progress`.
+        Sent with a heartbeat, within about a second, or at once with `flush`. If the handler fails or is cancelled, its
+        last checkpoint is sent with that. The next attempt finds it in `previous_progress`.
         """
         try:
             data = _text.encode(value)
@@ -206,6 +206,18 @@ class TaskContext(HandlerContext):
             message = f"a checkpoint of {len(data)} bytes is too large, the limit is {CHECKPOINT_BYTES}"
             raise TaskError(message, retryable=False, code="CHECKPOINT_TOO_LARGE")
         self._lease.tell(News(checkpoint=copy))
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Sends progress and checkpoint now, and waits until the server has them.
+
+        True if it has: a crash after that loses nothing. False after `timeout` seconds, or if the lease is over. In an
+        `async def` handler use `flush_async`.
+        """
+        return self._lease.flush(timeout)
+
+    async def flush_async(self, timeout: float | None = None) -> bool:
+        """`flush` for `async def` handlers."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._lease.flush, timeout)
 
     @property
     def phase(self) -> str | None:
