@@ -12,6 +12,19 @@ pub fn path_in(data: &Path) -> PathBuf {
     data.join("worker-token")
 }
 
+/// Puts another token in the place of the one in the data folder.
+pub fn replace(data: &Path, secret: &Secret) -> anyhow::Result<()> {
+    let path = path_in(data);
+    let write = || -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(data)?;
+        writeln!(file, "{}", secret.reveal())?;
+        file.as_file().sync_all()?;
+        file.persist(&path)?;
+        Ok(())
+    };
+    write().with_context(|| format!("the worker token {} could not be replaced", path.display()))
+}
+
 /// Makes the data folder, for its owner only, unless it is there.
 pub fn make_data_folder(data: &Path) -> anyhow::Result<()> {
     std::fs::DirBuilder::new()

@@ -234,6 +234,9 @@ pub trait IdentityStore: Send + Sync {
     /// Ids of worker tokens to be refused now.
     async fn revoked_worker_tokens(&self) -> Result<Vec<String>, StoreError>;
 
+    /// The secret of this name that all control planes share: the one that is there, else `candidate` from now on.
+    async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String, StoreError>;
+
     /// Offers the public half of a task key to all control planes, or says that its owner is still there. What was
     /// offered under a `kid` first stays: nobody can put another key in its place.
     async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<(), StoreError>;

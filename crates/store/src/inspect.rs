@@ -15,7 +15,21 @@ pub struct Inspection {
     /// Empty if the schema is of another version.
     pub queues: Vec<Queue>,
     pub server: Option<PostgresServer>,
+    /// The worker token that control planes without a configured one share.
+    pub worker_token: Option<SharedSecret>,
 }
+
+/// A secret that is never printed.
+pub struct SharedSecret(pub String);
+
+impl std::fmt::Debug for SharedSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedSecret(***)")
+    }
+}
+
+/// The name of the worker token among the shared secrets.
+pub const SHARED_WORKER_TOKEN: &str = "worker_token";
 
 /// What the Postgres server says about itself.
 #[derive(Debug)]

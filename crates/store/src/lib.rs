@@ -36,7 +36,7 @@ pub use identity::{
     IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow,
     QueryAudit, QueryAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
 };
-pub use inspect::{Inspection, PostgresServer, inspect};
+pub use inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, SharedSecret, inspect};
 pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tenure_engine::store::{Retention, StoreError};
+use tenure_engine::store::{Retention, SHARED_WORKER_TOKEN, StoreError};
 use tenure_engine::{Engine, EngineConfig};
 use tenure_server::{Access, Listeners, Live, ServerConfig, SharedTaskKeys};
 use tokio::net::TcpListener;
@@ -139,6 +139,10 @@ impl ControlPlane {
         let dev_mode = !access.users.enabled;
         let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
         let engine = open_store(&config.store_url(), engine_config).await?;
+        let own_token = match own_token {
+            Some(own) if config.store_url().is_postgres() => Some(shared_token(&engine, &config, own).await?),
+            own => own,
+        };
         let listener = listen(&place_of(&config), &addresses, "--listen", &engine).await?;
         let internal = match internal {
             Some((place, addresses)) => Some(listen(&place, &addresses, "dispatch.internal_listen", &engine).await?),
@@ -430,6 +434,21 @@ fn own_token(config: &Config) -> anyhow::Result<Secret> {
         }
     }
     Ok(secret)
+}
+
+/// Control planes on one store accept the same workers: the token that the first one made. It is put into the data folder of
+/// each, where workers on the same machine find it.
+async fn shared_token(engine: &Engine, config: &Config, own: Secret) -> anyhow::Result<Secret> {
+    let shared = engine.identity().shared_secret(SHARED_WORKER_TOKEN, own.reveal()).await;
+    let shared = shared.context("the worker token could not be shared with other control planes")?;
+    if shared == own.reveal() {
+        return Ok(own);
+    }
+    let shared = Secret::new(&shared).context("the worker token in the store is empty")?;
+    token::replace(&config.data, &shared)?;
+    let path = token::path_in(&config.data);
+    tracing::warn!("{} now has the worker token of the other control planes on this store", path.display());
+    Ok(shared)
 }
 
 async fn open_store(store: &StoreUrl, config: EngineConfig) -> anyhow::Result<Engine> {

@@ -207,6 +207,13 @@ impl IdentityStore for Postgres {
         self.read_all(operation, conn, sql::WORKER_REVOCATIONS_LIVE, &[&now], |row| row.try_get(0)).await
     }
 
+    async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String> {
+        let conn = Conn::get(&self.work).await?;
+        let now = Time(self.reading(&conn).await?);
+        let rows = self.write_one("share a secret", conn, sql::SHARED_SECRET, &[&name, &candidate, &now]).await?;
+        Ok(rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or_else(|| candidate.to_owned()))
+    }
+
     async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<()> {
         let conn = Conn::get(&self.work).await?;
         let now = Time(self.reading(&conn).await?);

@@ -4,7 +4,7 @@ use tokio_postgres::{Client, Error};
 
 use super::{PostgresAddress, explain_tls, load, rows, sql};
 use crate::error::StoreError;
-use crate::inspect::{Inspection, PostgresServer};
+use crate::inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, SharedSecret};
 use crate::schema::SCHEMA;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -52,5 +52,10 @@ async fn look(client: &Client) -> Result<Inspection, Error> {
         synchronous_commit: setting("synchronous_commit").await?,
         autovacuum_naptime: setting("autovacuum_naptime").await?,
     };
-    Ok(Inspection { schema, in_use: false, queues, server: Some(server) })
+    let worker_token = match schema {
+        SCHEMA => client.query_opt(sql::SHARED_SECRET_GET, &[&SHARED_WORKER_TOKEN]).await?,
+        _ => None,
+    };
+    let worker_token = worker_token.map(|row| row.try_get(0).map(SharedSecret)).transpose()?;
+    Ok(Inspection { schema, in_use: false, queues, server: Some(server), worker_token })
 }

@@ -410,6 +410,13 @@ CREATE TABLE task_keys (
     seen_at       timestamptz NOT NULL
 );
 
+-- Secrets that control planes share if their configuration has none.
+CREATE TABLE shared_secrets (
+    name       text PRIMARY KEY,
+    secret     text NOT NULL,
+    created_at timestamptz NOT NULL
+);
+
 -- Requests to admin endpoints.
 CREATE TABLE admin_audit (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -199,6 +199,14 @@ impl IdentityStore for Sqlite {
         .await
     }
 
+    async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String> {
+        let (name, candidate, now) = (name.to_owned(), candidate.to_owned(), self.millis());
+        self.write("share a secret", move |tx| {
+            tx.prepare_cached(sql::SHARED_SECRET)?.query_row(params![name, candidate, now], |row| row.get(0))
+        })
+        .await
+    }
+
     async fn register_task_key(&self, kid: &str, jwk: &str) -> Result<()> {
         let (kid, jwk, now) = (kid.to_owned(), jwk.to_owned(), self.millis());
         self.write("register a task key", move |tx| {

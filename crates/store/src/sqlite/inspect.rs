@@ -1,11 +1,11 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{failed, lock_path, rows, sql};
 use crate::error::StoreError;
-use crate::inspect::Inspection;
+use crate::inspect::{Inspection, SHARED_WORKER_TOKEN, SharedSecret};
 use crate::schema::SCHEMA;
 
 pub fn inspect(path: &Path) -> Result<Option<Inspection>, StoreError> {
@@ -20,7 +20,14 @@ pub fn inspect(path: &Path) -> Result<Option<Inspection>, StoreError> {
             SCHEMA => conn.prepare(sql::QUEUES_ALL)?.query_map([], rows::queue)?.collect::<Result<_, _>>()?,
             _ => Vec::new(),
         };
-        Ok(Inspection { schema, in_use: is_in_use(path), queues, server: None })
+        let worker_token = match schema {
+            SCHEMA => conn
+                .prepare(sql::SHARED_SECRET_GET)?
+                .query_row([SHARED_WORKER_TOKEN], |row| row.get(0).map(SharedSecret))
+                .optional()?,
+            _ => None,
+        };
+        Ok(Inspection { schema, in_use: is_in_use(path), queues, server: None, worker_token })
     };
     read().map(Some).map_err(|error| failed("read the file", error))
 }

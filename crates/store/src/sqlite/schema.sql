@@ -380,6 +380,13 @@ CREATE TABLE task_keys (
     seen_at       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Secrets that control planes share if their configuration has none.
+CREATE TABLE shared_secrets (
+    name       TEXT PRIMARY KEY,
+    secret     TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Requests to admin endpoints.
 CREATE TABLE admin_audit (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -66,7 +66,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.push(local::config(&config));
             findings.extend(local::data_folder(&config.data));
             findings.push(local::worker_token(&config));
-            let (found, queues) = store::check(&config.store_url()).await;
+            let (found, queues) = store::check(&config).await;
             findings.extend(found);
             findings.extend(push::check(&config, &queues).await);
             findings.extend(transports::check(&config, &queues).await);

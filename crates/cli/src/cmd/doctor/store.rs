@@ -1,26 +1,51 @@
 //! The store, looked at without changing it.
 
 use jiff::Timestamp;
-use tenure_config::StoreUrl;
+use tenure_config::{Config, StoreUrl};
 use tenure_core::queue::Queue;
-use tenure_engine::store::{self, Inspection, PostgresServer, SCHEMA, StoreError};
+use tenure_engine::store::{self, Inspection, PostgresServer, SCHEMA, SharedSecret, StoreError};
 
 use super::Finding;
 use super::server::clock;
+use crate::token;
 
 const CHECK: &str = "store";
 const NAPTIME_SECONDS: i64 = 1;
 
 /// What was found, and the queues of the store if it can be read.
-pub async fn check(url: &StoreUrl) -> (Vec<Finding>, Vec<Queue>) {
+pub async fn check(config: &Config) -> (Vec<Finding>, Vec<Queue>) {
+    let (mut findings, found) = look(&config.store_url()).await;
+    let Some(found) = found else { return (findings, Vec::new()) };
+    findings.extend(shared_token(config, found.worker_token.as_ref()));
+    (findings, found.queues)
+}
+
+async fn look(url: &StoreUrl) -> (Vec<Finding>, Option<Inspection>) {
     let name = url.path().map_or_else(|| "Postgres".to_owned(), |path| path.display().to_string());
     match store::inspect(url.reveal()).await {
-        Ok(None) => {
-            (vec![Finding::ok(CHECK, format!("{name} does not exist yet; the first start creates it"))], Vec::new())
-        }
-        Ok(Some(found)) => (findings(&name, &found), found.queues),
-        Err(error) => (vec![unreadable(&name, &error)], Vec::new()),
+        Ok(None) => (vec![Finding::ok(CHECK, format!("{name} does not exist yet; the first start creates it"))], None),
+        Ok(Some(found)) => (findings(&name, &found), Some(found)),
+        Err(error) => (vec![unreadable(&name, &error)], None),
     }
+}
+
+/// Whether this server accepts the same workers as the others on its store, if the configuration does not say which.
+fn shared_token(config: &Config, shared: Option<&SharedSecret>) -> Option<Finding> {
+    let check = "workers of all replicas";
+    if config.auth().is_ok_and(|auth| auth.worker.is_configured()) {
+        return None;
+    }
+    let (shared, path) = (shared?, token::path_in(&config.data));
+    let own = std::fs::read_to_string(&path).ok();
+    Some(match own.as_deref().map(str::trim) {
+        Some(own) if own == shared.0 => Finding::ok(check, "this server and the others on its store share one token"),
+        Some(_) => Finding::warn(
+            check,
+            format!("{} differs from the token of the other control planes", path.display()),
+            "the next start of `tenure serve` replaces it; or set auth.worker_token_file to the same file on all",
+        ),
+        None => Finding::ok(check, "the next start takes the token of the other control planes"),
+    })
 }
 
 fn findings(name: &str, found: &Inspection) -> Vec<Finding> {
@@ -147,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenure.db");
         let url = StoreUrl::sqlite(&path);
-        let look = async || check(&url).await.0.remove(0);
+        let look = async || look(&url).await.0.remove(0);
         assert!(look().await.message.contains("does not exist yet"));
         let open = store::open(url.reveal(), Default::default()).await.unwrap();
         let finding = look().await;

@@ -26,11 +26,13 @@ impl Site {
         Self::start_with(tempfile::tempdir().unwrap(), store, &[]).await
     }
 
-    /// Another server on the same Postgres, which lets the same workers in.
+    /// Another server on the same Postgres. It lets the same workers in, although nobody told it which.
     pub async fn beside(other: &Self) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::copy(other.path("worker-token"), folder.path().join("worker-token")).unwrap();
-        Self::start_with(folder, other.store.as_deref(), &[]).await
+        let site = Self::start_with(folder, other.store.as_deref(), &[]).await;
+        let token = |site: &Self| std::fs::read_to_string(site.path("worker-token")).unwrap();
+        assert_eq!(token(&site), token(other), "replicas share a worker token");
+        site
     }
 
     /// With more arguments, also when it is started again.

@@ -14,6 +14,7 @@ crate::on_both_stores!(
     a_revoked_key_stays_revoked_since_the_first_time,
     a_key_that_has_expired_is_still_found,
     a_worker_token_is_revoked_until_it_would_have_expired,
+    a_shared_secret_is_the_one_that_came_first,
     a_task_key_is_offered_while_its_owner_is_seen,
     what_was_offered_under_a_kid_stays,
     limits_of_tenants_are_set_and_removed,
@@ -153,6 +154,13 @@ async fn a_worker_token_is_revoked_until_it_would_have_expired(t: &Fixture) {
     assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
     assert_eq!(t.raw.number("SELECT count(*) FROM worker_revocations").await, 1);
     assert_eq!(t.store.revoked_worker_tokens().await.unwrap(), ["t2"]);
+}
+
+async fn a_shared_secret_is_the_one_that_came_first(t: &Fixture) {
+    for candidate in ["first", "second", "first"] {
+        assert_eq!(t.store.shared_secret("worker_token", candidate).await.unwrap(), "first");
+    }
+    assert_eq!(t.store.shared_secret("another", "second").await.unwrap(), "second");
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
