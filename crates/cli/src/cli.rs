@@ -7,7 +7,7 @@ use crate::cmd::{
     api_key, audit, bench, bundle, compat, config, dag, dataset, dead_letter, demo, dev_certs, doctor, init, login,
     outbox, push, query, queue, run, sandbox, schedule, serve, store, task, template, tenant, up, worker,
 };
-use crate::exit::CODES;
+use crate::exit::{self, CODES};
 
 /// A control plane for leased work: tasks survive the workers that run them.
 #[derive(Debug, Parser)]
@@ -146,6 +146,10 @@ pub fn parse() -> Cli {
             // The usual code for wrong flags could be one of the command that was to run.
             let _ = error.print();
             std::process::exit(sandbox::OWN_FAILURE.into());
+        }
+        if error.use_stderr() && exit::is_for_scripts() {
+            eprintln!("{}", exit::usage_as_json(&error));
+            std::process::exit(error.exit_code());
         }
         error.exit()
     })

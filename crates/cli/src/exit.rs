@@ -146,6 +146,10 @@ pub fn report(error: &anyhow::Error) {
     if error.is::<ReaderGone>() {
         return;
     }
+    if is_for_scripts() {
+        eprintln!("{}", as_json(error));
+        return;
+    }
     eprintln!("{} {}", style("error:").red().bold().for_stderr(), output::clean(&sentence(error)));
     let details = error.chain().find_map(|cause| cause.downcast_ref::<Stop>()?.details.as_deref());
     for line in details.unwrap_or_default().lines() {
@@ -157,6 +161,39 @@ pub fn report(error: &anyhow::Error) {
     if let Some(hint) = hint(error) {
         eprintln!("  {} {hint}", style("hint:").cyan().for_stderr());
     }
+}
+
+/// Whether the command was asked for JSON: then errors are JSON too.
+pub fn is_for_scripts() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
+}
+
+/// An error as one line of JSON, with the fields of the API where it comes from there.
+fn as_json(error: &anyhow::Error) -> serde_json::Value {
+    let mut value = serde_json::json!({"message": sentence(error), "exit_code": code_of(error).code()});
+    if let Some(ClientError::Api { status, code, error: word, field, request_id, .. }) =
+        error.chain().find_map(|cause| cause.downcast_ref())
+    {
+        value["status"] = (*status).into();
+        value["code"] = serde_json::to_value(code).unwrap_or_default();
+        value["error"] = word.as_str().into();
+        value["field"] = field.as_deref().into();
+        value["request_id"] = request_id.as_deref().into();
+    }
+    let details = error.chain().find_map(|cause| cause.downcast_ref::<Stop>()?.details.as_deref());
+    value["details"] = details.into();
+    value["hint"] = hint(error).into();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    value
+}
+
+/// The same of wrong flags.
+pub fn usage_as_json(error: &clap::Error) -> serde_json::Value {
+    let text = error.render().to_string();
+    let message = text.split("\n\n").next().unwrap_or_default().trim().trim_start_matches("error: ");
+    serde_json::json!({"message": message, "exit_code": Exit::Usage.code()})
 }
 
 /// Prints something that does not end the command.
@@ -266,6 +303,9 @@ mod tests {
         assert_eq!(sentence(&error), "the task was not submitted: said so (word, HTTP 401)");
         assert_eq!(facts(&error), [("field", "queue".to_owned()), ("request", "req_7".to_owned())]);
         assert!(hint(&error).unwrap().contains("TENURE_API_KEY"));
+        let json = as_json(&error);
+        assert_eq!((&json["error"], &json["status"], &json["exit_code"]), (&"word".into(), &401.into(), &4.into()));
+        assert_eq!((&json["field"], json.get("details")), (&"queue".into(), None));
         assert_eq!(hint(&Stop::usage("x").hint("do y").into()).unwrap(), "do y");
     }
 }

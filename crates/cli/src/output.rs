@@ -1,10 +1,12 @@
 //! What people and scripts read: tables, cards, JSON.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 use console::{Style, StyledObject, style};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tenure_contract::user::Page;
 
@@ -53,6 +55,36 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
+/// Writes a line about what is going on: not for scripts, which read stdout.
+pub fn progress_line(bar: Option<&ProgressBar>, text: &str) {
+    match bar {
+        Some(bar) => bar.suspend(|| eprintln!("{text}")),
+        None => eprintln!("{text}"),
+    }
+}
+
+/// A bar on stderr if somebody looks there. The template says what follows the bar.
+pub fn progress_bar(length: u64, after: &str) -> Option<ProgressBar> {
+    if !io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::new(length).with_style(bar_style(&format!("{{spinner:.cyan}} {{bar:30.cyan/dim}} {after}")));
+    bar.enable_steady_tick(TICK);
+    Some(bar)
+}
+
+/// The look of every bar.
+pub fn bar_style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.progress_chars("━╸━")
+}
+
+/// The same in a text that does not move.
+pub fn meter(percent: u8) -> String {
+    let filled = usize::from(percent.min(100)) * METER / 100;
+    format!("{}{} {percent} %", "━".repeat(filled), dim("─".repeat(METER - filled)))
+}
+
 /// Text of others, safe for a terminal: control characters could move the cursor or recolour what follows.
 pub fn clean(text: &str) -> String {
     text.chars()
@@ -73,6 +105,10 @@ pub fn shortened(text: &str, length: usize) -> String {
     }
 }
 
+/// Between two pictures of a bar.
+const TICK: Duration = Duration::from_millis(100);
+/// Characters of a meter.
+const METER: usize = 24;
 /// What the last column must have at least for its lines to be broken.
 const LAST_COLUMN_MIN: u16 = 16;
 /// Between columns.
@@ -100,14 +136,21 @@ pub fn fit(table: &mut Table) {
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP));
     }
+    if is_terminal() {
+        arrange(table, &widths, console::Term::stdout().size().1);
+    }
+}
+
+/// Makes a table as wide as the terminal at most. The last column is broken first; where that is not enough, all but the
+/// first are.
+fn arrange(table: &mut Table, widths: &[u16], terminal: u16) {
     let Some((_, others)) = widths.split_last() else { return };
     let fixed: u16 = others.iter().map(|width| width + GAP).sum();
-    if is_terminal() && fixed + LAST_COLUMN_MIN <= console::Term::stdout().size().1 {
-        table.set_width(console::Term::stdout().size().1);
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        for column in table.column_iter_mut().take(others.len()) {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
+    let whole = if fixed + LAST_COLUMN_MIN <= terminal { others.len() } else { 1 };
+    table.set_width(terminal);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    for column in table.column_iter_mut().take(whole) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
     }
 }
 
@@ -185,6 +228,25 @@ mod tests {
             [vec![cell("a"), state_cell("Succeeded")], vec![cell("bcdefg"), state_cell("Ready")]],
         );
         assert_eq!(text, "TASK    STATE\na       Succeeded\nbcdefg  Ready");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let id = "01a1e166-ad02-78c0-8000-000000000019";
+        for (width, note) in [(200, "short"), (80, "a note that has some words more than fit"), (60, "w-1 40 %")] {
+            let mut table = Table::new();
+            table.load_style(presets::NOTHING).force_no_tty();
+            table.add_row([id, "reports-nightly", "extract-and-load", "Running", "1/3", "12m", note]);
+            let widths = table.column_max_content_widths();
+            for column in table.column_iter_mut() {
+                column.set_padding((0, GAP));
+            }
+            arrange(&mut table, &widths, width);
+            let text = table.to_string();
+            let longest = text.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
+            assert!(longest <= usize::from(width), "{width}: {longest}\n{text}");
+            assert!(text.contains(id), "the first column can be copied: {text}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::json;
 use tenure_client::dags::{Dag, DagVersion};
@@ -17,7 +17,6 @@ use crate::times;
 const EVERY: Duration = Duration::from_secs(1);
 /// How long a server may be away before a watcher gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -114,7 +113,7 @@ impl Seen {
 }
 
 async fn follow(client: &Client, name: &str, number: i64, json: bool, every: bool) -> anyhow::Result<Exit> {
-    let bar = (!json && output::is_terminal()).then(new_bar);
+    let bar = if json { None } else { output::progress_bar(1, "{pos}/{len} rebuilt") };
     let (mut last, mut silent_since) = (None, None);
     let (end, seen) = loop {
         match Seen::get(client, name, number).await {
@@ -123,7 +122,7 @@ async fn follow(client: &Client, name: &str, number: i64, json: bool, every: boo
                 let line = seen.line();
                 let end = seen.end().or_else(|| (!every && seen.version.state == "Ready").then_some(Exit::Ok));
                 if last.as_ref() != Some(&line) {
-                    show(bar.as_ref(), &seen, &line, json, every || end.is_some())?;
+                    show(bar.as_ref(), &seen, &line, json, (every, end.is_some()))?;
                     last = Some(line);
                 }
                 if let Some(end) = end {
@@ -133,7 +132,7 @@ async fn follow(client: &Client, name: &str, number: i64, json: bool, every: boo
             // A server that was never there is not waited for.
             Err(error) if last.is_some() && error.is_temporary() => {
                 if silent_since.is_none() {
-                    say(bar.as_ref(), "the server does not answer; trying again");
+                    output::progress_line(bar.as_ref(), "the server does not answer; trying again");
                 }
                 if silent_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                     return Err(error.into());
@@ -156,38 +155,32 @@ async fn follow(client: &Client, name: &str, number: i64, json: bool, every: boo
     }
 }
 
-fn show(bar: Option<&ProgressBar>, seen: &Seen, line: &str, json: bool, print_json: bool) -> anyhow::Result<()> {
+/// What changed goes to stderr, the end to stdout.
+fn show(
+    bar: Option<&ProgressBar>,
+    seen: &Seen,
+    line: &str,
+    json: bool,
+    (every, is_end): (bool, bool),
+) -> anyhow::Result<()> {
     if json {
         let tasks: serde_json::Map<_, _> =
             seen.dag.jobs.iter().map(|job| (job.name.clone(), json!(job.tasks))).collect();
         let mut value = serde_json::to_value(&seen.version)?;
         value["tasks"] = tasks.into();
-        return if print_json { output::json(&value) } else { Ok(()) };
+        return if every || is_end { output::json(&value) } else { Ok(()) };
     }
     let text = format!("{}  {line}", dim(times::clock(Timestamp::now())));
-    match bar {
-        Some(bar) => {
-            bar.set_length(seen.version.rebuild.total.max(1));
-            bar.set_position(seen.version.rebuild.done);
-            bar.suspend(|| output::line(text))
-        }
-        None => output::line(text),
+    if let Some(bar) = bar {
+        bar.set_length(seen.version.rebuild.total.max(1));
+        bar.set_position(seen.version.rebuild.done);
     }
-}
-
-fn say(bar: Option<&ProgressBar>, text: &str) {
-    match bar {
-        Some(bar) => bar.suspend(|| eprintln!("{text}")),
-        None => eprintln!("{text}"),
+    if is_end {
+        bar.inspect(|bar| bar.finish_and_clear());
+        return output::line(text);
     }
-}
-
-fn new_bar() -> ProgressBar {
-    let template = "{spinner:.cyan} [{bar:30.cyan/dim}] {pos}/{len} rebuilt";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(1).with_style(style.progress_chars("=> "));
-    bar.enable_steady_tick(TICK);
-    bar
+    output::progress_line(bar, &text);
+    Ok(())
 }
 
 #[cfg(test)]

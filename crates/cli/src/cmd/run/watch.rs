@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::Timestamp;
 use tenure_client::run::{Run, RunTask};
 use tenure_client::{Client, RunState, TaskState};
@@ -15,7 +15,6 @@ use crate::times;
 
 /// How long a server may be away before a watcher gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TICK: Duration = Duration::from_millis(100);
 /// So many changes at once are told one by one; more are told as a number.
 const TOLD: usize = 20;
 const ERROR_LENGTH: usize = 100;
@@ -62,7 +61,7 @@ async fn follow(client: &Client, id: &str, json: bool, every: bool) -> anyhow::R
     Ok(seen.as_ref().map_or(Exit::Failure, exit_of))
 }
 
-/// A line for each change, and below them a bar if somebody looks.
+/// On stderr a line for each change, and below them a bar if somebody looks.
 struct Screen {
     bar: Option<ProgressBar>,
     states: HashMap<String, (TaskState, u32)>,
@@ -71,8 +70,8 @@ struct Screen {
 
 impl Screen {
     fn new(quiet: bool) -> Self {
-        let live = !quiet && output::is_terminal();
-        Self { bar: live.then(new_bar), states: HashMap::new(), last: None }
+        let bar = if quiet { None } else { output::progress_bar(1, "{pos}/{len}  {wide_msg}") };
+        Self { bar, states: HashMap::new(), last: None }
     }
 
     fn show(&mut self, run: &Run) -> anyhow::Result<()> {
@@ -89,10 +88,10 @@ impl Screen {
             }
         }
         if changed.len() > TOLD {
-            self.print(&format!("{} tasks changed: {}", changed.len(), counts(run)))?;
+            self.print(&format!("{} tasks changed: {}", changed.len(), counts(run)));
         } else {
             for task in changed {
-                self.print(&line(task))?;
+                self.print(&line(task));
             }
         }
         if let Some(bar) = &self.bar {
@@ -102,25 +101,23 @@ impl Screen {
         }
         let state = format!("run {}  {}", state_styled(run.state.as_str()), counts(run));
         if self.last.as_ref() != Some(&run.state) {
-            self.print(&state)?;
+            if run.state.is_final() {
+                self.clear();
+                output::line(format!("{}  {state}", dim(times::clock(Timestamp::now()))))?;
+            } else {
+                self.print(&state);
+            }
             self.last = Some(run.state.clone());
         }
         Ok(())
     }
 
-    fn print(&self, text: &str) -> anyhow::Result<()> {
-        let text = format!("{}  {text}", dim(times::clock(Timestamp::now())));
-        match &self.bar {
-            Some(bar) => bar.suspend(|| output::line(text)),
-            None => output::line(text),
-        }
+    fn print(&self, text: &str) {
+        self.say(&format!("{}  {text}", dim(times::clock(Timestamp::now()))));
     }
 
     fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
-        }
+        output::progress_line(self.bar.as_ref(), text);
     }
 
     fn clear(&self) {
@@ -128,14 +125,6 @@ impl Screen {
             bar.finish_and_clear();
         }
     }
-}
-
-fn new_bar() -> ProgressBar {
-    let template = "{spinner:.cyan} [{bar:30.cyan/dim}] {pos}/{len}  {wide_msg}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(1).with_style(style.progress_chars("=> "));
-    bar.enable_steady_tick(TICK);
-    bar
 }
 
 /// What runs now, and how far it is.

@@ -14,7 +14,6 @@ use crate::times;
 
 const JSON_LENGTH: usize = 500;
 const ERROR_LENGTH: usize = 60;
-const BAR: usize = 24;
 
 pub async fn show(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     let task = client.get(id).await?;
@@ -42,6 +41,7 @@ fn card(task: &Task, now: Timestamp) -> String {
     card.row("state", format!("{}{dead}{cancel}", state_styled(task.state.as_str())))
         .row("attempts", attempts)
         .row_if("progress", progress(task))
+        .row_if("not started", task.not_started.as_deref().map(clean))
         .row_if("reason", task.reason.as_deref().or(task.cancel_reason.as_deref()).map(clean))
         .row_if("error", task.error.as_ref().map(error_text))
         .row("queue", format!("{}, priority {}", clean(&task.queue), task.priority))
@@ -60,12 +60,11 @@ fn card(task: &Task, now: Timestamp) -> String {
     format!("Task {}\n{}", console::style(clean(&task.task_id)).bold(), card.render())
 }
 
-/// A bar of letters, so that it can be read anywhere.
+/// How far it is. What has succeeded is done, whatever was said last.
 pub fn progress(task: &Task) -> Option<String> {
     let message = task.progress_message.as_deref().map(clean);
     let Some(pct) = task.progress_pct else { return message };
-    let filled = usize::from(pct.min(100)) * BAR / 100;
-    let bar = format!("[{}{}] {pct} %", "#".repeat(filled), "-".repeat(BAR - filled));
+    let bar = output::meter(if task.state == TaskState::Succeeded { 100 } else { pct });
     Some(message.map_or(bar.clone(), |message| format!("{bar}  {message}")))
 }
 
@@ -182,7 +181,7 @@ mod tests {
         let expected = "Task 018c
   state     Running, cancel requested
   attempts  attempt 2 of 3, fence 8
-  progress  [############------------] 50 %  half\u{fffd}way
+  progress  ━━━━━━━━━━━━──────────── 50 %  half\u{fffd}way
   queue     etl, priority 5
   operator  extract
   worker    w-1, lease until 2025-01-15T10:01:30Z (in 30s)

@@ -1,9 +1,8 @@
 //! Following one task, live.
 
-use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::Timestamp;
 use tenure_client::Client;
 use tenure_contract::user::Task;
@@ -17,9 +16,6 @@ use crate::times;
 
 /// How long a server may be away before a watcher gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at how far a task is.
-const LOOK: Duration = Duration::from_secs(1);
-const TICK: Duration = Duration::from_millis(100);
 
 pub async fn run(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     follow(client, id, |task, screen| if json { output::json(task) } else { screen.show(task) }, json).await
@@ -42,18 +38,11 @@ async fn follow(
     quiet: bool,
 ) -> anyhow::Result<Exit> {
     let mut screen = Screen::new(quiet);
-    let mut watch = client.watch(id);
+    let mut watch = client.watch(id).with_progress();
     let mut seen = None;
     let mut silent_since = None;
     loop {
-        let next = {
-            let looks = screen.follow_progress(client, id);
-            tokio::select! {
-                next = watch.next() => next,
-                never = looks => match never {},
-            }
-        };
-        let Some(next) = next else { break };
+        let Some(next) = watch.next().await else { break };
         match next {
             Ok(task) => {
                 silent_since = None;
@@ -77,9 +66,8 @@ async fn follow(
     Ok(seen.as_ref().map_or(Exit::Failure, exit_of))
 }
 
-/// A bar while the task runs, if somebody looks; lines otherwise.
+/// A bar while the task runs, if somebody looks; lines otherwise. All of it is on stderr: the result alone is on stdout.
 struct Screen {
-    quiet: bool,
     bar: Option<ProgressBar>,
     last: Option<String>,
     progress: Option<String>,
@@ -87,14 +75,14 @@ struct Screen {
 
 impl Screen {
     fn new(quiet: bool) -> Self {
-        let live = !quiet && output::is_terminal();
-        Self { quiet, bar: live.then(new_bar), last: None, progress: None }
+        let bar = if quiet { None } else { output::progress_bar(100, "{pos:>3} %  {wide_msg}") };
+        Self { bar, last: None, progress: None }
     }
 
     fn show(&mut self, task: &Task) -> anyhow::Result<()> {
         let line = line(task);
         if self.last.as_ref() != Some(&line) {
-            self.print(&format!("{}  {line}", dim(times::clock(Timestamp::now()))))?;
+            self.say(&format!("{}  {line}", dim(times::clock(Timestamp::now()))));
             self.last = Some(line);
         }
         if task.state == TaskState::Running {
@@ -109,22 +97,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Changes of state come by themselves; how far a task is has to be asked for. Does not end.
-    async fn follow_progress(&mut self, client: &Client, id: &str) -> Infallible {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            if self.quiet {
-                continue;
-            }
-            // The watch itself deals with a server that is away.
-            if let Ok(task) = client.get(id).await
-                && task.state == TaskState::Running
-            {
-                self.show_progress(&task);
-            }
-        }
-    }
-
     fn show_progress(&mut self, task: &Task) {
         let Some(progress) = super::card::progress(task) else { return };
         match &self.bar {
@@ -133,29 +105,15 @@ impl Screen {
                 bar.set_message(task.progress_message.as_deref().map(clean).unwrap_or_default());
             }
             None if self.progress.as_ref() != Some(&progress) => {
-                // A reader that is gone is noticed with the next change of state.
-                let _ = output::line(format!("{}  {progress}", dim(times::clock(Timestamp::now()))));
+                self.say(&format!("{}  {progress}", dim(times::clock(Timestamp::now()))));
             }
             None => {}
         }
         self.progress = Some(progress);
     }
 
-    fn print(&self, text: &str) -> anyhow::Result<()> {
-        match &self.bar {
-            Some(bar) => {
-                bar.suspend(|| output::line(text))?;
-                Ok(())
-            }
-            None => output::line(text),
-        }
-    }
-
     fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
-        }
+        output::progress_line(self.bar.as_ref(), text);
     }
 
     fn clear(&self) {
@@ -163,14 +121,6 @@ impl Screen {
             bar.finish_and_clear();
         }
     }
-}
-
-fn new_bar() -> ProgressBar {
-    let template = "{spinner:.cyan} [{bar:30.cyan/dim}] {pos:>3} %  {wide_msg}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(100).with_style(style.progress_chars("=> "));
-    bar.enable_steady_tick(TICK);
-    bar
 }
 
 /// What changed, in one line.

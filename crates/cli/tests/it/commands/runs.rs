@@ -135,9 +135,11 @@ async fn a_run_is_followed_to_its_end() {
     let worker = site.worker(&["--queue", "etl"]);
     let output = site.run(&["run", "submit", &file, "--wait"]).await;
     assert_eq!(code(&output), 0, "{output:?}");
-    for part in ["extract  Succeeded", "load  Succeeded", "report  Succeeded", "run Succeeded  3 tasks: 3 succeeded"] {
-        assert!(output.stdout.contains(part), "{part} in\n{}", output.stdout);
+    for part in ["extract  Succeeded", "load  Succeeded", "report  Succeeded"] {
+        assert!(output.stderr.contains(part), "{part} in\n{}", output.stderr);
     }
+    assert!(output.stdout.ends_with("run Succeeded  3 tasks: 3 succeeded\n"), "{}", output.stdout);
+    assert_eq!(output.stdout.lines().count(), 1, "the end alone: {}", output.stdout);
     let id = output.stderr.split_whitespace().find(|word| word.starts_with("run_")).unwrap().to_owned();
     let load = &site.json(&["run", "show", &id]).await["tasks"][1];
     let task = site.json(&["task", "show", load["task_id"].as_str().unwrap()]).await;
@@ -155,7 +157,7 @@ async fn a_run_that_failed_is_repeated_from_there() {
     let file = write(&site, "run.json", &failing());
     let output = site.run(&["run", "submit", &file, "--wait"]).await;
     assert_eq!(code(&output), 10, "{output:?}");
-    assert!(output.stdout.contains("bad  Failed") && output.stdout.contains("last  Skipped"), "{}", output.stdout);
+    assert!(output.stderr.contains("bad  Failed") && output.stderr.contains("last  Skipped"), "{}", output.stderr);
     let id = output.stderr.split_whitespace().find(|word| word.starts_with("run_")).unwrap().to_owned();
     drop(worker);
 

@@ -92,13 +92,14 @@ async fn waiting_for_a_task_says_how_it_ended() {
 
     let good = wait(&["echo", "--payload", r#"{"a": 1}"#]).await;
     assert_eq!(code(&good), 0, "{good:?}");
-    assert!(good.stdout.contains("Succeeded") && good.stdout.ends_with("{\"a\": 1}\n"), "{}", good.stdout);
-    assert!(good.stderr.starts_with("Submitted task "), "{}", good.stderr);
+    assert_eq!(good.stdout, "{\"a\": 1}\n", "the result alone");
+    assert!(good.stderr.starts_with("Submitted task ") && good.stderr.contains("Succeeded"), "{}", good.stderr);
 
     let payload = r#"{"code": "BAD_ROW", "message": "row 7", "retryable": false}"#;
     let failed = wait(&["fail", "--payload", payload]).await;
     assert_eq!(code(&failed), 10, "{failed:?}");
-    assert!(failed.stdout.contains("BAD_ROW: row 7") && failed.stdout.contains("in the dead letters"), "{failed:?}");
+    assert!(failed.stderr.contains("BAD_ROW: row 7") && failed.stderr.contains("in the dead letters"), "{failed:?}");
+    assert_eq!(failed.stdout, "");
 
     let quiet = wait(&["echo", "--payload", "7", "--json"]).await;
     let task: serde_json::Value = serde_json::from_str(&quiet.stdout).unwrap();
@@ -113,12 +114,12 @@ async fn a_running_task_is_watched_canceled_and_retried() {
     worker.wait_for_stderr("worker started", SOON).await;
     let id = site.submit(&["q", "sleep", "--payload", r#"{"ms": 60000}"#]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
-    watcher.wait_for_stdout("Running  attempt 1 of 3 on w-1", SOON).await;
-    watcher.wait_for_stdout("%  slept", SOON).await;
+    watcher.wait_for_stderr("Running  attempt 1 of 3 on w-1", SOON).await;
+    watcher.wait_for_stderr("%  slept", SOON).await;
     let canceled = site.ok(&["task", "cancel", &id, "--reason", "wrong day"]).await;
     assert!(canceled.contains("was asked to stop"), "{canceled}");
     assert_eq!(watcher.wait(SOON).await.code(), Some(11));
-    assert!(watcher.output().stdout.contains("Canceled  wrong day"), "{:?}", watcher.output());
+    assert!(watcher.output().stderr.contains("Canceled  wrong day"), "{:?}", watcher.output());
     let attempts = site.ok(&["task", "attempts", &id]).await;
     assert!(attempts.contains("w-1") && attempts.contains("CANCELLED"), "{attempts}");
 
@@ -187,6 +188,24 @@ async fn wrong_input_is_refused_with_the_right_code() {
     }
     let not_found = site.run(&["task", "show", unknown]).await;
     assert!(not_found.stderr.contains("request: req_"), "{}", not_found.stderr);
+    // Who asks for JSON gets errors as JSON too.
+    for (args, exit, message) in [
+        (&["task", "show", unknown, "--json"][..], 3, "no such task"),
+        (&["task", "submit", "q", "--json"], 2, "required"),
+        (&["task", "list", "--server", "http://127.0.0.1:1", "--json"], 5, "no answer"),
+    ] {
+        let output = site.run(args).await;
+        let error: serde_json::Value = serde_json::from_str(&output.stderr).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!((code(&output), &error["exit_code"]), (exit, &json!(exit)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(message), "{error}");
+        assert_eq!(output.stdout, "");
+    }
+    let not_found = site.run(&["task", "show", unknown, "--json"]).await;
+    let error: serde_json::Value = serde_json::from_str(&not_found.stderr).unwrap();
+    assert_eq!(
+        (&error["error"], &error["code"], &error["status"]),
+        (&json!("task_not_found"), &json!("NOT_FOUND"), &json!(404))
+    );
 }
 
 #[tokio::test]

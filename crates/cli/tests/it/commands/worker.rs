@@ -24,7 +24,7 @@ async fn a_command_is_an_operator() {
     assert_eq!(about["result"], json!({"task": about["task_id"], "attempt": 1}));
     let failed = site.run(&["task", "submit", "b", "broken", "--max-attempts", "1", "--wait"]).await;
     assert_eq!(code(&failed), 10);
-    assert!(failed.stdout.contains("no such row"), "{}", failed.stdout);
+    assert!(failed.stderr.contains("no such row"), "{}", failed.stderr);
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_worker_drains_and_ends_with_0() {
     let mut worker = site.worker(&["--queue", "q", "--operator", &hold]);
     let id = site.submit(&["q", "hold"]).await;
     let mut watcher = Child::spawn(site.command(&["task", "watch", &id]));
-    watcher.wait_for_stdout("Running", SOON).await;
+    watcher.wait_for_stderr("Running", SOON).await;
     // It reads its files for every request anyway.
     worker.signal(Signal::SIGHUP);
     worker.signal(Signal::SIGTERM);
