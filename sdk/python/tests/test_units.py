@@ -225,7 +225,7 @@ def test_failures_are_tried_again_soon_and_before_the_end() -> None:
 def test_news_hasten_the_heartbeat_and_survive_its_failure() -> None:
     beat = _beat()
     assert beat.tell(News((10, "old"), {"step": 1}))
-    assert beat.next_at == 1
+    assert beat.next_at == 0.5
     assert not beat.tell(News((11, "old")))
     beat.sent(1)
     beat.tell(News((20, "new")))
@@ -238,6 +238,19 @@ def test_news_hasten_the_heartbeat_and_survive_its_failure() -> None:
     beat.tell(News(checkpoint=None))
     assert beat.untold.checkpoint is None
     assert News().checkpoint is ABSENT
+
+
+def test_a_hint_hastens_the_heartbeat_and_follows_the_one_under_way() -> None:
+    beat = _beat()
+    beat.hurry(1)
+    assert beat.next_at == 1
+    beat.sent(1)
+    beat.hurry(2)
+    beat.answered(1)
+    assert beat.next_at == 1
+    beat.sent(2)
+    beat.answered(2)
+    assert beat.next_at == 22
 
 
 def test_a_flush_also_follows_the_heartbeat_under_way() -> None:
