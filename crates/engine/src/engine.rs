@@ -348,6 +348,11 @@ impl Engine {
         (stopped, format!("{name}.{last}"))
     }
 
+    /// By how much the wall clock is ahead of the store's time. Always 0 on Postgres, which has a clock of its own.
+    pub fn wall_ahead_ms(&self) -> i64 {
+        self.shared.config.clock.wall_ahead_ms()
+    }
+
     /// Fresh ids for tasks that are about to be submitted.
     pub async fn mint(&self, count: usize) -> Result<Vec<TaskId>, EngineError> {
         let mut numbers = self.shared.numbers.take(&*self.shared.store, count).await?;

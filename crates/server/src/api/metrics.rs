@@ -47,6 +47,9 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     let _ = writeln!(text, "tenure_lane_waiting{{lane=\"heartbeat\"}} {heartbeat}");
     let held = app.memory.in_use() as u64;
     gauge(&mut text, "tenure_request_memory_bytes", "Memory of bodies and pages.", held);
+    text.push_str("# HELP tenure_clock_offset_seconds How far the wall clock is ahead of the clock of the store.\n");
+    text.push_str("# TYPE tenure_clock_offset_seconds gauge\n");
+    let _ = writeln!(text, "tenure_clock_offset_seconds {}", app.engine.wall_ahead_ms() as f64 / 1_000.0);
     gauge(&mut text, "tenure_event_streams", "Open event streams.", app.event_streams.open() as u64);
     if let Ok(part) = app.sandboxes() {
         of_process(&mut text, &app).await;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "what was measured is shown")]
 
+mod clock;
 mod disk;
 mod failover;
 mod fleet;
