@@ -228,12 +228,17 @@ impl Plane {
         tasks[0]["task_id"].as_str().unwrap().to_owned()
     }
 
-    /// Commits a partition of `blocks` with rows from `start` to `end`.
-    pub async fn import(&self, tenant: &str, start: i64, end: i64) {
+    /// Commits a partition of `blocks` with rows from `start` to `end`. Returns the folder that it is in.
+    pub async fn import(&self, tenant: &str, start: i64, end: i64) -> PathBuf {
         let task = self.trigger(tenant, "import", &format!("{start}")).await;
         let claim = self.claim(&task).await;
+        let location = claim["task"]["outputs"][0]["staging_prefix"].as_str().unwrap();
+        self.commit(&claim, tenant, location, start, end).await
+    }
+
+    /// The same at another place, for a task that was claimed.
+    pub async fn commit(&self, claim: &Value, tenant: &str, location: &str, start: i64, end: i64) -> PathBuf {
         let output = &claim["task"]["outputs"][0];
-        let location = output["staging_prefix"].as_str().unwrap();
         let folder = PathBuf::from(location.strip_prefix("file://").unwrap());
         std::fs::create_dir_all(&folder).unwrap();
         write_blocks(&folder.join(format!("blocks_{start}_{end}.parquet")), start, end, tenant);
@@ -242,7 +247,8 @@ impl Plane {
             "status": "Completed", "outputs": [{"output_index": 0, "dataset_uuid": output["dataset_uuid"],
                 "dataset_version": output["dataset_version"], "location": location,
                 "partition_key": format!("{start}-{end}"), "start": start, "end": end}]});
-        self.as_task(&claim, "complete", body).await.ok();
+        self.as_task(claim, "complete", body).await.ok();
+        folder
     }
 
     /// Makes the store refuse records of queries, or accept them again.

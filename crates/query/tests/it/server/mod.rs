@@ -2,8 +2,11 @@
 
 mod answers;
 mod exports;
+mod fleet;
 mod hostile;
 mod kit;
+mod limits;
 mod process;
+mod s3;
 mod tasks;
 mod tenants;
