@@ -1,8 +1,8 @@
-//! The sink of a buffered dataset, through many sudden ends of its process.
+//! The sink of a buffered dataset, through many kills of its process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::OpenFlags;
 use tenure_core::dag::{DatasetId, Schema};
@@ -12,15 +12,16 @@ use tenure_engine::dags::{DagSettings, NewVersion};
 use tenure_engine::store::Clock;
 use tenure_engine::{Engine, EngineConfig};
 use tenure_objects::{Objects, Place, Settings};
-use tenure_testkit::wait_until;
+use tenure_testkit::{Child, wait_until, wait_until_blocking};
 use tokio::runtime::Runtime;
 
 use crate::harness::{Home, SOON};
 
 const ORG: &str = "default";
-const KILLS: usize = 20;
-const BATCHES: usize = 4;
-const ROWS: usize = 25;
+/// Of each test: together more than a hundred.
+const KILLS: usize = 50;
+const BATCHES: usize = 3;
+const ROWS: usize = 20;
 const YAML: &str = "name: d
 jobs:
   - { name: a, activation: source, runtime: worker, operator: a, outputs: 1, source: { kind: manual } }
@@ -34,7 +35,7 @@ publish:
       unique: [org_id, key]
 ";
 
-/// A control plane until its runtime is dropped, which is as sudden as a crash.
+/// A control plane on a store.
 async fn plane(url: &str, clock: &Arc<Clock>, data: &Arc<dyn DataStore>) -> (Engine, Buffers, Table) {
     let config = EngineConfig { clock: Arc::clone(clock), ..EngineConfig::default() };
     let engine = Engine::open_with(url, config).await.unwrap();
@@ -118,49 +119,118 @@ fn records(from: usize) -> Arc<str> {
     format!("[{}]", rows.join(",")).into()
 }
 
-/// `new` makes a handle to the data store that lives as long as one process.
-fn through_kills(home: &Home, new: impl Fn() -> Arc<dyn DataStore>) {
-    let (clock, url) = (Arc::new(Clock::default()), home.url());
-    let (mut seen, mut cursor, mut sent) = (Vec::new(), 0, BTreeSet::new());
-    for kill in 0..=KILLS {
-        // Duties and batches of the process before are free.
-        clock.advance(200_000);
-        let runtime = Runtime::new().unwrap();
-        let data = new();
-        runtime.block_on(async {
-            let (_engine, buffers, table) = plane(&url, &clock, &data).await;
-            data.ensure(&table).await.unwrap();
-            for batch in 0..BATCHES {
-                // Every other batch has rows of the one before.
-                let from = (kill * BATCHES + batch) * ROWS - if batch % 2 == 1 { ROWS / 2 } else { 0 };
-                sent.extend((from..from + ROWS).map(key));
-                buffers.publish(&ORG.into(), "t", Upload::Records(records(from)), None, None).await.unwrap();
-            }
-            let wanted = if kill == KILLS { sent.len() } else { seen.len() + kill % 3 * ROWS };
-            wait_until("rows are written", SOON, async || {
-                let (keys, upto) = behind(&data, &table, cursor).await;
-                seen.extend(keys);
-                cursor = upto;
-                seen.len() >= wanted
-            })
-            .await;
-        });
-        runtime.shutdown_timeout(Duration::ZERO);
+/// Tells a process that it is a sink: where tasks are, where rows are, how far its clock is ahead, its first row.
+const ROLE: &str = "TENURE_TEST_SINK";
+
+/// A control plane in a process of its own, which publishes, writes, and is killed. As a test it does nothing.
+#[test]
+fn a_sink_that_is_killed() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let [url, data, ahead, first] = role.split('\t').collect::<Vec<_>>().try_into().unwrap();
+    let data: Arc<dyn DataStore> = match data.strip_prefix("sqlite:") {
+        Some(path) => Arc::new(tenure_data::Sqlite::new(path.into())),
+        None => Arc::new(tenure_data::Postgres::new(data, None).unwrap()),
+    };
+    let clock = Arc::new(Clock::default());
+    clock.advance(ahead.parse().unwrap());
+    let first: usize = first.parse().unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let (_engine, buffers, _) = plane(url, &clock, &data).await;
+        for batch in 0..BATCHES {
+            // Every other batch has rows of the one before.
+            let from = first + batch * ROWS - if batch % 2 == 1 { ROWS / 2 } else { 0 };
+            buffers.publish(&ORG.into(), "t", Upload::Records(records(from)), None, None).await.unwrap();
+            println!("\nsent {from}");
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+struct Sink {
+    process: Child,
+    /// Rows of batches that were accepted, as it says.
+    sent: BTreeSet<String>,
+}
+
+impl Sink {
+    fn start(url: &str, data: &str, number: usize) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "buffers::a_sink_that_is_killed", "--nocapture"]);
+        // Duties and batches of those before are free, also while they live.
+        command.env(ROLE, format!("{url}\t{data}\t{}\t{}", number * 200_000, number * BATCHES * ROWS));
+        Self { process: Child::spawn(command), sent: BTreeSet::new() }
     }
-    seen.sort_unstable();
-    assert_eq!(seen, sent.into_iter().collect::<Vec<_>>(), "each row once");
+
+    /// How many batches were accepted until now.
+    fn look(&mut self) -> usize {
+        let output = self.process.output();
+        assert!(output.status.is_none(), "it ended by itself: {output:?}");
+        let starts: Vec<usize> =
+            output.stdout.lines().filter_map(|line| line.strip_prefix("sent ")?.parse().ok()).collect();
+        self.sent.extend(starts.iter().flat_map(|from| (*from..from + ROWS).map(key)));
+        starts.len()
+    }
+}
+
+/// A reader follows its cursor while sinks are killed. `beside` live on while another one starts, which believes that they
+/// are gone.
+fn through_kills(url: &str, data_url: &str, data: Arc<dyn DataStore>, beside: usize) {
+    let runtime = Runtime::new().unwrap();
+    let table = runtime.block_on(async {
+        let (engine, _, table) = plane(url, &Arc::default(), &data).await;
+        data.ensure(&table).await.unwrap();
+        engine.shutdown().await;
+        table
+    });
+    let (mut seen, mut cursor, mut sent) = (Vec::new(), 0, BTreeSet::new());
+    let mut read = || {
+        let (keys, upto) = runtime.block_on(behind(&data, &table, cursor));
+        seen.extend(keys);
+        cursor = upto;
+        seen.len()
+    };
+    let mut living: VecDeque<Sink> = VecDeque::new();
+    let mut kill = |mut sink: Sink| {
+        sink.look();
+        sink.process.kill();
+        sent.append(&mut sink.sent);
+    };
+    for number in 0..=KILLS {
+        while living.len() > beside {
+            living.pop_front().into_iter().for_each(&mut kill);
+        }
+        let mut sink = Sink::start(url, data_url, number);
+        wait_until_blocking("batches are accepted", SOON, || {
+            read();
+            sink.look() > number % BATCHES
+        });
+        living.push_back(sink);
+    }
+    let mut last = living.pop_back().unwrap();
+    living.into_iter().for_each(kill);
+    wait_until_blocking("the last one has sent all", SOON, || last.look() == BATCHES);
+    sent.append(&mut last.sent);
+    wait_until_blocking("all rows are written", SOON, || read() >= sent.len());
+    let once: BTreeSet<String> = seen.iter().cloned().collect();
+    assert_eq!(once.len(), seen.len(), "a row was read twice");
+    let missed: Vec<&String> = sent.difference(&once).collect();
+    assert!(missed.is_empty(), "accepted and not read: {missed:?}");
 }
 
 #[test]
-fn a_reader_misses_nothing_in_sqlite_however_often_the_sink_ends() {
+fn a_reader_misses_nothing_in_sqlite_however_often_the_sink_is_killed() {
     let (folder, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let home = runtime.block_on(Home::postgres());
-    through_kills(&home, || Arc::new(tenure_data::Sqlite::new(folder.path().join("data.db"))));
+    let path = folder.path().join("data.db");
+    let data = Arc::new(tenure_data::Sqlite::new(path.clone()));
+    // One process writes to a file.
+    through_kills(&home.url(), &format!("sqlite:{}", path.display()), data, 0);
 }
 
 #[test]
-fn a_reader_misses_nothing_in_postgres_however_often_the_sink_ends() {
+fn a_reader_misses_nothing_in_postgres_however_often_concurrent_sinks_are_killed() {
     let runtime = Runtime::new().unwrap();
     let home = runtime.block_on(Home::postgres());
-    through_kills(&home, || Arc::new(tenure_data::Postgres::new(&home.url(), None).unwrap()));
+    let data = Arc::new(tenure_data::Postgres::new(&home.url(), None).unwrap());
+    through_kills(&home.url(), &home.url(), data, 2);
 }
