@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tenure_core::objects::Prefix;
 use tenure_engine::dags::NewVersion;
+use tenure_objects::{Credentials, Place, Settings};
+use tenure_testkit::Moto;
 
 use super::kit::{self, ORG, Plane};
 use crate::cases;
@@ -27,6 +30,7 @@ cases!(
         a_tenant_sees_its_own_bundles,
         a_dag_is_held_against_its_bundle,
         a_server_without_objects_takes_no_bundles,
+        a_bundle_in_s3_has_an_address_of_its_own,
     ],
     on_both_stores: [
         a_bundle_is_uploaded_once,
@@ -205,4 +209,36 @@ async fn a_server_without_objects_takes_no_bundles(_: Plane) {
     assert_eq!(refused["error"], "object_store_unavailable");
     let view = plane.dags.view(ORG).await.unwrap();
     assert!(view.deployment.dags.is_empty());
+}
+
+async fn a_bundle_in_s3_has_an_address_of_its_own(_: Plane) {
+    let moto = Moto::start().await;
+    let made = reqwest::Client::new().put(format!("{}/tenure-test", moto.url())).send().await.unwrap();
+    assert!(made.status().is_success());
+    let place = Place::S3 {
+        root: Prefix::parse("s3://tenure-test/some/where/", false).unwrap(),
+        endpoint_url: Some(moto.url()),
+        region: Some("eu-central-1".into()),
+        path_style: true,
+    };
+    let credentials = Credentials { access_key_id: "AKIDSESAME".into(), secret_access_key: "sesame".into() };
+    let objects = Settings { credentials: Some(credentials), ..Settings::new(place) }.open().unwrap();
+    let home = std::sync::Arc::new(crate::harness::Home::Sqlite(tempfile::tempdir().unwrap()));
+    let plane =
+        kit::plane_on(home, std::sync::Arc::default(), |dispatch| dispatch.objects = Some(objects.into())).await;
+    let zip = good().build();
+    let bundle = upload(&plane, zip.clone()).await.ok();
+    plane.deploy(&dag(bundle["bundle_id"].as_str().unwrap(), "")).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let url = claim["task"]["bundle_url"].as_str().unwrap();
+    assert!(url.starts_with(&format!("{}/tenure-test/some/where/", moto.url())), "{url}");
+    assert!(
+        url.contains("X-Amz-Signature=") && url.contains("X-Amz-Expires=3600") && !url.contains("=sesame"),
+        "{url}"
+    );
+    assert_eq!(claim["work_payload"]["bundle_url"], url);
+    let store = &claim["task"]["bundle"]["object_store"];
+    assert_eq!(store, &json!({"bucket": "tenure-test", "endpoint_url": moto.url()}));
+    let bytes = reqwest::get(url).await.unwrap().bytes().await.unwrap();
+    assert_eq!(zip::hex(&bytes), bundle["sha256"].as_str().unwrap());
 }
