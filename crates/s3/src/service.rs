@@ -105,16 +105,9 @@ impl Service {
         let id = random_u128().map(|id| format!("{id:032X}")).unwrap_or_default();
         let (parts, body) = request.into_parts();
         let (is_head, path) = (parts.method == Method::HEAD, parts.uri.path().to_owned());
-        let waits = parts.version <= http::Version::HTTP_11 && parts.headers.contains_key(http::header::EXPECT);
         let mut name = "unknown";
         let answer = self.inner.answer(parts, body, &mut name).await;
-        let is_refused = answer.is_err();
         let mut response = answer.unwrap_or_else(|error| refuse(&error, is_head, &path, &id));
-        // A client that waits to be told to go on does not send its body after a refusal. Its next request must not be taken
-        // for that body.
-        if waits && is_refused {
-            response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
-        }
         metrics::counter!("tenure_s3_requests_total", "operation" => name, "status" => response.status().as_str().to_owned())
             .increment(1);
         response.headers_mut().insert("x-amz-request-id", value(&id));

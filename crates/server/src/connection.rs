@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{HeaderValue, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -171,12 +172,23 @@ struct WithPeer {
     acquaintance: Option<Acquaintance>,
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<Response, std::convert::Infallible>> + Send>>;
+
 impl Service<hyper::Request<Incoming>> for WithPeer {
     type Response = Response;
     type Error = std::convert::Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Self::Error>> + Send>>;
+    type Future = Answering;
 
-    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+    fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
+        let (request, unread) = Unread::watch(request);
+        let answering = self.answer(request);
+        let Some(unread) = unread else { return answering };
+        Box::pin(async move { answering.await.map(|response| unread.close(response)) })
+    }
+}
+
+impl WithPeer {
+    fn answer(&self, mut request: hyper::Request<Body>) -> Answering {
         if let Some(s3) = self.s3.as_ref().filter(|s3| s3.takes(&request)) {
             let service = s3.service.clone();
             return Box::pin(async move { Ok(service.handle(request).await.map(Body::new)) });
@@ -197,6 +209,56 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
             // An answer that nobody reads keeps its place.
             Ok(response.map(|body| Body::new(Placed { body, _place: place })))
         })
+    }
+}
+
+/// Whether the body of a request has not been asked for yet, of a client that waits until it is (`Expect: 100-continue`).
+///
+/// Such a client does not send its body after an answer. Its next request must not be taken for that body.
+struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    fn watch(request: hyper::Request<Incoming>) -> (hyper::Request<Body>, Option<Self>) {
+        if request.version() > Version::HTTP_11 || !request.headers().contains_key(header::EXPECT) {
+            return (request.map(Body::new), None);
+        }
+        let unread = Arc::new(AtomicBool::new(true));
+        let own = Self(Arc::clone(&unread));
+        (request.map(|body| Body::new(Awaited { body, unread })), Some(own))
+    }
+
+    fn close(self, mut response: Response) -> Response {
+        if self.0.load(Ordering::Relaxed) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// A body that a client sends when it is asked for.
+struct Awaited {
+    body: Incoming,
+    unread: Arc<AtomicBool>,
+}
+
+impl hyper::body::Body for Awaited {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.unread.store(false, Ordering::Relaxed);
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -10,7 +10,7 @@ mod events;
 mod filters;
 mod heartbeats;
 mod hostile;
-mod kit;
+pub mod kit;
 mod lambda;
 mod outputs;
 mod payloads;
