@@ -6,7 +6,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tenure_core::dag::schema::ORG_COLUMN;
 use tenure_core::dag::{Column, ColumnType, Schema, value};
 use uuid::Uuid;
@@ -335,28 +335,35 @@ impl<'a> CellSeed<'_, 'a> {
         &mut self.reader.columns[self.at]
     }
 
-    fn json<'de, D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        let value = <Value as serde::Deserialize>::deserialize(json)?;
-        if value.is_null() {
+    /// A value whose text counts: numbers are read exactly, and JSON has one form.
+    fn exact<'de, D: Deserializer<'de>>(mut self, json: D) -> Result<(), D::Error> {
+        let raw = <&RawValue as serde::Deserialize>::deserialize(json)?.get();
+        if raw == "null" {
             return self.reader.null(self.at);
         }
-        if has_nul(&value) {
-            return Err(self.misfit("JSON with NUL"));
-        }
-        if let Cells::Text(cells) = &mut self.reader.columns[self.at] {
-            cells.push(&value.to_string());
+        match self.cells() {
+            Cells::Float(cells) => match value::float(raw) {
+                Some(number) => cells.push(Some(number)),
+                None => return Err(self.misfit(kind_of(raw))),
+            },
+            Cells::Text(cells) => match value::json(raw) {
+                Some(text) => cells.push(&text),
+                None => return Err(self.misfit("JSON that cannot be kept")),
+            },
+            _ => return Err(self.misfit(kind_of(raw))),
         }
         Ok(())
     }
 }
 
-/// Postgres keeps no NUL in texts, so no data store does.
-fn has_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_nul),
-        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
-        _ => false,
+/// A word for a value that is JSON.
+fn kind_of(raw: &str) -> &'static str {
+    match raw.as_bytes().first() {
+        Some(b'"') => "a text",
+        Some(b'[') => "an array",
+        Some(b'{') => "an object",
+        Some(b't' | b'f') => "a boolean",
+        _ => "a larger number",
     }
 }
 
@@ -364,7 +371,10 @@ impl<'de> DeserializeSeed<'de> for CellSeed<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        if self.column().kind == ColumnType::Jsonb { self.json(json) } else { json.deserialize_any(self) }
+        match self.column().kind {
+            ColumnType::Jsonb | ColumnType::Float64 => self.exact(json),
+            _ => json.deserialize_any(self),
+        }
     }
 }
 
@@ -391,40 +401,35 @@ impl<'de> Visitor<'de> for CellSeed<'_, '_> {
         match (self.column().kind, self.cells()) {
             (ColumnType::Int32, _) if i32::try_from(number).is_err() => return Err(self.misfit("a larger integer")),
             (_, Cells::Int(cells)) => cells.push(Some(number)),
-            (_, Cells::Float(cells)) => cells.push(Some(number as f64)),
             (ColumnType::Decimal { .. }, _) => return self.decimal(&number.to_string()),
             _ => return Err(self.misfit("an integer")),
         }
         Ok(())
     }
 
-    fn visit_u64<E: serde::de::Error>(mut self, number: u64) -> Result<(), E> {
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<(), E> {
         if let Ok(number) = i64::try_from(number) {
             return self.visit_i64(number);
         }
-        match (self.column().kind, self.cells()) {
-            (_, Cells::Float(cells)) => cells.push(Some(number as f64)),
-            (ColumnType::Decimal { .. }, _) => return self.decimal(&number.to_string()),
-            _ => return Err(self.misfit("a larger integer")),
+        match self.column().kind {
+            ColumnType::Decimal { .. } => self.decimal(&number.to_string()),
+            _ => Err(self.misfit("a larger integer")),
         }
-        Ok(())
     }
 
-    fn visit_f64<E: serde::de::Error>(mut self, number: f64) -> Result<(), E> {
-        match (self.column().kind, self.cells()) {
-            (_, Cells::Float(cells)) => cells.push(Some(number)),
-            (ColumnType::Decimal { .. }, _) => {
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<(), E> {
+        match self.column().kind {
+            ColumnType::Decimal { .. } => {
                 // The shortest text for the number, which is the one that was written unless digits were lost.
                 let text = number.to_string();
                 let digits = text.bytes().filter(u8::is_ascii_digit).skip_while(|digit| *digit == b'0').count();
                 if digits > f64::DIGITS as usize {
                     return Err(self.misfit("a number of many digits, to be sent as a text"));
                 }
-                return self.decimal(&text);
+                self.decimal(&text)
             }
-            _ => return Err(self.misfit("a number with a fraction")),
+            _ => Err(self.misfit("a number with a fraction")),
         }
-        Ok(())
     }
 
     fn visit_str<E: serde::de::Error>(mut self, text: &str) -> Result<(), E> {

@@ -157,8 +157,8 @@ fn finish(builder: Builder) -> ArrayRef {
 /// Days since 1970.
 fn days(text: &str) -> Option<i32> {
     let date: Date = text.parse().ok()?;
-    let midnight = date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second();
-    i32::try_from(midnight.div_euclid(86_400)).ok()
+    // Not by way of a timestamp: the last day of the calendar has none.
+    jiff::civil::date(1970, 1, 1).until(date).ok().map(|span| span.get_days())
 }
 
 /// `-12.5` with a scale of 2 is -1250.
@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(days("1970-01-01"), Some(0));
         assert_eq!(days("1969-12-31"), Some(-1));
         assert_eq!(days("2024-02-29"), Some(19_782));
+        assert_eq!((days("0001-01-01"), days("9999-12-31")), (Some(-719_162), Some(2_932_896)));
         assert_eq!(days("yesterday"), None);
     }
 }

@@ -173,6 +173,12 @@ impl Statement {
     }
 
     fn compare(&mut self, name: &str, op: Operator, value: &ScalarValue) -> Option<String> {
+        // The engine orders -0 before 0, data stores do not.
+        let op = match (op, value) {
+            (Operator::Lt, ScalarValue::Float64(Some(0.0))) => Operator::LtEq,
+            (Operator::Gt, ScalarValue::Float64(Some(0.0))) => Operator::GtEq,
+            (op, _) => op,
+        };
         let sign = match op {
             Operator::Eq => "=",
             Operator::Lt => "<",

@@ -10,6 +10,7 @@ use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use futures_util::TryStreamExt;
 use tenure_core::dag::schema::ColumnType;
+use tenure_core::dag::value;
 use tenure_store::postgres::PostgresAddress;
 use tokio::sync::mpsc;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
@@ -86,8 +87,8 @@ fn push(batches: &mut Batches, at: usize, kind: ColumnType, raw: Option<Raw<'_>>
         ColumnType::Text | ColumnType::Decimal { .. } => batches.push(at, Cell::Text(text()?)),
         // As the sink has written it: Postgres has its own spelling.
         ColumnType::Jsonb => {
-            let value: serde_json::Value = serde_json::from_str(text()?).map_err(|_| unavailable())?;
-            batches.push(at, Cell::Text(&value.to_string()))
+            let json = value::json(text()?).ok_or_else(unavailable)?;
+            batches.push(at, Cell::Text(&json))
         }
         ColumnType::Uuid => {
             let uuid = uuid::Uuid::from_bytes(fixed(bytes)?);

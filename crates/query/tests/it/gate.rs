@@ -234,7 +234,9 @@ fn sizes_are_bounded() {
     assert!(refused(&format!("SELECT '{}'", "x".repeat(LITERAL_BYTES + 1))).contains("4096"));
     assert!(refused(&format!("SELECT $${}$$", "x".repeat(LITERAL_BYTES + 1))).contains("4096"));
     assert!(refused(&format!("SELECT {}", "1".repeat(LITERAL_BYTES + 1))).contains("4096"));
-    refused("SELECT 1 \0");
+    for sql in ["SELECT 1 \0", "SELECT 'a\0b'", "SELECT 1 -- \0", "SELECT \"a\0b\" FROM raw_logs"] {
+        assert!(refused(sql).contains("NUL"), "{sql:?}");
+    }
 }
 
 #[test]

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tenure_contract::query::process::{Column, DataStore as WireStore, Failure, Source, Table as WireTable, View};
-use tenure_core::dag::{DatasetId, Schema};
-use tenure_data::{Access, DataStore, Rows, Table};
-use tenure_testkit::Postgres;
+use tenure_contract::query::process::{DataStore as WireStore, Failure, Source};
+use tenure_core::dag::Schema;
 
+use crate::stores::{ORG, Stores};
 use crate::support::{MIB, Stand, ask};
 
-const ORG: &str = "11111111-2222-3333-4444-555555555555";
 const OTHER: &str = "99999999-2222-3333-4444-555555555555";
 
 fn schema() -> Arc<Schema> {
@@ -30,79 +28,9 @@ fn full() -> Value {
         "at": "2024-02-29T12:00:00.123456Z", "j": {"b": [1, 2.5, null], "a": "x"}, "raw": "AP8=", "u": OTHER})
 }
 
-struct Stores {
-    stores: Vec<Arc<dyn DataStore>>,
-    table: Table,
-    _folder: tempfile::TempDir,
-    _database: tenure_testkit::Database,
-}
-
-async fn stores() -> Stores {
-    let folder = tempfile::tempdir().unwrap();
-    let database = Postgres::shared().await.database().await;
-    let stores: Vec<Arc<dyn DataStore>> = vec![
-        Arc::new(tenure_data::Sqlite::new(folder.path().join("data.db"))),
-        Arc::new(tenure_data::Postgres::new(database.url(), None).unwrap()),
-    ];
-    let table = Table::new(DatasetId::parse("018c385a-9fb1-9509-0e89-33fe3b7b1aa9").unwrap(), schema());
-    for store in &stores {
-        store.ensure(&table).await.unwrap();
-    }
-    Stores { stores, table, _folder: folder, _database: database }
-}
-
-impl Stores {
-    async fn append(&self, org: &str, rows: &[Value]) {
-        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
-        for store in &self.stores {
-            let org = uuid::Uuid::parse_str(org).unwrap();
-            let rows = Rows::parse(&self.table.schema, org, lines.as_bytes()).unwrap();
-            store.append(&self.table, vec![rows]).await.unwrap();
-        }
-    }
-
-    async fn views(&self, org: &str) -> Vec<View> {
-        let mut views = Vec::new();
-        for store in &self.stores {
-            let reading = store.reading(&self.table).await.unwrap();
-            let place = match reading.access {
-                Access::Sqlite { path } => WireStore::Sqlite { path: path.to_str().unwrap().into() },
-                Access::Postgres { url, schema, .. } => {
-                    WireStore::Postgres { url: url.to_string(), schema: schema.into() }
-                }
-            };
-            let column = |column: &tenure_core::dag::Column| Column {
-                name: column.name.to_string(),
-                kind: column.kind.to_string(),
-                nullable: column.nullable,
-            };
-            let table = WireTable {
-                store: place,
-                name: reading.table,
-                columns: reading.columns.iter().map(column).collect(),
-                org_id: org.to_owned(),
-                upto: reading.upto.unwrap_or(0),
-                after: 0,
-            };
-            views.push(View { names: vec!["v".into()], source: Source::Table(table), condition: None });
-        }
-        views
-    }
-
-    /// The same answer of both data stores.
-    async fn rows(&self, stand: &Stand, org: &str, sql: &str) -> Value {
-        let mut answers = Vec::new();
-        for view in self.views(org).await {
-            answers.push(stand.rows(sql, &[view]).await);
-        }
-        assert_eq!(answers[0], answers[1], "{sql}");
-        answers.remove(0)
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_every_type_are_the_same_in_both() {
-    let (stand, stores) = (Stand::new(), stores().await);
+    let (stand, stores) = (Stand::new(), Stores::new(schema()).await);
     stores.append(ORG, &[full(), json!({"id": 2})]).await;
     let all = stores.rows(&stand, ORG, "SELECT * FROM v ORDER BY id").await;
     let first = json!([
@@ -126,7 +54,7 @@ async fn values_of_every_type_are_the_same_in_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_find_the_same_rows_in_both() {
-    let (stand, stores) = (Stand::new(), stores().await);
+    let (stand, stores) = (Stand::new(), Stores::new(schema()).await);
     let mut rows: Vec<Value> = (10..200_i64)
         .map(|n| {
             json!({"id": n, "t": format!("t{}", n % 7), "b": n % 2 == 0, "small": n % 5, "f": n as f64 / 4.0,
@@ -169,7 +97,7 @@ async fn conditions_find_the_same_rows_in_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_others_and_later_rows_are_not_read() {
-    let (stand, stores) = (Stand::new(), stores().await);
+    let (stand, stores) = (Stand::new(), Stores::new(schema()).await);
     stores.append(ORG, &[json!({"id": 1}), json!({"id": 2})]).await;
     let before = stores.views(ORG).await;
     stores.append(OTHER, &[json!({"id": 1, "t": "secret"})]).await;
@@ -187,7 +115,7 @@ async fn rows_of_others_and_later_rows_are_not_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_table_is_read_in_little_memory_and_may_be_left_early() {
-    let (stand, stores) = (Stand::new(), stores().await);
+    let (stand, stores) = (Stand::new(), Stores::new(schema()).await);
     let text = "x".repeat(1_000);
     for batch in 0..8 {
         let rows: Vec<Value> = (0..5_000).map(|n| json!({"id": batch * 5_000 + n, "t": text})).collect();
@@ -210,7 +138,7 @@ async fn a_large_table_is_read_in_little_memory_and_may_be_left_early() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_store_that_is_away_is_told_as_such_without_its_address() {
-    let (stand, stores) = (Stand::new(), stores().await);
+    let (stand, stores) = (Stand::new(), Stores::new(schema()).await);
     stores.append(ORG, &[json!({"id": 1})]).await;
     for mut view in stores.views(ORG).await {
         let Source::Table(table) = &mut view.source else { unreachable!() };
