@@ -103,6 +103,18 @@ impl Operation {
         }
     }
 
+    /// What is in memory at most while it is done.
+    pub const fn memory_bytes(&self) -> usize {
+        match self {
+            // One piece is on its way while another one is written or read.
+            Self::Get { is_head: false, .. } | Self::Put { .. } | Self::AddPart { .. } => 2 * limits::BUFFER_BYTES,
+            // As bytes, and once more as what is made of them.
+            Self::DeleteMany | Self::CompleteUpload { .. } => 2 * limits::XML_BYTES,
+            Self::List { .. } | Self::ListParts { .. } => limits::BUFFER_BYTES,
+            _ => 0,
+        }
+    }
+
     /// `key` is what follows the bucket in the path.
     pub fn of(method: &Method, bucket: &str, key: &str, query: &Query, headers: &HeaderMap) -> Result<Self> {
         check_known(query, headers)?;

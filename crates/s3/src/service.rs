@@ -48,6 +48,19 @@ struct Inner {
     slots: Arc<Semaphore>,
     /// Requests of each organisation.
     orgs: Arc<Mutex<HashMap<String, usize>>>,
+    memory: Option<Memory>,
+}
+
+/// Hands out memory to organisations, as long as what it returns is kept. `None`: there is no more at the moment.
+type Take = dyn Fn(&str, usize) -> Option<Box<dyn Send + Sync>> + Send + Sync;
+
+#[derive(Clone)]
+struct Memory(Arc<Take>);
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
 }
 
 /// A request that is being served.
@@ -55,6 +68,7 @@ struct Slot {
     org: String,
     orgs: Arc<Mutex<HashMap<String, usize>>>,
     _permit: OwnedSemaphorePermit,
+    _memory: Option<Box<dyn Send + Sync>>,
 }
 
 impl Drop for Slot {
@@ -87,8 +101,26 @@ impl Service {
             bucket: bucket.to_owned(),
             slots: Arc::new(Semaphore::new(limits::REQUESTS)),
             orgs: Arc::default(),
+            memory: None,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The same with memory that others use too: what is on its way through a request is counted there.
+    pub fn with_memory(
+        &self,
+        take: impl Fn(&str, usize) -> Option<Box<dyn Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        let Inner { folder, keys, bucket, slots, orgs, memory: _ } = &*self.inner;
+        let inner = Inner {
+            folder: Arc::clone(folder),
+            keys: Arc::clone(keys),
+            bucket: bucket.clone(),
+            slots: Arc::clone(slots),
+            orgs: Arc::clone(orgs),
+            memory: Some(Memory(Arc::new(take))),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Whether a path is that of the bucket, or of something in it.
@@ -149,22 +181,26 @@ impl Inner {
         let operation = Operation::of(&parts.method, bucket, key, &query, &parts.headers)?;
         *name = operation.name();
         authorize(&operation, &grant, bucket)?;
-        let slot = self.slot(&grant.holder.org)?;
+        let slot = self.slot(&grant.holder.org, operation.memory_bytes())?;
         let admitted = Admitted { parts, grant, payload: signature.payload, signer, slot };
         self.perform(operation, admitted, body).await
     }
 
     /// Room for one more request.
-    fn slot(&self, org: &str) -> Result<Slot> {
+    fn slot(&self, org: &str, bytes: usize) -> Result<Slot> {
         let full = || S3Error::slow_down("Too many requests at a time: try again.");
         let permit = Arc::clone(&self.slots).try_acquire_owned().map_err(|_| full())?;
+        let memory = match &self.memory {
+            Some(Memory(take)) if bytes > 0 => Some(take(org, bytes).ok_or_else(full)?),
+            _ => None,
+        };
         let mut orgs = self.orgs.lock().unwrap_or_else(PoisonError::into_inner);
         let count = orgs.entry(org.to_owned()).or_default();
         if *count >= limits::REQUESTS_OF_ORG {
             return Err(full());
         }
         *count += 1;
-        Ok(Slot { org: org.to_owned(), orgs: Arc::clone(&self.orgs), _permit: permit })
+        Ok(Slot { org: org.to_owned(), orgs: Arc::clone(&self.orgs), _permit: permit, _memory: memory })
     }
 
     async fn perform<B>(&self, operation: Operation, admitted: Admitted, body: B) -> Result<Response<Body>>

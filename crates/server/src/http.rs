@@ -29,6 +29,7 @@ use crate::contracts::Contract;
 use crate::error::{Fault, Thing};
 use crate::front::Front;
 use crate::live::Live;
+use crate::memory::Memory;
 use crate::per_address::{self, PerAddress};
 use crate::request::RequestId;
 use crate::state::{App, ServerConfig};
@@ -87,7 +88,11 @@ async fn serve(
     let Listeners { public, internal, s3 } = listeners;
     let is_public = |contract| internal.is_none() || contract != Contract::Dispatch;
     let router_of = |routes| router(routes, app.clone());
-    let face = config.s3.clone().map(|service| S3Face { service, is_alone: false });
+    let counted = |service: &tenure_s3::Service| {
+        let memory = Arc::clone(&app.memory);
+        service.with_memory(move |org, bytes| Memory::taken(&memory, org, bytes).map(|room| Box::new(room) as Box<_>))
+    };
+    let face = config.s3.as_ref().map(|service| S3Face { service: counted(service), is_alone: false });
     let own_face = face.clone().filter(|_| s3.is_some()).map(|face| S3Face { is_alone: true, ..face });
     let face = face.filter(|_| s3.is_none());
     if let Some(service) = config.s3 {

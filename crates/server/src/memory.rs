@@ -95,6 +95,12 @@ impl Memory {
         Room(Taken { memory: Arc::clone(memory), tenant: Arc::clone(tenant), bytes: 0 })
     }
 
+    /// Room for so many bytes, if there is some at once.
+    pub fn taken(memory: &Arc<Self>, tenant: &str, bytes: usize) -> Option<Room> {
+        let mut room = Self::room(memory, &tenant.into());
+        room.enlarge_now(bytes).ok().map(|()| room)
+    }
+
     pub fn in_use(&self) -> usize {
         self.total - self.lock().free
     }

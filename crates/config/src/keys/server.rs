@@ -34,7 +34,7 @@ pub const KEYS: &[Key] = keys! {
     "server.write_timeout" Duration, "60s", Restart,
         "A client that reads nothing of what is sent to it for this long is disconnected. Long polls and event streams are not affected: nothing waits to be sent there.";
     "server.request_memory" Size, "128MiB", Restart,
-        "Memory for bodies of requests and for pages of answers, all together. A tenant gets half at most. A request that finds no memory waits for up to 10 s, then the answer is 503 with `Retry-After`. A body takes twice its size. Routes of sandboxes have 512 MiB of their own.";
+        "Memory for bodies of requests and for pages of answers, all together. A tenant gets half at most. A request that finds no memory waits for up to 10 s, then the answer is 503 with `Retry-After`. A body takes twice its size, an object on its way through the S3 endpoint 1 MiB, the upload of a bundle 8 MiB. Routes of sandboxes have 512 MiB of their own.";
     "server.trusted_proxies" Texts, "", Reload,
         "Networks, such as `10.0.0.0/8`, whose `X-Forwarded-For` header is trusted. If empty, the address of the connection is used.";
 

@@ -26,10 +26,12 @@ use crate::dispatch::DispatchFault;
 use crate::error::{BadRequest, Fault};
 use crate::request::RequestId;
 use crate::state::App;
-use crate::{audit, limits};
+use crate::{audit, limits, memory};
 
 /// A bundle must arrive within this.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
+/// What is in memory of a bundle on its way to the file, and then to the object store.
+const UPLOAD_MEMORY: usize = 8 << 20;
 
 pub fn router() -> Router<App> {
     Router::new().route("/api/v1/udf/bundles", post(upload)).route("/api/v1/udf/bundles/{id}", get(show))
@@ -70,6 +72,8 @@ async fn store(app: &App, org: &Arc<str>, headers: &HeaderMap, body: Body) -> Re
     let part = &app.dispatch;
     let objects = part.objects()?;
     let _place = part.uploads.enter(org)?;
+    let mut room = memory::room();
+    room.enlarge(UPLOAD_MEMORY).await?;
     let received = tokio::time::timeout(UPLOAD_TIMEOUT, receive(body)).await;
     let Received { file, sha256, bytes } = received.map_err(|_| Fault::from(BadRequest::BodyTimeout))??;
     if let Some(known) = part.dags.bundle_of(org, &sha256).await? {

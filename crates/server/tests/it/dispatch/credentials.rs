@@ -30,6 +30,7 @@ cases!(
         paths_lead_nowhere_else,
         connections_that_misbehave_end_by_themselves,
         keys_die_with_their_expiry,
+        bodies_on_their_way_count_in_the_memory_of_requests,
         standard_clients_work,
         sts_makes_keys_by_the_session_policy,
     ],
@@ -96,6 +97,7 @@ async fn keys_reach_their_scope_and_nothing_else(plane: Plane) {
         (Method::GET, "/tenure?list-type=2&prefix=other/".to_owned()),
         (Method::GET, format!("/tenure?list-type=2&prefix={}", scratch.trim_end_matches('/'))),
         (Method::GET, format!("/other/{scratch}x")),
+        (Method::GET, "/other?location".to_owned()),
         (Method::POST, "/tenure/other/y?uploads".to_owned()),
     ] {
         let said = all.send(method.clone(), &path, b"").await;
@@ -229,6 +231,12 @@ async fn keys_die_with_their_expiry(plane: Plane) {
 async fn requests_that_are_forged_or_old_are_refused(plane: Plane) {
     let good = keys(&plane);
     assert_eq!(good.put("/tenure/s/x", "x").await.status, 200);
+    // An address is valid for as long as it says.
+    let earlier = Client { at: good.at - Duration::from_secs(100), ..good.clone() };
+    for (valid_for, status) in [(60, 403), (600, 200)] {
+        let address = earlier.address("/tenure/s/x", Duration::from_secs(valid_for));
+        assert_eq!(reqwest::get(address).await.unwrap().status().as_u16(), status, "{valid_for} s");
+    }
     let other = keys(&plane);
     let minutes = |count: u64| Duration::from_secs(count * 60);
     for (client, code) in [
@@ -346,6 +354,51 @@ async fn connections_that_misbehave_end_by_themselves(plane: Plane) {
     let folder = plane.objects.path().join(".tenure/tmp");
     let is_gone = async || std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() == 0);
     wait_until("what was half written is removed", SOON, is_gone).await;
+}
+
+async fn in_use(plane: &Plane) -> usize {
+    let text = plane.get("/metrics").await.body;
+    let line = text.as_str().unwrap().lines().find_map(|line| line.strip_prefix("tenure_request_memory_bytes "));
+    line.unwrap().parse().unwrap()
+}
+
+async fn bodies_on_their_way_count_in_the_memory_of_requests(_: Plane) {
+    let home = Arc::new(Home::Sqlite(tempfile::tempdir().unwrap()));
+    let plane = kit::plane_with(home, Arc::default(), |_| {}, |config| config.request_memory_bytes = 18 << 20).await;
+    let client = keys(&plane);
+    let address = plane.url.strip_prefix("http://").unwrap().to_owned();
+    let half_sent = async |start: String| {
+        let mut raw = RawClient::connect(&address).await;
+        raw.send(format!("{start}host: {address}\r\ncontent-length: 1000\r\n\r\nhalf")).await.unwrap();
+        raw
+    };
+    let put = async |name: usize| {
+        let path = format!("/tenure/s/{name}");
+        let head = client.headers("PUT", &path, SignableBody::UnsignedPayload);
+        let head: String = head.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        half_sent(format!("PUT {path} HTTP/1.1\r\n{head}")).await
+    };
+    let mut open = Vec::new();
+    for count in 1..=9 {
+        open.push(put(count).await);
+        wait_until("the object counts", SOON, async || in_use(&plane).await == count << 20).await;
+    }
+    // That is half of all: others have the rest.
+    let said = client.put("/tenure/s/more", "x").await;
+    assert_eq!((said.status, said.code()), (503, "SlowDown"));
+    let other = Holder { org: "other".to_owned(), task: "t".to_owned(), attempt: 1 };
+    let scope = Scope { scratch: vec![Prefix::parse("s3://tenure/s/", false).unwrap()], ..Scope::default() };
+    let now = jiff_now() / 1_000;
+    let issued = plane.keys.issue(other, &scope, now, now + 900).unwrap();
+    let (id, secret, token) = (issued.access_key_id, issued.secret_access_key, issued.session_token);
+    let other = Client { id, secret, token, ..client.clone() };
+    assert_eq!(other.put("/tenure/s/more", "x").await.status, 200);
+    drop(open);
+    wait_until("all is given back", SOON, async || in_use(&plane).await == 0).await;
+    let bundle = half_sent("POST /api/v1/udf/bundles HTTP/1.1\r\n".to_owned()).await;
+    wait_until("the bundle counts", SOON, async || in_use(&plane).await == 8 << 20).await;
+    drop(bundle);
+    wait_until("it is given back", SOON, async || in_use(&plane).await == 0).await;
 }
 
 async fn standard_clients_work(plane: Plane) {

@@ -74,6 +74,16 @@ pub async fn plane(home: Home) -> Plane {
 
 /// A server that is set up differently.
 pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&mut DispatchConfig)) -> Plane {
+    plane_with(home, clock, change, |_| {}).await
+}
+
+/// The same, beyond what concerns DAGs.
+pub async fn plane_with(
+    home: Arc<Home>,
+    clock: Arc<Clock>,
+    change: impl FnOnce(&mut DispatchConfig),
+    set: impl FnOnce(&mut ServerConfig),
+) -> Plane {
     let folder = tempfile::tempdir().unwrap();
     let workers = WorkerAuth { shared: Secret::new(TOKEN), ..WorkerAuth::default() };
     let access = Live::new(Access { workers, ..Access::default() });
@@ -94,7 +104,8 @@ pub async fn plane_on(home: Arc<Home>, clock: Arc<Clock>, change: impl FnOnce(&m
     dispatch.credentials = Some(broker);
     change(&mut dispatch);
     let settings = dispatch.dags.clone();
-    let config = ServerConfig { access, dispatch, s3: Some(s3), ..ServerConfig::default() };
+    let mut config = ServerConfig { access, dispatch, s3: Some(s3), ..ServerConfig::default() };
+    set(&mut config);
     let server = Server::start_with(home, Retention::default(), clock, |engine| {
         let keys =
             SharedTaskKeys::new(engine.clone(), TaskKeys::new("tenure", &TaskKeys::generate().unwrap()).unwrap());

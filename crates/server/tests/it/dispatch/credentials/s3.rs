@@ -1,11 +1,11 @@
 //! Requests to the S3 endpoint, signed as clients sign them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_sqs::config::Credentials;
 use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode,
-    sign,
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SignatureLocation, SigningInstructions,
+    SigningSettings, UriPathNormalizationMode, sign,
 };
 use aws_sigv4::sign::v4;
 use reqwest::Method;
@@ -61,12 +61,20 @@ impl Client {
         payload: SignableBody<'_>,
         further: &[(&str, &str)],
     ) -> Vec<(String, String)> {
+        let mut settings = SigningSettings::default();
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        let url = format!("{}{path}", self.url);
+        let request = SignableRequest::new(method, url, further.iter().copied(), payload).unwrap();
+        let instructions = self.sign(request, settings);
+        let signed = instructions.headers().chain(further.iter().copied());
+        signed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn sign(&self, request: SignableRequest<'_>, mut settings: SigningSettings) -> SigningInstructions {
         let credentials = Credentials::new(&self.id, &self.secret, Some(self.token.clone()), None, "test");
         let identity = credentials.into();
-        let mut settings = SigningSettings::default();
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
-        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         let params = v4::SigningParams::builder()
             .identity(&identity)
             .region("us-east-1")
@@ -76,11 +84,19 @@ impl Client {
             .build()
             .unwrap()
             .into();
+        sign(request, &params).unwrap().into_parts().0
+    }
+
+    /// An address that whoever has it can read.
+    pub fn address(&self, path: &str, valid_for: Duration) -> reqwest::Url {
+        let mut settings = SigningSettings::default();
+        settings.signature_location = SignatureLocation::QueryParams;
+        settings.expires_in = Some(valid_for);
         let url = format!("{}{path}", self.url);
-        let request = SignableRequest::new(method, url, further.iter().copied(), payload).unwrap();
-        let (instructions, _) = sign(request, &params).unwrap().into_parts();
-        let signed = instructions.headers().chain(further.iter().copied());
-        signed.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        let request = SignableRequest::new("GET", &url, std::iter::empty(), SignableBody::UnsignedPayload).unwrap();
+        let instructions = self.sign(request, settings);
+        let params = instructions.params().iter().map(|(name, value)| (*name, value.as_ref()));
+        reqwest::Url::parse_with_params(&url, params).unwrap()
     }
 
     pub async fn send(&self, method: Method, path: &str, body: &[u8]) -> Said {
