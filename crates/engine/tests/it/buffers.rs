@@ -124,6 +124,7 @@ const ROLE: &str = "TENURE_TEST_SINK";
 
 /// A control plane in a process of its own, which publishes, writes, and is killed. As a test it does nothing.
 #[test]
+#[allow(clippy::print_stdout, reason = "the process that has started it reads what it prints")]
 fn a_sink_that_is_killed() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let [url, data, ahead, first] = role.split('\t').collect::<Vec<_>>().try_into().unwrap();
