@@ -74,7 +74,8 @@ impl Catalog {
 
     /// For the Tab key: nothing rather than an error. A dataset that cannot be read is not asked for again.
     fn columns_now(&self, name: &str) -> Vec<String> {
-        let found = self.runtime.block_on(tokio::time::timeout(PATIENCE, self.columns(name)));
+        // The line editor has a thread of its own: also the time-out has to be made within the runtime.
+        let found = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.columns(name)).await });
         let columns = found.ok().and_then(Result::ok).unwrap_or_else(|| {
             self.known().columns.insert(name.to_owned(), Vec::new());
             Vec::new()

@@ -89,7 +89,7 @@ fn edit(assistant: Assistant, entered: &tokio::sync::mpsc::Sender<Entered>, want
             Ok(line) => {
                 if !line.trim().is_empty() {
                     // A history that cannot be written is no reason to stop.
-                    let _ = editor.add_history_entry(line.trim());
+                    let _ = editor.add_history_entry(line.trim_end());
                     if let Some(path) = &history {
                         let _ = editor.append_history(path);
                     }

@@ -1,5 +1,7 @@
 //! `tenure query` against a server that answers as the tests need it.
 
+mod shell;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
