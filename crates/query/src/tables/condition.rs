@@ -258,9 +258,15 @@ mod tests {
 
     fn columns() -> Vec<Column> {
         let of = |(name, kind): (&str, &str)| Column { name: name.into(), kind: kind.parse().unwrap() };
-        [("org_id", "uuid"), ("n", "int64"), ("t", "text"), ("at", "timestamptz"), ("d", "decimal(10,2)")]
-            .map(of)
-            .to_vec()
+        let kinds = [
+            ("org_id", "uuid"),
+            ("n", "int64"),
+            ("t", "text"),
+            ("at", "timestamptz"),
+            ("d", "decimal(10,2)"),
+            ("f", "float64"),
+        ];
+        kinds.map(of).to_vec()
     }
 
     fn translated(dialect: Dialect, filter: &Expr) -> (Option<String>, usize) {
@@ -297,6 +303,16 @@ mod tests {
         assert_eq!(translated(Dialect::Sqlite, &half), (Some(r#""n" = ?1"#.into()), 1));
         let choice = col("n").eq(lit(1_i64)).or(col("t").gt(lit("a")));
         assert_eq!(translated(Dialect::Sqlite, &choice), (None, 0));
+    }
+
+    #[test]
+    fn both_zeros_are_found_by_either() {
+        for zero in [0.0, -0.0] {
+            let (less, greater) = (col("f").lt(lit(zero)), col("f").gt(lit(zero)));
+            assert_eq!(translated(Dialect::Sqlite, &less), (Some(r#""f" <= ?1"#.into()), 1));
+            assert_eq!(translated(Dialect::Sqlite, &greater), (Some(r#""f" >= ?1"#.into()), 1));
+        }
+        assert_eq!(translated(Dialect::Sqlite, &col("f").lt(lit(0.5))), (Some(r#""f" < ?1"#.into()), 1));
     }
 
     #[test]
