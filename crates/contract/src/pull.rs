@@ -42,6 +42,31 @@ pub struct ClaimRequest {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+    /// What the worker process says about itself, for those who look after it. Nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerAbout>,
+}
+
+/// What a worker process says about itself. Needed once, and again when it changes; values that are too long are cut.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkerAbout {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Name and version of its program or SDK.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Tasks that it runs at once.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Operators that it has. More than 256 are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operators: Option<Vec<String>>,
+    /// The time of its clock when it sent this.
+    #[cfg_attr(feature = "openapi", schema(format = DateTime))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_at: Option<String>,
 }
 
 /// A granted job.
@@ -85,6 +110,9 @@ pub struct ClaimResponse {
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ack: Option<bool>,
+    /// The worker is drained: it gets no new work until that is taken back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
 }
 
 /// `POST /internal/worker/heartbeat`.
@@ -330,6 +358,9 @@ pub struct ExchangeRequest {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 64, pattern = r"^\S+$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+    /// As in a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerAbout>,
 }
 
 /// A wait for jobs that are to stop. A hint: a heartbeat for such a job says why, or that the lease is lost.
@@ -427,6 +458,9 @@ pub struct ExchangeResponse {
     /// The claim part could not be served; the reports stand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_error: Option<ItemAnswer>,
+    /// With the answer to the claim: the worker is drained, and gets no new work until that is taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drained: bool,
 }
 
 /// Printing one of these in a log must not reveal its lease token.

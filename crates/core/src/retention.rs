@@ -12,6 +12,8 @@ use crate::time::{DurationMs, Timestamp};
 pub const RUNS_PER_STEP: i64 = 10;
 /// How long the name of a worker process is remembered after it said hello.
 const WORKERS_KEPT_MS: DurationMs = 7 * 24 * 3_600_000;
+/// How long the record of a worker is kept after it was last seen.
+const WORKER_RECORDS_KEPT_MS: DurationMs = 24 * 3_600_000;
 
 /// How long finished work is kept.
 #[derive(Debug, Clone)]
@@ -36,6 +38,8 @@ impl Default for Retention {
 pub struct Cuts {
     pub events: Timestamp,
     pub workers: Timestamp,
+    /// By when a worker was last seen.
+    pub worker_records: Timestamp,
     /// By when a finished redrive was started.
     pub redrives: Timestamp,
 }
@@ -54,6 +58,7 @@ impl Retention {
         Cuts {
             events: now.plus(-self.events_ms),
             workers: now.plus(-WORKERS_KEPT_MS),
+            worker_records: now.plus(-WORKER_RECORDS_KEPT_MS),
             redrives: now.plus(-self.dead_letter_ms),
         }
     }

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::duty::{self, Duties, Duty};
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::{effects, replicas};
+use crate::{effects, fleet, replicas};
 
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -51,6 +51,7 @@ pub fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(timer(Arc::clone(shared)));
     tasks.spawn(sweeper(Arc::clone(shared)));
     tasks.spawn(note_workers(Arc::clone(shared)));
+    tasks.spawn(fleet::watch_drains(Arc::clone(shared)));
     tasks.spawn(redriver(Arc::clone(shared)));
     tasks.spawn(retention(Arc::clone(shared)));
     tasks.spawn(identity(Arc::clone(shared)));
@@ -252,6 +253,7 @@ async fn sweep_jobs(shared: &Shared) {
 async fn note_workers(shared: Arc<Shared>) {
     let mut pacer = Pacer::new(&shared);
     while pacer.pause(NOTE_WORKERS_EVERY).await {
+        fleet::note(&shared, false).await;
         let queues: Vec<Arc<str>> = {
             let mut asked_for = shared.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
             let mut queues: Vec<_> = asked_for.drain().collect();

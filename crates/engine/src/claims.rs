@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_core::attempt::Receipt;
-use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Grant, NotGranted};
+use tenure_core::command::claim::{Claim, ClaimTask, Claimed, Grant, NotGranted, NotGrantedReason};
 use tenure_core::command::hello::Hello;
 use tenure_core::command::report::AttemptReport;
 use tenure_core::command::{Answer, Command, Rejection};
@@ -76,8 +76,19 @@ impl Engine {
     pub async fn claim(&self, claim: Claim, wait: ClaimWait) -> Result<Claimed, EngineError> {
         let until = Instant::now() + wait.0;
         self.shared.saw(&claim.queues);
-        let waiter = (!wait.0.is_zero()).then(|| self.shared.waiters.register(&claim.queues));
+        let _present = if wait.0.is_zero() { None } else { self.present(&claim.claimer) };
+        let mut waiter = None;
         loop {
+            if let Some(worker) = claim.claimer.worker.as_ref().filter(|worker| self.is_drained(&worker.id)) {
+                // A worker that gets no work must not be woken in place of another.
+                waiter = None;
+                if !self.may_get_work(&worker.id, until).await {
+                    return self.granted_before(claim).await;
+                }
+            }
+            if waiter.is_none() && !wait.0.is_zero() {
+                waiter = Some(self.shared.waiters.register(&claim.queues));
+            }
             if let Some(waiter) = &waiter {
                 waiter.about_to_ask();
             }
@@ -90,6 +101,16 @@ impl Engine {
         }
     }
 
+    /// What this very claim was granted before and still holds, if its answer got lost. Nothing new.
+    async fn granted_before(&self, claim: Claim) -> Result<Claimed, EngineError> {
+        if claim.claimer.name().is_none() {
+            return Ok(Claimed::default());
+        }
+        let claim = Claim { max_jobs: 0, ..claim };
+        let claimed = self.ask(Lane::Work, Command::Claim(claim), 0, variant!(Claimed)).await?;
+        Ok(self.with_messages(never_refused(claimed)?).await)
+    }
+
     /// Waits until a claim that was granted nothing may be granted something. Returns false if that did not happen in
     /// time, or the engine stops.
     pub(crate) async fn next_ask(
@@ -99,6 +120,7 @@ impl Engine {
         until: Instant,
     ) -> Result<bool, EngineError> {
         self.shared.waiters.was_full(&claimed.full);
+        let mut drains = self.shared.fleet.drains();
         let mut next = until;
         if let Some(retry_at) = claimed.retry_at {
             let ms = u64::try_from(retry_at.since(self.now().await?)).unwrap_or(0).max(1);
@@ -106,6 +128,7 @@ impl Engine {
         }
         tokio::select! {
             () = waiter.woken() => {}
+            _ = drains.changed() => {}
             () = tokio::time::sleep_until(next.into()) => {}
             () = self.shared.stopping.cancelled() => return Ok(false),
         }
@@ -121,8 +144,11 @@ impl Engine {
     ) -> Result<(Vec<Reply<Receipt>>, Option<Claimed>), EngineError> {
         let claims = claim.is_some();
         let mut commands: Vec<Command> = reports.into_iter().map(Command::Report).collect();
-        if let Some(claim) = claim {
+        if let Some(mut claim) = claim {
             self.shared.saw(&claim.queues);
+            if claim.claimer.worker.as_ref().is_some_and(|worker| self.is_drained(&worker.id)) {
+                claim.max_jobs = 0;
+            }
             commands.push(Command::Claim(claim));
         }
         let mut replies = self.shared.work.send(commands, bytes).await?;
@@ -139,6 +165,13 @@ impl Engine {
     /// Claims one task by its id. Never waits.
     pub async fn claim_task(&self, claim: ClaimTask) -> Reply<TaskClaim> {
         let of_jobs = claim.claimer.worker.as_ref().is_some_and(|worker| worker.dispatch);
+        if self.is_kept_from(&claim).await? {
+            return Ok(Ok(TaskClaim::NotGranted(NotGranted {
+                reason: NotGrantedReason::NotDue,
+                ack: false,
+                live: None,
+            })));
+        }
         let granted = |answer| match answer {
             Answer::Claimed(claimed) => Some(TaskClaim::Granted(claimed)),
             Answer::NotGranted(not) => Some(TaskClaim::NotGranted(not)),
@@ -151,6 +184,15 @@ impl Engine {
             }
             other => Ok(other),
         }
+    }
+
+    /// Whether the claimer is drained, and does not hold the task already.
+    async fn is_kept_from(&self, claim: &ClaimTask) -> Result<bool, EngineError> {
+        let Some(worker) = claim.claimer.worker.as_ref().filter(|worker| self.is_drained(&worker.id)) else {
+            return Ok(false);
+        };
+        let running = self.shared.store.in_flight(claim.task).await?;
+        Ok(running.is_none_or(|running| running.lease.holder.as_ref() != Some(&worker.id)))
     }
 
     /// Watches a grant until its claimer is told of it.

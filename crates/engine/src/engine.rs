@@ -25,6 +25,7 @@ use crate::duty::{Duties, Duty};
 use crate::effects::{self, Effects, Room, Transports};
 use crate::error::EngineError;
 use crate::events::{EventId, Events};
+use crate::fleet::{self, Fleet};
 use crate::lane::{self, LaneQueue};
 use crate::numbers::NumberPool;
 use crate::random::random_bits;
@@ -103,6 +104,7 @@ pub struct Shared {
     /// Wake-ups should be swept now.
     pub sweep: watch::Sender<()>,
     pub known_workers: KnownWorkers,
+    pub fleet: Fleet,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
     /// Queues that were asked for since the last note was taken of it.
@@ -240,6 +242,7 @@ impl Engine {
             room: Room::default(),
             sweep,
             known_workers: KnownWorkers::default(),
+            fleet: Fleet::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
             scheduled: Notify::new(),
@@ -254,6 +257,8 @@ impl Engine {
             stopping: CancellationToken::new(),
             moved,
         });
+        // Nothing is granted to a drained worker from the first claim on.
+        fleet::read_drains(&shared).await;
         let tasks = TaskTracker::new();
         for _ in 0..committers {
             tasks.spawn(lane::commit(Arc::clone(&shared), Lane::Work));

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::background;
 use crate::engine::Shared;
+use crate::fleet;
 
 /// Between two notices others get their turn.
 const TELL_EVERY: Duration = Duration::from_millis(5);
@@ -38,6 +39,7 @@ struct Pending {
     redrive: bool,
     facts: bool,
     transports: bool,
+    workers: bool,
     everything: bool,
     stops: Vec<Stop>,
 }
@@ -49,6 +51,7 @@ impl Pending {
             || self.scheduled
             || self.redrive
             || self.transports
+            || self.workers
             || self.everything
     }
 
@@ -60,6 +63,7 @@ impl Pending {
             (self.redrive, Notice::Redrive),
             (self.facts, Notice::Facts),
             (self.transports, Notice::Transports),
+            (self.workers, Notice::Workers),
             (self.everything, Notice::Everything),
         ];
         notices.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, notice)| notice));
@@ -91,6 +95,7 @@ impl Telling {
                 pending.stops.extend(tasks.into_iter().take(room));
             }
             Notice::Transports => pending.transports = true,
+            Notice::Workers => pending.workers = true,
             Notice::Replicas | Notice::Everything => pending.everything = true,
         }
         drop(pending);
@@ -164,6 +169,7 @@ pub async fn hear(shared: Arc<Shared>) {
             Notice::Facts => shared.recorded.notify_waiters(),
             Notice::Stops(tasks) => shared.stops.tell(&tasks),
             Notice::Transports => shared.sweep.send_replace(()),
+            Notice::Workers => fleet::read_drains(&shared).await,
             Notice::Replicas => shared.duties.look.notify_one(),
             Notice::Everything => {
                 shared.duties.look.notify_one();

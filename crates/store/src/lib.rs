@@ -26,6 +26,7 @@ mod schema;
 mod sql;
 pub mod sqlite;
 mod store;
+mod workers;
 
 pub use clock::Clock;
 pub use copy::{Copied, CopyError, copy};
@@ -62,6 +63,7 @@ pub use store::{Batch, Due, Lane, PushesDue, Store};
 pub use tenure_core::batch::{Done, Settled};
 pub use tenure_core::effect::DueEffect;
 pub use tenure_core::retention::{Pruned, Retention};
+pub use workers::{HeldTask, Sighting, WORKER_RECORDS_MAX, WorkerDetails, WorkerRecord, WorkerStore};
 
 use std::sync::Arc;
 

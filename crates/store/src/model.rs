@@ -20,6 +20,16 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+impl<T> Page<T> {
+    /// Of one item more than `limit`, sorted by a name: the first ones, and the name that the next page starts after.
+    pub(crate) fn of_names(mut items: Vec<T>, limit: usize, name: impl Fn(&T) -> String) -> Self {
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(name);
+        Self { items, next }
+    }
+}
+
 /// Rows of a page in their order, and whether there are more.
 pub(crate) struct PageRows {
     pub seqs: Vec<Seq>,

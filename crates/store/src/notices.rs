@@ -27,6 +27,8 @@ pub enum Notice {
     Stops(Vec<Stop>),
     /// A queue has another transport: wake-ups should be swept.
     Transports,
+    /// A worker was drained, or that was taken back.
+    Workers,
     /// A control plane came or went, or gave up what it did for all.
     Replicas,
     /// Something may have been missed: look at everything.
@@ -64,6 +66,8 @@ pub(crate) struct Payload {
     #[serde(skip_serializing_if = "is_not")]
     transports: bool,
     #[serde(skip_serializing_if = "is_not")]
+    workers: bool,
+    #[serde(skip_serializing_if = "is_not")]
     replicas: bool,
     #[serde(skip_serializing_if = "is_not")]
     everything: bool,
@@ -90,6 +94,7 @@ impl Payload {
                     payload.stops.extend(tasks.iter().map(|stop| (stop.task.to_string(), stop.worker.clone())));
                 }
                 Notice::Transports => payload.transports = true,
+                Notice::Workers => payload.workers = true,
                 Notice::Replicas => payload.replicas = true,
                 Notice::Everything => payload.everything = true,
             }
@@ -122,6 +127,7 @@ impl Payload {
             (payload.redrive, Notice::Redrive),
             (payload.facts, Notice::Facts),
             (payload.transports, Notice::Transports),
+            (payload.workers, Notice::Workers),
             (payload.replicas, Notice::Replicas),
             (payload.everything, Notice::Everything),
         ];

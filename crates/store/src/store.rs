@@ -27,6 +27,7 @@ use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
 use crate::sandboxes::SandboxStore;
 use crate::schedules::ScheduleStore;
+use crate::workers::WorkerStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,7 @@ pub trait Store:
     + OutboxStore
     + SandboxStore
     + ScheduleStore
+    + WorkerStore
     + Send
     + Sync
     + std::fmt::Debug

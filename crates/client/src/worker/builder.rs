@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::about::About;
 use super::caller::{Identity, KnownBy};
 use super::calls::WorkerToken;
 use super::context::TaskContext;
@@ -222,7 +223,8 @@ impl Worker {
             known_by: KnownBy::Itself,
         };
         let kills_on_expiry = self.options.kills_on_expiry;
-        Ok((Process { identity, incarnation: id::ulid(), kills_on_expiry }, self.options))
+        let about = Arc::new(About::new(self.options.concurrency, self.options.handlers.keys().cloned()));
+        Ok((Process { identity, incarnation: id::ulid(), kills_on_expiry, about }, self.options))
     }
 }
 

@@ -1,11 +1,13 @@
 //! The way to the server: the exchange, and the claim of one job by its id.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
 use serde::Deserialize;
-use tenure_contract::pull::{ClaimRequest, ExchangeRequest, ExchangeResponse, Job};
+use tenure_contract::pull::{ClaimRequest, ExchangeRequest, ExchangeResponse, Job, WorkerAbout};
 
+use super::about::About;
 use super::caller::{Caller, ExchangeError, Identity};
 use super::error::WorkerError;
 
@@ -20,6 +22,16 @@ pub(crate) struct Process {
     pub(crate) identity: Identity,
     pub(crate) incarnation: String,
     pub(crate) kills_on_expiry: bool,
+    pub(crate) about: Arc<About>,
+}
+
+/// What came of the claim of one job.
+pub(crate) struct JobClaim {
+    pub(crate) job: Option<Box<Job>>,
+    /// The wake-up that named it is over.
+    pub(crate) is_over: bool,
+    /// The worker gets no new work.
+    pub(crate) drained: bool,
 }
 
 /// A set of connections. Each tokio runtime needs its own.
@@ -30,15 +42,16 @@ pub(crate) struct Link {
     claim: Url,
     incarnation: String,
     kills_on_expiry: bool,
+    about: Arc<About>,
 }
 
 impl Link {
     pub(crate) fn new(process: Process) -> Result<Self, WorkerError> {
-        let Process { identity, incarnation, kills_on_expiry } = process;
+        let Process { identity, incarnation, kills_on_expiry, about } = process;
         let caller = Caller::new(identity)?;
         let url = |name| caller.url(&["internal", "worker", name]);
         let (exchange, claim) = (url("exchange"), url("claim"));
-        Ok(Self { caller, exchange, claim, incarnation, kills_on_expiry })
+        Ok(Self { caller, exchange, claim, incarnation, kills_on_expiry, about })
     }
 
     /// A request in this worker's name, still without parts.
@@ -56,21 +69,30 @@ impl Link {
             worker_id: self.caller.worker_id().to_owned(),
             incarnation: Some(self.incarnation.clone()),
             kills_on_expiry: self.kills_on_expiry,
+            worker: self.about.due(),
             ..ClaimRequest::default()
         }
     }
 
-    /// Claims one job by its id. Gives the job, or whether the wake-up that named it is over.
-    pub(crate) async fn claim(&self, request: &ClaimRequest) -> Result<(Option<Job>, bool), ExchangeError> {
+    /// What this process says about itself with its next claim, if it is time.
+    pub(crate) fn about(&self) -> Option<WorkerAbout> {
+        self.about.due()
+    }
+
+    /// Claims one job by its id.
+    pub(crate) async fn claim(&self, request: &ClaimRequest) -> Result<JobClaim, ExchangeError> {
         #[derive(Deserialize)]
         struct Claimed {
             claimed: bool,
             #[serde(default)]
             ack: bool,
+            #[serde(default)]
+            drained: bool,
         }
         let answer = self.caller.post(&self.claim, request, CLAIM_WAIT, Duration::ZERO).await?;
-        let Claimed { claimed, ack } = answer.read()?;
-        Ok((if claimed { Some(answer.read()?) } else { None }, ack))
+        let Claimed { claimed, ack, drained } = answer.read()?;
+        let job = if claimed { Some(Box::new(answer.read()?)) } else { None };
+        Ok(JobClaim { job, is_over: ack, drained })
     }
 
     /// Sends an exchange and waits for the answer, for `timeout` in all.

@@ -5,6 +5,7 @@
 //! its own, so that a handler that blocks every thread of the caller's runtime stops neither heartbeats nor the
 //! killing of what has lost its lease.
 
+mod about;
 mod aside;
 pub(crate) mod beat;
 mod builder;

@@ -77,6 +77,8 @@ pub(crate) struct Runtime {
     aside_lane: Lane,
     /// A claim that was on its way with reports that did not get through: its answer may have been lost.
     unanswered: Option<Claim>,
+    /// An operator lets this worker get no new work.
+    drained: bool,
     /// How long to wait after answers that say "not now", and after none.
     busy: Backoff,
 }
@@ -127,6 +129,7 @@ impl Runtime {
             aside: Aside::default(),
             aside_lane: None,
             unanswered: None,
+            drained: false,
             busy: busy(),
         })
     }
@@ -235,7 +238,7 @@ impl Runtime {
         let Some(wakes) = &mut self.wakes else { return };
         wakes.start_settling();
         // A claim under way may fill the slots that are free now.
-        if self.stage == Stage::Working && free > 0 && !self.claiming {
+        if self.stage == Stage::Working && free > 0 && !self.claiming && !self.drained {
             wakes.start_round(&self.link, free, self.options.poll_wait, &self.draining);
         }
     }
@@ -250,6 +253,8 @@ impl Runtime {
         let free = self.free();
         let longest = match &self.wakes {
             None => self.options.poll_wait,
+            // Asking is how it learns that it gets work again.
+            Some(_) if self.drained => self.options.poll_wait,
             Some(wakes) if wakes.are_down() => self.options.poll_wait.min(wake::RETRY),
             Some(_) => return None,
         };
@@ -411,6 +416,7 @@ impl Runtime {
             return self.settle_refused_claim(refused);
         }
         let Some(Claim { wanted, sent_at }) = claim else { return Ok(()) };
+        self.set_drained(response.drained);
         let wait_ms = wanted.max_wait_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
         if polled && jobs.is_empty() && sent_at.elapsed() < Duration::from_millis(wait_ms / 2).max(BUSY_PAUSE) {
             // A server that ends polls early is shutting down, say: do not hammer it.
@@ -431,6 +437,9 @@ impl Runtime {
             }
         };
         wakes.note(&mut end);
+        if end.drained {
+            self.set_drained(true);
+        }
         if let Some(error) = end.fatal.take() {
             self.give_up(error)?;
         }
@@ -441,6 +450,15 @@ impl Runtime {
         let granted = end.granted.into_iter();
         self.begin(granted.map(|(job, receipt, at)| Lease::new(job, at, tolerance).woken_by(receipt)));
         Ok(())
+    }
+
+    fn set_drained(&mut self, drained: bool) {
+        match (self.drained, drained) {
+            (false, true) => tracing::info!("this worker was drained: it gets no new work until it is undrained"),
+            (true, false) => tracing::info!("this worker gets work again"),
+            _ => {}
+        }
+        self.drained = drained;
     }
 
     fn settle_refused_claim(&mut self, refused: ItemAnswer) -> Result<(), WorkerError> {

@@ -91,6 +91,7 @@ impl Turn {
         let mut request = self.link.request();
         self.reports.write(&mut request);
         request.claim = self.claim.as_ref().map(|claim| claim.wanted.clone());
+        request.worker = request.claim.as_ref().and_then(|_| self.link.about());
         let claim_wait_ms = request.claim.as_ref().and_then(|claim| claim.max_wait_ms).unwrap_or_default();
         let claim_wait = Duration::from_millis(u64::try_from(claim_wait_ms).unwrap_or_default());
         self.link.exchange_large(&request, ANSWER_WAIT + claim_wait).await

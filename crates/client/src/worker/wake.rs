@@ -20,7 +20,7 @@ use super::caller::ExchangeError;
 use super::error::WorkerError;
 use super::id;
 use super::lease::Lease;
-use super::link::Link;
+use super::link::{JobClaim, Link};
 use super::turn::{FIRST_WAIT, LONGEST_WAIT};
 use crate::http::Backoff;
 
@@ -79,6 +79,8 @@ pub(crate) struct RoundEnd {
     /// Jobs, the receipts of their wake-ups, and when the claim was sent.
     pub(crate) granted: Vec<(Job, Receipt, Instant)>,
     over: Vec<Receipt>,
+    /// The worker gets no new work.
+    pub(crate) drained: bool,
     pub(crate) fatal: Option<WorkerError>,
 }
 
@@ -224,6 +226,8 @@ enum Claimed {
     Over(Receipt),
     /// The wake-up stays, for the control plane to judge.
     Left,
+    /// The wake-up stays: this worker gets no new work.
+    Drained,
     Fatal(WorkerError),
 }
 
@@ -236,7 +240,14 @@ impl Round {
             () = self.draining.cancelled() => Ok(Vec::new()),
             received = self.transport.receive(&self.queues, free, self.wait) => received,
         };
-        let mut end = RoundEnd { received: Ok(()), early: false, granted: Vec::new(), over: Vec::new(), fatal: None };
+        let mut end = RoundEnd {
+            received: Ok(()),
+            early: false,
+            granted: Vec::new(),
+            over: Vec::new(),
+            drained: false,
+            fatal: None,
+        };
         let deliveries = match received {
             Ok(deliveries) => deliveries,
             Err(error) => {
@@ -251,6 +262,7 @@ impl Round {
                 Claimed::Granted(job, receipt, sent_at) => end.granted.push((*job, receipt, sent_at)),
                 Claimed::Over(receipt) => end.over.push(receipt),
                 Claimed::Left => {}
+                Claimed::Drained => end.drained = true,
                 Claimed::Fatal(error) => end.fatal = Some(error),
             }
         }
@@ -275,14 +287,15 @@ impl Round {
                 return Claimed::Left;
             }
             match self.link.claim(&request).await {
-                Ok((Some(mut job), _)) => {
+                Ok(JobClaim { job: Some(mut job), .. }) => {
                     // What the report names is the message that is to be settled.
                     job.stream = delivery.queue.to_string();
                     job.message_id = delivery.message_id.to_string();
-                    return Claimed::Granted(Box::new(job), delivery.receipt, sent_at);
+                    return Claimed::Granted(job, delivery.receipt, sent_at);
                 }
-                Ok((None, true)) => return Claimed::Over(delivery.receipt),
-                Ok((None, false)) => return Claimed::Left,
+                Ok(JobClaim { is_over: true, .. }) => return Claimed::Over(delivery.receipt),
+                Ok(JobClaim { drained: true, .. }) => return Claimed::Drained,
+                Ok(_) => return Claimed::Left,
                 Err(ExchangeError::Fatal(error @ WorkerError::Refused { status, .. }))
                     if !matches!(status, 401 | 403) =>
                 {

@@ -42,6 +42,44 @@ pub struct WorkerInfo {
     /// Additive: what its sandboxes use of its capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<WorkerUsage>,
+    /// Additive: the contracts under which it works: `pull`, `dispatch`, `callback`, `sandbox`.
+    #[serde(default, deserialize_with = "lenient::value", skip_serializing_if = "Vec::is_empty")]
+    pub contracts: Vec<String>,
+    /// Additive: queues that it asks for work.
+    #[serde(default, deserialize_with = "lenient::value", skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<String>,
+    /// Additive: operators that it has, if it said so.
+    #[serde(default, deserialize_with = "lenient::value", skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<String>,
+    /// Additive: tasks that it runs at once, if it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Additive: attempts that it holds under a lease. Absent for a worker that only holds sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
+    /// Additive: name and version of its program or SDK.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Additive: how far its clock is ahead of the control plane's, in milliseconds; negative if it is behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ahead_ms: Option<i64>,
+    /// Additive, where one worker is shown: the first 100 attempts that it holds and the caller may see, oldest first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_tasks: Option<Vec<HeldTask>>,
+}
+
+/// An attempt that a worker holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeldTask {
+    pub task_id: String,
+    pub queue: String,
+    pub operator: String,
+    pub attempt: u32,
+    pub granted_at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_at: Option<String>,
+    pub lease_expires_at: String,
 }
 
 /// What the sandboxes of a worker were given.
@@ -53,7 +91,7 @@ pub struct WorkerUsage {
     pub vcpus: u64,
 }
 
-/// Body of `POST /api/v1/admin/workers/{id}/drain`.
+/// Body of `POST /api/v1/workers/{id}/drain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DrainRequest {

@@ -22,8 +22,8 @@ pub use audit::{SandboxEvent, TenantAudit};
 pub use exec::{ExecAnswer, ExecLine, ExecRequest};
 pub use file::{FileChmod, FileInfo, FileMove, FileWrite};
 pub use fleet::{
-    DrainRequest, PoolStatus, ProviderHealth, ProviderInfo, Readiness, SandboxStats, ServiceStatus, SystemStats,
-    WarmPool, WorkerInfo, WorkerUsage,
+    DrainRequest, HeldTask, PoolStatus, ProviderHealth, ProviderInfo, Readiness, SandboxStats, ServiceStatus,
+    SystemStats, WarmPool, WorkerInfo, WorkerUsage,
 };
 pub use quota::{Quota, QuotaSummary, QuotaUsage, QuotaWrite};
 pub use sandbox::{Admission, ExtendRequest, Pruned, Sandbox, SandboxState, SandboxWrite};

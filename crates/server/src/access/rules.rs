@@ -176,6 +176,8 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET", "/api/v1/providers/{name}/health", User(Operator)),
     ("GET", "/api/v1/workers", User(Operator)),
     ("GET", "/api/v1/workers/{id}", User(Operator)),
+    ("POST", "/api/v1/workers/{id}/drain", User(Admin)),
+    ("POST", "/api/v1/workers/{id}/undrain", User(Admin)),
     ("GET", "/api/v1/quotas", User(Read)),
     ("GET", "/api/v1/quotas/summary", User(Read)),
     ("GET", "/api/v1/quotas/{owner}", User(Read)),

@@ -27,6 +27,7 @@ mod sandboxes;
 mod save;
 mod schedules;
 pub(crate) mod sql;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

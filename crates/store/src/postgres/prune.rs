@@ -18,6 +18,7 @@ pub async fn step(conn: &Conn, keep: &Retention, after: Seq, limit: usize, now: 
     query(conn, sql::COUNTS_FOLD, &[]).await?;
     let events = query(conn, sql::EVENTS_PRUNE, &[&Time(cuts.events), &most]).await?.len();
     query(conn, sql::WORKERS_PRUNE, &[&Time(cuts.workers), &most]).await?;
+    query(conn, sql::WORKER_RECORDS_PRUNE, &[&Time(cuts.worker_records), &most]).await?;
     query(conn, sql::REDRIVES_PRUNE, &[&Time(cuts.redrives)]).await?;
     let finished: i64 = query(conn, sql::COUNTS_FINISHED, &[]).await?[0].try_get(0)?;
     let stretch = query(conn, sql::FINISHED_PRUNE_CANDIDATES, &[&after.0, &most]).await?;

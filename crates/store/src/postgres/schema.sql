@@ -73,6 +73,21 @@ CREATE TABLE workers (
     seen_at     timestamptz NOT NULL
 );
 
+-- Workers that claim tasks, as control planes have seen them. Lists and `details` are JSON. Nothing is decided by them
+-- but who gets no new work: `drained_at`.
+CREATE TABLE worker_records (
+    worker_id     text COLLATE "C" PRIMARY KEY,
+    contracts     text NOT NULL,
+    queues        text NOT NULL,
+    details       text NOT NULL,
+    first_seen_at timestamptz NOT NULL,
+    seen_at       timestamptz NOT NULL,
+    drained_at    timestamptz,
+    drain_reason  text
+);
+CREATE INDEX worker_records_by_seen ON worker_records (seen_at);
+CREATE INDEX worker_records_drained ON worker_records (worker_id) WHERE drained_at IS NOT NULL;
+
 -- Tasks as they were submitted.
 CREATE TABLE bodies (
     seq             bigint PRIMARY KEY,

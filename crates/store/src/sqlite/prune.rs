@@ -14,6 +14,7 @@ pub fn step(tx: &Connection, keep: &Retention, after: Seq, limit: usize, now: Ti
     let (cuts, most) = (keep.cuts(now), limit as i64);
     let events = tx.prepare_cached(sql::EVENTS_PRUNE)?.execute([cuts.events.as_millis(), most])?;
     tx.prepare_cached(sql::WORKERS_PRUNE)?.execute([cuts.workers.as_millis(), most])?;
+    tx.prepare_cached(sql::WORKER_RECORDS_PRUNE)?.execute([cuts.worker_records.as_millis(), most])?;
     tx.prepare_cached(sql::REDRIVES_PRUNE)?.execute([cuts.redrives.as_millis()])?;
     let finished: i64 = tx.prepare_cached(sql::COUNTS_FINISHED)?.query_row([], |row| row.get(0))?;
     let stretch: Vec<Prunable> = tx

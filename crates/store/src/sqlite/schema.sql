@@ -72,6 +72,21 @@ CREATE TABLE workers (
     seen_at     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Workers that claim tasks, as control planes have seen them. Lists and `details` are JSON. Nothing is decided by them
+-- but who gets no new work: `drained_at`.
+CREATE TABLE worker_records (
+    worker_id     TEXT PRIMARY KEY,
+    contracts     TEXT NOT NULL,
+    queues        TEXT NOT NULL,
+    details       TEXT NOT NULL,
+    first_seen_at INTEGER NOT NULL,
+    seen_at       INTEGER NOT NULL,
+    drained_at    INTEGER,
+    drain_reason  TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX worker_records_by_seen ON worker_records (seen_at);
+CREATE INDEX worker_records_drained ON worker_records (worker_id) WHERE drained_at IS NOT NULL;
+
 -- Tasks as they were submitted.
 CREATE TABLE bodies (
     seq             INTEGER PRIMARY KEY,

@@ -97,12 +97,14 @@ pub struct Args {
 enum Command {
     /// Create, inspect, verify and revoke signed worker tokens, and manage their keys
     Token(token::Args),
-    /// List the workers that have sandboxes
+    /// List workers: those that take tasks, those that call back, those that hold sandboxes
     #[command(visible_alias = "ls")]
     List(fleet::ListArgs),
-    /// Let a worker accept no new sandboxes; it keeps those that it has
+    /// Show a worker and what it holds
+    Show(fleet::ShowArgs),
+    /// Give a worker no new tasks and sandboxes; it keeps what it has
     Drain(fleet::DrainArgs),
-    /// Let a drained worker accept sandboxes again
+    /// Give a drained worker work again
     Undrain(fleet::UndrainArgs),
 }
 
@@ -225,6 +227,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         None => {}
         Some(Command::Token(args)) => return token::run(args).await,
         Some(Command::List(args)) => return fleet::list(args).await,
+        Some(Command::Show(args)) => return fleet::show(args).await,
         Some(Command::Drain(args)) => return fleet::drain(args).await,
         Some(Command::Undrain(args)) => return fleet::undrain(args).await,
     }

@@ -9,6 +9,7 @@ mod words;
 
 pub use token::CallbackToken;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -25,10 +26,11 @@ use tenure_contract::callback::{
 };
 use tenure_core::attempt::{AttemptState, Completion, Failure, Progress};
 use tenure_core::command::callback::{self, CompletionRecord, SentAttemptId};
-use tenure_core::{Timestamp, limits};
-use tenure_engine::{CallbackSender, Watched};
+use tenure_core::{Timestamp, WorkerId, limits};
+use tenure_engine::store::WorkerDetails;
+use tenure_engine::{CallbackSender, Watched, WorkerCall};
 
-use super::pull::without_nul;
+use super::pull::{self, without_nul};
 use super::{Dialect, category};
 use crate::access::guard::unix_now;
 use crate::access::task_token::TaskBearer;
@@ -86,7 +88,9 @@ pub async fn started(
         if is_of_test(&bearer.verified.claims) {
             return Ok(StartedResponse { acknowledged: true, server_time: app.engine.now().await?.to_string() });
         }
+        let worker = Arc::clone(&sender.worker);
         let at = app.engine.started(sender, told_at).await??;
+        seen(&app, &worker, told_at);
         count_skew(told_at, at);
         Ok(StartedResponse { acknowledged: true, server_time: at.to_string() })
     };
@@ -123,6 +127,7 @@ pub async fn heartbeat(
         if is_of_test(&bearer.verified.claims) {
             return Ok(beat_of_test(app.engine.now().await?));
         }
+        let worker = Arc::clone(&sender.worker);
         let wait =
             request.wait_ms.map(|ms| validate::within(ms, 0, limits::CLAIM_WAIT_MS_MAX, "waitMs")).transpose()?;
         let beat = app.engine.beat(sender.clone(), told_at, progress, checkpoint, raw.bytes.len());
@@ -134,6 +139,7 @@ pub async fn heartbeat(
                 (renewed, at) = app.engine.beat(sender, told_at, Progress::default(), None, 0).await??;
             }
         }
+        seen(&app, &worker, told_at);
         count_skew(told_at, at);
         let (task_token, token_expires_at) = renewed_token(&app, &bearer)?.unzip();
         Ok(HeartbeatResponse {
@@ -255,6 +261,13 @@ fn sender(
         attempt_id,
         worker: validate::words(worker, "workerId", limits::WORKER_ID_BYTES)?,
     })
+}
+
+/// Takes note of a worker that holds an attempt.
+fn seen(app: &App, worker: &WorkerId, told_at: Option<Timestamp>) {
+    let clock_ahead_ms = told_at.map(pull::ahead_ms);
+    let details = clock_ahead_ms.map(|_| WorkerDetails { clock_ahead_ms, ..WorkerDetails::default() });
+    app.engine.saw_worker(WorkerCall { worker, contract: "callback", queues: &[], details });
 }
 
 /// Nothing is judged by the clock of a worker; one that is far off is worth knowing.

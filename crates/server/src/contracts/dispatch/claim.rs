@@ -14,7 +14,7 @@ use tenure_core::command::claim::{ClaimTask, Claimant, Claimer, Grant, NotGrante
 use tenure_core::task::{End, Place};
 use tenure_core::time::DurationMs;
 use tenure_core::{Timestamp, WorkerId, limits};
-use tenure_engine::{TaskClaim, random_seed};
+use tenure_engine::{TaskClaim, WorkerCall, random_seed};
 use uuid::Uuid;
 
 use super::who::Seen;
@@ -51,6 +51,10 @@ pub async fn claim(
         let claim = claim_of(&app, &worker, &request, peer.map(|peer| peer.0))?;
         // Whoever cannot make the capability token must not grant: the attempt would be lost.
         app.identity.task_keys().ok_or(Fault::NotConfigured(Setting::TaskKey))?;
+        if let Some(worker) = &claim.claimer.worker {
+            let call = WorkerCall { worker: &worker.id, contract: "dispatch", queues: &[], details: None };
+            app.engine.saw_worker(call);
+        }
         match app.engine.claim_task(claim).await?? {
             TaskClaim::Granted(granted) => {
                 let grant = granted.grants.into_iter().next().ok_or(Fault::Internal)?;

@@ -1,12 +1,15 @@
 //! Wake-ups for workers without an external queue.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use axum::response::Response;
 use serde::Deserialize;
 use tenure_contract::dispatch::{Error, Wakeup, Wakeups};
+use tenure_core::WorkerId;
+use tenure_engine::WorkerCall;
 use tenure_engine::dags::{WAKEUPS_MAX, WAKEUPS_WAIT};
 
 use super::respond;
@@ -37,7 +40,7 @@ struct WakeupsQuery {
 pub async fn wakeups(
     State(app): State<App>,
     Extension(id): Extension<RequestId>,
-    Extension(_): AsWorker,
+    Extension(worker): AsWorker,
     uri: Uri,
 ) -> Response {
     let answer = async {
@@ -47,6 +50,14 @@ pub async fn wakeups(
         }
         let max = query.max.map_or(WAKEUPS_MAX, |max| usize::try_from(max).unwrap_or(WAKEUPS_MAX));
         let wait = query.wait_seconds.map_or(WAKEUPS_WAIT, Duration::from_secs);
+        if let Some(name) = &worker.id {
+            let (name, queues): (WorkerId, [Arc<str>; 1]) = (name.as_str().into(), [query.queue.as_str().into()]);
+            let call = WorkerCall { worker: &name, contract: "dispatch", queues: &queues, details: None };
+            app.engine.saw_worker(call);
+            if !app.engine.may_get_work(&name, Instant::now() + wait.min(WAKEUPS_WAIT)).await {
+                return Ok(Wakeups { messages: Vec::new() });
+            }
+        }
         let tasks = app.dispatch.dags.wakeups(&query.queue, max, wait).await?;
         Ok(Wakeups { messages: tasks.iter().map(|task| Wakeup { task_id: task.to_string() }).collect() })
     };

@@ -35,6 +35,7 @@ struct Exchange {
     watch: Option<Watching>,
     split: bool,
     bytes: usize,
+    worker: String,
 }
 
 /// Whose jobs are watched, from where on, and for how long.
@@ -84,6 +85,8 @@ async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> R
     let kills_on_expiry = claim.is_some_and(|claim| claim.kills_on_expiry);
     let incarnation = request.incarnation.as_deref();
     let claimer = pull::claimer(app, worker, &request.worker_id, claim_id, incarnation, kills_on_expiry)?;
+    let streams = claim.map(|claim| claim.streams.as_slice());
+    pull::note_worker(app, &claimer, streams, request.worker.as_ref());
     pull::hello(app, &claimer).await?;
     if claim.is_some() && request.watch.is_some() {
         return Err(Fault::invalid("watch", "cannot wait together with a claim: use two requests"));
@@ -102,6 +105,7 @@ async fn check(app: &App, worker: &Worker, headers: &HeaderMap, body: Body) -> R
         claim: asked.map(|asked| asked.by(claimer)),
         split: request.split == Some(true),
         bytes: raw.bytes.len(),
+        worker: request.worker_id,
     })
 }
 
@@ -214,13 +218,14 @@ async fn whole(app: &App, mut exchange: Exchange) -> Result<ExchangeResponse, Fa
     let may_wait = !has_reports(&exchange);
     let mut turn = turn(app, &mut exchange).await?;
     if may_wait && turn.jobs.as_ref().is_some_and(Vec::is_empty) {
-        turn.jobs = wait(app, exchange.claim).await?;
+        turn.jobs = wait(app, exchange.claim.take()).await?;
     }
     let watch = match exchange.watch {
         Some(watch) => Some(watched(app, watch, may_wait).await),
         None => None,
     };
-    Ok(ExchangeResponse { jobs: turn.jobs, watch, ..turn.reports })
+    let drained = turn.jobs.is_some() && app.engine.is_drained(&exchange.worker);
+    Ok(ExchangeResponse { jobs: turn.jobs, watch, drained, ..turn.reports })
 }
 
 /// What is to stop. Waits for it, unless something was reported.
@@ -266,7 +271,7 @@ fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
         let jobs = match turn.jobs {
             // A worker that is gone takes no job.
             Some(jobs) if jobs.is_empty() => tokio::select! {
-                jobs = wait(&app, exchange.claim) => jobs,
+                jobs = wait(&app, exchange.claim.take()) => jobs,
                 () = lines.closed() => return,
             },
             jobs => Ok(jobs),
@@ -278,7 +283,8 @@ fn split(app: App, mut exchange: Exchange, id: RequestId) -> Response {
         match jobs {
             Ok(None) => {}
             Ok(jobs) => {
-                send(ExchangeResponse { jobs, ..Default::default() }).await;
+                let drained = app.engine.is_drained(&exchange.worker);
+                send(ExchangeResponse { jobs, drained, ..Default::default() }).await;
             }
             Err(fault) => {
                 send(failed(fault)).await;

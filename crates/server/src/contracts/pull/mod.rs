@@ -1,8 +1,11 @@
 //! The pull contract: long-poll claim, heartbeat, complete, fail, exchange.
 
+mod about;
 mod errors;
 pub mod exchange;
 mod words;
+
+pub use about::{ahead_ms, note as note_worker};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +90,9 @@ pub async fn claim(
             request.incarnation.as_deref(),
             request.kills_on_expiry,
         );
+        if let Ok(claimer) = &claimer {
+            about::note(&app, claimer, request.streams.as_deref(), request.worker.as_ref());
+        }
         match &request.job_id {
             Some(job_id) => {
                 let task = TaskId::parse(job_id).map_err(|e| Fault::invalid("job_id", &e.to_string()))?;
@@ -108,6 +114,7 @@ pub async fn claim(
                     claimed: !jobs.is_empty(),
                     job: jobs.first().cloned(),
                     jobs: request.max_jobs.is_some().then_some(jobs),
+                    drained: app.engine.is_drained(&request.worker_id),
                     ..ClaimResponse::default()
                 })
             }
@@ -167,6 +174,7 @@ pub async fn hello(app: &App, claimer: &Claimer) -> Result<(), Fault> {
 }
 
 async fn claim_task(app: &App, claim: ClaimTask) -> Result<ClaimResponse, Fault> {
+    let drained = claim.claimer.worker.as_ref().is_some_and(|worker| app.engine.is_drained(&worker.id));
     match app.engine.claim_task(claim).await?? {
         TaskClaim::Granted(claimed) => {
             let jobs = jobs(app, claimed).await?;
@@ -176,6 +184,7 @@ async fn claim_task(app: &App, claim: ClaimTask) -> Result<ClaimResponse, Fault>
             claimed: false,
             reason: Some(words::not_granted(not.reason).to_owned()),
             ack: Some(not.ack),
+            drained,
             ..ClaimResponse::default()
         }),
     }
@@ -297,7 +306,7 @@ fn checked<T>(app: &App, worker: &Worker, worker_id: &str, command: Result<T, Fa
         }
         Err(fault) => Err(fault),
         Ok(command) => {
-            speaks_as(app, worker, worker_id)?;
+            about::seen(app, &speaks_as(app, worker, worker_id)?);
             Ok(command)
         }
     }

@@ -1,37 +1,29 @@
-//! Workers, the providers that they have, and warm pools.
+//! Workers that hold sandboxes, the providers that they have, and warm pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde_json::json;
 use tenure_contract::sandboxes::{
-    DrainRequest, Outcome, PoolStatus, ProviderHealth, ProviderInfo, SandboxError, WarmPool, WorkerInfo,
+    Outcome, PoolStatus, ProviderHealth, ProviderInfo, SandboxError, WarmPool, WorkerInfo,
 };
 use tenure_core::limits;
 use tenure_core::sandbox::placement::{Usage, Worker, same_provider};
 
-use super::{params, render, respond};
+use super::{render, respond};
 use crate::access::guard::User;
 use crate::error::{Fault, SandboxFault, SandboxFaultKind};
 use crate::request::RequestId;
 use crate::state::App;
 use crate::validate;
 
-const REASON_BYTES: usize = 512;
-
 pub fn router() -> Router<App> {
     Router::new()
-        .route("/api/v1/workers", get(workers))
-        .route("/api/v1/workers/{id}", get(worker))
-        .route("/api/v1/admin/workers", get(admin_workers))
-        .route("/api/v1/admin/workers/{id}", get(admin_worker).delete(remove))
-        .route("/api/v1/admin/workers/{id}/drain", post(drain))
-        .route("/api/v1/admin/workers/{id}/undrain", post(undrain))
+        .route("/api/v1/admin/workers/{id}", delete(remove))
         .route("/api/v1/providers", get(providers))
         .route("/api/v1/providers/test", post(test_providers))
         .route("/api/v1/providers/{name}", get(provider))
@@ -40,22 +32,9 @@ pub fn router() -> Router<App> {
         .route("/api/v1/pool/status", get(pool))
 }
 
-fn named(id: &str) -> Result<&str, Fault> {
+pub fn named(id: &str) -> Result<&str, Fault> {
     let fits = validate::text_of(id, "worker", limits::WORKER_ID_BYTES).is_ok();
     if fits { Ok(id) } else { Err(SandboxFault::fault(SandboxFaultKind::NotFound, "no such worker")) }
-}
-
-async fn shown(app: &App, worker: &Worker) -> Result<WorkerInfo, Fault> {
-    let manager = &app.sandboxes()?.manager;
-    let usage = manager.usage_of(std::slice::from_ref(worker)).await?;
-    Ok(render::worker(worker, manager.is_stale(worker).await?, usage.first().copied()))
-}
-
-/// List workers that hold sandboxes
-#[utoipa::path(get, path = "/api/v1/workers", operation_id = "list_sandbox_workers", tag = "workers", security(("api_key" = ["operator"])),
-    responses((status = 200, body = Vec<WorkerInfo>, description = "The workers, by id")))]
-pub async fn workers(State(app): State<App>, Extension(id): Extension<RequestId>) -> Response {
-    respond(all_workers(&app).await, &id)
 }
 
 pub async fn all_workers(app: &App) -> Result<Vec<WorkerInfo>, Fault> {
@@ -68,67 +47,7 @@ pub async fn all_workers(app: &App) -> Result<Vec<WorkerInfo>, Fault> {
     Ok(found.iter().zip(usage).map(shown).collect())
 }
 
-/// List workers that hold sandboxes, for admins
-#[utoipa::path(get, path = "/api/v1/admin/workers", operation_id = "admin_list_sandbox_workers", tag = "workers", security(("api_key" = ["admin"])),
-    responses((status = 200, body = Vec<WorkerInfo>, description = "The workers, by id")))]
-pub async fn admin_workers(app: State<App>, id: Extension<RequestId>) -> Response {
-    workers(app, id).await
-}
-
-/// Show a worker that holds sandboxes
-#[utoipa::path(get, path = "/api/v1/workers/{id}", operation_id = "get_sandbox_worker", tag = "workers", params(("id" = String, Path)), security(("api_key" = ["operator"])),
-    responses((status = 200, body = WorkerInfo, description = "The worker")))]
-pub async fn worker(State(app): State<App>, Extension(id): Extension<RequestId>, Path(name): Path<String>) -> Response {
-    let answer = async {
-        let worker = app.sandboxes()?.manager.sandbox_worker(named(&name)?).await?;
-        shown(&app, &worker).await
-    };
-    respond(answer.await, &id)
-}
-
-/// Show a worker that holds sandboxes, for admins
-#[utoipa::path(get, path = "/api/v1/admin/workers/{id}", operation_id = "admin_get_sandbox_worker", tag = "workers", params(("id" = String, Path)), security(("api_key" = ["admin"])),
-    responses((status = 200, body = WorkerInfo, description = "The worker")))]
-pub async fn admin_worker(app: State<App>, id: Extension<RequestId>, name: Path<String>) -> Response {
-    worker(app, id, name).await
-}
-
-/// Let no new sandbox go to a worker
-#[utoipa::path(post, path = "/api/v1/admin/workers/{id}/drain", operation_id = "drain_sandbox_worker", tag = "workers", params(("id" = String, Path)), request_body = DrainRequest, security(("api_key" = ["admin"])),
-    responses((status = 200, body = WorkerInfo, description = "The worker")))]
-pub async fn drain(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let answer = async {
-        let (asked, _room): (DrainRequest, _) = params::read(&app, &caller, &headers, body).await?;
-        let reason = asked.reason.map(|reason| validate::words(&reason, "reason", REASON_BYTES)).transpose()?;
-        let worker = app.sandboxes()?.manager.drain(named(&name)?, reason.as_deref()).await?;
-        shown(&app, &worker).await
-    };
-    respond(answer.await, &id)
-}
-
-/// Let sandboxes go to a worker again
-#[utoipa::path(post, path = "/api/v1/admin/workers/{id}/undrain", operation_id = "undrain_sandbox_worker", tag = "workers", params(("id" = String, Path)), security(("api_key" = ["admin"])),
-    responses((status = 200, body = WorkerInfo, description = "The worker")))]
-pub async fn undrain(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Path(name): Path<String>,
-) -> Response {
-    let answer = async {
-        let worker = app.sandboxes()?.manager.undrain(named(&name)?).await?;
-        shown(&app, &worker).await
-    };
-    respond(answer.await, &id)
-}
-
-/// Forget a worker; a live one returns with its next heartbeat
+/// Forget a worker that holds sandboxes; a live one returns with its next heartbeat
 #[utoipa::path(delete, path = "/api/v1/admin/workers/{id}", operation_id = "remove_sandbox_worker", tag = "workers", params(("id" = String, Path)), security(("api_key" = ["admin"])),
     responses((status = 200, body = Outcome, description = "deleted")))]
 pub async fn remove(State(app): State<App>, Extension(id): Extension<RequestId>, Path(name): Path<String>) -> Response {

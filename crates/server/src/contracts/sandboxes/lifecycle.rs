@@ -15,7 +15,7 @@ use tenure_engine::sandboxes::{Caller as Asker, Created, Ended, Request};
 use tenure_engine::store::{RequestKey, SandboxFilter};
 
 use super::errors::refuse;
-use super::{Params, params, render, respond, respond_whole, respond_with};
+use super::{NEXT_CURSOR, Params, params, render, respond, respond_whole, respond_with};
 use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::error::{Fault, Forbidden, SandboxFault, SandboxFaultKind};
@@ -27,7 +27,6 @@ use crate::validate;
 
 /// Without a limit a list is complete up to here.
 const LIST_MAX: usize = 10_000;
-const NEXT_CURSOR: &str = "x-next-cursor";
 
 pub fn router() -> Router<App> {
     Router::new()

@@ -22,6 +22,7 @@ pub mod socket;
 pub mod stream;
 pub mod templates;
 pub mod tenant_audit;
+pub mod workers;
 
 pub use params::Params;
 
@@ -29,7 +30,7 @@ pub use params::Params;
 pub mod paths {
     pub use super::{
         diagnostics, environments, exec, files, fleet, lifecycle, logs, members, policies, proxy, quotas, snapshots,
-        socket, templates, tenant_audit,
+        socket, templates, tenant_audit, workers,
     };
 }
 
@@ -47,6 +48,8 @@ use crate::memory::Room;
 use crate::request::RequestId;
 use crate::state::App;
 
+/// Names where a longer list goes on.
+const NEXT_CURSOR: &str = "x-next-cursor";
 /// Large answers are handed to the connection in pieces, so that their memory is counted until the last one.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -94,6 +97,7 @@ fn router() -> Router<App> {
         .merge(proxy::router())
         .merge(templates::router())
         .merge(fleet::router())
+        .merge(workers::router())
         .merge(quotas::router())
         .merge(policies::router())
         .merge(members::router())

@@ -67,6 +67,7 @@ pub fn worker(worker: &Worker, stale: bool, usage: Option<Usage>) -> WorkerInfo 
             memory_mb: used.memory_mb,
             vcpus: used.vcpus,
         }),
+        ..WorkerInfo::default()
     }
 }
 

@@ -83,7 +83,7 @@ async fn every_documented_route_answers(server: Server) {
                 let body = response.json::<Value>().await.unwrap();
                 // This server offers no sandboxes; those that do have tests of their own.
                 let message = body["message"].as_str().unwrap_or_default();
-                let of_sandboxes = ["no such sandbox", "no such snapshot", "no such member"];
+                let of_sandboxes = ["no such sandbox", "no such snapshot", "no such member", "no such worker"];
                 if body["reason"] == "sandboxes_off" || of_sandboxes.contains(&message) {
                     seen += 1;
                     continue;

@@ -9,3 +9,4 @@ mod schedules;
 mod submits;
 mod tenants;
 mod webhooks;
+mod workers;

@@ -30,3 +30,4 @@ mod runs;
 pub mod sandboxes;
 mod schedules;
 mod tenancy;
+mod workers;

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ import httpx
 from .. import _text
 from .._http import Backoff, header_value, jittered, join
 from .._loop import aside
+from .._version import __version__
 from ..errors import ApiError, SetupError, StaleIncarnation, Superseded, Unauthorized, WorkerError, WorkerRefused
 from ._beat import ABSENT, News
 from ._lease import Grant, Lease
@@ -48,6 +51,9 @@ FIRST_WAIT = 0.1
 LONGEST_WAIT = 5.0
 #: After a poll that did not wait.
 BUSY_PAUSE = 0.2
+#: How often the worker says what it is, and how many operators it names.
+ABOUT_EVERY = 30.0
+OPERATORS_MAX = 256
 #: `max_jobs` of a claim.
 JOBS_MAX = 100
 #: Of the answer to a claim: payload and checkpoint of each job have up to 1 MiB, and the first job stands in it twice.
@@ -290,7 +296,15 @@ class PullLink:
 class PullSource:
     """The claim loop."""
 
-    def __init__(self, connection: Connection, queues: list[str], poll_wait: float, named: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queues: list[str],
+        poll_wait: float,
+        named: bool,
+        slots: int,
+        operators: Iterable[str],
+    ) -> None:
         self._connection = connection
         self._queues = queues
         self._poll_wait = poll_wait
@@ -298,6 +312,10 @@ class PullSource:
         self._incarnation = _text.ulid() if named else None
         #: Until then jobs are claimed one by one, so that one that cannot be read costs no other its attempt.
         self._one_by_one_until = 0.0
+        self._slots = slots
+        self._operators = sorted(operators)[:OPERATORS_MAX]
+        self._said_at = -math.inf
+        self._drained = False
 
     async def run(self, runtime: Runtime) -> None:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
@@ -333,6 +351,27 @@ class PullSource:
             return
         runtime.begin(Lease(grant, sent_at, runtime.outage_tolerance), PullLink(self._connection, job))
 
+    def _about(self) -> dict[str, Any] | None:
+        """What the worker says about itself, if it is time."""
+        now = time.monotonic()
+        if now - self._said_at < ABOUT_EVERY:
+            return None
+        self._said_at = now
+        return {
+            "hostname": socket.gethostname(),
+            "version": f"tenure-python/{__version__}",
+            "slots": self._slots,
+            "operators": self._operators,
+            "sent_at": datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        }
+
+    def _note_drained(self, drained: bool) -> None:
+        if drained and not self._drained:
+            log.info("this worker was drained: it gets no new work until it is undrained")
+        elif self._drained and not drained:
+            log.info("this worker gets work again")
+        self._drained = drained
+
     async def _claim(self, jobs: int) -> list[Mapping[str, Any]]:
         """Sends the same claim, under the same `claim_id`, until there is an answer.
 
@@ -348,6 +387,9 @@ class PullSource:
         }
         if self._incarnation is not None:
             request["incarnation"] = self._incarnation
+        about = self._about()
+        if about is not None:
+            request["worker"] = about
         body = _text.encode(request)
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, ASKED_MAX)
         unreadable = 0
@@ -386,6 +428,7 @@ class PullSource:
         if not isinstance(answer, dict) or not isinstance(answer.get("claimed"), bool):
             raise Unreadable("this is no answer to a claim")
         self._connection.admitted = True
+        self._note_drained(answer.get("drained") is True)
         return _jobs(answer)
 
 

@@ -185,7 +185,8 @@ class Worker:
 
         def source(parts: Parts) -> Source:
             connection = Connection(parts.http, server, parts.worker_id, Tokens(self._token))
-            return PullSource(connection, self._queues, self._poll_wait, self._identity.name is not None)
+            named = self._identity.name is not None
+            return PullSource(connection, self._queues, self._poll_wait, named, self._concurrency, self._handlers)
 
         running = RunningWorker(self._begin(), source)
         log.info("worker %s takes tasks from %s", running.worker_id, ", ".join(self._queues))
