@@ -8,16 +8,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_contract::user::{
     Attempt, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Health, Page, Retried, Submitted, Task,
-    TaskSubmission, Why,
+    TaskLogs, TaskSubmission, Why,
 };
 
 use crate::builder::ClientBuilder;
 use crate::error::ClientError;
-use crate::filter::{self, TaskFilter};
+use crate::filter::{self, TaskFilter, TaskLogFilter};
 use crate::http::{self, Backoff};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// For an answer with logs, and for one that waits for more.
+const LOGS_TIMEOUT: Duration = Duration::from_secs(30);
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// A user of the control plane: submits tasks, looks at them, steers queues and dead letters.
 ///
@@ -76,6 +79,16 @@ impl Client {
         let mut url = self.url(&["tasks", task_id, "attempts"]);
         filter::write(&mut url, &[("cursor", &cursor)]);
         self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// What a task printed and logged. With `follow`, the answer waits up to 20 s for more.
+    pub async fn task_logs(&self, task_id: &str, which: &TaskLogFilter) -> Result<TaskLogs, ClientError> {
+        let mut url = self.url(&["tasks", task_id, "logs"]);
+        let follow = which.follow.then(|| "true".to_owned());
+        let attempt = filter::text(&which.attempt);
+        filter::write(&mut url, &[("attempt", &attempt), ("cursor", &which.cursor), ("follow", &follow)]);
+        let timeout = if which.follow { FOLLOW_TIMEOUT } else { LOGS_TIMEOUT };
+        self.call(Call::new(Method::GET, url).timeout(timeout)).await
     }
 
     /// Why a task is in the state it is in.

@@ -167,3 +167,14 @@ pub(crate) fn write(url: &mut Url, fields: &[(&str, &Option<String>)]) {
         url.query_pairs_mut().append_pair(name, value);
     }
 }
+
+/// Which lines of a task's log.
+#[derive(Debug, Clone, Default)]
+pub struct TaskLogFilter {
+    /// Of this attempt only.
+    pub attempt: Option<u32>,
+    /// `follow_cursor` of the answer before.
+    pub cursor: Option<String>,
+    /// Wait for lines after `cursor`, unless the task has ended.
+    pub follow: bool,
+}

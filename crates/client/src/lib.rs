@@ -58,7 +58,7 @@ pub use builder::ClientBuilder;
 pub use client::Client;
 pub use dag::{DatasetFilter, DeployOptions, PartitionFilter};
 pub use error::ClientError;
-pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter};
+pub use filter::{AdminAuditFilter, DeadLetterFilter, OperationAuditFilter, OutboxFilter, TaskFilter, TaskLogFilter};
 pub use queries::{ExportFormat, ExportStream};
 pub use runs::{RunFilter, RunWatch};
 pub use sandboxes::{Sandbox, Sandboxes};
@@ -76,6 +76,6 @@ pub use tenure_contract::{
 pub use tenure_transport as transport;
 pub use watch::Watch;
 pub use worker::{
-    CallAnswer, CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, OUTAGE_TOLERANCE, TaskContext, TaskError,
-    TestLease, WakeBy, Worker, WorkerCalls, WorkerError, WorkerToken,
+    CallAnswer, CancelReason, FENCE_HEADER, IDEMPOTENCY_HEADER, LogStream, LostGuard, OUTAGE_TOLERANCE, OutputLog,
+    TaskContext, TaskError, TestLease, WakeBy, Worker, WorkerCalls, WorkerError, WorkerToken,
 };

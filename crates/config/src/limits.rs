@@ -9,6 +9,7 @@ pub struct Retention {
     pub finished: Duration,
     pub dead_letters: Duration,
     pub events: Duration,
+    pub task_logs: Duration,
     /// Maximum number of ended tasks, whatever their age.
     pub max_finished: u64,
 }
@@ -56,6 +57,7 @@ pub(crate) fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
         finished: settings.duration("retention.finished")?,
         dead_letters: settings.duration("retention.dead_letters")?,
         events: settings.duration("retention.events")?,
+        task_logs: settings.duration("retention.task_logs")?,
         max_finished: settings.integer("retention.max_finished")?,
     })
 }

@@ -463,6 +463,61 @@ pub struct ExchangeResponse {
     pub drained: bool,
 }
 
+/// `POST /internal/worker/logs`: what attempts print and log. Never a reason for an attempt to fail.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogsRequest {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 256, pattern = r"^\S+$"))]
+    pub worker_id: String,
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    pub logs: Vec<JobLogs>,
+}
+
+/// Lines of one attempt.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobLogs {
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
+    pub job_id: String,
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
+    pub lease_token: String,
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub lines: Vec<LogLine>,
+    /// Lines before these that the worker dropped because there were too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogLine {
+    /// When it was written, by the clock of the worker; without it, when it arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// `stdout`, `stderr` or `log`, which is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    /// Cut to 8 KiB.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogsResponse {
+    /// In the order of the request.
+    pub logs: Vec<LogsAnswer>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogsAnswer {
+    pub ok: bool,
+    /// `stale_lease`: the attempt is not held under this token. `dropped`: it has as much as it may have, or there is too much
+    /// at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// Printing one of these in a log must not reveal its lease token.
 macro_rules! hide_token {
     ($($name:ident { $($field:ident),+ })+) => {
@@ -475,6 +530,7 @@ macro_rules! hide_token {
 }
 
 hide_token! {
+    JobLogs { job_id, dropped }
     Job { job_id, attempt_id, attempt, fence, operator, stream }
     HeartbeatRequest { worker_id, job_id, progress_pct }
     HeartbeatItem { job_id, progress_pct }

@@ -17,8 +17,8 @@ pub use schedule::{
 };
 pub use task::{
     Attempt, BatchItem, BatchSubmission, BatchSubmitted, CallbackAttempt, CancelRequest, Canceled, LateReport,
-    Resources, Retried, RetryPolicy, SandboxCommand, SandboxRuntime, Submitted, Task, TaskRuntime, TaskSubmission, Why,
-    WhyReason,
+    Resources, Retried, RetryPolicy, SandboxCommand, SandboxRuntime, Submitted, Task, TaskLogLine, TaskLogs,
+    TaskRuntime, TaskSubmission, Why, WhyReason,
 };
 
 /// A page of a list.

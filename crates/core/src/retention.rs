@@ -24,12 +24,20 @@ pub struct Retention {
     pub finished_count: u64,
     /// How long recorded facts are kept for those who watch.
     pub events_ms: DurationMs,
+    /// How long logs of tasks are kept, at most as long as their task.
+    pub logs_ms: DurationMs,
 }
 
 impl Default for Retention {
     fn default() -> Self {
         const DAY_MS: DurationMs = 24 * 3_600_000;
-        Self { finished_ms: 7 * DAY_MS, dead_letter_ms: 30 * DAY_MS, finished_count: 10_000_000, events_ms: 3_600_000 }
+        Self {
+            finished_ms: 7 * DAY_MS,
+            dead_letter_ms: 30 * DAY_MS,
+            finished_count: 10_000_000,
+            events_ms: 3_600_000,
+            logs_ms: 3 * DAY_MS,
+        }
     }
 }
 
@@ -38,6 +46,7 @@ impl Default for Retention {
 pub struct Cuts {
     pub events: Timestamp,
     pub workers: Timestamp,
+    pub logs: Timestamp,
     /// By when a worker was last seen.
     pub worker_records: Timestamp,
     /// By when a finished redrive was started.
@@ -57,6 +66,7 @@ impl Retention {
     pub fn cuts(&self, now: Timestamp) -> Cuts {
         Cuts {
             events: now.plus(-self.events_ms),
+            logs: now.plus(-self.logs_ms),
             workers: now.plus(-WORKERS_KEPT_MS),
             worker_records: now.plus(-WORKER_RECORDS_KEPT_MS),
             redrives: now.plus(-self.dead_letter_ms),
@@ -198,7 +208,13 @@ mod tests {
     const QUEUE: QueueId = QueueId(1);
 
     fn keep() -> Retention {
-        Retention { finished_ms: 7 * DAY_MS, dead_letter_ms: 30 * DAY_MS, finished_count: 100, events_ms: 1 }
+        Retention {
+            finished_ms: 7 * DAY_MS,
+            dead_letter_ms: 30 * DAY_MS,
+            finished_count: 100,
+            events_ms: 1,
+            logs_ms: 1,
+        }
     }
 
     fn aged(seq: i64, age_ms: DurationMs) -> Prunable {

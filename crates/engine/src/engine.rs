@@ -31,6 +31,7 @@ use crate::numbers::NumberPool;
 use crate::random::random_bits;
 use crate::replicas::Telling;
 use crate::stops::{Stops, Watched};
+use crate::task_logs::TaskLogs;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -105,6 +106,7 @@ pub struct Shared {
     pub sweep: watch::Sender<()>,
     pub known_workers: KnownWorkers,
     pub fleet: Fleet,
+    pub task_logs: TaskLogs,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
     /// Queues that were asked for since the last note was taken of it.
@@ -243,6 +245,7 @@ impl Engine {
             sweep,
             known_workers: KnownWorkers::default(),
             fleet: Fleet::default(),
+            task_logs: TaskLogs::default(),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
             scheduled: Notify::new(),

@@ -32,6 +32,7 @@ mod replicas;
 pub mod sandboxes;
 mod schedules;
 mod stops;
+mod task_logs;
 mod tenants;
 mod waiters;
 
@@ -46,6 +47,7 @@ pub use fleet::WorkerCall;
 pub use random::{random_bits, random_seed};
 pub use schedules::{FiringKey, NotSubmitted, ScheduleChange, ScheduleRefusal, Submitter};
 pub use stops::Watched;
+pub use task_logs::{LogOutcome, LogsRead};
 pub use tenants::Tenants;
 pub use tenure_store as store;
 pub use tenure_transport as transport;

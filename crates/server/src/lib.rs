@@ -20,6 +20,7 @@ mod page;
 mod per_address;
 mod push;
 mod query;
+mod redact;
 mod request;
 mod run_plan;
 mod sandboxes;

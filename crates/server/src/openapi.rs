@@ -8,8 +8,8 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{
-    buffers, bundles, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules, tasks,
-    webhooks, whoami,
+    buffers, bundles, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules,
+    task_logs, tasks, webhooks, whoami,
 };
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
@@ -47,6 +47,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         pull::heartbeat,
         pull::complete,
         pull::fail,
+        pull::logs::logs,
         exchange::exchange,
         callback::started,
         callback::heartbeat,
@@ -73,6 +74,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         tasks::show,
         tasks::attempts,
         tasks::why,
+        task_logs::logs,
         tasks::cancel,
         tasks::retry,
         runs::submit,

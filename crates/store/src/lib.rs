@@ -26,6 +26,7 @@ mod schema;
 mod sql;
 pub mod sqlite;
 mod store;
+mod task_logs;
 mod workers;
 
 pub use clock::Clock;
@@ -60,6 +61,7 @@ pub use schedules::{
 };
 pub use schema::SCHEMA;
 pub use store::{Batch, Due, Lane, PushesDue, Store};
+pub use task_logs::{LOG_BYTES_PER_ATTEMPT, LogKept, LogPiece, NewLogPiece, TaskLogStore};
 pub use tenure_core::batch::{Done, Settled};
 pub use tenure_core::effect::DueEffect;
 pub use tenure_core::retention::{Pruned, Retention};

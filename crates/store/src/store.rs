@@ -27,6 +27,7 @@ use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
 use crate::sandboxes::SandboxStore;
 use crate::schedules::ScheduleStore;
+use crate::task_logs::TaskLogStore;
 use crate::workers::WorkerStore;
 
 /// Which line a batch stands in. Heartbeats have one of their own: a flood of claims costs nobody a lease.
@@ -79,6 +80,7 @@ pub trait Store:
     + OutboxStore
     + SandboxStore
     + ScheduleStore
+    + TaskLogStore
     + WorkerStore
     + Send
     + Sync

@@ -389,6 +389,7 @@ fn retention(asked: tenure_config::Retention) -> Retention {
         dead_letter_ms: millis(asked.dead_letters),
         finished_count: asked.max_finished,
         events_ms: millis(asked.events),
+        logs_ms: millis(asked.task_logs),
     }
 }
 

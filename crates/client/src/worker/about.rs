@@ -44,3 +44,13 @@ impl About {
         })
     }
 }
+
+/// Says when an operator drains this worker, and when that is taken back.
+pub(crate) fn note_drained(known: &mut bool, drained: bool) {
+    match (*known, drained) {
+        (false, true) => tracing::info!("this worker was drained: it gets no new work until it is undrained"),
+        (true, false) => tracing::info!("this worker gets work again"),
+        _ => {}
+    }
+    *known = drained;
+}

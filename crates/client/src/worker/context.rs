@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::beat::News;
 use super::error::TaskError;
 use super::lease::{CancelReason, Lease};
+use super::logs::{LogStream, OutputLog};
 use super::registry::Registry;
 use super::{CHECKPOINT_BYTES, MESSAGE_BYTES, cut};
 #[cfg(feature = "callback")]
@@ -113,6 +114,20 @@ impl TaskContext {
         let mut message = message.into();
         cut(&mut message, MESSAGE_BYTES);
         self.registry.wake_by(self.lease.tell(News { progress: Some((pct.min(100), message)), checkpoint: None }));
+    }
+
+    /// Keeps a line in the log of the task, as `tenure task logs` shows it. Logs are bounded in size and rate: what is over
+    /// is dropped, and none of it ever fails the task. Known secrets are removed; do not log others.
+    ///
+    /// Only workers that claim tasks have logs; elsewhere the line is dropped.
+    pub fn log(&self, line: impl Into<String>) {
+        self.registry.logs.add(&self.lease, LogStream::Log, line);
+    }
+
+    /// Keeps the output of a process in the log of the task, line by line.
+    pub fn log_output(&self, stream: LogStream) -> OutputLog {
+        let (lease, logs) = (Arc::clone(&self.lease), Arc::clone(&self.registry.logs));
+        OutputLog { lease, logs, stream, line: Vec::new() }
     }
 
     /// Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.

@@ -42,17 +42,29 @@ pub(crate) async fn execute(lease: Arc<Lease>, registry: Arc<Registry>, handler:
     let mut held = Held { lease: &lease, registry: &registry, reported: false };
     lease.confirmed().await;
     let context = TaskContext::new(Arc::clone(&lease), Arc::clone(&registry));
+    let started = Instant::now();
+    tracing::info!(operator.name = lease.job.operator, queue.name = lease.job.stream, "attempt started");
     let outcome = run(&lease, context, handler).await;
+    registry.logs.flush(&lease).await;
     if outcome.is_err() && lease.begin_flush() {
         registry.wake_by(Instant::now());
         let _ = tokio::time::timeout(FLUSH_WAIT, lease.flushed()).await;
     }
     let outcome = match lease.end() {
-        Phase::Lost => return None,
+        Phase::Lost => {
+            let reason = lease.reason().map(|reason| reason.to_string()).unwrap_or_default();
+            tracing::warn!(duration_seconds = started.elapsed().as_secs_f64(), reason, "attempt lost its lease");
+            return None;
+        }
         Phase::Abandoned => Err(shut_down(None)),
         Phase::Held | Phase::Ended => outcome.map_err(|error| blame(error, lease.reason())),
     };
     held.reported = true;
+    let duration_seconds = started.elapsed().as_secs_f64();
+    match &outcome {
+        Ok(_) => tracing::info!(duration_seconds, "attempt succeeded"),
+        Err(error) => tracing::info!(duration_seconds, error.code = error.code(), "attempt failed"),
+    }
     let outcome = match outcome {
         Ok(result) => Outcome::Complete(result),
         Err(error) => Outcome::Fail(error.into_wire()),

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use reqwest::Url;
 use serde::Deserialize;
-use tenure_contract::pull::{ClaimRequest, ExchangeRequest, ExchangeResponse, Job, WorkerAbout};
+use tenure_contract::pull::{
+    ClaimRequest, ExchangeRequest, ExchangeResponse, Job, LogsRequest, LogsResponse, WorkerAbout,
+};
 
 use super::about::About;
 use super::caller::{Caller, ExchangeError, Identity};
@@ -40,6 +42,7 @@ pub(crate) struct Link {
     caller: Caller,
     exchange: Url,
     claim: Url,
+    logs: Url,
     incarnation: String,
     kills_on_expiry: bool,
     about: Arc<About>,
@@ -50,8 +53,8 @@ impl Link {
         let Process { identity, incarnation, kills_on_expiry, about } = process;
         let caller = Caller::new(identity)?;
         let url = |name| caller.url(&["internal", "worker", name]);
-        let (exchange, claim) = (url("exchange"), url("claim"));
-        Ok(Self { caller, exchange, claim, incarnation, kills_on_expiry, about })
+        let (exchange, claim, logs) = (url("exchange"), url("claim"), url("logs"));
+        Ok(Self { caller, exchange, claim, logs, incarnation, kills_on_expiry, about })
     }
 
     /// A request in this worker's name, still without parts.
@@ -111,6 +114,15 @@ impl Link {
         timeout: Duration,
     ) -> Result<ExchangeResponse, ExchangeError> {
         self.caller.post(&self.exchange, request, timeout, LARGE_ANSWER).await?.read()
+    }
+
+    pub(crate) fn worker_id(&self) -> &str {
+        self.caller.worker_id()
+    }
+
+    /// Sends logs of tasks.
+    pub(crate) async fn logs(&self, request: &LogsRequest, timeout: Duration) -> Result<LogsResponse, ExchangeError> {
+        self.caller.post(&self.logs, request, timeout, Duration::ZERO).await?.read()
     }
 
     /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.

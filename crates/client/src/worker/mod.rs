@@ -19,6 +19,7 @@ pub(crate) mod id;
 mod issued;
 pub(crate) mod lease;
 mod link;
+mod logs;
 pub(crate) mod pulse;
 pub(crate) mod registry;
 mod report;
@@ -34,6 +35,7 @@ pub use calls::{CallAnswer, WorkerCalls, WorkerToken};
 pub use context::{FENCE_HEADER, IDEMPOTENCY_HEADER, LostGuard, TaskContext};
 pub use error::{TaskError, WorkerError};
 pub use lease::CancelReason;
+pub use logs::{LogStream, OutputLog};
 pub use testing::TestLease;
 pub use wake::WakeBy;
 

@@ -9,11 +9,20 @@ use tokio::sync::Notify;
 use super::beat::Due;
 use super::lease::Lease;
 use super::lock;
+use super::logs::Logs;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
     wake: Notify,
+    /// What handlers log.
+    pub(crate) logs: Arc<Logs>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), wake: Notify::new(), logs: Arc::new(Logs::off()) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +41,11 @@ pub(crate) struct Tick {
 }
 
 impl Registry {
+    /// One whose logs are sent to the server.
+    pub(crate) fn with_logs() -> Self {
+        Self { logs: Arc::default(), ..Self::default() }
+    }
+
     /// Holds leases from now on. A burst of short tasks costs one lock and usually no wake-up.
     pub(crate) fn add(&self, leases: &[Arc<Lease>]) {
         lock(&self.inner).leases.extend(leases.iter().map(|lease| (lease.id, Arc::clone(lease))));

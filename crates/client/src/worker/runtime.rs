@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::EXCHANGE_ITEMS;
 use super::aside::Aside;
 use super::caller::{STALE_INCARNATION, is_temporary};
 use super::error::WorkerError;
@@ -29,6 +28,7 @@ use super::report::{Batch, Report};
 use super::supervisor::Supervisor;
 use super::turn::{Claim, FIRST_WAIT, LONGEST_WAIT, Response, Turn, TurnEnd};
 use super::wake::{self, WakeBy, WakeEvent, Wakes};
+use super::{EXCHANGE_ITEMS, about};
 use crate::http::Backoff;
 
 /// After an answer that says "not now", or a poll that did not wait.
@@ -105,7 +105,7 @@ impl Runtime {
             "worker started"
         );
         let link = Arc::new(Link::new(process.clone())?);
-        let registry = Arc::<Registry>::default();
+        let registry = Arc::new(Registry::with_logs());
         let supervisor = Supervisor::start(process, Arc::clone(&registry), options.wake_by.clone())?;
         let wakes = Wakes::new(&options.wake_by, &options.queues);
         Ok(Self {
@@ -136,6 +136,11 @@ impl Runtime {
 
     pub(crate) async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let mut shutdown = std::pin::pin!(shutdown);
+        let (logs, link) = (Arc::clone(&self.registry.logs), Arc::clone(&self.link));
+        let mut logging = std::pin::pin!(async move {
+            logs.send(&link).await;
+            std::future::pending::<()>().await
+        });
         loop {
             let now = Instant::now();
             self.start_requests(now);
@@ -166,6 +171,7 @@ impl Runtime {
                 () = sleep_until(settle_at), if settle_at.is_some() => {}
                 () = sleep_until(aside_at), if aside_at.is_some() => {}
                 () = sleep_until(Some(self.not_before)), if paused => {}
+                () = &mut logging => {}
             }
         }
     }
@@ -416,7 +422,7 @@ impl Runtime {
             return self.settle_refused_claim(refused);
         }
         let Some(Claim { wanted, sent_at }) = claim else { return Ok(()) };
-        self.set_drained(response.drained);
+        about::note_drained(&mut self.drained, response.drained);
         let wait_ms = wanted.max_wait_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or_default();
         if polled && jobs.is_empty() && sent_at.elapsed() < Duration::from_millis(wait_ms / 2).max(BUSY_PAUSE) {
             // A server that ends polls early is shutting down, say: do not hammer it.
@@ -438,7 +444,7 @@ impl Runtime {
         };
         wakes.note(&mut end);
         if end.drained {
-            self.set_drained(true);
+            about::note_drained(&mut self.drained, true);
         }
         if let Some(error) = end.fatal.take() {
             self.give_up(error)?;
@@ -450,15 +456,6 @@ impl Runtime {
         let granted = end.granted.into_iter();
         self.begin(granted.map(|(job, receipt, at)| Lease::new(job, at, tolerance).woken_by(receipt)));
         Ok(())
-    }
-
-    fn set_drained(&mut self, drained: bool) {
-        match (self.drained, drained) {
-            (false, true) => tracing::info!("this worker was drained: it gets no new work until it is undrained"),
-            (true, false) => tracing::info!("this worker gets work again"),
-            _ => {}
-        }
-        self.drained = drained;
     }
 
     fn settle_refused_claim(&mut self, refused: ItemAnswer) -> Result<(), WorkerError> {

@@ -77,6 +77,8 @@ pub const KEYS: &[Key] = keys! {
         "How long dead letters are kept.";
     "retention.events" Duration, "1h", Restart,
         "How long events can be replayed.";
+    "retention.task_logs" Duration, "3d", Restart,
+        "How long logs of tasks are kept, at most as long as their task.";
     "retention.max_finished" Integer, "10000000", Restart,
         "Maximum number of ended tasks to keep. Tasks that ended less than 10 minutes ago are always kept, because their reports may be repeated.";
 

@@ -298,6 +298,31 @@ pub struct Task {
     pub runtime: Option<TaskRuntime>,
 }
 
+/// Logs of a task, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskLogs {
+    pub items: Vec<TaskLogLine>,
+    /// Absent if there are no more lines at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Continue here with `follow=true`, to wait for more.
+    pub follow_cursor: String,
+    /// The task has ended: no more lines will come.
+    pub ended: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskLogLine {
+    pub attempt: u32,
+    /// By the clock of the worker.
+    pub at: String,
+    /// `stdout`, `stderr` or `log`.
+    pub stream: String,
+    pub text: String,
+}
+
 /// One attempt in the history of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -15,6 +15,7 @@ pub mod queues;
 pub mod render;
 pub mod runs;
 pub mod schedules;
+pub mod task_logs;
 pub mod tasks;
 pub mod webhooks;
 pub mod whoami;

@@ -24,7 +24,7 @@ use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::{AttemptRange, AttemptView, TaskFilter, TaskView};
 
-use super::{query, queues, respond, words};
+use super::{query, queues, respond, task_logs, words};
 use crate::access::guard::User;
 use crate::api::errors::refuse;
 use crate::api::render;
@@ -41,6 +41,7 @@ pub fn router() -> Router<App> {
         .route("/api/v1/tasks/{id}", get(show))
         .route("/api/v1/tasks/{id}/attempts", get(attempts))
         .route("/api/v1/tasks/{id}/why", get(why))
+        .route("/api/v1/tasks/{id}/logs", get(task_logs::logs))
         .route("/api/v1/tasks/{id}/cancel", post(cancel))
         .route("/api/v1/tasks/{id}/retry", post(retry))
 }

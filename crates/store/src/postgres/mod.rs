@@ -27,6 +27,7 @@ mod sandboxes;
 mod save;
 mod schedules;
 pub(crate) mod sql;
+mod task_logs;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -11,6 +11,7 @@ use super::conn::Conn;
 use super::load::query;
 use super::rows::{self, Result, Time};
 use super::{read, sql};
+use crate::task_logs::LOG_PIECES_MAX;
 
 pub async fn step(conn: &Conn, keep: &Retention, after: Seq, limit: usize, now: Timestamp) -> Result<Pruned> {
     let (cuts, most) = (keep.cuts(now), limit as i64);
@@ -18,6 +19,8 @@ pub async fn step(conn: &Conn, keep: &Retention, after: Seq, limit: usize, now: 
     query(conn, sql::COUNTS_FOLD, &[]).await?;
     let events = query(conn, sql::EVENTS_PRUNE, &[&Time(cuts.events), &most]).await?.len();
     query(conn, sql::WORKERS_PRUNE, &[&Time(cuts.workers), &most]).await?;
+    query(conn, sql::TASK_LOGS_PRUNE, &[&Time(cuts.logs), &most]).await?;
+    query(conn, sql::TASK_LOGS_TRIM, &[&LOG_PIECES_MAX]).await?;
     query(conn, sql::WORKER_RECORDS_PRUNE, &[&Time(cuts.worker_records), &most]).await?;
     query(conn, sql::REDRIVES_PRUNE, &[&Time(cuts.redrives)]).await?;
     let finished: i64 = query(conn, sql::COUNTS_FINISHED, &[]).await?[0].try_get(0)?;
@@ -52,7 +55,7 @@ async fn count(conn: &Conn, pruning: &Pruning) -> Result<()> {
 }
 
 async fn remove(conn: &Conn, rows: &Vec<i64>) -> Result<()> {
-    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
+    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::TASK_LOGS_DELETE, sql::BODIES_DELETE] {
         query(conn, statement, &[rows]).await?;
     }
     Ok(())

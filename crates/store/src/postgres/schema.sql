@@ -277,6 +277,18 @@ CREATE TABLE attempts (
     PRIMARY KEY (seq, attempt)
 );
 
+-- What attempts print and log, in pieces as their workers sent them. `lines` is JSON. Any of it may be dropped at any time.
+CREATE TABLE task_logs (
+    piece   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq     bigint NOT NULL,
+    attempt int NOT NULL CHECK (attempt >= 1),
+    at      timestamptz NOT NULL,
+    bytes   bigint NOT NULL,
+    lines   text NOT NULL
+);
+CREATE INDEX task_logs_by_task ON task_logs (seq, attempt, bytes);
+CREATE INDEX task_logs_by_age ON task_logs (at);
+
 CREATE TABLE redrives (
     redrive_id uuid PRIMARY KEY,
     key        text UNIQUE,

@@ -20,6 +20,7 @@ mod sandboxes;
 mod save;
 mod schedules;
 pub(crate) mod sql;
+mod task_logs;
 mod workers;
 mod writer;
 

@@ -7,6 +7,7 @@ use tenure_core::retention::{Prunable, Pruned, Pruning, RUNS_PER_STEP, Retention
 use tenure_core::time::Timestamp;
 
 use super::{rows, sql};
+use crate::task_logs::LOG_PIECES_MAX;
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -14,6 +15,8 @@ pub fn step(tx: &Connection, keep: &Retention, after: Seq, limit: usize, now: Ti
     let (cuts, most) = (keep.cuts(now), limit as i64);
     let events = tx.prepare_cached(sql::EVENTS_PRUNE)?.execute([cuts.events.as_millis(), most])?;
     tx.prepare_cached(sql::WORKERS_PRUNE)?.execute([cuts.workers.as_millis(), most])?;
+    tx.prepare_cached(sql::TASK_LOGS_PRUNE)?.execute([cuts.logs.as_millis(), most])?;
+    tx.prepare_cached(sql::TASK_LOGS_TRIM)?.execute([LOG_PIECES_MAX])?;
     tx.prepare_cached(sql::WORKER_RECORDS_PRUNE)?.execute([cuts.worker_records.as_millis(), most])?;
     tx.prepare_cached(sql::REDRIVES_PRUNE)?.execute([cuts.redrives.as_millis()])?;
     let finished: i64 = tx.prepare_cached(sql::COUNTS_FINISHED)?.query_row([], |row| row.get(0))?;
@@ -38,7 +41,7 @@ pub fn step(tx: &Connection, keep: &Retention, after: Seq, limit: usize, now: Ti
 }
 
 fn remove(tx: &Connection, seq: i64) -> Result<()> {
-    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::BODIES_DELETE] {
+    for statement in [sql::FINISHED_DELETE, sql::ATTEMPTS_DELETE, sql::TASK_LOGS_DELETE, sql::BODIES_DELETE] {
         tx.prepare_cached(statement)?.execute([seq])?;
     }
     Ok(())

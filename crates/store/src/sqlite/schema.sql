@@ -263,6 +263,18 @@ CREATE TABLE attempts (
     PRIMARY KEY (seq, attempt)
 ) STRICT, WITHOUT ROWID;
 
+-- What attempts print and log, in pieces as their workers sent them. `lines` is JSON. Any of it may be dropped at any time.
+CREATE TABLE task_logs (
+    piece   INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq     INTEGER NOT NULL,
+    attempt INTEGER NOT NULL CHECK (attempt >= 1),
+    at      INTEGER NOT NULL,
+    bytes   INTEGER NOT NULL,
+    lines   TEXT NOT NULL
+) STRICT;
+CREATE INDEX task_logs_by_task ON task_logs (seq, attempt, bytes);
+CREATE INDEX task_logs_by_age ON task_logs (at);
+
 CREATE TABLE redrives (
     redrive_id BLOB PRIMARY KEY CHECK (length(redrive_id) = 16),
     key        TEXT UNIQUE,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tenure_client::{Json, TaskContext, TaskError};
+use tenure_client::{Json, LogStream, TaskContext, TaskError};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -53,13 +53,15 @@ pub(crate) async fn run(command: &str, tools: &Tools, task: &TaskContext) -> Res
     let _lost = task.on_lease_lost(move || on_lost.signal(Signal::SIGKILL));
     let _killed_on_drop = group::KillOnDrop(Arc::clone(&group));
 
-    let mut stdout = Tail::new(child.stdout.take(), STDOUT_BYTES);
-    let mut stderr = Tail::new(child.stderr.take(), STDERR_BYTES);
+    let mut stdout = Tail::new(child.stdout.take(), STDOUT_BYTES).logged(task.log_output(LogStream::Stdout));
+    let mut stderr = Tail::new(child.stderr.take(), STDERR_BYTES).logged(task.log_output(LogStream::Stderr));
     let status = supervise(&mut child, &group, tools.kill_grace, task, &mut stdout, &mut stderr).await?;
     group.signal(Signal::SIGKILL);
     group.close();
     let rest = async { tokio::join!(stdout.read_all(), stderr.read_all()) };
     let _ = tokio::time::timeout(LAST_OUTPUT, rest).await;
+    stdout.end_log();
+    stderr.end_log();
 
     let cancelled = task.cancellation().is_cancelled();
     let outcome = match exit::failure(status, cancelled, &stderr.last().text()) {

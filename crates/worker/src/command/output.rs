@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use tenure_client::{Json, TaskError};
+use tenure_client::{Json, OutputLog, TaskError};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::folder::read_small;
@@ -60,11 +60,22 @@ pub(crate) struct Tail<R> {
     stream: Option<R>,
     last: LastBytes,
     buffer: Vec<u8>,
+    log: Option<OutputLog>,
 }
 
 impl<R: AsyncRead + Unpin> Tail<R> {
     pub(crate) fn new(stream: Option<R>, limit: usize) -> Self {
-        Self { stream, last: LastBytes::new(limit), buffer: vec![0; 16 << 10] }
+        Self { stream, last: LastBytes::new(limit), buffer: vec![0; 16 << 10], log: None }
+    }
+
+    /// Everything that is read is also logged.
+    pub(crate) fn logged(self, log: OutputLog) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    /// The last line is logged, also without an end.
+    pub(crate) fn end_log(&mut self) {
+        self.log = None;
     }
 
     pub(crate) fn last(&self) -> &LastBytes {
@@ -76,7 +87,12 @@ impl<R: AsyncRead + Unpin> Tail<R> {
         let Some(stream) = &mut self.stream else { return std::future::pending().await };
         match stream.read(&mut self.buffer).await {
             Ok(0) | Err(_) => self.stream = None,
-            Ok(count) => self.last.push(&self.buffer[..count]),
+            Ok(count) => {
+                self.last.push(&self.buffer[..count]);
+                if let Some(log) = &mut self.log {
+                    log.push(&self.buffer[..count]);
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod card;
 mod list;
+mod logs;
 mod steer;
 mod submit;
 mod watch;
@@ -37,6 +38,8 @@ enum Command {
     Attempts(One),
     /// Explain why a task is not running
     Why(One),
+    /// Show what a task printed and logged
+    Logs(logs::Args),
     /// Cancel a task
     Cancel(steer::CancelArgs),
     /// Retry a failed or canceled task
@@ -60,6 +63,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
         Command::Watch(one) => watch::run(&client, &ids::task(&client, &one.id).await?, json).await,
         Command::Attempts(one) => card::attempts(&client, &ids::task(&client, &one.id).await?, json).await,
         Command::Why(one) => card::why(&client, &ids::task(&client, &one.id).await?, json).await,
+        Command::Logs(args) => logs::run(&client, args, json).await,
         Command::Cancel(args) => steer::cancel(&client, args, json).await,
         Command::Retry(one) => steer::retry(&client, &ids::task(&client, &one.id).await?, json).await,
     }

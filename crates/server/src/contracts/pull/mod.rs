@@ -3,6 +3,7 @@
 mod about;
 mod errors;
 pub mod exchange;
+pub mod logs;
 mod words;
 
 pub use about::{ahead_ms, note as note_worker};
@@ -52,6 +53,7 @@ fn router() -> Router<App> {
         .route("/internal/worker/heartbeat", post(heartbeat))
         .route("/internal/worker/complete", post(complete))
         .route("/internal/worker/fail", post(fail))
+        .route("/internal/worker/logs", post(logs::logs))
         .route("/internal/worker/exchange", post(exchange::exchange))
 }
 

@@ -7,6 +7,7 @@ mod queues;
 mod redrive;
 mod schedules;
 mod submits;
+mod task_logs;
 mod tenants;
 mod webhooks;
 mod workers;

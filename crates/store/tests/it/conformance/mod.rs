@@ -29,5 +29,6 @@ mod retrying;
 mod runs;
 pub mod sandboxes;
 mod schedules;
+mod task_logs;
 mod tenancy;
 mod workers;

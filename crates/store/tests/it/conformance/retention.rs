@@ -23,7 +23,7 @@ const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
 
 fn keep(finished_ms: i64) -> Retention {
-    Retention { finished_ms, dead_letter_ms: 10 * finished_ms, finished_count: 1_000, events_ms: HOUR }
+    Retention { finished_ms, dead_letter_ms: 10 * finished_ms, finished_count: 1_000, events_ms: HOUR, logs_ms: HOUR }
 }
 
 async fn finish(t: &Fixture, count: usize) -> Vec<TaskId> {

@@ -427,7 +427,13 @@ async fn a_cancel_meets_the_ends_of_its_run(t: &Fixture) {
 
 async fn a_run_goes_with_its_tasks_and_not_before(t: &Fixture) {
     let hour = 3_600_000;
-    let keep = Retention { finished_ms: hour, dead_letter_ms: 10 * hour, finished_count: 1_000, events_ms: hour };
+    let keep = Retention {
+        finished_ms: hour,
+        dead_letter_ms: 10 * hour,
+        finished_count: 1_000,
+        events_ms: hour,
+        logs_ms: hour,
+    };
     let prune = async || t.store.prune(&keep, Seq(0), 100).await.unwrap().removed;
     let id = put_graph(t, &[&[], &[0]]).await;
     let grant = t.claim_one("q").await;
@@ -478,7 +484,8 @@ async fn a_run_goes_with_its_tasks_and_not_before(t: &Fixture) {
 
 async fn a_large_run_goes_in_steps(t: &Fixture) {
     let hour = 3_600_000;
-    let keep = Retention { finished_ms: hour, dead_letter_ms: hour, finished_count: 1_000, events_ms: hour };
+    let keep =
+        Retention { finished_ms: hour, dead_letter_ms: hour, finished_count: 1_000, events_ms: hour, logs_ms: hour };
     let id = put_graph(t, &[&[] as &[usize]; 7]).await;
     for grant in claim_all(t).await {
         t.complete(&grant).await.unwrap();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_client::pull::JobMetrics;
-use tenure_client::{Json, TaskContext, TaskError};
+use tenure_client::{Json, LogStream, TaskContext, TaskError};
 use tenure_sandbox::{
     Command, Control, Deadlines, ErrorKind, Event, Execution, Exit, FileWrite, OutputStream, Provider, RuntimeId,
     Signal, Stream, Usage, WORKSPACE,
@@ -159,6 +159,7 @@ enum Ended {
 /// Reads output until the command ends, and makes it end when it has to.
 async fn supervise(mut execution: Execution, control: &dyn Control, kill_grace: Duration, task: &TaskContext) -> Ended {
     let (mut stdout, mut stderr) = (LastBytes::new(STDOUT_BYTES), LastBytes::new(STDERR_BYTES));
+    let (mut out, mut err) = (task.log_output(LogStream::Stdout), task.log_output(LogStream::Stderr));
     let mut kill_at = None;
     loop {
         let kill = async {
@@ -170,8 +171,14 @@ async fn supervise(mut execution: Execution, control: &dyn Control, kill_grace: 
         tokio::select! {
             event = execution.next() => match event {
                 Some(Event::Output(chunk)) => match chunk.stream {
-                    OutputStream::Stdout => stdout.push(&chunk.bytes),
-                    OutputStream::Stderr => stderr.push(&chunk.bytes),
+                    OutputStream::Stdout => {
+                        stdout.push(&chunk.bytes);
+                        out.push(&chunk.bytes);
+                    }
+                    OutputStream::Stderr => {
+                        stderr.push(&chunk.bytes);
+                        err.push(&chunk.bytes);
+                    }
                 },
                 Some(Event::Exited(exit)) => return Ended::Exited { exit, stdout, stderr },
                 Some(Event::Failed(error)) if error.kind() == ErrorKind::Timeout => return Ended::TimedOut,

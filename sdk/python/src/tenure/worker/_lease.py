@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import ApiError
 from ._beat import ABSENT, Beat, News
+from ._logs import LogBuffer
 
 log = logging.getLogger("tenure.worker")
 
@@ -96,6 +97,8 @@ class Lease:
         self.last_checkpoint: Any = ABSENT
         #: Of a test: nobody sends heartbeats for it.
         self.is_alone = False
+        #: What the handler logged and was not sent yet.
+        self.logs = LogBuffer()
         #: Called, on any thread, when something changed that the runtime must look at.
         self.wake: Callable[[], object] = lambda: None
         #: Called, on any thread, when the handler must end now.

@@ -280,6 +280,15 @@ class PullLink:
         async with self._connection.lanes.to(self._connection.server):
             await self._connection.post("complete" if outcome.word == "SUCCEEDED" else "fail", body, ANSWER_WAIT)
 
+    async def logs(self, lines: list[dict[str, Any]], dropped: int) -> bool:
+        item = {**{name: self._job[name] for name in ("job_id", "lease_token")}, "lines": lines, "dropped": dropped}
+        body = {"worker_id": self._connection.worker_id, "logs": [item]}
+        try:
+            await self._connection.post("logs", _text.encode(body), ANSWER_WAIT)
+        except Refused:
+            return False
+        return True
+
     def handler_ended(self) -> None:
         pass
 

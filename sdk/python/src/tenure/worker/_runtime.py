@@ -7,6 +7,7 @@ neither heartbeats nor the end of what has lost its lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -22,6 +23,7 @@ from ._beat import ABSENT
 from ._execute import AnyHandler
 from ._lease import CancelKind, CancelReason, Lease, Phase
 from ._link import ASKED_MAX, Again, Beaten, Link, Lost, Refused
+from ._logs import LogLink
 from ._outcome import Ended, Metrics, Outcome
 from .context import HandlerContext, TaskContext
 
@@ -35,6 +37,10 @@ ANSWER_MIN = 0.2
 ANSWER_MAX = 10.0
 #: How long a failure is held back for the checkpoint that belongs before it.
 FLUSH_WAIT = 5.0
+#: Log lines gather for this long before they are sent, and the end of an attempt waits this long for its last ones.
+LOGS_GATHER = 0.3
+LOGS_AGAIN = 2.0
+LAST_LINES = 2.0
 #: On shutdown, how long the last reports may take.
 LAST_REPORTS = 10.0
 #: On shutdown, how long hooks may take to end what handlers started.
@@ -254,12 +260,22 @@ class Runtime:
             keeper = asyncio.ensure_future(self._keep(lease, link, signal))
             keeper.add_done_callback(lambda keeper: _kept(keeper, lease))
             hinted = asyncio.ensure_future(self._hinted(lease, link))
+            logger = asyncio.ensure_future(self._send_logs(lease, link))
             try:
                 while not lease.beat(lambda beat: beat.is_confirmed) and lease.phase is Phase.HELD:
                     await signal.wait()
                 if lease.phase is Phase.LOST:
                     log.warning("task %s is not started: %s", lease.grant.task_id, lease.reason)
                     return
+                started = time.monotonic()
+                grant = lease.grant
+                log.info(
+                    "task %s: attempt %d started (%s, fence %d)",
+                    grant.task_id,
+                    grant.attempt,
+                    grant.operator,
+                    grant.fence,
+                )
                 handler_over = self._start(lease, context)
                 while not handler_over.done() and lease.phase is Phase.HELD:
                     await first([handler_over, signal.future()])
@@ -267,11 +283,19 @@ class Runtime:
                 if handler_over.done():
                     free_slot()
                     link.handler_ended()
+                await self._last_logs(lease, link)
+                seconds = time.monotonic() - started
+                if outcome is None:
+                    log.warning("task %s: attempt %d lost its lease after %.3f s", grant.task_id, grant.attempt, seconds)
+                else:
+                    word = outcome.word.lower()
+                    log.info("task %s: attempt %d %s after %.3f s", grant.task_id, grant.attempt, word, seconds)
                 if outcome is not None:
                     settled = await self._report(lease, link, outcome)
             finally:
                 await _cancelled(hinted)
                 await _cancelled(keeper)
+                await _cancelled(logger)
             if not handler_over.done() and not self.is_draining:
                 # The thread still runs: its slot is not free before it is. A worker that ends needs none any longer.
                 log.warning("task %s lost its lease, but its handler is still running", lease.grant.task_id)
@@ -286,6 +310,34 @@ class Runtime:
             lease.end()
             self._leases.pop(lease, None)
             free_slot()
+
+    async def _send_logs(self, lease: Lease, link: Link) -> None:
+        """Sends what the handler logs, for as long as it is not cancelled."""
+        added = Signal()
+        lease.logs.wake = lambda: self._thread.call(added.fire)
+        while isinstance(link, LogLink):
+            await added.wait(LOGS_AGAIN)
+            await asyncio.sleep(LOGS_GATHER)
+            if not await self._flush_logs(lease, link):
+                return
+
+    async def _flush_logs(self, lease: Lease, link: Link) -> bool:
+        """Sends all lines. Lines that do not get through are lost. False if the server takes none."""
+        while isinstance(link, LogLink):
+            lines, dropped = lease.logs.take()
+            if not lines and not dropped:
+                return True
+            try:
+                if not await link.logs(lines, dropped):
+                    return False
+            except Exception as error:
+                log.debug("log lines of task %s did not get through: %s", lease.grant.task_id, error)
+                return True
+        return False
+
+    async def _last_logs(self, lease: Lease, link: Link) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._flush_logs(lease, link), LAST_LINES)
 
     async def _may_begin(self, lease: Lease, link: Link, signal: Signal) -> bool:
         """Asks until there is an answer; gives up when the worker is told to stop before."""

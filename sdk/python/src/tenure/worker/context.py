@@ -190,6 +190,14 @@ class TaskContext(HandlerContext):
         whole = int(min(max(pct, 0), 100))
         self._lease.tell(News(progress=(whole, None if message is None else _text.cut(message, MESSAGE_BYTES))))
 
+    def log(self, text: str) -> None:
+        """Keeps lines in the log of the task, as `tenure task logs` shows it.
+
+        Logs are bounded in size and rate: what is over is dropped, and none of it ever fails the task. Known secrets are
+        removed; do not log others. Only workers that claim tasks have logs; elsewhere the lines are dropped.
+        """
+        self._lease.logs.add(str(text))
+
     def checkpoint(self, value: Any) -> None:
         """Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
 
