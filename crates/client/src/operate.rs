@@ -62,4 +62,30 @@ impl Client {
         let call = Call::new(Method::POST, self.url(&["dead-letters", "redrive"])).json(request)?;
         self.call(call.repeatable(request.dry_run || request.idempotency_key.is_some())).await
     }
+
+    /// One page of redrives, newest first.
+    pub async fn redrives(&self, cursor: Option<String>) -> Result<Page<Redrive>, ClientError> {
+        let mut url = self.url(&["redrives"]);
+        filter::write(&mut url, &[("cursor", &cursor)]);
+        self.call(Call::new(Method::GET, url)).await
+    }
+
+    /// How far a redrive is.
+    pub async fn get_redrive(&self, redrive_id: &str) -> Result<Redrive, ClientError> {
+        self.call(Call::new(Method::GET, self.url(&["redrives", redrive_id]))).await
+    }
+
+    /// Lets a redrive release nothing more until it is resumed.
+    pub async fn pause_redrive(&self, redrive_id: &str) -> Result<Redrive, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["redrives", redrive_id, "pause"])).repeatable(true)).await
+    }
+
+    pub async fn resume_redrive(&self, redrive_id: &str) -> Result<Redrive, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["redrives", redrive_id, "resume"])).repeatable(true)).await
+    }
+
+    /// Ends a redrive. What was released stays released.
+    pub async fn cancel_redrive(&self, redrive_id: &str) -> Result<Redrive, ClientError> {
+        self.call(Call::new(Method::POST, self.url(&["redrives", redrive_id, "cancel"])).repeatable(true)).await
+    }
 }

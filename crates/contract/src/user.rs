@@ -34,6 +34,8 @@ pub type AttemptPage = Page<Attempt>;
 pub type QueuePage = Page<Queue>;
 pub type SchedulePage = Page<Schedule>;
 pub type DeadLetterPage = Page<DeadLetter>;
+/// A page of redrives.
+pub type RedrivePage = Page<Redrive>;
 
 /// By hand, because the derived schema of a generic type repeats the item in place of referring to it.
 #[cfg(feature = "openapi")]

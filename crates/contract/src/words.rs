@@ -134,7 +134,11 @@ words! {
     /// How far a redrive is.
     RedriveState {
         Running = "running",
+        /// It was paused, and releases nothing until it is resumed.
+        Paused = "paused",
         Done = "done",
+        /// It ended before everything was released.
+        Canceled = "canceled",
         /// Nothing was released: the dead letters were only counted.
         DryRun = "dry_run",
     }

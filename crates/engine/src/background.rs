@@ -317,6 +317,11 @@ async fn drive(
     }
     last_step.insert(redrive.redrive_id, Instant::now());
     while allowed > 0 && !redrive.finished && !shared.stopping.is_cancelled() && shared.duties.is_mine(Duty::Redrive) {
+        // Somebody may have paused or canceled it since the last step.
+        let known = shared.store.redrive(redrive.redrive_id, &tenure_core::command::Reach::All).await?;
+        if known.is_none_or(|known| known.paused || known.finished) {
+            return Ok(());
+        }
         let limit = allowed.min(REDRIVE_ROWS);
         let rows = shared.store.redrive_matches(&redrive, limit).await?;
         let cursor = rows.last().copied().unwrap_or(redrive.cursor);

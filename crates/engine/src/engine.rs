@@ -12,8 +12,8 @@ use tenure_core::why::{self, Around, Why};
 use tenure_core::{RunId, Seq, TaskId};
 use tenure_store::{
     AttemptRange, AttemptView, Clock, DeadLetterFilter, Done, IdentityStore, Lane, NewRedrive, Notice, OutboxFilter,
-    OutboxRetry, OutboxView, Page, QueueStats, QueueView, RedriveFilter, RedriveView, Retention, RunFilter,
-    RunMaterial, RunView, RunWeight, Store, StoreError, TaskFilter, TaskView,
+    OutboxRetry, OutboxView, Page, QueueStats, QueueView, RedriveChange, RedriveCursor, RedriveFilter, RedriveView,
+    Retention, RunFilter, RunMaterial, RunView, RunWeight, Store, StoreError, TaskFilter, TaskView,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -489,6 +489,36 @@ impl Engine {
             self.shared.tell(|| Notice::Redrive);
         }
         Ok(view)
+    }
+
+    /// A redrive within reach.
+    pub async fn redrive_view(&self, redrive_id: u128, reach: &Reach) -> Result<Option<RedriveView>, EngineError> {
+        Ok(self.shared.store.redrive(redrive_id, reach).await?)
+    }
+
+    /// Redrives within reach, newest first.
+    pub async fn redrives(
+        &self,
+        reach: &Reach,
+        after: Option<RedriveCursor>,
+        limit: usize,
+    ) -> Result<Vec<RedriveView>, EngineError> {
+        Ok(self.shared.store.redrives(reach, after, limit).await?)
+    }
+
+    /// Pauses, resumes or ends a redrive. Nothing happens to one that is done. A step that is under way still ends.
+    pub async fn change_redrive(
+        &self,
+        redrive_id: u128,
+        reach: &Reach,
+        change: RedriveChange,
+    ) -> Result<Option<RedriveView>, EngineError> {
+        self.shared.store.change_redrive(redrive_id, reach, change).await?;
+        self.shared.redriving.notify_one();
+        if !self.shared.duties.is_mine(Duty::Redrive) {
+            self.shared.tell(|| Notice::Redrive);
+        }
+        self.redrive_view(redrive_id, reach).await
     }
 
     /// Watches changes, from behind `after` or from now on.

@@ -19,6 +19,7 @@ use crate::state::App;
 
 const ADMIN: &str = "/api/v1/admin/";
 const TEXT_BYTES: usize = 256;
+const DETAIL_BYTES: usize = 1_024;
 
 /// Whether a request ends with a row in the audit: of admins, and of what users change. Submitting leaves the task.
 pub fn leaves_a_row(method: &Method, route: &str) -> bool {
@@ -127,10 +128,23 @@ pub async fn operation<T>(
     resource: &str,
     answer: Result<T, Fault>,
 ) -> Result<T, Fault> {
+    operation_about(app, caller, id, action, resource, answer, |_| None).await
+}
+
+/// The same with more about what was changed.
+pub async fn operation_about<T>(
+    app: &App,
+    caller: &Caller,
+    id: &RequestId,
+    action: &'static str,
+    resource: &str,
+    answer: Result<T, Fault>,
+    about: impl FnOnce(&T) -> Option<String>,
+) -> Result<T, Fault> {
     let (status, detail) = match &answer {
-        Ok(_) => ("ok", ""),
-        Err(Fault::Refused(Rejection::NotFound)) => ("refused", "not_found"),
-        Err(fault) => ("refused", errors::word(fault)),
+        Ok(answer) => ("ok", about(answer).unwrap_or_default()),
+        Err(Fault::Refused(Rejection::NotFound)) => ("refused", "not_found".to_owned()),
+        Err(fault) => ("refused", errors::word(fault).to_owned()),
     };
     let row = OperationAudit {
         actor: caller.actor.to_string(),
@@ -138,7 +152,7 @@ pub async fn operation<T>(
         sandbox: None,
         resource: plain(resource),
         status: status.to_owned(),
-        detail: Some(detail).filter(|detail| !detail.is_empty()).map(ToOwned::to_owned),
+        detail: Some(detail).filter(|detail| !detail.is_empty()).map(|detail| cleaned(&detail, DETAIL_BYTES)),
         tenant: Some(caller.home().to_string()),
         request_id: Some(id.0.clone()),
     };
@@ -170,6 +184,10 @@ pub async fn record(app: &App, row: OperationAudit) {
 
 /// What callers chose goes into the audit without control characters and not at any length.
 pub fn plain(text: &str) -> String {
+    cleaned(text, TEXT_BYTES)
+}
+
+fn cleaned(text: &str, bytes: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    tenure_core::limits::cut(&clean, TEXT_BYTES).to_owned()
+    tenure_core::limits::cut(&clean, bytes).to_owned()
 }

@@ -26,6 +26,11 @@ pub enum Fault {
     ScheduleNotFound {
         near: Option<String>,
     },
+    RedriveNotFound,
+    /// The idempotency key belongs to a redrive with another filter.
+    RedriveConflict {
+        redrive_id: String,
+    },
     /// The tenant has a schedule of this name.
     ScheduleExists,
     MethodNotAllowed,

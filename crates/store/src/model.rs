@@ -309,6 +309,26 @@ pub struct RedriveView {
     pub cursor: Seq,
     pub started_at: Timestamp,
     pub finished: bool,
+    /// Nothing is released until it is resumed.
+    pub paused: bool,
+    /// It ended before everything was released.
+    pub canceled: bool,
+}
+
+/// Where a list of redrives, newest first, goes on: after the one that was started then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RedriveCursor {
+    pub started_at: Timestamp,
+    pub redrive_id: u128,
+}
+
+/// What is done about a redrive that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedriveChange {
+    Pause,
+    Resume,
+    /// Ends it. What was released stays released.
+    Cancel,
 }
 
 #[derive(Debug, Clone)]

@@ -20,8 +20,8 @@ use crate::identity::IdentityStore;
 use crate::job_wakes::JobWakeStore;
 use crate::leases::LeaseStore;
 use crate::model::{
-    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveFilter,
-    RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveChange,
+    RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
@@ -187,7 +187,18 @@ pub trait Store:
     async fn count_dead_letters(&self, filter: &RedriveFilter) -> Result<u64, StoreError>;
     /// Starts a redrive, or gives the one that has the same key.
     async fn start_redrive(&self, redrive: &NewRedrive) -> Result<RedriveView, StoreError>;
-    /// Redrives that are not done.
+    /// A redrive within reach.
+    async fn redrive(&self, redrive_id: u128, reach: &Reach) -> Result<Option<RedriveView>, StoreError>;
+    /// Redrives within reach, newest first.
+    async fn redrives(
+        &self,
+        reach: &Reach,
+        after: Option<RedriveCursor>,
+        limit: usize,
+    ) -> Result<Vec<RedriveView>, StoreError>;
+    /// Changes a redrive within reach that is not done. Returns false if there is none.
+    async fn change_redrive(&self, redrive_id: u128, reach: &Reach, change: RedriveChange) -> Result<bool, StoreError>;
+    /// Redrives that are not done and not paused.
     async fn open_redrives(&self) -> Result<Vec<RedriveView>, StoreError>;
     /// The next dead letters of a redrive behind its cursor, in order.
     async fn redrive_matches(&self, redrive: &RedriveView, limit: usize) -> Result<Vec<Seq>, StoreError>;

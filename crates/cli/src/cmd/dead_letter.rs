@@ -1,5 +1,7 @@
 //! `tenure dead-letter`
 
+mod redrives;
+
 use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::{Client, DeadLetterFilter};
@@ -31,6 +33,9 @@ enum Command {
     List(ListArgs),
     /// Return dead letters to their queues
     Redrive(RedriveArgs),
+    /// List, show, pause, resume and cancel redrives
+    #[command(subcommand)]
+    Redrives(redrives::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,6 +106,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         Command::List(args) => list(&client, args, json).await,
         Command::Redrive(args) => redrive(&client, args, json).await,
+        Command::Redrives(command) => redrives::run(&client, command, json).await,
     }
 }
 
@@ -181,12 +187,9 @@ fn letters(count: u64) -> String {
 
 fn sentence(redrive: &Redrive) -> String {
     let id = redrive.redrive_id.as_deref().map(output::clean).unwrap_or_default();
-    match redrive.state {
-        RedriveState::Done => {
-            format!("Redrive {id} is done: {} of {} released.", redrive.released, letters(redrive.matched))
-        }
-        _ => format!("Redrive {id} is running: {} of {} released so far.", redrive.released, letters(redrive.matched)),
-    }
+    let so_far = if redrive.state == RedriveState::Running { " so far" } else { "" };
+    let (state, released) = (output::clean(redrive.state.as_str()), redrive.released);
+    format!("Redrive {id} is {state}: {released} of {} released{so_far}.", letters(redrive.matched))
 }
 
 #[cfg(test)]
@@ -201,6 +204,10 @@ mod tests {
             matched: 42,
             released: 0,
             state: RedriveState::Running,
+            filter: None,
+            named_tasks: None,
+            rate: None,
+            started_at: None,
         };
         assert_eq!(sentence(&redrive), "Redrive rd_1 is running: 0 of 42 dead letters released so far.");
         let redrive = Redrive { matched: 1, released: 1, state: RedriveState::Done, ..redrive };

@@ -70,7 +70,7 @@ pub struct RedriveFilter {
     pub task_ids: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Redrive {
     /// Absent on a dry run.
@@ -80,4 +80,15 @@ pub struct Redrive {
     pub matched: u64,
     pub released: u64,
     pub state: RedriveState,
+    /// Which dead letters it releases. Tasks that are named one by one are in `named_tasks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<RedriveFilter>,
+    /// Number of tasks that the filter names by their id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_tasks: Option<u64>,
+    /// Tasks per second; absent means as fast as it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<String>,
 }

@@ -111,7 +111,17 @@ pub async fn redrive(
         }
         if request.dry_run {
             let matched = app.engine.count_dead_letters(&filter).await?;
-            return Ok(Redrive { redrive_id: None, dry_run: true, matched, released: 0, state: RedriveState::DryRun });
+            return Ok(Redrive {
+                redrive_id: None,
+                dry_run: true,
+                matched,
+                released: 0,
+                state: RedriveState::DryRun,
+                filter: None,
+                named_tasks: None,
+                rate: None,
+                started_at: None,
+            });
         }
         // The same key of two tenants, or of two owners, is two keys. No tenant has a bracket in its name.
         let scope = filter.tenant.as_deref().unwrap_or("*").to_owned();
@@ -119,10 +129,16 @@ pub async fn redrive(
             None => format!("{scope}/{key}"),
             Some(owner) => serde_json::json!([scope, owner, key]).to_string(),
         });
-        let view = app.engine.redrive(&NewRedrive { redrive_id: random_bits(), key, filter, rate }).await?;
-        Ok(render::redrive(&view))
+        let new = NewRedrive { redrive_id: random_bits(), key, filter, rate };
+        let view = app.engine.redrive(&new).await?;
+        let redrive = render::redrive(&view);
+        if view.filter != new.filter {
+            return Err(Fault::RedriveConflict { redrive_id: redrive.redrive_id.unwrap_or_default() });
+        }
+        Ok(redrive)
     };
-    let answer = audit::operation(&app, &caller, &id, "dead_letters.redrive", "dead-letters", answer.await).await;
+    let answer =
+        audit::operation_about(&app, &caller, &id, "dead_letters.redrive", "dead-letters", answer.await, about).await;
     match answer {
         Ok(redrive) => {
             let status = if redrive.dry_run { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -130,6 +146,14 @@ pub async fn redrive(
         }
         Err(fault) => refuse(fault, &id),
     }
+}
+
+/// What the audit says of a redrive: which, how many, and of which dead letters.
+fn about(redrive: &Redrive) -> Option<String> {
+    let ids = redrive.named_tasks.map(|count| format!(" and {count} task ids")).unwrap_or_default();
+    let filter = redrive.filter.as_ref().and_then(|filter| serde_json::to_string(filter).ok()).unwrap_or_default();
+    let what = redrive.redrive_id.as_deref().unwrap_or("dry run");
+    Some(format!("{what}: {} matched {filter}{ids}", redrive.matched))
 }
 
 fn filter(wire: WireFilter, caller: &Caller) -> Result<RedriveFilter, Fault> {

@@ -12,6 +12,7 @@ pub mod health;
 pub mod metrics;
 pub mod queries;
 pub mod queues;
+pub mod redrives;
 pub mod render;
 pub mod runs;
 pub mod schedules;
@@ -51,6 +52,7 @@ fn router() -> Router<App> {
         .merge(bundles::router())
         .merge(datasets::router())
         .merge(dead_letters::router())
+        .merge(redrives::router())
         .merge(events::router())
         .merge(health::router())
         .merge(metrics::router())

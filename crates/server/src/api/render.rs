@@ -12,7 +12,7 @@ use tenure_core::run::{Run, Upstream};
 use tenure_core::task::{End, FailReason, Place, State};
 use tenure_core::time::Timestamp;
 use tenure_core::why::Why;
-use tenure_engine::store::{AttemptView, QueueStats, RedriveView, RunTaskView, RunView, TaskView};
+use tenure_engine::store::{AttemptView, QueueStats, RedriveFilter, RedriveView, RunTaskView, RunView, TaskView};
 
 use super::words;
 use crate::contracts::category;
@@ -328,7 +328,30 @@ pub fn redrive(view: &RedriveView) -> user::Redrive {
         dry_run: false,
         matched: view.matched,
         released: view.released,
-        state: if view.finished { RedriveState::Done } else { RedriveState::Running },
+        state: match (view.canceled, view.finished, view.paused) {
+            (true, _, _) => RedriveState::Canceled,
+            (_, true, _) => RedriveState::Done,
+            (_, _, true) => RedriveState::Paused,
+            _ => RedriveState::Running,
+        },
+        filter: Some(redrive_filter(&view.filter)),
+        named_tasks: view.filter.rows.as_ref().map(|rows| rows.len() as u64),
+        rate: view.rate,
+        started_at: Some(view.started_at.to_string()),
+    }
+}
+
+/// Tasks that it names are counted only: a redrive may name a thousand.
+pub fn redrive_filter(filter: &RedriveFilter) -> user::RedriveFilter {
+    user::RedriveFilter {
+        queue: filter.queue.clone(),
+        operator: filter.operator.clone(),
+        reason: filter.reason.clone(),
+        error_code: filter.error_code.clone(),
+        tenant: filter.tenant.clone(),
+        after: filter.after.map(|at| at.to_string()),
+        before: filter.before.map(|at| at.to_string()),
+        task_ids: None,
     }
 }
 

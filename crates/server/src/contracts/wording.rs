@@ -38,6 +38,14 @@ impl Wording {
                 let message = format!("no such schedule{}", suggest::meant(near.as_deref()));
                 Self::new(StatusCode::NOT_FOUND, "schedule_not_found", message)
             }
+            Fault::RedriveNotFound => Self::new(StatusCode::NOT_FOUND, "redrive_not_found", "no such redrive"),
+            Fault::RedriveConflict { redrive_id } => Self::new(
+                StatusCode::CONFLICT,
+                "idempotency_conflict",
+                format!(
+                    "the idempotency key belongs to redrive {redrive_id}, which has another filter: use another key"
+                ),
+            ),
             Fault::ScheduleExists => Self::new(
                 StatusCode::CONFLICT,
                 "schedule_exists",

@@ -43,6 +43,8 @@ use tenure_core::run::{Run, Upstream};
 use tenure_core::task::Running;
 use tenure_core::time::Timestamp;
 use tenure_core::{RunId, Seq, TaskId};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::codec;
@@ -50,7 +52,8 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter,
+    TaskView, Whose,
 };
 use crate::schema;
 use crate::store::{Batch, Due, Lane, PushesDue, Store};
@@ -71,6 +74,9 @@ const READ_CONNECTIONS: usize = 4;
 const NOTICE_CONNECTIONS: usize = 1;
 /// Settings of a queue that a finished attempt needs may be this old; those that a grant needs are always fresh.
 const QUEUE_CACHE: Duration = Duration::from_secs(1);
+
+/// A time after all others.
+const LAST_MS: i64 = 1 << 48;
 
 #[derive(Debug)]
 pub struct Postgres {
@@ -600,6 +606,35 @@ impl Store for Postgres {
             read::start_redrive(&conn, redrive, now).await.map_err(|error| failed("start a redrive", error))?;
         conn.give_back();
         Ok(started)
+    }
+
+    async fn redrive(&self, redrive_id: u128, reach: &Reach) -> Result<Option<RedriveView>, StoreError> {
+        let (id, tenant, owner) = (Uuid::from_u128(redrive_id), reach.tenant(), reach.owner());
+        let found = self.list("read a redrive", sql::REDRIVE_GET, &[&id, &tenant, &owner], read::redrive).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn redrives(
+        &self,
+        reach: &Reach,
+        after: Option<RedriveCursor>,
+        limit: usize,
+    ) -> Result<Vec<RedriveView>, StoreError> {
+        let before = Time(after.map_or(Timestamp::from_millis(LAST_MS), |after| after.started_at));
+        let id = Uuid::from_u128(after.map_or(u128::MAX, |after| after.redrive_id));
+        let (tenant, owner, limit) = (reach.tenant(), reach.owner(), limit as i64);
+        let params: [&(dyn ToSql + Sync); 5] = [&before, &tenant, &owner, &id, &limit];
+        self.list("list redrives", sql::REDRIVES_LIST, &params, read::redrive).await
+    }
+
+    async fn change_redrive(&self, redrive_id: u128, reach: &Reach, change: RedriveChange) -> Result<bool, StoreError> {
+        let (paused, canceled) = (change == RedriveChange::Pause, change == RedriveChange::Cancel);
+        self.outbox_write("change a redrive", async |conn, _| {
+            let (id, tenant, owner) = (Uuid::from_u128(redrive_id), reach.tenant(), reach.owner());
+            let changed = query(conn, sql::REDRIVE_SET, &[&id, &tenant, &owner, &paused, &canceled]).await?;
+            Ok(!changed.is_empty())
+        })
+        .await
     }
 
     async fn open_redrives(&self) -> Result<Vec<RedriveView>, StoreError> {

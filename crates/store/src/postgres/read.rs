@@ -230,6 +230,8 @@ pub async fn start_redrive(conn: &Conn, redrive: &NewRedrive, now: Timestamp) ->
         cursor: Seq(0),
         started_at: now,
         finished: matched == 0,
+        paused: false,
+        canceled: false,
     };
     let filter = serde_json::to_string(&redrive.filter).unwrap_or_default();
     let params: [&(dyn ToSql + Sync); 7] = [
@@ -261,6 +263,8 @@ pub fn redrive(row: &Row) -> Result<RedriveView> {
         cursor: Seq(row.try_get(5)?),
         started_at: rows::time(row, 6)?,
         finished: row.try_get(7)?,
+        paused: row.try_get(8)?,
+        canceled: row.try_get(9)?,
     })
 }
 

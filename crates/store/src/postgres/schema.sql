@@ -298,8 +298,12 @@ CREATE TABLE redrives (
     released   bigint NOT NULL DEFAULT 0,
     cursor     bigint NOT NULL DEFAULT 0,
     started_at timestamptz NOT NULL,
-    finished   boolean NOT NULL DEFAULT false
+    finished   boolean NOT NULL DEFAULT false,
+    paused     boolean NOT NULL DEFAULT false,
+    canceled   boolean NOT NULL DEFAULT false,
+    CHECK (finished OR NOT canceled)
 );
+CREATE INDEX redrives_by_start ON redrives (started_at, redrive_id);
 
 -- What changed, one row per batch, for watchers.
 CREATE TABLE events (

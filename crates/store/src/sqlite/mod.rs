@@ -46,7 +46,8 @@ use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
     AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter,
+    TaskView, Whose,
 };
 use crate::schema;
 use crate::store::{Batch, Due, Lane, PushesDue, Store};
@@ -559,6 +560,41 @@ impl Store for Sqlite {
         let redrive = redrive.clone();
         let now = self.clock.read_process().now;
         self.write("start a redrive", move |tx| read::start_redrive(tx, &redrive, now)).await
+    }
+
+    async fn redrive(&self, redrive_id: u128, reach: &Reach) -> Result<Option<RedriveView>, StoreError> {
+        let reach = reach.clone();
+        self.read("read a redrive", move |tx| {
+            let params = params![redrive_id.to_be_bytes(), reach.tenant(), reach.owner()];
+            tx.prepare_cached(sql::REDRIVE_GET)?.query_row(params, read::redrive).optional()
+        })
+        .await
+    }
+
+    async fn redrives(
+        &self,
+        reach: &Reach,
+        after: Option<RedriveCursor>,
+        limit: usize,
+    ) -> Result<Vec<RedriveView>, StoreError> {
+        let reach = reach.clone();
+        self.read("list redrives", move |tx| {
+            let before = after.map_or(i64::MAX, |after| after.started_at.as_millis());
+            let id = after.map_or(u128::MAX, |after| after.redrive_id).to_be_bytes();
+            let params = params![before, reach.tenant(), reach.owner(), id, limit as i64];
+            tx.prepare_cached(sql::REDRIVES_LIST)?.query_map(params, read::redrive)?.collect()
+        })
+        .await
+    }
+
+    async fn change_redrive(&self, redrive_id: u128, reach: &Reach, change: RedriveChange) -> Result<bool, StoreError> {
+        let reach = reach.clone();
+        self.write("change a redrive", move |tx| {
+            let (paused, canceled) = (change == RedriveChange::Pause, change == RedriveChange::Cancel);
+            let params = params![redrive_id.to_be_bytes(), reach.tenant(), reach.owner(), paused, canceled];
+            Ok(tx.prepare_cached(sql::REDRIVE_SET)?.execute(params)? > 0)
+        })
+        .await
     }
 
     async fn open_redrives(&self) -> Result<Vec<RedriveView>, StoreError> {

@@ -246,6 +246,8 @@ pub fn start_redrive(tx: &Connection, redrive: &NewRedrive, now: Timestamp) -> R
         cursor: Seq(0),
         started_at: now,
         finished: matched == 0,
+        paused: false,
+        canceled: false,
     })
 }
 
@@ -260,6 +262,8 @@ pub fn redrive(row: &Row<'_>) -> Result<RedriveView> {
         cursor: row.get("cursor").map(Seq)?,
         started_at: Timestamp::from_millis(row.get("started_at")?),
         finished: row.get("finished")?,
+        paused: row.get("paused")?,
+        canceled: row.get("canceled")?,
     })
 }
 

@@ -284,8 +284,12 @@ CREATE TABLE redrives (
     released   INTEGER NOT NULL DEFAULT 0,
     cursor     INTEGER NOT NULL DEFAULT 0,
     started_at INTEGER NOT NULL,
-    finished   INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1))
+    finished   INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1)),
+    paused     INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
+    canceled   INTEGER NOT NULL DEFAULT 0 CHECK (canceled IN (0, 1)),
+    CHECK (finished = 1 OR canceled = 0)
 ) STRICT;
+CREATE INDEX redrives_by_start ON redrives (started_at, redrive_id);
 
 -- What changed, one row per batch, for watchers.
 CREATE TABLE events (

@@ -60,6 +60,7 @@ __all__ = [
     "RunNotRerunnable",
     "SandboxNotRunning",
     "ScheduleExists",
+    "RedriveNotFound",
     "ScheduleNotFound",
     "SetupError",
     "StaleAttempt",
@@ -313,6 +314,10 @@ class RunNotFound(NotFound):
 
 class QueueNotFound(NotFound):
     word = "queue_not_found"
+
+
+class RedriveNotFound(NotFound):
+    word = "redrive_not_found"
 
 
 class ScheduleNotFound(NotFound):

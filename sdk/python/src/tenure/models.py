@@ -545,8 +545,15 @@ class Redrive(Model):
     dry_run: bool
     matched: int
     released: int
+    #: `running`, `paused`, `done`, `canceled` or `dry_run`.
     state: str
     redrive_id: str | None = None
+    #: Which dead letters it releases.
+    filter: dict[str, Any] | None = None
+    #: Number of tasks that the filter names by their id.
+    named_tasks: int | None = None
+    rate: float | None = None
+    started_at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,7 @@ async fn every_documented_route_answers(server: Server) {
                     "dataset_not_found",
                     "object_store_unavailable",
                     "query_unavailable",
+                    "redrive_not_found",
                     "result_not_found",
                     "run_not_found",
                     "schedule_not_found",

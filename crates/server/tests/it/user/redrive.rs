@@ -10,6 +10,8 @@ cases!(
     Server,
     on_sqlite: [
         a_dry_run_changes_nothing,
+        a_key_with_another_filter_is_refused,
+        a_redrive_is_listed_paused_resumed_and_canceled,
         matching_tasks_are_released_and_others_not,
         the_rate_is_kept,
         the_same_key_returns_the_current_counts,
@@ -229,4 +231,57 @@ async fn dead_letters_are_listed_and_paged(server: Server) {
     }
     assert_eq!(server.get("/api/v1/dead-letters?limit=0").await.refused(422)["field"], "limit");
     assert_eq!(server.get("/api/v1/dead-letters?cursor=x").await.refused(422)["field"], "cursor");
+}
+
+async fn a_key_with_another_filter_is_refused(server: Server) {
+    dead(&server, "q", "op", "A", 2).await;
+    dead(&server, "other", "op", "A", 2).await;
+    let first = redrive(&server, json!({"filter": {"queue": "q"}, "idempotency_key": "k"})).await;
+    let again = redrive(&server, json!({"filter": {"queue": "q"}, "idempotency_key": "k"})).await;
+    assert_eq!(again["redrive_id"], first["redrive_id"]);
+    let body = json!({"filter": {"queue": "other"}, "idempotency_key": "k"});
+    let refused = server.post("/api/v1/dead-letters/redrive", body).await.refused(409);
+    assert_eq!(refused["error"], "idempotency_conflict");
+    assert!(refused["message"].as_str().unwrap().contains(first["redrive_id"].as_str().unwrap()), "{refused}");
+    wait_until("the first is done", SOON, async || dead_count(&server).await == 2).await;
+    let rows = server.get("/api/v1/audit?action=dead_letters.redrive").await.ok();
+    let details = rows.to_string();
+    assert!(
+        details.contains("2 matched {\\\"queue\\\":\\\"q\\\"") && details.contains("idempotency_conflict"),
+        "{details}"
+    );
+}
+
+async fn a_redrive_is_listed_paused_resumed_and_canceled(server: Server) {
+    dead(&server, "q", "op", "A", 10).await;
+    let one = redrive(&server, json!({"filter": {"queue": "q"}, "rate": 1})).await;
+    let path = format!("/api/v1/redrives/{}", one["redrive_id"].as_str().unwrap());
+    let act = async |what: &str| server.post(&format!("{path}/{what}"), json!({})).await.ok();
+    assert_eq!(act("pause").await["state"], "paused");
+    // A step that was under way has ended when nothing changes over a look of the redriver at its work.
+    let released = async || server.get(&path).await.ok()["released"].as_u64().unwrap();
+    let other = dead(&server, "other", "op", "A", 1).await;
+    let two = redrive(&server, json!({"filter": {"task_ids": other}})).await;
+    server.until(&other[0], "Ready").await;
+    let stopped = released().await;
+    assert!(stopped < 10);
+    let list = server.get("/api/v1/redrives?limit=1").await.ok();
+    assert_eq!((&list["items"][0]["redrive_id"], &list["items"][0]["named_tasks"]), (&two["redrive_id"], &json!(1)));
+    let rest = server.get(&format!("/api/v1/redrives?cursor={}", list["next_cursor"].as_str().unwrap())).await.ok();
+    let first = &rest["items"][0];
+    assert_eq!(
+        (&first["redrive_id"], &first["state"], &first["rate"]),
+        (&one["redrive_id"], &json!("paused"), &json!(1.0))
+    );
+    assert_eq!((&first["filter"], rest.get("next_cursor")), (&json!({"queue": "q", "tenant": "default"}), None));
+    assert_eq!(act("resume").await["state"], "running");
+    wait_until("it goes on", SOON, async || released().await > stopped).await;
+    let canceled = act("cancel").await;
+    assert_eq!(canceled["state"], "canceled");
+    assert_eq!(act("resume").await["state"], "canceled", "nothing brings it back");
+    assert!(dead_count(&server).await > 0);
+    for odd in ["rd_00000000000000000000000000", "rd_", "nothing"] {
+        assert_eq!(server.get(&format!("/api/v1/redrives/{odd}")).await.refused(404)["error"], "redrive_not_found");
+    }
+    server.get("/api/v1/redrives?cursor=7").await.refused(422);
 }

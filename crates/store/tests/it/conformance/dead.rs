@@ -5,7 +5,7 @@ use tenure_core::command::submit::NewTask;
 use tenure_core::command::{Answer, Command, NotRetryableReason, Reach, Rejection};
 use tenure_core::task::{Spec, State};
 use tenure_core::{Seq, TaskId, Timestamp};
-use tenure_store::{DeadLetterFilter, NewRedrive, RedriveFilter, RedriveView};
+use tenure_store::{DeadLetterFilter, NewRedrive, RedriveChange, RedriveCursor, RedriveFilter, RedriveView};
 
 use crate::common::{Fixture, START, after_start, make};
 
@@ -18,6 +18,7 @@ crate::on_both_stores!(
     the_same_key_is_the_same_redrive,
     a_redrive_started_again_under_its_id_is_the_same,
     what_dies_after_the_start_is_not_released,
+    redrives_are_listed_and_changed_within_reach,
 );
 
 /// Buries a task of its own and gives its id.
@@ -156,6 +157,8 @@ async fn a_redrive_releases_step_by_step(t: &Fixture) {
         cursor: Seq(0),
         started_at: START,
         finished: false,
+        paused: false,
+        canceled: false,
     };
     assert_eq!((&started, open(t).await), (&fresh, vec![fresh.clone()]));
 
@@ -222,4 +225,42 @@ async fn what_dies_after_the_start_is_not_released(t: &Fixture) {
     assert_eq!(found(t, RedriveFilter::default(), Reach::All).await, later);
     assert_eq!(open(t).await, []);
     assert!(started.started_at < t.store.now().await.unwrap() && started.started_at > Timestamp::MIN);
+}
+
+async fn redrives_are_listed_and_changed_within_reach(t: &Fixture) {
+    bury_many(t, 3).await;
+    let of = |tenant: &str| RedriveFilter { tenant: Some(tenant.to_owned()), ..RedriveFilter::default() };
+    t.store.start_redrive(&redrive(1, None, of("default"))).await.unwrap();
+    t.store.start_redrive(&redrive(2, None, of("default"))).await.unwrap();
+    t.clock.advance(1_000);
+    let last = t.store.start_redrive(&redrive(3, None, RedriveFilter::default())).await.unwrap();
+    let own = Reach::Tenant("default".into());
+    let listed = async |reach: &Reach, after, limit| {
+        let found = t.store.redrives(reach, after, limit).await.unwrap();
+        found.iter().map(|view| view.redrive_id).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&Reach::All, None, 9).await, [3, 2, 1]);
+    assert_eq!(listed(&own, None, 9).await, [2, 1]);
+    assert_eq!(listed(&Reach::Tenant("other".into()), None, 9).await, [0_u128; 0]);
+    assert_eq!(listed(&Reach::All, None, 1).await, [3]);
+    let after = |started_at, redrive_id| Some(RedriveCursor { started_at, redrive_id });
+    assert_eq!(listed(&Reach::All, after(last.started_at, 3), 9).await, [2, 1]);
+    assert_eq!(listed(&Reach::All, after(START, 2), 9).await, [1]);
+    assert!(t.store.redrive(3, &own).await.unwrap().is_none(), "it is about all tenants");
+
+    let change = async |id, change| t.store.change_redrive(id, &own, change).await.unwrap();
+    assert!(!change(3, RedriveChange::Cancel).await);
+    assert!(change(1, RedriveChange::Pause).await);
+    let opened = async || open(t).await.iter().map(|view| view.redrive_id).collect::<Vec<_>>();
+    assert_eq!(opened().await, [2, 3]);
+    assert!(t.store.redrive(1, &own).await.unwrap().unwrap().paused);
+    assert!(change(1, RedriveChange::Resume).await);
+    assert!(change(2, RedriveChange::Cancel).await);
+    assert_eq!(opened().await, [1, 3]);
+    let canceled = t.store.redrive(2, &own).await.unwrap().unwrap();
+    assert!(canceled.canceled && canceled.finished);
+    assert!(!change(2, RedriveChange::Resume).await, "nothing brings it back");
+    // A step that was under way does not bring it back either.
+    step(t, &canceled, 1).await;
+    assert!(t.store.redrive(2, &own).await.unwrap().unwrap().finished);
 }
