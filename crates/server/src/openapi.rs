@@ -8,8 +8,8 @@ use utoipa::{Modify, OpenApi};
 
 use crate::api::admin::{api_keys, audit, outbox, task_keys, tenants, worker_tokens};
 use crate::api::{
-    buffers, bundles, dags, datasets, dead_letters, events, health, metrics, queries, queues, runs, schedules,
-    task_logs, tasks, webhooks, whoami,
+    buffers, bundles, dags, datasets, dead_letters, events, health, metrics, queries, queues, redrives, runs,
+    schedules, task_logs, tasks, webhooks, whoami, why,
 };
 use crate::contracts::pull::{self, exchange};
 use crate::contracts::sandboxes::paths as sandboxes;
@@ -73,7 +73,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         tasks::list,
         tasks::show,
         tasks::attempts,
-        tasks::why,
+        why::why,
         task_logs::logs,
         tasks::cancel,
         tasks::retry,

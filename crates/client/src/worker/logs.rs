@@ -69,8 +69,6 @@ struct Pending {
     lines: VecDeque<LogLine>,
     bytes: usize,
     dropped: u64,
-    /// In a request that is under way.
-    sending: bool,
 }
 
 impl Logs {
@@ -95,7 +93,6 @@ impl Logs {
             lines: VecDeque::new(),
             bytes: 0,
             dropped: 0,
-            sending: false,
         });
         own.bytes += line.text.len();
         own.lines.push_back(line);
@@ -140,7 +137,6 @@ impl Logs {
                     break;
                 }
             }
-            own.sending = true;
             let job = &own.lease.job;
             items.push(JobLogs {
                 job_id: job.job_id.clone(),
@@ -154,10 +150,7 @@ impl Logs {
 
     /// What was under way has arrived, or is given up.
     fn settle(&self) {
-        lock(&self.pending).retain(|_, own| {
-            own.sending = false;
-            !own.lines.is_empty() || own.dropped > 0
-        });
+        lock(&self.pending).retain(|_, own| !own.lines.is_empty() || own.dropped > 0);
         self.sent.notify_waiters();
     }
 

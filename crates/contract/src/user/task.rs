@@ -417,7 +417,7 @@ pub struct Why {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhyReason {
-    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `push_target_down`, `running`, `ended`.
+    /// `blocked_on_dependencies`, `waiting_until`, `retry_backoff`, `queue_paused`, `queue_limit`, `rate_limit`, `no_worker`, `workers_drained`, `unknown_operator`, `push_target_down`, `running`, `ended`.
     pub code: String,
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

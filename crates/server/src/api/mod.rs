@@ -20,6 +20,7 @@ pub mod task_logs;
 pub mod tasks;
 pub mod webhooks;
 pub mod whoami;
+pub mod why;
 pub mod words;
 
 use axum::Router;

@@ -24,7 +24,7 @@ use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::{AttemptRange, AttemptView, TaskFilter, TaskView};
 
-use super::{query, queues, respond, task_logs, words};
+use super::{query, queues, respond, task_logs, why, words};
 use crate::access::guard::User;
 use crate::api::errors::refuse;
 use crate::api::render;
@@ -32,7 +32,7 @@ use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
 use crate::validate::{self, At};
-use crate::{audit, page, push};
+use crate::{audit, page};
 
 pub fn router() -> Router<App> {
     Router::new()
@@ -40,7 +40,7 @@ pub fn router() -> Router<App> {
         .route("/api/v1/tasks/batch", post(submit_batch))
         .route("/api/v1/tasks/{id}", get(show))
         .route("/api/v1/tasks/{id}/attempts", get(attempts))
-        .route("/api/v1/tasks/{id}/why", get(why))
+        .route("/api/v1/tasks/{id}/why", get(why::why))
         .route("/api/v1/tasks/{id}/logs", get(task_logs::logs))
         .route("/api/v1/tasks/{id}/cancel", post(cancel))
         .route("/api/v1/tasks/{id}/retry", post(retry))
@@ -284,33 +284,6 @@ pub async fn attempts(
         page::counted(found, AttemptView::bytes).await
     };
     page::respond(answer.await, |view| Some(render::attempt(view)), &id)
-}
-
-/// Why a task is not running
-#[utoipa::path(get, path = "/api/v1/tasks/{id}/why", operation_id = "explain_task", tag = "tasks", params(("id" = String, Path, description = "UUID, task_<ULID> or ULID")), security(("api_key" = ["read"])),
-    responses((status = 200, body = Why, description = "The reasons")))]
-pub async fn why(
-    State(app): State<App>,
-    Extension(id): Extension<RequestId>,
-    Extension(caller): User,
-    Path(task): Path<String>,
-) -> Response {
-    let answer = async {
-        let found = app.engine.why(validate::task_id(&task, "id")?, &caller.reach()).await?;
-        let (view, why) = found.ok_or(Fault::Refused(Rejection::NotFound))?;
-        let target_down = match view.place {
-            Place::Ready(_) => push::target_down(&app, view.body.queue),
-            _ => None,
-        };
-        // Nobody asks for tasks of a target that is down; that it is down says more.
-        let told = why.iter().map(render::why).filter(|why| target_down.is_none() || why.code != "no_worker");
-        Ok(Why {
-            task_id: view.body.id.to_string(),
-            state: words::task(view.place.state()),
-            why: target_down.clone().into_iter().chain(told).collect(),
-        })
-    };
-    respond(answer.await, &id)
 }
 
 /// What is asked of a cancel: why, and how.

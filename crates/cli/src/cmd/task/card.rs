@@ -140,7 +140,7 @@ pub async fn why(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> 
     Ok(Exit::Ok)
 }
 
-fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
+pub(super) fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
     let mut text = format!("Task {} is {}.\n", clean(&why.task_id), state_styled(why.state.as_str()));
     for reason in &why.why {
         let since = reason.since.as_deref().map(|since| format!(", since {}", times::age(since, now)));
@@ -153,6 +153,12 @@ fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
             ("no_worker", Some(queue)) => format!("tenure worker --queue {queue}"),
             ("push_target_down", Some(queue)) => format!("tenure queue show {queue}, then tenure push test"),
             ("queue_limit" | "rate_limit", Some(queue)) => format!("tenure queue set {queue} --help"),
+            ("workers_drained", _) => "tenure worker list, then tenure worker undrain".to_owned(),
+            ("unknown_operator", Some(queue)) => format!("tenure worker --queue {queue} --operator NAME=COMMAND"),
+            ("ended", _) if why.state == TaskState::Failed => {
+                let id = clean(&why.task_id);
+                format!("tenure task logs {id}; fix the cause, then tenure task retry {id}")
+            }
             _ => continue,
         };
         text += &format!("    {} {advice}\n", console::style("try:").cyan());

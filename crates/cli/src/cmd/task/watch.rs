@@ -1,5 +1,6 @@
 //! Following one task, live.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -16,6 +17,10 @@ use crate::times;
 
 /// How long a server may be away before a watcher gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks whether a task has moved.
+const LOOK: Duration = Duration::from_secs(1);
+/// After this long without a change, a reader is told why.
+const STILL: Duration = Duration::from_secs(2);
 
 pub async fn run(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> {
     follow(client, id, |task, screen| if json { output::json(task) } else { screen.show(task) }, json).await
@@ -42,7 +47,11 @@ async fn follow(
     let mut seen = None;
     let mut silent_since = None;
     loop {
-        let Some(next) = watch.next().await else { break };
+        let next = tokio::select! {
+            next = watch.next() => next,
+            never = screen.wonder(client, id) => match never {},
+        };
+        let Some(next) = next else { break };
         match next {
             Ok(task) => {
                 silent_since = None;
@@ -68,15 +77,20 @@ async fn follow(
 
 /// A bar while the task runs, if somebody looks; lines otherwise. All of it is on stderr: the result alone is on stdout.
 struct Screen {
+    quiet: bool,
     bar: Option<ProgressBar>,
     last: Option<String>,
     progress: Option<String>,
+    /// Since when nothing has moved.
+    still_since: Instant,
+    /// What was said about why nothing moves.
+    told_why: Option<String>,
 }
 
 impl Screen {
     fn new(quiet: bool) -> Self {
         let bar = if quiet { None } else { output::progress_bar(100, "{pos:>3} %  {wide_msg}") };
-        Self { bar, last: None, progress: None }
+        Self { quiet, bar, last: None, progress: None, still_since: Instant::now(), told_why: None }
     }
 
     fn show(&mut self, task: &Task) -> anyhow::Result<()> {
@@ -84,6 +98,7 @@ impl Screen {
         if self.last.as_ref() != Some(&line) {
             self.say(&format!("{}  {line}", dim(times::clock(Timestamp::now()))));
             self.last = Some(line);
+            self.still_since = Instant::now();
         }
         if task.state == TaskState::Running {
             self.show_progress(task);
@@ -95,6 +110,31 @@ impl Screen {
             }
         }
         Ok(())
+    }
+
+    /// Says why a task that does not start does not. Does not end.
+    async fn wonder(&mut self, client: &Client, id: &str) -> Infallible {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.quiet || self.still_since.elapsed() < STILL {
+                continue;
+            }
+            // The watch itself deals with a server that is away.
+            let Ok(task) = client.get(id).await else { continue };
+            if task.state != TaskState::Running && !task.state.is_final() {
+                self.tell_why(client, &task).await;
+            }
+        }
+    }
+
+    /// Once for each reason.
+    async fn tell_why(&mut self, client: &Client, task: &Task) {
+        let Ok(why) = client.why(&task.task_id).await else { return };
+        let codes = why.why.iter().map(|reason| reason.code.as_str()).collect::<Vec<_>>().join(",");
+        if self.told_why.as_ref() != Some(&codes) && !why.why.is_empty() {
+            self.say(super::card::reasons(&why, Some(&clean(&task.queue)), Timestamp::now()).trim_end());
+            self.told_why = Some(codes);
+        }
     }
 
     fn show_progress(&mut self, task: &Task) {

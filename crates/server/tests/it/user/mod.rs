@@ -10,4 +10,5 @@ mod submits;
 mod task_logs;
 mod tenants;
 mod webhooks;
+mod why;
 mod workers;
