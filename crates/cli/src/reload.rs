@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use tenure_auth::Secret;
 use tenure_config::{Config, Watcher, changed_keys, needs_restart};
+use tenure_engine::Engine;
 use tenure_server::{Access, DispatchSecrets, Live, PushTargets, SharedTaskKeys};
 use tenure_tls::LiveServer;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::access;
-use crate::cmd::control_plane::check_exposure;
+use crate::cmd::control_plane::{check_exposure, retention};
 use crate::sandboxes::Offering;
+use crate::{access, logging};
 
 /// A change of a file is seen after this long at the latest.
 const PACE: Duration = Duration::from_secs(2);
@@ -36,6 +37,7 @@ pub struct Reloader {
     /// Calls workers, with the credentials that workers are let in with.
     pub rpc: Option<tenure_rpc::Client>,
     pub sandboxes: Option<Offering>,
+    pub engine: Engine,
     /// Workers inside of this process, with tokens that no file has.
     pub inside: Vec<(String, Secret)>,
 }
@@ -104,6 +106,11 @@ impl Reloader {
         }
         self.access.set(access);
         self.push.set(push);
+        self.engine.set_retention(retention(config.retention));
+        tenure_server::log_access(config.logging.access);
+        if config.logging.level != self.config.logging.level {
+            logging::set_level(config.logging.level);
+        }
         self.dispatch_secrets.0.set(config.dispatch_secrets.clone());
         let changed = changed_keys(&self.config, &config);
         let (later, now): (Vec<_>, Vec<_>) = changed.into_iter().partition(|key| needs_restart(key));

@@ -58,6 +58,8 @@ impl Preview {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logging {
     pub level: &'static str,
+    /// A line for each request.
+    pub access: bool,
     /// Absent: JSON, unless somebody looks at it on a terminal.
     pub format: Option<LogFormat>,
 }
@@ -156,5 +158,6 @@ pub(crate) fn logging(settings: &Settings) -> Result<Logging, ConfigError> {
         "pretty" => LogFormat::Pretty,
         _ => LogFormat::Json,
     });
-    Ok(Logging { level: settings.choice("logging.level")?.unwrap_or("info"), format })
+    let level = settings.choice("logging.level")?.unwrap_or("info");
+    Ok(Logging { level, access: settings.flag("logging.access")?, format })
 }

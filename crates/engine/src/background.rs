@@ -348,7 +348,8 @@ async fn retention(shared: Arc<Shared>) {
         }
         let mut after = Seq(0);
         loop {
-            match shared.store.prune(&shared.config.retention, after, PRUNE_ROWS).await {
+            let keep = shared.retention.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match shared.store.prune(&keep, after, PRUNE_ROWS).await {
                 Ok(pruned) => {
                     metrics::counter!("tenure_tasks_pruned_total").increment(pruned.removed as u64);
                     let Some(next) = pruned.next else { break };

@@ -32,6 +32,7 @@ use crate::random::random_bits;
 use crate::replicas::Telling;
 use crate::stops::{Stops, Watched};
 use crate::task_logs::TaskLogs;
+use crate::timings::Timings;
 use crate::waiters::Waiters;
 
 /// How an engine is set up.
@@ -107,6 +108,9 @@ pub struct Shared {
     pub known_workers: KnownWorkers,
     pub fleet: Fleet,
     pub task_logs: TaskLogs,
+    pub timings: Timings,
+    /// How long finished work is kept; changes on a reload.
+    pub retention: Mutex<Retention>,
     /// Names of queues never change.
     pub queue_names: Mutex<HashMap<QueueId, Arc<str>>>,
     /// Queues that were asked for since the last note was taken of it.
@@ -164,6 +168,7 @@ impl Shared {
             self.stops.tell(&done.stops);
             self.tell(|| Notice::Stops(done.stops.clone()));
         }
+        self.timings.record(&done.timings);
         for (kind, count) in &done.facts {
             metrics::counter!("tenure_task_events_total", "kind" => kind.as_str()).increment(*count);
         }
@@ -233,6 +238,7 @@ impl Engine {
         let duties = Duties::without(&effects::beyond(&config.transports));
         duties.renew(&*store).await?;
         let (committers, moved) = (store.committers(), config.clock.moved());
+        let retention = config.retention.clone();
         let shared = Arc::new(Shared {
             store,
             config,
@@ -246,6 +252,8 @@ impl Engine {
             known_workers: KnownWorkers::default(),
             fleet: Fleet::default(),
             task_logs: TaskLogs::default(),
+            timings: Timings::default(),
+            retention: Mutex::new(retention),
             queue_names: Mutex::default(),
             asked_for: Mutex::default(),
             scheduled: Notify::new(),
@@ -278,6 +286,11 @@ impl Engine {
     /// Where what runs beside the requests is counted.
     pub(crate) fn tracker(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// Applies from the next look of retention on.
+    pub fn set_retention(&self, retention: Retention) {
+        *self.shared.retention.lock().unwrap_or_else(PoisonError::into_inner) = retention;
     }
 
     /// Long polls and deliveries end, accepted commands finish, then the store is left alone.

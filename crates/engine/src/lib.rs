@@ -34,6 +34,7 @@ mod schedules;
 mod stops;
 mod task_logs;
 mod tenants;
+mod timings;
 mod waiters;
 
 pub use claims::{ClaimWait, Handing, TaskClaim};

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,12 @@ use crate::state::{App, ServerConfig};
 use crate::{access, contracts, limits};
 
 /// Upper bounds of the buckets for durations of calls to workers. Those of workers are the same.
+/// Of requests, batches and pushes.
+const REQUEST_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 20.0, 60.0];
+/// Of tasks, which may wait and run for hours.
+const TASK_SECONDS: [f64; 14] =
+    [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
+const MILLISECONDS: [f64; 12] = [1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1e3, 5e3, 1e4, 6e4, 3e5, 6e5];
 const RPC_SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0, 600.0];
 
 /// Where a server listens.
@@ -264,6 +271,7 @@ async fn wrong_method(Extension(contract): Extension<Contract>, Extension(id): E
 async fn around(path: Option<MatchedPath>, mut request: Request, next: middleware::Next) -> Response {
     let started = Instant::now();
     let (id, contract) = (RequestId::of(request.headers()), Contract::of(request.uri().path()));
+    let method = request.method().clone();
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(contract);
     let mut response = answer(request, next, contract, &id).await;
@@ -273,7 +281,7 @@ async fn around(path: Option<MatchedPath>, mut request: Request, next: middlewar
     if !is_verbatim {
         secure(headers);
     }
-    measure(path.as_ref(), response.status(), started);
+    measure(path.as_ref(), response.status(), started, &method, &id);
     id.show(response.headers_mut());
     response
 }
@@ -292,8 +300,12 @@ async fn answer(request: Request, next: middleware::Next, contract: Contract, id
 }
 
 /// Counts and times requests by route, never by path: ids would make a series each.
-fn measure(path: Option<&MatchedPath>, status: StatusCode, started: Instant) {
+fn measure(path: Option<&MatchedPath>, status: StatusCode, started: Instant, method: &Method, id: &RequestId) {
     let route = path.map_or("unknown", MatchedPath::as_str).to_owned();
+    if ACCESS_LOG.load(Ordering::Relaxed) {
+        let duration_seconds = started.elapsed().as_secs_f64();
+        tracing::info!(request.id = id.0, http.method = %method, http.route = route, http.status = status.as_u16(), duration_seconds, "request");
+    }
     let status = status.as_u16().to_string();
     metrics::counter!("tenure_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
     metrics::histogram!("tenure_http_request_seconds", "route" => route).record(started.elapsed());
@@ -319,10 +331,26 @@ fn secure(headers: &mut HeaderMap) {
     }
 }
 
-/// Calls to workers are counted by duration, as workers count them. Other durations are summaries.
+/// Durations are histograms, so that those of several control planes can be added.
 fn with_buckets() -> PrometheusBuilder {
-    let calls = Matcher::Full("tenure_rpc_duration_seconds".to_owned());
-    PrometheusBuilder::new().set_buckets_for_metric(calls, &RPC_SECONDS).unwrap_or_else(|_| PrometheusBuilder::new())
+    let full = |name: &str| Matcher::Full(name.to_owned());
+    let buckets: [(Matcher, &[f64]); 5] = [
+        (full("tenure_rpc_duration_seconds"), &RPC_SECONDS),
+        (full("tenure_task_wait_seconds"), &TASK_SECONDS),
+        (full("tenure_attempt_seconds"), &TASK_SECONDS),
+        (Matcher::Suffix("_seconds".to_owned()), &REQUEST_SECONDS),
+        (Matcher::Suffix("_milliseconds".to_owned()), &MILLISECONDS),
+    ];
+    buckets.into_iter().fold(PrometheusBuilder::new(), |builder, (matcher, values)| {
+        builder.set_buckets_for_metric(matcher, values).unwrap_or_else(|_| PrometheusBuilder::new())
+    })
+}
+
+static ACCESS_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process writes a line for each request, from now on.
+pub fn log_access(on: bool) {
+    ACCESS_LOG.store(on, Ordering::Relaxed);
 }
 
 /// One recorder serves the whole process.

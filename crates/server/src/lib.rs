@@ -34,7 +34,7 @@ mod watchers;
 
 pub use access::{Access, KeyBy, RateLimit};
 pub use dispatch::{CredentialBackend, CredentialBroker, DispatchConfig, DispatchSecrets, LambdaTarget};
-pub use http::{Listeners, run};
+pub use http::{Listeners, log_access, run};
 pub use identity::oidc::{KeySource, OidcAccess};
 pub use identity::task_keys::{SharedTaskKeys, Unverified};
 pub use live::Live;

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from harness import (
     AT_ONCE,
     PATIENCE,
+    ServerProcess,
     blocked,
     wait_until,
 )
@@ -216,3 +218,18 @@ def test_what_cannot_be_a_checkpoint_is_refused(pull_worker: Worker, done: Calla
             error = done(name).error
             assert error is not None
             assert (error.code, error.retryable) == (code, False)
+
+
+def test_what_a_handler_logs_is_kept_with_its_attempt(
+    pull_worker: Worker, done: Callable[..., tenure.Task], server: ServerProcess
+) -> None:
+    @pull_worker.operator("talks")
+    def talks(task: TaskContext) -> None:
+        task.log("one\ntwo")
+        task.log("the token is lt_4JFECKECQ3WXZ5HNDTEZTD423V")
+
+    with pull_worker.start():
+        ended = done("talks")
+    logs = httpx.get(f"{server.url}/api/v1/tasks/{ended.task_id}/logs").json()
+    assert [line["text"] for line in logs["items"]] == ["one", "two", "the token is ***"]
+    assert {line["attempt"] for line in logs["items"]} == {1}

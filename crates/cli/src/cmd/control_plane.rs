@@ -189,6 +189,7 @@ impl ControlPlane {
             ..ServerConfig::default()
         };
         let task_keys = Some(task_keys);
+        tenure_server::log_access(config.logging.access);
         let reloader = Reloader {
             dispatch_secrets: server.dispatch.secrets.clone(),
             config,
@@ -201,6 +202,7 @@ impl ControlPlane {
             addresses,
             rpc,
             sandboxes: offering,
+            engine: engine.clone(),
             inside: Vec::new(),
         };
         reloader.complete(&mut access);
@@ -382,7 +384,7 @@ fn engine_config(config: &Config) -> EngineConfig {
     }
 }
 
-fn retention(asked: tenure_config::Retention) -> Retention {
+pub fn retention(asked: tenure_config::Retention) -> Retention {
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     Retention {
         finished_ms: millis(asked.finished),

@@ -174,8 +174,8 @@ async fn every_call_has_its_address() {
         "DELETE /api/v1/sandboxes/sb-0a1b2c3d/files?path=%2Fb&recursive=true",
         "DELETE /api/v1/sandboxes/sb-0a1b2c3d",
         "GET /api/v1/templates/t",
-        "POST /api/v1/admin/workers/w%201/drain",
-        "POST /api/v1/admin/workers/w%201/undrain",
+        "POST /api/v1/workers/w%201/drain",
+        "POST /api/v1/workers/w%201/undrain",
     ];
     assert_eq!(lines(&asked), expected);
     let asked = asked.lock().unwrap();

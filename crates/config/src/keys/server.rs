@@ -71,15 +71,15 @@ pub const KEYS: &[Key] = keys! {
     "tenants.max_payload_bytes" Size, "0", Reload,
         "Maximum total size of the payloads of a tenant's waiting and running tasks, as a number or with a unit such as `64MiB`.";
 
-    "retention.finished" Duration, "7d", Restart,
+    "retention.finished" Duration, "7d", Reload,
         "How long ended tasks are kept.";
-    "retention.dead_letters" Duration, "30d", Restart,
+    "retention.dead_letters" Duration, "30d", Reload,
         "How long dead letters are kept.";
-    "retention.events" Duration, "1h", Restart,
+    "retention.events" Duration, "1h", Reload,
         "How long events can be replayed.";
-    "retention.task_logs" Duration, "3d", Restart,
+    "retention.task_logs" Duration, "3d", Reload,
         "How long logs of tasks are kept, at most as long as their task.";
-    "retention.max_finished" Integer, "10000000", Restart,
+    "retention.max_finished" Integer, "10000000", Reload,
         "Maximum number of ended tasks to keep. Tasks that ended less than 10 minutes ago are always kept, because their reports may be repeated.";
 
     "audit.retention" Duration, "30d", Restart,
@@ -90,8 +90,10 @@ pub const KEYS: &[Key] = keys! {
     "metrics.legacy_names" Bool, "false", Reload,
         "Exports the metrics of sandboxes also under the names of StacyVM.";
 
-    "logging.level" Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", Restart,
+    "logging.level" Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", Reload,
         "Log level. The variable `TENURE_LOG` overrides it with a filter.";
+    "logging.access" Bool, "false", Reload,
+        "Whether the server logs a line for each request: method, route, status, duration and request id.";
     "logging.format" Choice(&["json", "pretty"]), "", Restart,
         "Log format. Default: `pretty` on a terminal, otherwise `json`.";
 };

@@ -26,7 +26,7 @@ fn defaults_hold_when_nothing_is_set() {
     let config = load(Flags::default(), &[], None).unwrap();
     assert_eq!((config.server.host.as_str(), config.server.port), ("127.0.0.1", 7423));
     assert_eq!(config.store.reveal(), "sqlite:/data/tenure.db");
-    assert_eq!(config.logging, Logging { level: "info", format: None });
+    assert_eq!(config.logging, Logging { level: "info", access: false, format: None });
     let day = Duration::from_secs(24 * 3600);
     assert_eq!((config.retention.finished, config.retention.dead_letters), (7 * day, 30 * day));
     assert_eq!((config.retention.events, config.retention.max_finished), (Duration::from_secs(3600), 10_000_000));
@@ -40,7 +40,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let env = [("TENURE_SERVER__PORT", "2"), ("TENURE_LOGGING__LEVEL", "debug")];
     let config = load(Flags::default(), &env, Some(file)).unwrap();
     assert_eq!((config.server.host.as_str(), config.server.port), ("::1", 2));
-    assert_eq!(config.logging, Logging { level: "debug", format: Some(LogFormat::Pretty) });
+    assert_eq!(config.logging, Logging { level: "debug", access: false, format: Some(LogFormat::Pretty) });
     let flags = Flags { listen: Some(("localhost".into(), 3)), ..Flags::default() };
     let config = load(flags, &env, Some(file)).unwrap();
     assert_eq!((config.server.host.as_str(), config.server.port), ("localhost", 3));

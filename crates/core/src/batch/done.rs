@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Outcome, World, Writes};
+use super::{Outcome, Timing, World, Writes};
 use crate::command::claim::{Grant, NotGranted, NotGrantedReason};
 use crate::command::{Answer, Command};
 use crate::effect::DueEffect;
@@ -63,6 +63,8 @@ pub struct Done {
     pub effects: Vec<DueEffect>,
     /// Wake-ups in the outbox that are over.
     pub settled: Vec<Settled>,
+    /// How long tasks of each queue waited and ran.
+    pub timings: Vec<(Arc<str>, Timing)>,
     /// When the batch was decided.
     pub now: Timestamp,
 }
@@ -153,6 +155,8 @@ impl World {
         });
         let freed = writes.queues.counts.iter().filter(|(_, counts)| counts.running < 0);
         let freed: Vec<&Queue> = freed.filter_map(|(id, _)| self.queue(*id)).collect();
+        let timings = self.made.timings.iter();
+        let timings = timings.filter_map(|(id, timing)| Some((Arc::clone(&self.queue(*id)?.name), *timing)));
         let mut facts = HashMap::new();
         for fact in &writes.facts {
             *facts.entry(fact.kind).or_default() += 1;
@@ -167,6 +171,7 @@ impl World {
             facts,
             effects: effects.collect(),
             settled: settled.collect(),
+            timings: timings.collect(),
             now: self.now,
             outcomes,
         }

@@ -15,6 +15,7 @@ mod runs;
 mod session;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod writes;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -25,6 +26,7 @@ pub use keys::{IdempotencyScope, KeyOwner};
 pub use load::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, WorkerLoad};
 pub use runs::{KnownRun, RunLoad, RunWrites};
 pub use session::Session;
+pub use timing::Timing;
 pub use writes::{Counts, QueueWrites, RedriveProgress, TaskWrites, Writes};
 
 use crate::attempt::ClosedAttempt;
@@ -95,6 +97,7 @@ struct Made {
     refair: HashSet<QueueId>,
     /// Claims of this batch by worker and claim id.
     claims: HashMap<(WorkerId, Arc<str>), Vec<Seq>>,
+    timings: Vec<(QueueId, Timing)>,
 }
 
 /// A task in a batch.
@@ -317,6 +320,7 @@ impl World {
                 history.push(last.clone());
             }
         }
+        self.made.timings.extend(Timing::of(&before, &cell.task.place).map(|timing| (before.queue(), timing)));
         if was_running != is_running
             && let Some(queue) = self.queues.get_mut(&cell.task.place.queue())
         {

@@ -118,7 +118,9 @@ impl Writes {
 impl World {
     /// Compares where every task is with where it was. Ends the batch: what has changed moves into the writes.
     pub(crate) fn writes(&mut self) -> Writes {
-        let made = std::mem::take(&mut self.made);
+        let mut made = std::mem::take(&mut self.made);
+        // They are not written, and wanted once the batch is committed.
+        self.made.timings = std::mem::take(&mut made.timings);
         let mut writes = Writes {
             tasks: TaskWrites { bodies: made.bodies, ..TaskWrites::default() },
             queues: QueueWrites { refair: made.refair.into_iter().collect(), ..QueueWrites::default() },

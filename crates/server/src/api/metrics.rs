@@ -8,13 +8,17 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tenure_contract::sandboxes::ProviderHealth;
-use tenure_core::limits;
-use tenure_engine::store::QueueStats;
+use tenure_core::{Timestamp, limits};
+use tenure_engine::store::{QueueStats, WorkerRecord};
 
+use super::{metric_help as help, process_metrics as process};
 use crate::access::guard::User;
 use crate::contracts::sandboxes::paths::fleet::provider_records;
 use crate::sandboxes::machine;
 use crate::state::App;
+
+/// A worker that has not called for this long is counted as offline.
+const WORKER_GONE_MS: i64 = 120_000;
 
 pub fn router() -> Router<App> {
     Router::new().route("/metrics", get(metrics_at_root)).route("/api/v1/metrics/prometheus", get(metrics))
@@ -34,10 +38,24 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
     let mut text = app.metrics.render();
     // Depths are read when asked for: they are the store's, not this process's. Queues have names, so an operator of
     // one tenant sees those of its own; other figures name nobody.
-    match app.engine.queues(caller.queues_of(), None, limits::LIST_LIMIT_MAX).await {
-        Ok(page) => queue_depths(&mut text, &page.items),
-        Err(error) => tracing::warn!(%error, "cannot read the queue counts for the metrics"),
+    let queues = app.engine.queues(caller.queues_of(), None, limits::LIST_LIMIT_MAX).await;
+    let queues = queues.map(|page| page.items).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the queue counts for the metrics");
+        Vec::new()
+    });
+    if caller.queues_of().is_some() {
+        text = without_others(&text, &queues);
     }
+    queue_depths(&mut text, &queues);
+    match app.engine.now().await {
+        Ok(now) => oldest(&mut text, &queues, now),
+        Err(error) => tracing::warn!(%error, "cannot read the time for the metrics"),
+    }
+    if let Ok(page) = app.engine.worker_records("", limits::LIST_LIMIT_MAX).await {
+        of_workers(&mut text, &page.items, app.engine.now().await.ok());
+    }
+    of_build(&mut text);
+    process::write(&mut text);
     text.push_str("# HELP tenure_rate_limit_active_buckets Callers being counted by the rate limit.\n");
     text.push_str("# TYPE tenure_rate_limit_active_buckets gauge\n");
     let _ = writeln!(text, "tenure_rate_limit_active_buckets {}", app.limiter.len());
@@ -63,10 +81,44 @@ pub async fn metrics(State(app): State<App>, Extension(caller): User) -> Respons
             text.push_str(&former);
         }
     }
-    let mut response = text.into_response();
+    let mut response = help::with_help(&text).into_response();
     let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, format);
     response
+}
+
+/// Without the figures of queues that the caller cannot see.
+fn without_others(text: &str, queues: &[QueueStats]) -> String {
+    let own: Vec<String> = queues.iter().map(|stats| format!("queue=\"{}\"", label(&stats.queue.name))).collect();
+    let is_own = |line: &&str| !line.contains("queue=\"") || own.iter().any(|own| line.contains(own.as_str()));
+    text.lines().filter(is_own).fold(String::with_capacity(text.len()), |text, line| text + line + "\n")
+}
+
+fn oldest(text: &mut String, queues: &[QueueStats], now: Timestamp) {
+    text.push_str("# TYPE tenure_queue_oldest_ready_seconds gauge\n");
+    for stats in queues {
+        let age = stats.oldest_ready_at.map_or(0, |at| now.since(at).max(0)) as f64 / 1_000.0;
+        let _ = writeln!(text, "tenure_queue_oldest_ready_seconds{{queue=\"{}\"}} {age}", label(&stats.queue.name));
+    }
+}
+
+fn of_workers(text: &mut String, records: &[WorkerRecord], now: Option<Timestamp>) {
+    let is_here = |record: &&WorkerRecord| now.is_none_or(|now| now.since(record.seen_at) <= WORKER_GONE_MS);
+    let here: Vec<&WorkerRecord> = records.iter().filter(is_here).collect();
+    let drained = here.iter().filter(|record| record.drained_at.is_some()).count();
+    text.push_str("# TYPE tenure_task_workers gauge\n");
+    let _ = writeln!(text, "tenure_task_workers{{status=\"online\"}} {}", here.len() - drained);
+    let _ = writeln!(text, "tenure_task_workers{{status=\"draining\"}} {drained}");
+    let _ = writeln!(text, "tenure_task_workers{{status=\"offline\"}} {}", records.len() - here.len());
+    let slots: u64 = here.iter().filter_map(|record| record.details.slots).map(u64::from).sum();
+    let held: u64 = here.iter().map(|record| record.held).sum();
+    let _ = write!(text, "# TYPE tenure_task_worker_slots gauge\ntenure_task_worker_slots {slots}\n");
+    let _ = write!(text, "# TYPE tenure_task_worker_held gauge\ntenure_task_worker_held {held}\n");
+}
+
+fn of_build(text: &mut String) {
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = write!(text, "# TYPE tenure_build_info gauge\ntenure_build_info{{version=\"{version}\"}} 1\n");
 }
 
 fn gauge(text: &mut String, name: &str, help: &str, value: u64) {

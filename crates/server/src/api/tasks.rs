@@ -12,14 +12,13 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use tenure_contract::user::{
     AttemptPage, BatchItem, BatchSubmission, BatchSubmitted, CancelRequest, Canceled, Retried, Submitted, Task,
-    TaskPage, TaskSubmission, Why,
+    TaskPage, TaskSubmission,
 };
 use tenure_contract::words::TaskState;
 use tenure_core::command::cancel::{Cancel, Mode};
 use tenure_core::command::retry::Retry;
 use tenure_core::command::submit::{NewTask, Submit};
 use tenure_core::command::{Reach, Rejection};
-use tenure_core::task::Place;
 use tenure_core::tenant::Wanted;
 use tenure_core::{Seq, limits};
 use tenure_engine::store::{AttemptRange, AttemptView, TaskFilter, TaskView};

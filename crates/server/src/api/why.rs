@@ -51,10 +51,11 @@ pub async fn why(
         if let Some(strict) = strict.filter(|_| target_down.is_none()) {
             reasons.extend(about_workers(&workers(&app, &view).await?, &view, strict, now));
         }
+        let is_explained = !reasons.is_empty();
         for why in &why {
             let mut reason = render::why(why);
             // Nobody asks for tasks of a target that is down, or takes them: what is known already says more.
-            if reason.code == "no_worker" && !reasons.is_empty() {
+            if reason.code == "no_worker" && is_explained {
                 continue;
             }
             match (why, &view.place) {

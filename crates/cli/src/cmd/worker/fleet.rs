@@ -167,7 +167,7 @@ fn card(worker: &WorkerInfo, now: Timestamp) -> String {
             ]
         });
         let header = ["TASK", "QUEUE", "OPERATOR", "ATTEMPT", "FOR", "HEARTBEAT", "LEASE ENDS"];
-        text = format!("{text}\n\n{}", output::table(&header, rows));
+        text = format!("{text}\n{}", output::table(&header, rows));
     }
     text
 }

@@ -25,7 +25,7 @@ const LINE_BYTES: usize = 8 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// `POST /internal/worker/logs`
-#[utoipa::path(post, path = "/internal/worker/logs", tag = "pull contract", request_body = LogsRequest,
+#[utoipa::path(post, path = "/internal/worker/logs", operation_id = "send_task_logs", tag = "pull contract", request_body = LogsRequest,
     security(("worker_token" = ["worker:lease"])),
     responses((status = 200, body = LogsResponse), (status = "4XX", body = tenure_contract::error::WorkerError),
               (status = 503, body = tenure_contract::error::WorkerError)))]

@@ -182,6 +182,10 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
             (Some(json!({"worker_id": "w-1", "streams": ["nothing"], "max_wait_ms": 0})), Nothing)
         }
         ("POST", "/internal/worker/exchange") => (Some(json!({"worker_id": "w-1"})), Nothing),
+        ("POST", "/internal/worker/logs") => {
+            let lines = json!([{"job_id": of.task, "lease_token": "x", "lines": [{"text": "hello"}]}]);
+            (Some(json!({"worker_id": "w-1", "logs": lines})), Nothing)
+        }
         ("POST", "/internal/worker/heartbeat" | "/internal/worker/complete" | "/internal/worker/fail") => {
             (Some(job), Nothing)
         }
@@ -196,7 +200,10 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", path) if needs_task_token(path) => (Some(json!({"attempt": 1, "workerId": "w-1"})), Nothing),
         ("POST", "/api/v1/tasks") => (Some(task), Forbidden),
         ("POST", "/api/v1/tasks/batch") => (Some(json!({"tasks": [task]})), Forbidden),
-        ("GET", "/api/v1/tasks/{id}" | "/api/v1/tasks/{id}/attempts" | "/api/v1/tasks/{id}/why") => (None, NotFound),
+        (
+            "GET",
+            "/api/v1/tasks/{id}" | "/api/v1/tasks/{id}/attempts" | "/api/v1/tasks/{id}/why" | "/api/v1/tasks/{id}/logs",
+        ) => (None, NotFound),
         ("POST", "/api/v1/tasks/{id}/cancel" | "/api/v1/tasks/{id}/retry") => (None, NotFound),
         ("POST", "/api/v1/runs") => {
             let mut entry = task.clone();
@@ -243,6 +250,10 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("DELETE", "/api/v1/admin/task-keys/{id}") => (None, Nothing),
         ("POST", "/api/v1/admin/outbox/retry") => (Some(json!({"all": true, "queue": queue})), Nothing),
         ("POST", "/api/v1/admin/tenants") => (Some(json!({"name": "n"})), Nothing),
+        ("GET", "/api/v1/redrives/{id}") => (None, NotFound),
+        ("POST", "/api/v1/redrives/{id}/pause" | "/api/v1/redrives/{id}/resume" | "/api/v1/redrives/{id}/cancel") => {
+            (None, NotFound)
+        }
         ("GET" | "DELETE", "/api/v1/admin/tenants/{tenant}") => (None, NotFound),
         ("PUT", "/api/v1/admin/tenants/{tenant}") => (Some(limits), NotFound),
         ("GET", path) if !path.contains('{') => (None, Nothing),
@@ -253,6 +264,11 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         (_, path) if path.contains("/admin/task-keys/") => {
             server.engine.store().register_task_key("of-nobody", "{}").await.unwrap();
             "of-nobody".to_owned()
+        }
+        (_, path) if path.contains("/redrives/{id}") => {
+            let none = json!({"filter": {"queue": queue, "error_code": "NONE"}});
+            let redrive = post(server, &own, "/api/v1/dead-letters/redrive", none).await.ok();
+            redrive["redrive_id"].as_str().unwrap().to_owned()
         }
         (_, path) if path.contains("/admin/api-keys/") && fresh => {
             made(server, json!({"tenant": tenant, "role": "viewer"})).await.id

@@ -33,7 +33,7 @@ async fn metrics_are_in_the_format_of_prometheus(server: Server) {
         let text = answer.ok().as_str().unwrap().to_owned();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').unwrap();
-            assert!(name.starts_with("tenure_"), "{line}");
+            assert!(name.starts_with("tenure_") || name.starts_with("process_"), "{line}");
             value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
         }
         for figure in

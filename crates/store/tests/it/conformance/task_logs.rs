@@ -6,6 +6,7 @@ use tenure_core::command::claim::Grant;
 use tenure_core::{LeaseToken, Seq};
 use tenure_store::{LOG_BYTES_PER_ATTEMPT, LogKept, NewLogPiece, Retention};
 
+use crate::common::make::claim;
 use crate::common::{Fixture, START};
 
 crate::on_both_stores!(
@@ -26,14 +27,13 @@ async fn texts(t: &Fixture, grant: &Grant, attempt: Option<u32>, after: i64) -> 
 
 async fn only_the_holder_of_an_attempt_adds_to_its_log(t: &Fixture) {
     t.put_many("q", 2).await;
-    let grants = t.claim(&["q"], 2).await;
-    let holder: Arc<str> = t.view(grants[0].task).await.place.holder().unwrap().clone();
+    let grants = t.claimed(claim("w", &["q"], 2)).await.grants;
     let sent = [
         piece(&grants[0], "mine"),
         NewLogPiece { token: grants[1].token, ..piece(&grants[0], "the token of another") },
         NewLogPiece { token: LeaseToken::from_u128(0), ..piece(&grants[0], "no token") },
         NewLogPiece { worker: Some("another".into()), ..piece(&grants[0], "the wrong worker") },
-        NewLogPiece { worker: Some(holder), ..piece(&grants[0], "proven") },
+        NewLogPiece { worker: Some("w".into()), ..piece(&grants[0], "proven") },
     ];
     let kept = t.store.keep_logs(&sent).await.unwrap();
     use LogKept::{Kept, NotHeld};

@@ -106,7 +106,7 @@ async fn records_are_bounded_and_expire(t: &Fixture) {
     t.store.note_workers(&many).await.unwrap();
     // The oldest gives way, unless it is drained.
     assert_eq!(names(t).await[..2], [Arc::from("a"), Arc::from("w00000")]);
-    t.clock.advance(24 * 3_600_000);
+    t.clock.advance(24 * 3_600_000 + 1_000);
     t.store.note_workers(&[seen("w00007")]).await.unwrap();
     t.store.prune(&Retention::default(), Seq(0), WORKER_RECORDS_MAX + 1).await.unwrap();
     assert_eq!(names(t).await, [Arc::from("w00007")]);

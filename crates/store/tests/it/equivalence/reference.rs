@@ -329,6 +329,8 @@ impl Reference {
             cursor: Seq(0),
             started_at: self.now(),
             finished: matched == 0,
+            paused: false,
+            canceled: false,
         };
         self.redrives.insert(new.redrive_id, (new.key.clone(), view.clone()));
         view

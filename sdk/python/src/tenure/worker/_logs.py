@@ -36,7 +36,7 @@ class LogBuffer:
         self._bytes = 0
         self._dropped = 0
         #: Called after a line was added.
-        self.wake: Callable[[], None] | None = None
+        self.wake: Callable[[], object] | None = None
 
     def add(self, text: str) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

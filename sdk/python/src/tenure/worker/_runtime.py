@@ -286,7 +286,9 @@ class Runtime:
                 await self._last_logs(lease, link)
                 seconds = time.monotonic() - started
                 if outcome is None:
-                    log.warning("task %s: attempt %d lost its lease after %.3f s", grant.task_id, grant.attempt, seconds)
+                    log.warning(
+                        "task %s: attempt %d lost its lease after %.3f s", grant.task_id, grant.attempt, seconds
+                    )
                 else:
                     word = outcome.word.lower()
                     log.info("task %s: attempt %d %s after %.3f s", grant.task_id, grant.attempt, word, seconds)

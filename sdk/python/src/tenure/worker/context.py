@@ -193,8 +193,8 @@ class TaskContext(HandlerContext):
     def log(self, text: str) -> None:
         """Keeps lines in the log of the task, as `tenure task logs` shows it.
 
-        Logs are bounded in size and rate: what is over is dropped, and none of it ever fails the task. Known secrets are
-        removed; do not log others. Only workers that claim tasks have logs; elsewhere the lines are dropped.
+        Logs are bounded in size and rate: what is over is dropped, and none of it ever fails the task. Known secrets
+        are removed; do not log others. Only workers that claim tasks have logs; elsewhere the lines are dropped.
         """
         self._lease.logs.add(str(text))
 

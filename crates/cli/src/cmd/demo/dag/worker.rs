@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Exit> {
-    logging::start(Logging { level: "info", format: None })?;
+    logging::start(Logging { level: "info", access: false, format: None })?;
     let stop = signals::stop_on_signal()?;
     stop_at_end_of_input(stop.clone());
     let worker = Worker::new(args.server)
