@@ -2,6 +2,7 @@
 
 mod auth;
 mod compat;
+mod data;
 mod objects;
 mod providers;
 mod push;
@@ -90,6 +91,7 @@ pub fn lint(config: &Config, production: bool) -> Vec<Check> {
     transport::check(config, &mut report);
     push::check(config, &mut report);
     objects::check(config, &mut report);
+    data::check(config, &mut report);
     secrets::of_webhooks(config, &mut report);
     compat::check(config, &mut report);
     report.checks

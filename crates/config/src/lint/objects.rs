@@ -3,11 +3,15 @@ use crate::config::Config;
 use crate::net;
 use crate::objects::ObjectPlace;
 
+/// Whether what is sent to an address leaves the machine unencrypted.
+pub(super) fn crosses_network(url: &str) -> bool {
+    let is_near = |rest: &str| net::is_loopback(net::host_of(rest.split(['/', '?', '#']).next().unwrap_or_default()));
+    url.strip_prefix("http://").is_some_and(|rest| !is_near(rest))
+}
+
 pub(super) fn check(config: &Config, report: &mut Report) {
     let store = &config.objects;
-    let plain = store.endpoint_url.as_deref().and_then(|url| url.strip_prefix("http://"));
-    let is_near = |rest: &str| net::is_loopback(net::host_of(rest.split(['/', '?', '#']).next().unwrap_or_default()));
-    if plain.is_some_and(|rest| !is_near(rest)) {
+    if store.endpoint_url.as_deref().is_some_and(crosses_network) {
         let fix = "use https:// in dispatch.object_store.endpoint_url, or remove it";
         report.risk("dispatch.object_store.endpoint_url", "outputs cross the network unencrypted", fix);
     } else {
