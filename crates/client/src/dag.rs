@@ -163,6 +163,11 @@ impl Client {
         self.call(call.repeatable(true).timeout(UPLOAD_TIMEOUT)).await
     }
 
+    /// Removes a bundle that no deployed job runs.
+    pub async fn remove_bundle(&self, bundle_id: &str) -> Result<(), ClientError> {
+        self.answer(&Call::new(Method::DELETE, self.url(&["udf", "bundles", bundle_id]))).await.map(drop)
+    }
+
     pub async fn bundle(&self, bundle_id: &str) -> Result<Bundle, ClientError> {
         self.call(Call::new(Method::GET, self.url(&["udf", "bundles", bundle_id]))).await
     }

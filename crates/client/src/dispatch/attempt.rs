@@ -24,8 +24,6 @@ use crate::worker::pulse::Held;
 /// Bounds of the interval of heartbeats, whatever a server advises.
 const EVERY_LEAST: Duration = Duration::from_millis(50);
 const EVERY_MOST: Duration = Duration::from_secs(24 * 3600);
-/// How long a handler may take to stop after its task was canceled. The server gives it no more either.
-const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// For how long a completion is sent. It counts until somebody else has claimed the task.
 const REPORTED_FOR: Duration = Duration::from_secs(15 * 60);
 
@@ -117,7 +115,7 @@ impl Attempt {
         tokio::select! {
             biased;
             result = work => result,
-            late = out_of_grace(&self.held.lease, CANCEL_GRACE) => Err(late),
+            late = out_of_grace(&self.held.lease, self.site.options.cancel_grace) => Err(late),
         }
     }
 

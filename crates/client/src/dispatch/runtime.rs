@@ -33,6 +33,7 @@ pub(crate) struct Options {
     pub(crate) poll_wait: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) stop_grace: Duration,
+    pub(crate) cancel_grace: Duration,
     pub(crate) outage_tolerance: Duration,
     pub(crate) operators: HashMap<String, Operator>,
     /// For those that have none of their own.

@@ -17,6 +17,8 @@ use crate::worker::{OUTAGE_TOLERANCE, WorkerToken};
 /// How long a request for wake-ups may wait at the server.
 const POLL_MAX: Duration = Duration::from_secs(20);
 const WORKER_ID_BYTES: usize = 256;
+/// How long a handler may take to stop after its task was canceled. The server gives it no more either.
+const CANCEL_GRACE: Duration = Duration::from_secs(30);
 
 /// A worker for the jobs of DAGs: is woken with the ids of tasks, claims them, runs the handlers of their operators, keeps
 /// the leases alive, reports what was written.
@@ -48,6 +50,7 @@ impl Worker {
                 poll_wait: POLL_MAX,
                 drain_timeout: Duration::from_secs(30),
                 stop_grace: Duration::from_secs(5),
+                cancel_grace: CANCEL_GRACE,
                 outage_tolerance: OUTAGE_TOLERANCE,
                 operators: HashMap::new(),
                 any: None,
@@ -121,6 +124,13 @@ impl Worker {
     /// On shutdown, how long tasks that were told to stop may take for it, default 5 s.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.options.stop_grace = grace;
+        self
+    }
+
+    /// How long a handler may take to stop after its task was canceled, default 30 s, which is what the control plane waits by
+    /// default. A handler that takes longer is dropped shortly before.
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.options.cancel_grace = grace;
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod queries;
 mod reports;
+mod rules;
 mod stops;
 mod tasks;
 

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, Response, Uri};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::plane::Say;
 
@@ -29,6 +29,8 @@ struct Rules {
     waiting: Vec<Value>,
     /// Granted claims by their `claim_id`.
     granted: HashMap<String, Value>,
+    /// Calls of this name wait for a permit before anything comes of them.
+    held: HashMap<&'static str, Arc<Semaphore>>,
 }
 
 /// A request as it came.
@@ -75,6 +77,11 @@ impl DispatchPlane {
     /// What calls of this name are answered with after those.
     pub fn always(&self, call: &'static str, say: Say) {
         self.rules.lock().unwrap().always.insert(call, say);
+    }
+
+    /// Calls of this name wait, each for a permit of what is returned.
+    pub fn hold(&self, call: &'static str) -> Arc<Semaphore> {
+        Arc::clone(self.rules.lock().unwrap().held.entry(call).or_insert_with(|| Arc::new(Semaphore::new(0))))
     }
 
     /// A task that can be claimed.
@@ -222,7 +229,14 @@ async fn wakeups(
 async fn call(State(plane): State<DispatchPlane>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let body: Value = serde_json::from_slice(&body).unwrap();
     let call = plane.note(&uri, headers, body.clone());
+    let held = plane.rules.lock().unwrap().held.get(call.as_str()).cloned();
+    if let Some(held) = held {
+        held.acquire().await.unwrap().forget();
+    }
+    let say = plane.say(&call);
     let said = match call.as_str() {
+        // What is refused is still there.
+        "task-claim" if matches!(say, Say::No(..)) => json!({}),
         "task-claim" => plane.claim(&body),
         "heartbeat" => json!({"status": "Running", "lease_expires_at": "2099-01-01T00:00:00Z", "fence": 7}),
         "events" => json!({"accepted": 1, "duplicates": 0}),
@@ -231,7 +245,7 @@ async fn call(State(plane): State<DispatchPlane>, uri: Uri, headers: HeaderMap, 
             "next_retry_at": null,
         }),
     };
-    answer(plane.say(&call), said).await
+    answer(say, said).await
 }
 
 async fn answer(say: Say, said: Value) -> Response<Body> {
