@@ -5,6 +5,7 @@
 //! `TENURE_DAG_SEED=7` runs that case alone. What the engine does between two steps depends on its timing as well; the
 //! reference follows whatever happened.
 
+mod kit;
 mod reference;
 mod versions;
 
@@ -12,34 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::dag::lineage::{Lineage, Related};
 use tenure_core::dag::{Cursor, Deployment, JobId, VersionId};
-use tenure_engine::store::Fault;
 
 use super::*;
+use kit::{Case, Rng, Seed, halves, name, output, place_of, ready, report, run, seeds, settle, stop_routing};
 use reference::{At, Cause, Reference};
 
 const STEPS: u64 = 40;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        let n = self.below(items.len().max(1) as u64);
-        items.get(n as usize)
-    }
-}
 
 /// A job of a random DAG.
 #[derive(Debug, Clone, Default)]
@@ -58,10 +37,6 @@ pub struct JobPlan {
 #[derive(Debug, Clone)]
 pub struct DagPlan {
     jobs: Vec<JobPlan>,
-}
-
-fn name(job: usize) -> String {
-    format!("j{job}")
 }
 
 impl DagPlan {
@@ -121,16 +96,8 @@ impl DagPlan {
     }
 }
 
-/// The two halves of a range that has them.
-fn halves(key: &str) -> Option<Vec<String>> {
-    let (start, end) = key.split_once('-')?;
-    let (start, end): (u64, u64) = (start.parse().ok()?, end.parse().ok()?);
-    let middle = start.midpoint(end);
-    (end > start).then(|| [(start, middle), (middle + 1, end)].map(|(a, b)| format!("{a}-{b}")).into())
-}
-
-/// A case in progress.
-struct Case {
+/// A case whose tasks are compared.
+struct TaskCase {
     plan: DagPlan,
     rng: Rng,
     reference: Reference,
@@ -138,10 +105,6 @@ struct Case {
     done: Vec<(Grant, Vec<At>)>,
     fired: Vec<String>,
     invalidated: Vec<NewInvalidation>,
-}
-
-fn place_of(key: &str) -> Where {
-    Where { partition_key: Some(key.into()), ..Where::default() }
 }
 
 fn place(at: &At) -> Where {
@@ -167,20 +130,7 @@ fn cause(deployment: &Deployment, given: &TaskInput) -> Option<Cause> {
     Some(Cause { from, at: at_, generation: at.generation })
 }
 
-impl Case {
-    async fn step(&mut self, plane: &Plane) {
-        match self.rng.below(12) {
-            0..=2 => self.fire(plane).await,
-            3..=5 => self.take(plane).await,
-            6 | 7 => self.finish(plane).await,
-            8 => self.repeat(plane).await,
-            9 => self.invalidate(plane).await,
-            10 => plane.dags.reconcile().await.unwrap(),
-            // The router stops between making tasks and saying so.
-            _ => plane.engine.store().faults().fail_in("mark events as routed", Fault::Contention),
-        }
-    }
-
+impl TaskCase {
     /// Fires a source, or says so again.
     async fn fire(&mut self, plane: &Plane) {
         let sources = self.plan.jobs.iter().filter(|job| job.reads.is_empty()).count();
@@ -194,16 +144,10 @@ impl Case {
         }
     }
 
-    async fn waiting(&self, plane: &Plane) -> Vec<TaskId> {
-        let filter = TaskFilter { state: Some(State::Ready), limit: 1_000, ..TaskFilter::default() };
-        plane.engine.tasks(&filter).await.unwrap().items.iter().map(|task| task.body.id).collect()
-    }
-
     /// Claims any task.
     async fn take(&mut self, plane: &Plane) {
-        let waiting = self.waiting(plane).await;
-        if let Some(task) = self.rng.pick(&waiting) {
-            self.held.push(plane.claim(*task).await.unwrap());
+        if let Some(task) = self.rng.pick(&ready(plane).await) {
+            self.held.push(plane.claim(task.body.id).await.unwrap());
         }
     }
 
@@ -250,7 +194,7 @@ impl Case {
             }
         }
         let grant = self.held.swap_remove(index);
-        report(plane, &grant, &written).await.unwrap();
+        report(plane, &grant, &said(&grant, &written)).await.unwrap();
         self.reference.completed(&self.plan, grant.task, job, cause, &written);
         self.done.push((grant, written));
     }
@@ -258,7 +202,7 @@ impl Case {
     /// A report that was accepted is sent again.
     async fn repeat(&mut self, plane: &Plane) {
         if let Some((grant, written)) = self.rng.pick(&self.done) {
-            report(plane, grant, written).await.unwrap();
+            report(plane, grant, &said(grant, written)).await.unwrap();
         }
     }
 
@@ -284,26 +228,60 @@ impl Case {
         self.invalidated.push(new);
     }
 
-    /// Until nothing is left to do.
+    async fn compare_output(&self, plane: &Plane, deployment: &Deployment, job: usize, id: JobId) {
+        let (dataset, version) = output_of(deployment, job);
+        let store = plane.engine.store();
+        let rows = store.partitions(version, None, 1_000).await.unwrap().items;
+        let makers: BTreeMap<String, TaskId> =
+            rows.iter().filter_map(|row| Some((row.key.to_string(), row.producer?.0))).collect();
+        let rows: BTreeMap<String, (i64, bool)> =
+            rows.into_iter().map(|row| (row.key.to_string(), (row.generation, row.location.is_some()))).collect();
+        assert_eq!(rows, self.reference.partitions_of(job), "partitions of {}", name(job));
+        assert_eq!(makers, self.reference.makers_of(job), "who made the partitions of {}", name(job));
+        let generation = store.generations(&[version]).await.unwrap().remove(0);
+        assert_eq!(generation.cursor, self.reference.produced_by(job), "what {} has produced", name(job));
+        assert_eq!(deployment.jobs[&id].outputs[0].version, version);
+        let lineage = Lineage::of(deployment);
+        let names = |found: Vec<Related>| found.into_iter().map(|it| it.job.to_string()).collect::<BTreeSet<_>>();
+        let expected = |jobs: BTreeSet<usize>| jobs.into_iter().map(name).collect::<BTreeSet<_>>();
+        let reads = |job: usize| self.plan.jobs[job].reads.clone();
+        let read_by = |job: usize| (0..self.plan.jobs.len()).filter(|other| reads(*other).contains(&job)).collect();
+        assert_eq!(names(lineage.upstream(dataset, 100)), expected(reach(job, reads)), "above {}", name(job));
+        assert_eq!(names(lineage.downstream(dataset, 100)), expected(reach(job, read_by)), "below {}", name(job));
+    }
+}
+
+/// What a task says when it has written this.
+fn said(grant: &Grant, written: &[At]) -> Said {
+    let outputs = written.iter().filter_map(|at| Some(output(*input(grant).outputs.first()?, place(at), "none:")));
+    Said { outputs: outputs.collect(), ..Said::default() }
+}
+
+impl Case for TaskCase {
+    async fn step(&mut self, plane: &Plane) {
+        match self.rng.below(12) {
+            0..=2 => self.fire(plane).await,
+            3..=5 => self.take(plane).await,
+            6 | 7 => self.finish(plane).await,
+            8 => self.repeat(plane).await,
+            9 => self.invalidate(plane).await,
+            10 => plane.dags.reconcile().await.unwrap(),
+            _ => stop_routing(plane),
+        }
+    }
+
     async fn drain(&mut self, plane: &Plane) {
-        plane.engine.store().faults().clear();
         loop {
             while !self.held.is_empty() {
                 self.finish(plane).await;
             }
-            let store = plane.engine.store();
-            wait_until("everything is routed", SOON, async || {
-                let events = store.unrouted(&[], 1).await.unwrap();
-                events.is_empty() && store.open_invalidations(&[], 1).await.unwrap().is_empty()
-            })
-            .await;
-            plane.dags.reconcile().await.unwrap();
-            let waiting = self.waiting(plane).await;
+            settle(plane).await;
+            let waiting = ready(plane).await;
             if waiting.is_empty() {
                 return;
             }
             for task in waiting {
-                self.held.push(plane.claim(task).await.unwrap());
+                self.held.push(plane.claim(task.body.id).await.unwrap());
             }
         }
     }
@@ -333,48 +311,9 @@ impl Case {
         }
     }
 
-    async fn compare_output(&self, plane: &Plane, deployment: &Deployment, job: usize, id: JobId) {
-        let (dataset, version) = output_of(deployment, job);
-        let store = plane.engine.store();
-        let rows = store.partitions(version, None, 1_000).await.unwrap().items;
-        let makers: BTreeMap<String, TaskId> =
-            rows.iter().filter_map(|row| Some((row.key.to_string(), row.producer?.0))).collect();
-        let rows: BTreeMap<String, (i64, bool)> =
-            rows.into_iter().map(|row| (row.key.to_string(), (row.generation, row.location.is_some()))).collect();
-        assert_eq!(rows, self.reference.partitions_of(job), "partitions of {}", name(job));
-        assert_eq!(makers, self.reference.makers_of(job), "who made the partitions of {}", name(job));
-        let generation = store.generations(&[version]).await.unwrap().remove(0);
-        assert_eq!(generation.cursor, self.reference.produced_by(job), "what {} has produced", name(job));
-        assert_eq!(deployment.jobs[&id].outputs[0].version, version);
-        let lineage = Lineage::of(deployment);
-        let names = |found: Vec<Related>| found.into_iter().map(|it| it.job.to_string()).collect::<BTreeSet<_>>();
-        let expected = |jobs: BTreeSet<usize>| jobs.into_iter().map(name).collect::<BTreeSet<_>>();
-        let reads = |job: usize| self.plan.jobs[job].reads.clone();
-        let read_by = |job: usize| (0..self.plan.jobs.len()).filter(|other| reads(*other).contains(&job)).collect();
-        assert_eq!(names(lineage.upstream(dataset, 100)), expected(reach(job, reads)), "above {}", name(job));
-        assert_eq!(names(lineage.downstream(dataset, 100)), expected(reach(job, read_by)), "below {}", name(job));
+    fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
     }
-}
-
-async fn report(plane: &Plane, grant: &Grant, written: &[At]) -> Result<(), Rejection> {
-    let given = input(grant);
-    let mut said = Said::default();
-    for at in written {
-        let Some(output) = given.outputs.first() else { continue };
-        said.outputs.push(SaidOutput {
-            dataset: output.dataset,
-            version: SaidVersion::Generation(output.version),
-            at: place(at),
-            location: "none:".into(),
-            row_count: None,
-            bytes: None,
-            schema_hash: None,
-            manifest: None,
-        });
-    }
-    let report = Report::succeeded(Some("{}".into()));
-    let reply = plane.dags.report(&Plane::sender(grant), &ORG.into(), &given, report, &said).await;
-    reply.unwrap().map(drop)
 }
 
 fn output_of(deployment: &Deployment, job: usize) -> (tenure_core::dag::DatasetId, VersionId) {
@@ -399,45 +338,16 @@ fn reach(from: usize, next: impl Fn(usize) -> Vec<usize>) -> BTreeSet<usize> {
     found
 }
 
-/// Says which case failed.
-struct Seed(u64);
-
-impl Drop for Seed {
-    #[expect(clippy::print_stderr, reason = "whoever looks into a failure wants to run the case again")]
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the case of TENURE_DAG_SEED={}", self.0);
-        }
-    }
-}
-
 async fn run_case(seed: u64, home: Home) {
     let _named = Seed(seed);
     let mut rng = Rng(seed);
     let plan = DagPlan::draw(&mut rng);
-    let mut plane = plane(&home).await;
+    let plane = plane(&home).await;
     plane.deploy(&plan.yaml()).await;
     let reference = Reference::default();
     let (held, done, fired, invalidated) = Default::default();
-    let mut case = Case { plan, rng, reference, held, done, fired, invalidated };
-    let restart = STEPS / 4 + case.rng.below(STEPS / 2);
-    for step in 0..STEPS {
-        if step == restart {
-            plane.stop().await;
-            plane = self::plane(&home).await;
-        }
-        case.step(&plane).await;
-    }
-    case.drain(&plane).await;
-    case.compare(&plane).await;
-    plane.stop().await;
-}
-
-fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("TENURE_DAG_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..count).collect(),
-    }
+    let mut case = TaskCase { plan, rng, reference, held, done, fired, invalidated };
+    run(&mut case, plane, &home, STEPS).await.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,10 +10,9 @@ use futures_util::StreamExt;
 use tenure_core::dag::judge::SaidInvalidation;
 use tenure_core::dag::task::Trigger;
 use tenure_core::dag::{Deployment, JobId};
-use tenure_engine::store::Fault;
 
 use super::super::*;
-use super::{Rng, Seed, halves, name, place_of, seeds};
+use super::kit::{Case, Rng, Seed, halves, name, output, place_of, ready, report, run, seeds, settle, stop_routing};
 
 const STEPS: u64 = 50;
 const DAG: &str = "random";
@@ -75,7 +74,8 @@ struct Running {
     read: Option<(String, String)>,
 }
 
-struct Case {
+/// A case whose data is compared.
+struct DataCase {
     rng: Rng,
     /// The jobs of each version, by its number.
     versions: BTreeMap<i64, Vec<JobPlan>>,
@@ -87,7 +87,7 @@ struct Case {
     at_deployment: Option<(i64, Vec<Data>)>,
 }
 
-impl Case {
+impl DataCase {
     fn draw(mut rng: Rng) -> Self {
         let mut jobs = vec![JobPlan { reads: None, splits: false, config: 0 }];
         for _ in 0..2 + rng.below(3) {
@@ -114,19 +114,6 @@ impl Case {
         }
     }
 
-    async fn step(&mut self, plane: &Plane) {
-        match self.rng.below(14) {
-            0..=2 => self.fire(plane).await,
-            3..=6 => self.take(plane).await,
-            7..=9 => self.finish(plane).await,
-            10 => plane.dags.reconcile().await.unwrap(),
-            // The router stops between making tasks and saying so.
-            11 => plane.engine.store().faults().fail_in("mark events as routed", Fault::Contention),
-            12 => self.deploy(plane).await,
-            _ => self.switch(plane).await,
-        }
-    }
-
     /// Has the source write a partition, for the first time or anew.
     async fn fire(&mut self, plane: &Plane) {
         let first = self.rng.below(3) * 10;
@@ -135,14 +122,9 @@ impl Case {
         plane.dags.trigger(ORG, DAG, &name(0), &request.as_str().into(), None).await.unwrap();
     }
 
-    async fn ready(plane: &Plane) -> Vec<TaskView> {
-        let filter = TaskFilter { state: Some(State::Ready), limit: 1_000, ..TaskFilter::default() };
-        plane.engine.tasks(&filter).await.unwrap().items
-    }
-
     /// Begins any task that may run. While a version waits, mostly one of those that it waits for.
     async fn take(&mut self, plane: &Plane) {
-        let mut waiting = Self::ready(plane).await;
+        let mut waiting = ready(plane).await;
         if !self.rng.one_in(3) && waiting.iter().any(|task| task.body.spec.rebuild) {
             waiting.retain(|task| task.body.spec.rebuild);
         }
@@ -176,7 +158,6 @@ impl Case {
         let given = input(&grant);
         let (index, job) = self.jobs[&given.job].clone();
         let mut said = Said::default();
-        let output = given.outputs[0];
         let written = match &read {
             Some((key, read)) => job.writes(index, key, read),
             None => {
@@ -185,26 +166,14 @@ impl Case {
                 // Whoever writes data anew says that it has changed.
                 let id = InvalidationId::from_u128(random_bits());
                 let scope = Scope::Partition { partition_key: key.into() };
-                let changed = SaidInvalidation { id, dataset: output.dataset, scope, reason: "correction".into() };
+                let changed =
+                    SaidInvalidation { id, dataset: given.outputs[0].dataset, scope, reason: "correction".into() };
                 said.invalidations.extend(self.sources[index].contains_key(key).then_some(changed));
                 vec![(key.to_owned(), format!("{key}#{firing}"))]
             }
         };
-        said.outputs = written
-            .iter()
-            .map(|(key, content)| SaidOutput {
-                dataset: output.dataset,
-                version: SaidVersion::Generation(output.version),
-                at: place_of(key),
-                location: content.as_str().into(),
-                row_count: None,
-                bytes: None,
-                schema_hash: None,
-                manifest: None,
-            })
-            .collect();
-        let report = Report::succeeded(Some("{}".into()));
-        let reply = plane.dags.report(&Plane::sender(&grant), &ORG.into(), &given, report, &said).await.unwrap();
+        said.outputs = written.iter().map(|(key, content)| output(given.outputs[0], place_of(key), content)).collect();
+        let reply = report(plane, &grant, &said).await;
         // What runs of a version that is rolled back is canceled.
         if reply.is_ok() && read.is_none() {
             self.sources[index].extend(written);
@@ -222,7 +191,7 @@ impl Case {
         let changed = 1 + self.rng.below(jobs.len() as u64 - 1) as usize;
         jobs[changed].config = number as u32;
         if self.rng.one_in(2) {
-            plane.engine.store().faults().fail_in("mark events as routed", Fault::Contention);
+            stop_routing(plane);
             self.finish(plane).await;
         }
         let active = view.deployment.active(DAG).unwrap();
@@ -281,21 +250,35 @@ impl Case {
         }
     }
 
-    /// Until nothing is left to do. A version that waits becomes active.
+    async fn switch_if_ready(&mut self, plane: &Plane) {
+        let view = plane.dags.view(ORG).await.unwrap();
+        if view.deployment.staged(DAG).is_some_and(|(_, version)| version.state == VersionState::Ready) {
+            self.switch(plane).await;
+        }
+    }
+}
+
+impl Case for DataCase {
+    async fn step(&mut self, plane: &Plane) {
+        match self.rng.below(14) {
+            0..=2 => self.fire(plane).await,
+            3..=6 => self.take(plane).await,
+            7..=9 => self.finish(plane).await,
+            10 => plane.dags.reconcile().await.unwrap(),
+            11 => stop_routing(plane),
+            12 => self.deploy(plane).await,
+            _ => self.switch(plane).await,
+        }
+    }
+
+    /// A version that waits becomes active.
     async fn drain(&mut self, plane: &Plane) {
-        plane.engine.store().faults().clear();
         loop {
             while !self.running.is_empty() {
                 self.finish(plane).await;
             }
-            let store = plane.engine.store();
-            wait_until("everything is routed", SOON, async || {
-                let events = store.unrouted(&[], 1).await.unwrap();
-                events.is_empty() && store.open_invalidations(&[], 1).await.unwrap().is_empty()
-            })
-            .await;
-            plane.dags.reconcile().await.unwrap();
-            for task in Self::ready(plane).await {
+            settle(plane).await;
+            for task in ready(plane).await {
                 self.begin(plane, task.body.id).await;
             }
             if !self.running.is_empty() {
@@ -307,17 +290,10 @@ impl Case {
                 let view = plane.dags.view(ORG).await.unwrap();
                 let version = view.deployment.version(DAG, number).unwrap();
                 // The look for what is to be rebuilt may have come after the tasks were looked for.
-                version.state == VersionState::Ready || Self::ready(plane).await.iter().any(|it| it.body.spec.rebuild)
+                version.state == VersionState::Ready || ready(plane).await.iter().any(|it| it.body.spec.rebuild)
             };
             wait_until("the version is ready", SOON, is_ready).await;
             self.switch_if_ready(plane).await;
-        }
-    }
-
-    async fn switch_if_ready(&mut self, plane: &Plane) {
-        let view = plane.dags.view(ORG).await.unwrap();
-        if view.deployment.staged(DAG).is_some_and(|(_, version)| version.state == VersionState::Ready) {
-            self.switch(plane).await;
         }
     }
 
@@ -330,6 +306,10 @@ impl Case {
             assert_eq!(there, data, "what {} has written", name(index));
         }
     }
+
+    fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
 }
 
 async fn written(plane: &Plane, version: tenure_core::dag::VersionId) -> Data {
@@ -339,21 +319,12 @@ async fn written(plane: &Plane, version: tenure_core::dag::VersionId) -> Data {
 
 async fn run_case(seed: u64, home: Home) {
     let _named = Seed(seed);
-    let mut case = Case::draw(Rng(seed));
-    let mut plane = plane(&home).await;
+    let mut case = DataCase::draw(Rng(seed));
+    let plane = plane(&home).await;
     plane.deploy(&yaml(&case.versions[&1])).await;
     let view = plane.dags.view(ORG).await.unwrap();
     case.know(&view.deployment, 1);
-    let restart = STEPS / 4 + case.rng.below(STEPS / 2);
-    for step in 0..STEPS {
-        if step == restart {
-            plane.stop().await;
-            plane = super::super::plane(&home).await;
-        }
-        case.step(&plane).await;
-    }
-    case.drain(&plane).await;
-    case.compare(&plane).await;
+    let plane = run(&mut case, plane, &home, STEPS).await;
     // Data changes while a version is away that has made something of it, and then it returns.
     case.deploy(&plane).await;
     case.drain(&plane).await;
