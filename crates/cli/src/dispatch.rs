@@ -40,6 +40,7 @@ pub async fn config(config: &Config, at: &S3Address) -> anyhow::Result<(Dispatch
         lambda,
         objects,
         credentials,
+        staging_kept: Some(config.objects.staging_retention),
         write_prefixes: config.objects.write_prefixes.clone(),
         data: Some(data(config)?),
         base_url: config.push.callback_base_url.clone(),

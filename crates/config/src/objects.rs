@@ -1,13 +1,14 @@
 //! Where outputs of tasks lie.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tenure_core::objects::{Prefix, WriteTemplate};
 
 use super::error::ConfigError;
 use super::net;
 use super::settings::Settings;
-use super::transport::is_region;
+use super::transport::{is_region, within};
 
 const URL: &str = "dispatch.object_store.url";
 
@@ -28,6 +29,8 @@ pub struct ObjectStoreSettings {
     /// Locations may begin with `file:`. Never with S3.
     pub allow_file: bool,
     pub write_prefixes: Vec<WriteTemplate>,
+    /// How long outputs that nobody has committed are kept.
+    pub staging_retention: Duration,
 }
 
 pub(crate) fn object_store(settings: &Settings, data: &Path) -> Result<ObjectStoreSettings, ConfigError> {
@@ -51,6 +54,7 @@ pub(crate) fn object_store(settings: &Settings, data: &Path) -> Result<ObjectSto
         }
     }
     let allow_file = settings.flag("dispatch.object_store.allow_file")? && !is_s3;
+    let retention = Duration::from_secs(3_600)..=Duration::from_secs(365 * 24 * 3_600);
     Ok(ObjectStoreSettings {
         place,
         endpoint_url,
@@ -58,6 +62,7 @@ pub(crate) fn object_store(settings: &Settings, data: &Path) -> Result<ObjectSto
         path_style: settings.flag("dispatch.object_store.path_style")?,
         allow_file,
         write_prefixes: write_prefixes(settings, allow_file)?,
+        staging_retention: within(settings, "dispatch.staging_retention", "a duration from 1h to 365d", &retention)?,
     })
 }
 

@@ -37,8 +37,8 @@ pub struct QueryRequest {
     /// Writes the result to the object store: all of it, as JSON lines with `format` `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<bool>,
-    /// `interactive` (default).
-    #[cfg_attr(feature = "openapi", schema(pattern = "^interactive$"))]
+    /// `interactive` (default), or `batch`: a task runs the query and exports its result.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^(interactive|batch)$"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// At most 60, for tasks 300.
@@ -79,6 +79,7 @@ pub struct TaskQueryRequest {
 pub enum QueryAnswer {
     Inline(QueryRows),
     Export(QueryExport),
+    Batch(QueryBatch),
 }
 
 impl QueryAnswer {
@@ -90,6 +91,7 @@ impl QueryAnswer {
         }
         match &*serde_json::from_str::<Which>(text)?.mode {
             "export" => serde_json::from_str(text).map(Self::Export),
+            "batch" => serde_json::from_str(text).map(Self::Batch),
             _ => serde_json::from_str(text).map(Self::Inline),
         }
     }
@@ -112,6 +114,23 @@ pub struct QueryRows {
     /// There are more rows than the limit, or than 10 MiB.
     pub truncated: bool,
     pub duration_ms: u64,
+}
+
+/// A query that runs as a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueryBatch {
+    /// Always `batch`.
+    pub mode: String,
+    /// Always `export`.
+    pub delivery: String,
+    pub query_id: String,
+    /// The task that runs it. Its result says how many rows there are.
+    pub task_id: String,
+    /// Why it runs as a task: `requested`.
+    pub reason: String,
+    /// A prefix; it holds one file once the task has succeeded.
+    pub output_location: String,
 }
 
 /// A result in the object store.

@@ -46,10 +46,12 @@ pub enum Duty {
     Router,
     /// Writes batches of buffered datasets to their tables.
     Sink,
+    /// Removes staged outputs that nobody has committed.
+    Staging,
 }
 
 impl Duty {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Reaper,
         Self::Timer,
         Self::Redrive,
@@ -61,6 +63,7 @@ impl Duty {
         Self::Schedules,
         Self::Router,
         Self::Sink,
+        Self::Staging,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -76,6 +79,7 @@ impl Duty {
             Self::Schedules => "schedules",
             Self::Router => "router",
             Self::Sink => "sink",
+            Self::Staging => "staging",
         }
     }
 

@@ -18,4 +18,4 @@ pub use open::{Credentials, LOCAL_BUCKET, Limits, Place, Settings};
 pub use output::{File, Finished, Output};
 pub use results::{Reach, Upload};
 pub use store::{Entry, Objects};
-pub use sweep::{Judge, Swept};
+pub use sweep::{Judge, Left, Swept};

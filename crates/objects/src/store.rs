@@ -13,7 +13,7 @@ use object_store::path::Path;
 use object_store::signer::Signer;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tenure_core::Timestamp;
-use tenure_core::objects::{Layout, Prefix, Scheme};
+use tenure_core::objects::{Layout, Prefix, Scheme, Staged};
 
 use crate::error::ObjectError;
 use crate::folder;
@@ -92,9 +92,26 @@ impl Objects {
         }
     }
 
+    /// Whether a prefix covers another, by whichever of its names each is called.
+    pub fn covers(&self, prefix: &Prefix, other: &Prefix) -> bool {
+        let in_bucket = || self.in_bucket(prefix).zip(self.in_bucket(other));
+        prefix.covers(other) || in_bucket().is_some_and(|(prefix, other)| prefix.covers(&other))
+    }
+
     /// Reads a location that somebody sent.
     pub fn parse(&self, location: &str) -> Result<Prefix, ObjectError> {
         Ok(Prefix::parse(location, self.allows_file())?)
+    }
+
+    /// The attempt whose prefix an object is in, if it is a staged output or a scratch folder of this store.
+    pub fn staged(&self, uri: &str) -> Option<Staged> {
+        let (folder, name) = uri.rsplit_once('/')?;
+        let (prefix, root) = (self.parse(&format!("{folder}/")).ok()?, self.layout.root());
+        if matches!(self.backing, Backing::S3 { .. }) && prefix.bucket() != root.bucket() {
+            return None;
+        }
+        let (base, root) = (self.place(&prefix).ok()?.base, self.place(root).ok()?.base);
+        Staged::of(&format!("{}{name}", base.strip_prefix(&root)?))
     }
 
     /// All objects below a prefix, in no order.

@@ -17,12 +17,20 @@ const PAGE: usize = 100;
 /// How many groups wait to be judged.
 const AHEAD: usize = 1_000;
 
+/// What an attempt left in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    pub staged: Staged,
+    /// It has a `_SUCCESS` or a manifest: without either it was never committed.
+    pub is_finished: bool,
+}
+
 /// Knows what is committed.
 #[async_trait]
 pub trait Judge: Send + Sync {
     /// For each, whether it may be removed. It may not if it is committed, or if its attempt may still report: the
     /// report could commit it between this answer and the removal.
-    async fn removable(&self, staged: &[Staged]) -> Result<Vec<bool>, ObjectError>;
+    async fn removable(&self, left: &[Left]) -> Result<Vec<bool>, ObjectError>;
 }
 
 /// What one sweep came to.
@@ -35,19 +43,21 @@ pub struct Swept {
     pub removed: u64,
     /// Those that could not be removed; the next sweep tries again.
     pub failed: u64,
+    /// It stopped because it had removed as many as it may.
+    pub has_more: bool,
 }
 
 /// All objects of one attempt for one output.
 struct Group {
-    staged: Staged,
+    left: Left,
     newest: Timestamp,
 }
 
 impl Objects {
-    /// Removes staged outputs and scratch folders in which nothing has changed since `before`, if the judge lets it. Reads
-    /// the names of all objects there are; memory does not grow with them. A crash in between leaves parts without their
-    /// `_SUCCESS`, for the next sweep.
-    pub async fn sweep(&self, before: Timestamp, judge: &dyn Judge) -> Result<Swept, ObjectError> {
+    /// Removes staged outputs and scratch folders in which nothing has changed since `before`, if the judge lets it, and
+    /// stops soon after it has removed `most`. Reads the names of all objects there are; memory does not grow with them. A
+    /// crash in between leaves parts without their `_SUCCESS`, for the next sweep.
+    pub async fn sweep(&self, before: Timestamp, most: u64, judge: &dyn Judge) -> Result<Swept, ObjectError> {
         let (send, mut groups) = mpsc::channel(AHEAD);
         let mut swept = Swept::default();
         let judging = async {
@@ -55,9 +65,15 @@ impl Objects {
             while groups.recv_many(&mut page, PAGE).await > 0 {
                 swept.seen += page.len() as u64;
                 page.retain(|group: &Group| group.newest < before);
-                let old: Vec<Staged> = page.drain(..).map(|group| group.staged).collect();
+                let old: Vec<Left> = page.drain(..).map(|group| group.left).collect();
                 self.remove_old(&old, judge, &mut swept).await?;
+                if swept.removed >= most {
+                    swept.has_more = true;
+                    break;
+                }
             }
+            // Nobody reads any more names.
+            drop(groups);
             Ok(())
         };
         let (found, judged) = tokio::join!(self.groups(send), judging);
@@ -65,17 +81,17 @@ impl Objects {
         Ok(swept)
     }
 
-    async fn remove_old(&self, old: &[Staged], judge: &dyn Judge, swept: &mut Swept) -> Result<(), ObjectError> {
+    async fn remove_old(&self, old: &[Left], judge: &dyn Judge, swept: &mut Swept) -> Result<(), ObjectError> {
         if old.is_empty() {
             return Ok(());
         }
         let removable = judge.removable(old).await?;
-        for (at, staged) in old.iter().enumerate() {
+        for (at, left) in old.iter().enumerate() {
             if !removable.get(at).is_some_and(|removable| *removable) {
                 swept.kept += 1;
                 continue;
             }
-            match self.remove(staged).await {
+            match self.remove(&left.staged).await {
                 Ok(()) => swept.removed += 1,
                 Err(error) => {
                     tracing::warn!(error = %error, "cannot remove staged output");
@@ -129,10 +145,16 @@ impl Objects {
                 };
                 let Some(staged) = staged_of(&meta.location, &base) else { continue };
                 let at = Timestamp::from_millis(meta.last_modified.timestamp_millis());
+                let name = meta.location.as_ref().strip_prefix(&format!("{base}{}", staged.path()));
+                let is_finished = name.is_some_and(|name| name == SUCCESS || name == MANIFEST);
                 match &mut group {
-                    Some(group) if group.staged == staged => group.newest = group.newest.max(at),
+                    Some(group) if group.left.staged == staged => {
+                        group.newest = group.newest.max(at);
+                        group.left.is_finished |= is_finished;
+                    }
                     _ => {
-                        let before = group.replace(Group { staged, newest: at });
+                        let left = Left { staged, is_finished };
+                        let before = group.replace(Group { left, newest: at });
                         if !send_all(&send, before).await {
                             return Ok(());
                         }
@@ -164,7 +186,8 @@ fn walk(root: &std::path::Path, send: &mpsc::Sender<Group>) {
     let mut found = |path: &std::path::Path, below: &str| {
         let Some(staged) = Staged::of(&format!("{below}/x")) else { return true };
         let Some(newest) = folder::newest(path) else { return true };
-        send.blocking_send(Group { staged, newest }).is_ok()
+        let is_finished = [SUCCESS, MANIFEST].iter().any(|marker| path.join(marker).is_file());
+        send.blocking_send(Group { left: Left { staged, is_finished }, newest }).is_ok()
     };
     let _ = descend(&root.join("dataset"), "dataset", &["*", "version", "*", "staging", "*", "*", "*"], &mut found)
         && descend(&root.join("scratch"), "scratch", &["*", "*"], &mut found);

@@ -112,6 +112,7 @@ use crate::contracts::{Contract, callback, dispatch, worker_plane};
         buffers::replay,
         bundles::upload,
         bundles::show,
+        bundles::remove,
         datasets::list,
         datasets::show,
         datasets::invalidate,

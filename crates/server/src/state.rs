@@ -17,7 +17,7 @@ use crate::limits;
 use crate::live::Live;
 use crate::memory::Memory;
 use crate::push::{HttpCourier, PushTargets};
-use crate::query::{Queries, QueryConfig};
+use crate::query::{Queries, QueryConfig, QueryCourier};
 use crate::sandboxes::{Part, SandboxConfig};
 use crate::schedules::Templates;
 use crate::tenants::Admission;
@@ -106,7 +106,7 @@ pub struct Inner {
     pub event_streams: Arc<Watchers>,
     pub started: Instant,
     pub dispatch: Arc<dispatch::Part>,
-    pub queries: Queries,
+    pub queries: Arc<Queries>,
     sandboxes: Option<Part>,
 }
 
@@ -115,8 +115,10 @@ impl App {
     pub async fn start(engine: Engine, config: &ServerConfig, metrics: PrometheusHandle) -> Self {
         let sandboxes = config.sandboxes.as_ref().map(|config| Part::start(&engine, config));
         let dispatch = Arc::new(dispatch::Part::start(&engine, &config.dispatch));
+        let queries = Arc::new(Queries::start(&engine, &config.query, &dispatch));
         let mut couriers: Vec<Arc<dyn Courier>> = vec![
             dispatch.dags.builtin(),
+            Arc::new(QueryCourier::new(&queries)),
             Arc::new(LambdaCourier::new(Arc::clone(&dispatch), config.task_keys.clone())),
         ];
         couriers.extend(sandboxes.as_ref().map(|part| part.manager.courier(&engine)));
@@ -130,7 +132,6 @@ impl App {
             pushes = true;
         }
         let delivery = engine.deliver(couriers);
-        let queries = Queries::start(&engine, &config.query, &config.dispatch);
         let app = Self(Arc::new(Inner {
             queries,
             sandboxes,

@@ -118,6 +118,10 @@ pub trait BufferStore {
         limit: usize,
     ) -> Result<Page<PublishRow>, StoreError>;
 
+    /// Batches of all organisations behind `after` that wait or are dead letters, in order. Those whose rows are in the
+    /// object store are among them; long ones, which have their rows with them, are not.
+    async fn open_publishes(&self, after: i64, limit: usize) -> Result<Page<PublishRow>, StoreError>;
+
     /// Dead letters of a dataset wait again, as if they had never been received: these, or all. Gives how many.
     async fn replay_publishes(
         &self,

@@ -26,6 +26,8 @@ enum Command {
     Push(PushArgs),
     /// Show a bundle
     Show(ShowArgs),
+    /// Remove a bundle that no deployed job runs
+    Rm(ShowArgs),
 }
 
 const PUSH_DETAILS: &str = "\
@@ -74,6 +76,15 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
             client.upload_bundle(zip).await.context("the bundle was not uploaded")?
         }
         Command::Show(args) => client.bundle(&args.id).await?,
+        Command::Rm(args) => {
+            client.remove_bundle(&args.id).await.context("the bundle was not removed")?;
+            if json {
+                output::json(&serde_json::json!({ "bundle_id": args.id, "removed": true }))?;
+            } else {
+                output::line(format!("removed bundle {}", clean(&args.id)))?;
+            }
+            return Ok(Exit::Ok);
+        }
     };
     if json {
         output::json(&bundle)?;

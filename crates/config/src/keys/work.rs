@@ -48,6 +48,8 @@ pub const KEYS: &[Key] = keys! {
         "Address of Lambda, if not that of the region: a VPC endpoint, or a compatible server.";
     "dispatch.write_prefixes" Texts, "", Restart,
         "Further prefixes that tasks may write and commit, with `{task_id}`, `{attempt}`, `{dag}`, `{job}` and `{dataset_uuid}` in them. One without `{task_id}` is granted only to jobs with `runtime: worker`.";
+    "dispatch.staging_retention" Duration, "7d", Restart,
+        "How long staged outputs and scratch folders that nobody has committed are kept, from 1h to 365d. Committed data is never removed.";
     "dispatch.secrets" SecretMap, "", Reload,
         "Secrets that webhook sources name in `source.secret`, by name. A name such as `acme/hook_key` is for DAGs of the tenant `acme`, a plain name for those of all tenants that have none of their own.";
     "dispatch.secret_files" FileMap, "", Reload,

@@ -174,6 +174,7 @@ fn object_stores_that_make_no_sense_are_refused() {
             "is set without dispatch.sts.role_arn",
         ),
         ("dispatch:\n  write_prefixes: ['s3://lake/{task}/']\n", "'{task}' is unknown: use {task_id}, {attempt}"),
+        ("dispatch:\n  staging_retention: 59m\n", "must be a duration from 1h to 365d, not `59m`"),
         ("dispatch:\n  write_prefixes: ['lake/{task_id}/']\n", "a prefix must begin with s3://"),
     ]);
 }

@@ -47,6 +47,7 @@ fn outputs_lie_in_a_folder_unless_a_bucket_is_named() {
     let folder = objects(None);
     assert!(matches!(&folder.place, ObjectPlace::Folder(path) if path.ends_with("objects")));
     assert!(folder.allow_file && folder.write_prefixes.is_empty());
+    assert_eq!(folder.staging_retention, Duration::from_secs(7 * 24 * 3_600));
     let other = objects(Some("dispatch: {object_store: {url: 'file:///srv/x', allow_file: false}}\n"));
     assert_eq!((other.place, other.allow_file), (ObjectPlace::Folder("/srv/x".into()), false));
     let file = "dispatch:\n  write_prefixes: ['s3://lake/{task_id}', 's3://lake/{dag}']\n  \

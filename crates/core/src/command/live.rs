@@ -27,6 +27,17 @@ pub fn check(place: &Place, attempt: u32, now: Timestamp) -> Result<(), Rejectio
     }
 }
 
+/// Whether a report of this attempt could still be accepted: it runs, or it ended only because its holder was silent and
+/// nothing was granted since.
+pub fn may_report(place: &Place, attempt: u32) -> bool {
+    match place {
+        Place::Running(running) => running.attempt == attempt,
+        _ => place.last_attempt().is_some_and(|last| {
+            last.number == attempt && last.receipt.is_none() && last.reason.yields_to_late_report()
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,9 +60,11 @@ mod tests {
         assert_eq!(kind(&place, 1, ends - 1), None);
         assert_eq!(kind(&place, 1, ends), Some((ConflictKind::LeaseExpired, State::Running)));
         assert_eq!(kind(&place, 2, ends - 1).map(|(kind, _)| kind), Some(ConflictKind::StaleAttempt));
+        assert!(may_report(&place, 1) && !may_report(&place, 2) && !may_report(&place, 0));
         for spec in [Spec::default(), one_attempt()] {
             let expired = swept(spec).place;
             assert_eq!(kind(&expired, 1, ends).map(|(kind, _)| kind), Some(ConflictKind::LeaseExpired));
+            assert!(may_report(&expired, 1) && !may_report(&expired, 2));
         }
         let mut canceled = held;
         canceled.cancel = Some(CancelRequest { reason: "r".into(), requested_at: at(0), signaled_at: None });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::dag::definition::{Output, Runtime, Source, Storage, Upstream, WriteMode};
+use tenure_core::dag::operators::QUERY;
 use tenure_core::dag::{Column, Schema};
 
 use super::input::FromAt;
@@ -222,8 +223,17 @@ impl<'a> Checker<'a> {
         self.context.report.error(*at, place, Code::PublishedTwice, message);
     }
 
-    /// Untrusted code never writes to a table itself.
+    /// Untrusted code never writes to a table itself, and results of queries are files.
     fn direct_table(&self, draft: &PublishDraft, output: &Output) {
+        let table = draft.publish.storage == Some(Storage::Postgres);
+        let query = |job: &&JobDraft| job.runtime_known && job.definition.runtime == Runtime::Dispatcher;
+        if let Some(job) = self.jobs.get(&*output.job).filter(|job| table && query(job))
+            && &*job.definition.operator == QUERY
+        {
+            let message = format!("the job '{}' runs a query, whose result is in files: use `storage: s3`", output.job);
+            let place = draft.place.key("storage");
+            return self.context.report.error(draft.storage_at, &place, Code::DirectTable, message);
+        }
         let direct = draft.publish.write_mode == WriteMode::Direct && draft.publish.storage == Some(Storage::Postgres);
         let Some(job) = self.jobs.get(&*output.job).filter(|job| direct && job.runtime_known) else { return };
         if matches!(job.definition.runtime, Runtime::Sandbox | Runtime::Lambda) {

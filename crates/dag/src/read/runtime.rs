@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_core::dag::definition::{BUILTIN_OPERATORS, JobDefinition, Runtime, UDF_OPERATOR, Udf, is_secret_name};
-use tenure_core::dag::operators::Builtin;
+use tenure_core::dag::operators;
 use tenure_core::limits;
 use uuid::Uuid;
 
@@ -63,11 +63,10 @@ pub(super) fn operator(fields: &Fields<'_, '_>, runtime: Option<&Runtime>, conte
 
 /// Whether the built-in operator of a job can run it.
 pub(super) fn builtin(fields: &Fields<'_, '_>, job: &JobDefinition) {
-    // It is known, and its tasks fail where it is not available.
-    if &*job.operator == "query" || !BUILTIN_OPERATORS.contains(&&*job.operator) {
+    if !BUILTIN_OPERATORS.contains(&&*job.operator) {
         return;
     }
-    let Err(fault) = Builtin::of(job) else { return };
+    let Err(fault) = operators::check(job) else { return };
     let (mut at, mut place, mut parent) = (fields.at, fields.place.clone(), None::<&Node>);
     for (depth, key) in fault.field.split('.').enumerate() {
         place = place.key(key);

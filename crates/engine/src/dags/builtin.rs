@@ -11,7 +11,6 @@ use tenure_core::attempt::Report;
 use tenure_core::command::Rejection;
 use tenure_core::command::emit::Proof;
 use tenure_core::dag::data::Position;
-use tenure_core::dag::definition::{JobDefinition, Runtime};
 use tenure_core::dag::judge::{Said, SaidOutput, SaidVersion, Where};
 use tenure_core::dag::operators::{Builtin, Done, Fault, Turn};
 use tenure_core::dag::task::TaskInput;
@@ -29,11 +28,6 @@ pub(super) const BUILTIN_URL: &str = "builtin:";
 const POSITIONS: usize = 1_000;
 /// The location of an output without data.
 const NO_DATA: &str = "none:";
-
-/// Whether one task of a job runs at a time.
-pub(super) fn runs_alone(job: &JobDefinition) -> bool {
-    job.runtime == Runtime::Dispatcher && Builtin::of(job).is_ok_and(|builtin| builtin.runs_alone())
-}
 
 impl Dags {
     /// The courier that runs tasks of built-in operators.

@@ -4,16 +4,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tenure_bundle::Manifest;
+use tenure_core::dag::JobId;
 use tenure_dag::Bundles;
 use tenure_store::bundles::{BundleRow, NewBundle};
+use tenure_store::dags::DeploymentWrites;
 use uuid::Uuid;
 
-use super::{Dags, damaged};
+use super::deploy::document;
+use super::{Dags, JobOf, damaged};
 use crate::error::EngineError;
 use crate::random::random_bits;
 
-/// Bundles of one organisation. Nothing removes them.
+/// Bundles of one organisation.
 const OF_ORG: usize = 10_000;
+
+/// How often a removal is tried that deployments are in the way of.
+const TRIES: usize = 32;
+
+/// Why a bundle is not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveBundleError {
+    #[error("no bundle has this id")]
+    NotFound,
+    /// Some version of a DAG that can be or become active has a job that runs it.
+    #[error(
+        "the job '{job}' of the DAG '{dag}' runs this bundle: deploy versions without it until no version that can be \
+         returned to has it"
+    )]
+    InUse { dag: Arc<str>, job: Arc<str> },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
 
 /// A bundle that was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +84,27 @@ impl Dags {
 
     pub async fn bundle(&self, org: &str, id: Uuid) -> Result<Option<Bundle>, EngineError> {
         self.shared().store.bundles(org, &[id]).await?.first().map(Bundle::of).transpose()
+    }
+
+    /// Removes a bundle from the record, unless a job that is deployed runs it. Its bytes are left to the caller. Nobody can
+    /// deploy it meanwhile: both change the deployment.
+    pub async fn remove_bundle(&self, org: &str, id: Uuid) -> Result<Bundle, RemoveBundleError> {
+        for _ in 0..TRIES {
+            let view = self.view(org).await?;
+            let bundle = self.bundle(org, id).await?.ok_or(RemoveBundleError::NotFound)?;
+            let ids: Vec<JobId> = view.deployment.jobs.keys().copied().collect();
+            let runs = |job: &&Arc<JobOf>| job.definition.udf.as_ref().is_some_and(|udf| udf.bundle_id == id);
+            if let Some(job) = self.jobs(&ids).await?.iter().find(runs) {
+                let (dag, job) = (Arc::clone(&job.dag), Arc::clone(&job.definition.name));
+                return Err(RemoveBundleError::InUse { dag, job });
+            }
+            let document = document(&view.deployment)?;
+            let writes = DeploymentWrites { document, removed_bundle: Some(id), ..DeploymentWrites::default() };
+            if self.write(org, view.seq, &writes).await? {
+                return Ok(bundle);
+            }
+        }
+        Err(EngineError::busy().into())
     }
 
     /// The bundles that the text of a DAG names, as far as the organisation has them.

@@ -9,6 +9,7 @@ use tenure_core::dag::compact;
 use tenure_core::dag::definition::{DagDefinition, JobDefinition, Output, Runtime, TIMEOUT_SECONDS_MAX};
 use tenure_core::dag::deploy::{Deploy, Fresh, Planned, plan};
 use tenure_core::dag::deployment::{DagVersion, Job, Refused, Switch, VersionState};
+use tenure_core::dag::operators;
 use tenure_core::dag::{DatasetId, Deployment, JobId};
 use tenure_core::limits;
 use tenure_core::queue::{Dispatch, JOB_QUEUES, Push, QueueSettings};
@@ -16,9 +17,9 @@ use tenure_core::time::DurationMs;
 use tenure_dag::{Code, Dataset, Edge, Parsed, Problem, Reader, Surroundings};
 use tenure_store::dags::{DeploymentWrites, NewDagVersion, NewGeneration, NewJob};
 
-use super::builtin::{BUILTIN_URL, runs_alone};
+use super::builtin::BUILTIN_URL;
 use super::tasks::LAMBDA_SLACK_MS;
-use super::{Dags, LAMBDA_URL};
+use super::{Dags, LAMBDA_URL, QUERY_URL};
 use crate::error::EngineError;
 use crate::random::random_bits;
 
@@ -354,7 +355,7 @@ fn writes(planned: &Planned, definition: &DagDefinition, yaml: &str) -> Result<D
             .map(|(dataset, version)| NewGeneration { version: *version, dataset: *dataset })
             .collect(),
         forgotten: planned.forgotten.clone(),
-        webhooks: None,
+        ..DeploymentWrites::default()
     })
 }
 
@@ -365,7 +366,7 @@ fn settings(job: &JobDefinition, held: bool) -> QueueSettings {
         (_, Some(pool)) => format!("{}.{pool}", Runtime::WORKER).into(),
         (_, None) => Runtime::WORKER.into(),
     };
-    let max_running = if runs_alone(job) { Some(1) } else { job.scaling.max_concurrency };
+    let max_running = if operators::runs_alone(job) { Some(1) } else { job.scaling.max_concurrency };
     QueueSettings {
         max_running,
         push: push(job).map(Arc::new),
@@ -387,7 +388,8 @@ fn push(job: &JobDefinition) -> Option<Push> {
         Runtime::Dispatcher => {
             // Another control plane repeats what is silent for so long.
             let ack_timeout_ms = timeout_ms.min(limits::PUSH_ACK_MS_MAX);
-            let push = Push::to(BUILTIN_URL.into());
+            let url = if &*job.operator == operators::QUERY { QUERY_URL } else { BUILTIN_URL };
+            let push = Push::to(url.into());
             Some(Push { dispatch_timeout_ms: timeout_ms, start_timeout_ms: timeout_ms, ack_timeout_ms, ..push })
         }
         Runtime::Worker { .. } | Runtime::Sandbox => None,

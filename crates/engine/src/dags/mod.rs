@@ -15,6 +15,7 @@ mod rebuild;
 mod report;
 mod router;
 mod sources;
+mod staging;
 mod tasks;
 mod wakeups;
 mod webhooks;
@@ -39,16 +40,19 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 pub use tenure_dag::{Problem as DagProblem, Settings as DagSettings};
 
-pub use bundles::Bundle;
+pub use bundles::{Bundle, RemoveBundleError};
 use cache::Cache;
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use report::{Sender, Stage};
+pub use staging::STAGING_KEPT;
 pub use tasks::{TriggerError, Triggered};
 pub use wakeups::{WAKEUPS_MAX, WAKEUPS_WAIT};
 pub use webhooks::{Secrets, WebhookSource};
 
 /// Where queues of jobs with `runtime: lambda` push their tasks.
 pub const LAMBDA_URL: &str = "lambda:";
+/// Where queues of jobs with the operator `query` push theirs.
+pub const QUERY_URL: &str = "query:";
 /// How often an invalidation is tried that others are in the way of.
 const INVALIDATE_TRIES: usize = 8;
 /// Tasks that are canceled together.

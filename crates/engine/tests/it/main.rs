@@ -15,5 +15,6 @@ mod restart;
 mod run;
 mod sandboxes;
 mod schedules;
+mod staging;
 mod wakes;
 mod watching;

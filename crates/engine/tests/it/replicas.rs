@@ -51,7 +51,7 @@ async fn waiting(engine: &Engine) -> tokio::task::JoinHandle<Claimed> {
 }
 
 /// Those of a control plane without transports.
-const OWN: [Duty; 9] = [
+const OWN: [Duty; 10] = [
     Duty::Reaper,
     Duty::Timer,
     Duty::Redrive,
@@ -61,6 +61,7 @@ const OWN: [Duty; 9] = [
     Duty::Schedules,
     Duty::Router,
     Duty::Sink,
+    Duty::Staging,
 ];
 
 fn duties(engine: &Engine) -> Vec<Duty> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use tenure_core::Timestamp;
-use tenure_core::objects::{Prefix, Staged};
-use tenure_objects::{Judge, LOCAL_BUCKET, ObjectError, Place, Settings};
+use tenure_core::objects::Prefix;
+use tenure_objects::{Judge, LOCAL_BUCKET, Left, ObjectError, Place, Settings};
 
 use crate::stand::{At, Kind, Stand, at, output};
 
@@ -14,8 +14,8 @@ struct Everything;
 
 #[async_trait]
 impl Judge for Everything {
-    async fn removable(&self, staged: &[Staged]) -> Result<Vec<bool>, ObjectError> {
-        Ok(vec![true; staged.len()])
+    async fn removable(&self, left: &[Left]) -> Result<Vec<bool>, ObjectError> {
+        Ok(vec![true; left.len()])
     }
 }
 
@@ -44,7 +44,7 @@ async fn a_link_leads_nowhere() {
         assert!(matches!(stand.objects.get(&location, file, 100).await, Err(ObjectError::OddObject)));
         assert!(stand.objects.put_new(&location, "deeper/new", "1".into()).await.is_err() == (name == "deeper"));
 
-        let swept = stand.objects.sweep(Timestamp::MAX, &Everything).await.unwrap();
+        let swept = stand.objects.sweep(Timestamp::MAX, u64::MAX, &Everything).await.unwrap();
         assert_eq!((swept.removed, swept.failed), (1, 0));
         assert_eq!(std::fs::read_to_string(beside.join("secret.parquet")).unwrap(), "secret");
     }
@@ -61,7 +61,7 @@ async fn a_folder_that_is_a_link_is_none() {
     symlink(&beside, &inside).unwrap();
     let refused = stand.objects.finished(&at(&output, &location)).await.unwrap_err();
     assert!(matches!(refused, ObjectError::OddObject), "{refused:?}");
-    let swept = stand.objects.sweep(Timestamp::MAX, &Everything).await.unwrap();
+    let swept = stand.objects.sweep(Timestamp::MAX, u64::MAX, &Everything).await.unwrap();
     assert_eq!((swept.seen, beside.join("_SUCCESS").exists()), (0, true));
 }
 

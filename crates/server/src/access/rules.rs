@@ -108,6 +108,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET", "/api/v1/query/{id}/result", User(Read)),
     ("POST", "/api/v1/udf/bundles", User(Api)),
     ("GET", "/api/v1/udf/bundles/{id}", User(Read)),
+    ("DELETE", "/api/v1/udf/bundles/{id}", User(Api)),
     ("GET", "/api/v1/datasets", User(Read)),
     ("GET", "/api/v1/datasets/{name}", User(Read)),
     ("POST", "/api/v1/datasets/{name}/invalidate", User(Api)),

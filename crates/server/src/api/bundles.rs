@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tenure_bundle::limits::BUNDLE_BYTES;
 use tenure_bundle::{Archive, Manifest};
 use tenure_contract::dags;
-use tenure_engine::dags::Bundle;
+use tenure_engine::dags::{Bundle, RemoveBundleError};
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use uuid::Uuid;
 
@@ -34,7 +34,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 const UPLOAD_MEMORY: usize = 8 << 20;
 
 pub fn router() -> Router<App> {
-    Router::new().route("/api/v1/udf/bundles", post(upload)).route("/api/v1/udf/bundles/{id}", get(show))
+    Router::new().route("/api/v1/udf/bundles", post(upload)).route("/api/v1/udf/bundles/{id}", get(show).delete(remove))
 }
 
 /// Upload a bundle
@@ -154,10 +154,53 @@ pub async fn show(
     Path(bundle): Path<String>,
 ) -> Response {
     let answer = async {
-        let missing = || DispatchFault::fault("bundle_not_found", "no bundle has this id");
-        let named = Uuid::try_parse(&bundle).map_err(|_| missing())?;
-        let found = app.dispatch.dags.bundle(&caller.home(), named).await?;
+        let found = app.dispatch.dags.bundle(&caller.home(), named(&bundle)?).await?;
         found.as_ref().map(rendered).ok_or_else(missing)
     };
     respond(answer.await, &id)
+}
+
+fn missing() -> Fault {
+    DispatchFault::fault("bundle_not_found", "no bundle has this id")
+}
+
+fn named(id: &str) -> Result<Uuid, Fault> {
+    Uuid::try_parse(id).map_err(|_| missing())
+}
+
+/// Remove a bundle
+///
+/// Refused while a job of a DAG version that is active, staged, or can be returned to runs it. Uploading the same bytes later
+/// makes a bundle with another id.
+#[utoipa::path(delete, path = "/api/v1/udf/bundles/{id}", operation_id = "remove_bundle", tag = "dags", security(("api_key" = ["api"])),
+    params(("id" = String, Path, description = "bundle_id")),
+    responses((status = 204, description = "Removed"), (status = 409, description = "A deployed job runs it")))]
+pub async fn remove(
+    State(app): State<App>,
+    Extension(id): Extension<RequestId>,
+    Extension(caller): User,
+    Path(bundle): Path<String>,
+) -> Response {
+    let answer = removed(&app, &caller.home(), &bundle).await;
+    match audit::operation(&app, &caller, &id, "bundle.remove", &bundle, answer).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(fault) => refuse(fault, &id),
+    }
+}
+
+async fn removed(app: &App, org: &Arc<str>, id: &str) -> Result<(), Fault> {
+    let dags = &app.dispatch.dags;
+    let bundle = dags.remove_bundle(org, named(id)?).await.map_err(|error| match error {
+        RemoveBundleError::NotFound => missing(),
+        error @ RemoveBundleError::InUse { .. } => DispatchFault::fault("bundle_in_use", error.to_string()),
+        RemoveBundleError::Engine(error) => error.into(),
+    })?;
+    // Somebody may have uploaded the same bytes meanwhile.
+    if dags.bundle_of(org, &bundle.sha256).await?.is_none() {
+        let (prefix, name) = app.dispatch.bundle_place(org, &bundle.sha256)?;
+        if let Err(error) = app.dispatch.objects()?.delete(&prefix, &name).await {
+            tracing::warn!(bundle.id = %bundle.id, error = %error, "the bytes of a removed bundle are left in the object store");
+        }
+    }
+    Ok(())
 }

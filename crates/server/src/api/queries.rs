@@ -6,10 +6,11 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tenure_auth::UserScope;
 use tenure_contract::query::{QueryAnswer, QueryRequest};
+use tenure_core::command::submit::Submit;
 use tenure_engine::store::Asker;
 
 use super::dags::read;
@@ -18,7 +19,7 @@ use crate::access::caller::Caller;
 use crate::access::guard::User;
 use crate::access::limiter::Allowance;
 use crate::error::{Fault, Unavailable};
-use crate::query::{self, Question, of_user};
+use crate::query::{self, Question, batch, of_user};
 use crate::request::RequestId;
 use crate::state::App;
 
@@ -34,7 +35,7 @@ pub fn router() -> Router<App> {
 /// Query datasets with SQL
 ///
 /// One SELECT over the published datasets of the tenant, which are relations of their names. Answers with rows, or with
-/// `format` csv or parquet, or `export`, with a file in the object store.
+/// `format` csv or parquet, or `export`, with a file in the object store; with `mode` batch with the task that will write it.
 #[utoipa::path(post, path = "/api/v1/query", operation_id = "query_datasets", tag = "datasets",
     request_body = QueryRequest, security(("api_key" = ["read"])),
     responses((status = 200, body = QueryAnswer, description = "The rows, or where they are")))]
@@ -54,17 +55,26 @@ async fn ask(app: &App, caller: &Caller, headers: &HeaderMap, body: Body) -> Res
     if request.datasets.as_ref().is_some_and(|named| named.len() > DATASETS) {
         return Err(Fault::invalid("datasets", "has more than 1000 names"));
     }
-    match request.mode.as_deref() {
-        None | Some("interactive") => {}
-        Some("batch") => return Err(Fault::invalid("mode", "batch is not supported: use interactive with export")),
+    let is_batch = match request.mode.as_deref() {
+        None | Some("interactive") => false,
+        Some("batch") => true,
         Some(_) => return Err(Fault::invalid("mode", "must be interactive or batch")),
-    }
-    let exports = request.export.unwrap_or(false) || matches!(request.format.as_deref(), Some("csv" | "parquet"));
+    };
+    let exports =
+        is_batch || request.export.unwrap_or(false) || matches!(request.format.as_deref(), Some("csv" | "parquet"));
     if exports {
         caller.require(UserScope::Api)?;
     }
     let org = caller.home();
-    let datasets = of_user(app, &org, request.datasets.as_deref(), request.dataset_id.as_deref()).await?;
+    let datasets = of_user(&app.queries, &org, request.datasets.as_deref(), request.dataset_id.as_deref()).await?;
+    if is_batch {
+        let task = app.engine.mint(1).await?[0];
+        let (task, answer) = batch::task(&app.queries, caller, &org, &request, task).await?;
+        super::tasks::admit(app, [&task]).await?;
+        let bytes = task.payload.len();
+        app.engine.submit(Submit { tasks: vec![task], maker: None }, bytes).await??;
+        return Ok(axum::Json(answer).into_response());
+    }
     let question = Question {
         asker: Asker::User(caller.actor.to_string()),
         timeout: app.queries.config.user_timeout,
@@ -74,7 +84,7 @@ async fn ask(app: &App, caller: &Caller, headers: &HeaderMap, body: Body) -> Res
         request,
         datasets,
     };
-    query::answer(app, question).await
+    query::answer(&app.queries, question).await
 }
 
 /// Queries cost more than other requests. Without keys there is nobody to count.
@@ -104,5 +114,5 @@ pub async fn result(
     Extension(caller): User,
     Path(query_id): Path<String>,
 ) -> Response {
-    query::result(&app, &caller, &query_id).await.unwrap_or_else(|fault| refuse(fault, &id))
+    query::result(&app.queries, &caller, &query_id).await.unwrap_or_else(|fault| refuse(fault, &id))
 }

@@ -15,7 +15,7 @@ use tenure_engine::dags::Bundle;
 use tenure_objects::{LOCAL_BUCKET, Objects};
 
 use super::render::JobTask;
-use super::{DispatchFault, Part};
+use super::{DispatchFault, NO_OBJECT_STORE, Part};
 use crate::error::{Fault, Unavailable};
 
 /// How long whoever has the address of a bundle can read it.
@@ -72,10 +72,7 @@ pub struct Ran {
 
 impl Part {
     pub fn objects(&self) -> Result<&Arc<Objects>, Fault> {
-        self.config.objects.as_ref().ok_or_else(|| {
-            let message = "this server has no object store: see dispatch.object_store.url";
-            DispatchFault::fault("object_store_unavailable", message)
-        })
+        self.config.objects.as_ref().ok_or_else(|| DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE))
     }
 
     /// Where a bundle is, and its name there.

@@ -58,6 +58,7 @@ const CODES: &[(StatusCode, &[&str])] = &[
             "no_previous_version",
             "not_a_manual_source",
             "idempotency_conflict",
+            "bundle_in_use",
         ],
     ),
     (

@@ -16,15 +16,19 @@ pub use lambda::{LambdaCourier, LambdaTarget};
 pub use secrets::DispatchSecrets;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::objects::WriteTemplate;
 use tenure_data::DataStore;
 use tenure_engine::Engine;
 use tenure_engine::buffers::Buffers;
-use tenure_engine::dags::{DagSettings, Dags};
+use tenure_engine::dags::{DagSettings, Dags, STAGING_KEPT};
 use tenure_objects::Objects;
 
 use crate::error::Fault;
+
+/// What a server without an object store says.
+pub const NO_OBJECT_STORE: &str = "this server has no object store: see dispatch.object_store.url";
 
 /// How a server offers DAGs.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +37,8 @@ pub struct DispatchConfig {
     pub dags: DagSettings,
     /// Where outputs of tasks are; without it no output is an object.
     pub objects: Option<Arc<Objects>>,
+    /// How long staged outputs that nobody has committed are kept; [`STAGING_KEPT`] if not set.
+    pub staging_kept: Option<Duration>,
     /// Prefixes that a task may write beside its staging prefixes.
     pub write_prefixes: Vec<WriteTemplate>,
     /// What webhooks are signed with.
@@ -63,6 +69,9 @@ impl Part {
         let dags = engine.dags_with(config.dags.clone(), Some(Arc::new(config.secrets.clone())));
         let data = config.data.clone();
         let buffers = data.map(|data| dags.buffers(data, config.objects.clone()));
+        if let Some(objects) = &config.objects {
+            dags.clean_staging(Arc::clone(objects), config.staging_kept.unwrap_or(STAGING_KEPT));
+        }
         Self { dags, config: config.clone(), buffers, uploads: Uploads::default() }
     }
 

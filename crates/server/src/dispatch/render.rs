@@ -156,7 +156,7 @@ impl Part {
             Some(Position::Partition(key)) => {
                 let row = self.dags.partition(input.version, &key.key).await?;
                 let (start, end) = key.ends.unzip();
-                let location = row.and_then(|row| row.location).map(|location| location.to_string());
+                let location = row.and_then(|row| row.location).map(|location| self.told_location(task, &location));
                 partition = Some(Partition { partition_key: key.key.to_string(), start, end, location });
             }
             Some(Position::Cursor(upto)) => {
@@ -168,6 +168,7 @@ impl Part {
         }
         let table = task.is_table(input.dataset);
         let prefix = self.version_prefix(input.dataset, input.version).filter(|_| !table);
+        let prefix = prefix.map(|prefix| self.told(task, prefix));
         Ok(WireInput {
             input_index: input.input_index,
             alias: definition.map_or_else(String::new, |definition| definition.alias.to_string()),
@@ -198,10 +199,25 @@ impl Part {
                 write_mode: published.map_or(WriteMode::Direct, |published| published.write_mode).as_str().to_owned(),
                 update_strategy: job.update_strategy.as_str().to_owned(),
                 unique_key: job.unique_key.iter().map(ToString::to_string).collect(),
-                staging_prefix: staging.map(|prefix| prefix.to_string()),
+                staging_prefix: staging.map(|prefix| self.told(task, prefix).to_string()),
             }
         });
         outputs.collect()
+    }
+
+    /// A prefix as the code of a task is told of it. In a sandbox and in a function it does not see files of this machine.
+    fn told(&self, task: &JobTask, prefix: Prefix) -> Prefix {
+        let sees_files = matches!(task.job.definition.runtime, Runtime::Worker { .. } | Runtime::Dispatcher);
+        let objects = self.config.objects.as_ref().filter(|_| !sees_files);
+        objects.and_then(|objects| objects.in_bucket(&prefix)).unwrap_or(prefix)
+    }
+
+    fn told_location(&self, task: &JobTask, location: &str) -> String {
+        match Prefix::parse(location, true) {
+            Ok(prefix) => self.told(task, prefix).to_string(),
+            // A table, or nothing.
+            Err(_) => location.to_owned(),
+        }
     }
 
     fn version_prefix(&self, dataset: DatasetId, version: VersionId) -> Option<Prefix> {
@@ -237,7 +253,11 @@ impl Part {
             let location = told.partition.as_ref().and_then(|partition| partition.location.as_deref());
             // Committed elsewhere than below the version: `dispatch.write_prefixes`.
             let beside = location.and_then(|text| Prefix::parse(text, true).ok());
-            let beside = beside.filter(|beside| prefix.as_ref().is_none_or(|prefix| !prefix.covers(beside)));
+            let covers = |prefix: &Prefix, beside: &Prefix| match &self.config.objects {
+                Some(objects) => objects.covers(prefix, beside),
+                None => prefix.covers(beside),
+            };
+            let beside = beside.filter(|beside| prefix.as_ref().is_none_or(|prefix| !covers(prefix, beside)));
             prefix.iter().chain(&beside).for_each(|prefix| read(prefix.to_string()));
             DatasetGrant {
                 alias: told.alias.clone(),

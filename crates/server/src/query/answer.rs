@@ -18,21 +18,20 @@ use tenure_engine::store::{Asker, QueryAudit};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::InFlight;
 use super::endpoint::{Running, failed};
 use super::export::Export;
 use super::views::{Dataset, views};
+use super::{InFlight, Queries};
 use crate::dispatch::DispatchFault;
 use crate::error::Fault;
-use crate::state::App;
 
-const SQL_BYTES: usize = 64 << 10;
+pub(super) const SQL_BYTES: usize = 64 << 10;
 /// Rows of an answer.
 const INLINE_BYTES: u64 = 10 << 20;
 /// A result that is exported.
-const EXPORT_BYTES: u64 = 4 << 30;
+pub(super) const EXPORT_BYTES: u64 = 4 << 30;
 /// How long the process may take beyond the time limit that it was told, before it is given up.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// Of an answer, at a time.
 const PIECE: usize = 64 << 10;
 
@@ -52,7 +51,7 @@ pub struct Question {
 }
 
 /// What a result is written as.
-fn format(request: &QueryRequest) -> Result<Format, Fault> {
+pub(super) fn format(request: &QueryRequest) -> Result<Format, Fault> {
     let export = request.export.unwrap_or(false);
     match request.format.as_deref().unwrap_or("json") {
         "json" if export => Ok(Format::JsonLines),
@@ -64,14 +63,14 @@ fn format(request: &QueryRequest) -> Result<Format, Fault> {
 }
 
 /// Runs a query and answers it.
-pub async fn answer(app: &App, question: Question) -> Result<Response, Fault> {
-    let place = app.queries.enter(&question.org)?;
-    let body = run(app, &question).await?;
+pub async fn answer(queries: &Queries, question: Question) -> Result<Response, Fault> {
+    let place = queries.enter(&question.org)?;
+    let body = run(queries, &question).await?;
     Ok(in_pieces(body, place))
 }
 
 /// The answer as JSON.
-async fn run(app: &App, question: &Question) -> Result<Bytes, Fault> {
+async fn run(queries: &Queries, question: &Question) -> Result<Bytes, Fault> {
     let Question { request, org, .. } = question;
     let format = format(request)?;
     if request.sql.len() > SQL_BYTES {
@@ -82,15 +81,11 @@ async fn run(app: &App, question: &Question) -> Result<Bytes, Fault> {
     let asked = request.timeout_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.max(1))));
     let timeout = asked.unwrap_or(question.timeout).min(question.timeout);
     let deadline = began + timeout;
-    let timed_out = || {
-        let message = format!("the query took longer than {} s", timeout.as_secs());
-        DispatchFault::fault("query_timeout", message)
-    };
     let id = Uuid::from_u128(random_bits()).to_string();
     let rows = u64::try_from(request.limit.unwrap_or(ROWS_DEFAULT as i64)).unwrap_or(1).clamp(1, ROWS_MAX);
     let is_inline = format == Format::Rows;
-    let looking = views(app, org, &request.sql, &question.datasets, timeout + GRACE);
-    let views = tokio::time::timeout_at(deadline, looking).await.map_err(|_| timed_out())??;
+    let looking = views(queries, org, &request.sql, &question.datasets, timeout + GRACE);
+    let views = tokio::time::timeout_at(deadline, looking).await.map_err(|_| timed_out(timeout))??;
     let left = deadline.saturating_duration_since(Instant::now());
     let ask = Ask {
         query_id: id.clone(),
@@ -101,30 +96,35 @@ async fn run(app: &App, question: &Question) -> Result<Bytes, Fault> {
             rows: is_inline.then_some(rows),
             bytes: Some(if is_inline { INLINE_BYTES } else { EXPORT_BYTES }),
             timeout_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1),
-            memory_bytes: app.queries.config.memory_bytes,
+            memory_bytes: queries.config.memory_bytes,
         },
     };
     let work = async {
-        let mut running = app.queries.ask(&ask, deadline).await?;
+        let mut running = queries.ask(&ask, deadline).await?;
         let begun = begin(&mut running).await?;
         if is_inline {
             let (data, done) = collect(&mut running).await?;
-            audit(app, question, &id, &begun, done.rows, None).await?;
+            audit(queries, question, &id, &begun, done.rows, None).await?;
             return inline(&id, begun, &data, done, began.elapsed());
         }
-        let export = Export::begin(app, question, &id, format).await?;
+        let export = Export::begin(queries, question, &id, format).await?;
         let written = export.write(&mut running).await?;
-        let recorded = audit(app, question, &id, &begun, written.done.rows, Some(written.file.clone())).await;
+        let recorded = audit(queries, question, &id, &begun, written.done.rows, Some(written.file.clone())).await;
         if let Err(fault) = recorded {
-            written.remove(app).await;
+            written.remove(queries).await;
             return Err(fault);
         }
-        written.answer(app, question, &id).await
+        written.answer(queries, question, &id).await
     };
-    tokio::time::timeout_at(deadline + GRACE, work).await.map_err(|_| timed_out())?
+    tokio::time::timeout_at(deadline + GRACE, work).await.map_err(|_| timed_out(timeout))?
 }
 
-async fn begin(running: &mut Running) -> Result<Begun, Fault> {
+pub(super) fn timed_out(timeout: Duration) -> Fault {
+    let message = format!("the query took longer than {} s", timeout.as_secs());
+    DispatchFault::fault("query_timeout", message)
+}
+
+pub(super) async fn begin(running: &mut Running) -> Result<Begun, Fault> {
     match running.next().await? {
         Frame::Begun(begun) => Ok(begun),
         Frame::Failed(why) => Err(failed(why)),
@@ -170,8 +170,8 @@ pub fn json(answer: &impl serde::Serialize) -> Result<Bytes, Fault> {
 }
 
 /// Records a query. Without its record it has no answer.
-async fn audit(
-    app: &App,
+pub(super) async fn audit(
+    queries: &Queries,
     question: &Question,
     id: &str,
     begun: &Begun,
@@ -189,7 +189,7 @@ async fn audit(
         sql_hash: hash(&question.request.sql),
         export,
     };
-    app.engine.identity().audit_query(&row).await.map_err(|error| {
+    queries.engine.identity().audit_query(&row).await.map_err(|error| {
         metrics::counter!("tenure_audit_failures_total").increment(1);
         tracing::error!(error = error.chain(), query.id = id, "cannot record a query: it is not answered");
         Fault::Internal

@@ -13,15 +13,15 @@ use tenure_engine::Engine;
 use tenure_objects::{ObjectError, Objects, Upload};
 use uuid::Uuid;
 
+use super::Queries;
 use super::answer::{Question, json};
 use super::endpoint::{Running, failed};
 use crate::access::caller::Caller;
-use crate::dispatch::DispatchFault;
+use crate::dispatch::{DispatchFault, NO_OBJECT_STORE};
 use crate::error::Fault;
-use crate::state::App;
 
 /// How long a result is kept.
-const KEPT_MS: i64 = 7 * 24 * 3_600_000;
+pub(super) const KEPT_MS: i64 = 7 * 24 * 3_600_000;
 /// How long its address is valid.
 const URL_MS: i64 = 3_600_000;
 /// How often old results are looked for.
@@ -42,7 +42,7 @@ const fn file_of(format: Format) -> (&'static str, &'static str) {
     }
 }
 
-fn fault(error: &ObjectError) -> Fault {
+pub(super) fn fault(error: &ObjectError) -> Fault {
     tracing::warn!(error = %error, reason = ?std::error::Error::source(error), "a result cannot be written or read");
     DispatchFault::fault("object_store_unavailable", "the object store is not available: try again")
 }
@@ -51,7 +51,7 @@ fn fault(error: &ObjectError) -> Fault {
 #[derive(Debug)]
 pub struct Export {
     location: Prefix,
-    name: &'static str,
+    name: String,
     word: &'static str,
     upload: Upload,
 }
@@ -67,15 +67,20 @@ pub struct Written {
 }
 
 impl Export {
-    pub async fn begin(app: &App, question: &Question, id: &str, format: Format) -> Result<Self, Fault> {
-        let (Some(objects), Some(below)) = (&app.dispatch.config.objects, &question.exports) else {
-            let message = "this server has no object store: see dispatch.object_store.url";
-            return Err(DispatchFault::fault("object_store_unavailable", message));
+    pub async fn begin(queries: &Queries, question: &Question, id: &str, format: Format) -> Result<Self, Fault> {
+        let (Some(objects), Some(below)) = (&queries.dispatch.config.objects, &question.exports) else {
+            return Err(DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE));
         };
         let location = below.below(id).map_err(|_| Fault::Internal)?;
         let (name, word) = file_of(format);
         let upload = objects.upload(&location, name).await.map_err(|error| fault(&error))?;
-        Ok(Self { location, name, word, upload })
+        Ok(Self { location, name: name.to_owned(), word, upload })
+    }
+
+    /// Begins a Parquet file of an output.
+    pub async fn of_output(objects: &Objects, location: Prefix, name: String) -> Result<Self, Fault> {
+        let upload = objects.upload(&location, &name).await.map_err(|error| fault(&error))?;
+        Ok(Self { location, name, word: "parquet", upload })
     }
 
     /// Writes all of the result, or nothing.
@@ -97,7 +102,7 @@ impl Export {
         match ended {
             Ok(done) => {
                 upload.finish().await.map_err(|error| fault(&error))?;
-                Ok(Written { done, file: name.to_owned(), location, word })
+                Ok(Written { done, file: name, location, word })
             }
             Err(why) => {
                 upload.abort().await;
@@ -108,17 +113,27 @@ impl Export {
 }
 
 impl Written {
-    pub async fn remove(&self, app: &App) {
-        if let Some(objects) = &app.dispatch.config.objects
+    /// What a task that has written it says.
+    pub fn summary(&self, expires_at: &str) -> String {
+        let Done { rows, bytes, .. } = self.done;
+        serde_json::json!({
+            "output_location": self.location.to_string(), "file": self.file, "format": self.word, "row_count": rows,
+            "bytes": bytes, "expires_at": expires_at,
+        })
+        .to_string()
+    }
+
+    pub async fn remove(&self, queries: &Queries) {
+        if let Some(objects) = &queries.dispatch.config.objects
             && let Err(error) = objects.delete(&self.location, &self.file).await
         {
             tracing::warn!(error = %error, "a result that was not recorded cannot be removed");
         }
     }
 
-    pub async fn answer(&self, app: &App, question: &Question, id: &str) -> Result<Bytes, Fault> {
-        let now = app.engine.now().await?;
-        let result_url = if question.with_url { Some(self.url(app, id).await?) } else { None };
+    pub async fn answer(&self, queries: &Queries, question: &Question, id: &str) -> Result<Bytes, Fault> {
+        let now = queries.engine.now().await?;
+        let result_url = if question.with_url { Some(self.url(queries, id).await?) } else { None };
         json(&QueryExport {
             mode: "export".to_owned(),
             delivery: "export".to_owned(),
@@ -133,8 +148,8 @@ impl Written {
     }
 
     /// An address of the object store, or a path of this server.
-    async fn url(&self, app: &App, id: &str) -> Result<String, Fault> {
-        let objects = app.dispatch.config.objects.as_ref().ok_or(Fault::Internal)?;
+    async fn url(&self, queries: &Queries, id: &str) -> Result<String, Fault> {
+        let objects = queries.dispatch.config.objects.as_ref().ok_or(Fault::Internal)?;
         let valid_for = Duration::from_millis(URL_MS.unsigned_abs());
         let signed = objects.presigned_get(&self.location, &self.file, valid_for).await;
         Ok(match signed.map_err(|error| fault(&error))? {
@@ -151,17 +166,17 @@ pub fn of_org(objects: &Objects, org: &str) -> Option<Prefix> {
 }
 
 /// The result of a query of a user, for an hour.
-pub async fn result(app: &App, caller: &Caller, id: &str) -> Result<Response, Fault> {
+pub async fn result(queries: &Queries, caller: &Caller, id: &str) -> Result<Response, Fault> {
     let missing = || DispatchFault::fault("result_not_found", "no such result, or its address has expired");
     let id = Uuid::try_parse(id).map_err(|_| missing())?.to_string();
-    let row = app.engine.identity().query_audit(&id).await.map_err(tenure_engine::EngineError::from)?;
+    let row = queries.engine.identity().query_audit(&id).await.map_err(tenure_engine::EngineError::from)?;
     let row = row.filter(|row| *row.entry.org == *caller.home()).ok_or_else(missing)?;
     let file = row.entry.export.ok_or_else(missing)?;
     let (name, kind) = FILE_NAMES.iter().find(|(name, _)| *name == file).ok_or_else(missing)?;
-    if app.engine.now().await? > row.at.plus(URL_MS) {
+    if queries.engine.now().await? > row.at.plus(URL_MS) {
         return Err(missing());
     }
-    let objects = app.dispatch.config.objects.as_ref().ok_or_else(missing)?;
+    let objects = queries.dispatch.config.objects.as_ref().ok_or_else(missing)?;
     let location = of_org(objects, &caller.home()).and_then(|below| below.below(&id).ok()).ok_or_else(missing)?;
     let (length, bytes) = match objects.stream(&location, name).await {
         Err(ObjectError::NotFound) => return Err(missing()),

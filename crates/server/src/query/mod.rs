@@ -2,12 +2,15 @@
 //!
 //! The control plane decides what a caller may read and the process runs the SQL. `views` turns datasets into lists of
 //! files and tables, `endpoint` speaks to a process, `process` keeps one running beside this server, `answer` bounds a
-//! query, records it and answers, and `export` writes results to the object store. The process has no credential of the
-//! control plane: a request carries all that it may read.
+//! query, records it and answers, and `export` writes results to the object store. `job` runs tasks of the operator `query`,
+//! `batch` queries of users that are tasks. The process has no credential of the control plane: a request carries all that
+//! it may read.
 
 mod answer;
+pub mod batch;
 mod endpoint;
 mod export;
+mod job;
 mod process;
 mod views;
 
@@ -15,6 +18,7 @@ pub use answer::{Question, answer};
 pub use endpoint::Endpoint;
 pub use export::of_org;
 pub use export::result;
+pub use job::QueryCourier;
 pub use process::QueryProcess;
 pub use views::{of_task, of_user};
 
@@ -25,7 +29,7 @@ use std::time::Duration;
 use tenure_auth::Secret;
 use tenure_engine::Engine;
 
-use crate::dispatch::{DispatchConfig, DispatchFault};
+use crate::dispatch::{DispatchFault, Part};
 use crate::error::Fault;
 
 /// Queries of a server at a time, with those whose answers are still being sent; and those of one organisation.
@@ -75,11 +79,15 @@ impl Default for QueryConfig {
 #[derive(Debug)]
 pub struct Queries {
     pub config: QueryConfig,
+    engine: Engine,
+    dispatch: Arc<Part>,
     endpoints: Vec<Endpoint>,
     token: Option<Secret>,
     /// Where the next query goes.
     turn: std::sync::atomic::AtomicUsize,
-    in_flight: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+    places: Places,
+    /// The queue of batch queries exists.
+    queue: tokio::sync::OnceCell<()>,
     files: views::FileLists,
     /// Ends with the server.
     _process: Option<process::Supervisor>,
@@ -87,7 +95,7 @@ pub struct Queries {
 
 impl Queries {
     /// Starts a query process, if this server has one of its own.
-    pub fn start(engine: &Engine, config: &QueryConfig, dispatch: &DispatchConfig) -> Self {
+    pub fn start(engine: &Engine, config: &QueryConfig, dispatch: &Arc<Part>) -> Self {
         let (endpoints, token, process) = match &config.place {
             QueryPlace::Nowhere(_) => (Vec::new(), None, None),
             QueryPlace::Fleet(endpoints, token) => (endpoints.clone(), token.clone(), None),
@@ -99,15 +107,18 @@ impl Queries {
                 }
             },
         };
-        if let Some(objects) = &dispatch.objects {
+        if let Some(objects) = &dispatch.config.objects {
             tokio::spawn(export::keep_sweeping(engine.clone(), Arc::clone(objects)));
         }
         Self {
             config: config.clone(),
+            engine: engine.clone(),
+            dispatch: Arc::clone(dispatch),
             endpoints,
             token,
             turn: Default::default(),
-            in_flight: Arc::default(),
+            places: Places::default(),
+            queue: tokio::sync::OnceCell::new(),
             files: views::FileLists::default(),
             _process: process,
         }
@@ -115,13 +126,23 @@ impl Queries {
 
     /// A place for a query of an organisation.
     fn enter(&self, org: &Arc<str>) -> Result<InFlight, Fault> {
-        let mut running = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        self.places.enter(org)
+    }
+}
+
+/// Queries that run or whose answers are being sent, by organisation.
+#[derive(Debug, Default)]
+struct Places(Arc<Mutex<HashMap<Arc<str>, usize>>>);
+
+impl Places {
+    fn enter(&self, org: &Arc<str>) -> Result<InFlight, Fault> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = running.get(org).copied().unwrap_or(0);
         if own >= IN_FLIGHT_OF_ORG || running.values().sum::<usize>() >= IN_FLIGHT {
             return Err(busy());
         }
         *running.entry(Arc::clone(org)).or_default() += 1;
-        Ok(InFlight { counts: Arc::clone(&self.in_flight), org: Arc::clone(org) })
+        Ok(InFlight { counts: Arc::clone(&self.0), org: Arc::clone(org) })
     }
 }
 
@@ -154,23 +175,15 @@ mod tests {
 
     #[test]
     fn one_organisation_cannot_take_all_places() {
-        let queries = Queries {
-            config: QueryConfig::default(),
-            endpoints: Vec::new(),
-            token: None,
-            turn: Default::default(),
-            in_flight: Arc::default(),
-            files: views::FileLists::default(),
-            _process: None,
-        };
+        let places = Places::default();
         let (acme, other): (Arc<str>, Arc<str>) = ("acme".into(), "other".into());
-        let mut held: Vec<InFlight> = (0..IN_FLIGHT_OF_ORG).map(|_| queries.enter(&acme).unwrap()).collect();
-        assert!(queries.enter(&acme).is_err());
-        held.extend((IN_FLIGHT_OF_ORG..IN_FLIGHT).map(|_| queries.enter(&other).unwrap()));
-        assert!(queries.enter(&other).is_err());
+        let mut held: Vec<InFlight> = (0..IN_FLIGHT_OF_ORG).map(|_| places.enter(&acme).unwrap()).collect();
+        assert!(places.enter(&acme).is_err());
+        held.extend((IN_FLIGHT_OF_ORG..IN_FLIGHT).map(|_| places.enter(&other).unwrap()));
+        assert!(places.enter(&other).is_err());
         held.pop();
-        assert!(queries.enter(&other).is_ok());
+        assert!(places.enter(&other).is_ok());
         held.clear();
-        assert!(queries.in_flight.lock().unwrap().is_empty());
+        assert!(places.0.lock().unwrap().is_empty());
     }
 }

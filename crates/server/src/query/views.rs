@@ -11,18 +11,21 @@ use tenure_contract::query::process::{
     Column, DataStore, Failed, Failure, FileRef, Place, Source, Table, View as WireView,
 };
 use tenure_core::dag::definition::Storage;
+use tenure_core::dag::operators::{Extent, Plan};
+use tenure_core::dag::task::InputAt;
 use tenure_core::dag::{DatasetId, Schema, VersionId, org_id};
 use tenure_core::objects::Prefix;
 use tenure_data::{Access as DataAccess, Reading};
+use tenure_engine::store::Page as StorePage;
 use tenure_engine::store::dags::PartitionRow;
 use tenure_objects::{File, ObjectError, Objects, Output, Reach};
 use uuid::Uuid;
 
+use super::Queries;
 use crate::contracts::dispatch::Capability;
-use crate::dispatch::DispatchFault;
 use crate::dispatch::render::{AttemptNumber, JobTask};
+use crate::dispatch::{DispatchFault, NO_OBJECT_STORE};
 use crate::error::Fault;
-use crate::state::App;
 
 /// Partitions of one dataset that a query can read.
 const PARTITIONS: usize = 20_000;
@@ -43,6 +46,7 @@ pub struct Dataset {
     pub names: Vec<String>,
     version: Option<VersionId>,
     readable: Readable,
+    extent: Extent,
     columns: Vec<Column>,
     /// `where` of an input.
     condition: Option<Json>,
@@ -63,12 +67,12 @@ fn refused(error: Failure, message: &str) -> Failed {
 
 /// The datasets that a user can read: those that active versions publish, in their current generation.
 pub async fn of_user(
-    app: &App,
+    queries: &Queries,
     org: &Arc<str>,
     named: Option<&[String]>,
     only: Option<&str>,
 ) -> Result<Vec<Dataset>, Fault> {
-    let view = app.dispatch.dags.view(org).await?;
+    let view = queries.dispatch.dags.view(org).await?;
     let deployment = &view.deployment;
     let mut all = Vec::new();
     let active = deployment.dags.keys().filter_map(|dag| deployment.active(dag));
@@ -82,6 +86,7 @@ pub async fn of_user(
             names: vec![name.to_string()],
             version: deployment.datasets.get(&published.dataset).and_then(|row| row.current),
             readable,
+            extent: Extent::Whole,
             columns: published.schema.as_deref().map_or_else(Vec::new, columns),
             condition: None,
         });
@@ -106,7 +111,7 @@ fn not_found() -> Fault {
 
 /// The datasets that the token of a task names. `where` of its inputs leaves out rows.
 pub async fn of_task(
-    app: &App,
+    queries: &Queries,
     task: &JobTask,
     token: &Capability,
     at: AttemptNumber,
@@ -116,8 +121,8 @@ pub async fn of_task(
         Access::Inline { datasets, s3 } => (datasets.clone(), s3.clone()),
         // They did not fit into the token, and follow from the task.
         Access::Stored { .. } => {
-            let wire = app.dispatch.wire(task, at).await?;
-            let grants = app.dispatch.grants(task, &wire, at.attempt);
+            let wire = queries.dispatch.wire(task, at).await?;
+            let grants = queries.dispatch.grants(task, &wire, at.attempt);
             (grants.datasets, grants.s3)
         }
     };
@@ -131,6 +136,7 @@ pub async fn of_task(
             names: vec![grant.alias.clone()],
             version: VersionId::parse(&grant.dataset_version).ok(),
             readable: granted(grant, &s3),
+            extent: Extent::Whole,
             columns: task.schema_of(id).as_deref().map_or_else(Vec::new, columns),
             condition: filter.and_then(|filter| Json::of(&filter.tree).ok()),
         });
@@ -141,6 +147,30 @@ pub async fn of_task(
     };
     name_only(&mut all, only, not_granted)?;
     Ok(all)
+}
+
+/// The inputs of a task that a query process runs, as far as it reads them.
+pub fn of_job(task: &JobTask, plan: &Plan) -> Vec<Dataset> {
+    let inputs = task.job.definition.inputs();
+    let dataset = |(at, extent): (&InputAt, &Extent)| {
+        let definition = inputs.get(at.input_index)?;
+        Some(Dataset {
+            id: at.dataset,
+            names: vec![definition.alias.to_string()],
+            version: Some(at.version),
+            readable: if task.is_table(at.dataset) { Readable::Table } else { Readable::Files(None) },
+            extent: extent.clone(),
+            columns: task.schema_of(at.dataset).as_deref().map_or_else(Vec::new, columns),
+            condition: definition.filter.as_ref().and_then(|filter| Json::of(&filter.tree).ok()),
+        })
+    };
+    let mut all: Vec<Dataset> = task.input.inputs.iter().zip(&plan.extents).filter_map(dataset).collect();
+    if let [only] = all.as_mut_slice()
+        && !only.is_called(ONLY)
+    {
+        only.names.push(ONLY.to_owned());
+    }
+    all
 }
 
 /// What a grant of a token lets its holder read. What is missing or lies outside is refused when it is read.
@@ -196,6 +226,16 @@ impl Dataset {
         self.names.iter().any(|own| own == name) || self.id.to_string() == name
     }
 
+    /// The rows of a table that it reads.
+    fn narrow(&self, source: &Source) -> Source {
+        match (source, &self.extent) {
+            (Source::Table(table), Extent::Rows { after, upto }) => {
+                Source::Table(Table { after: *after, upto: table.upto.min(*upto), ..table.clone() })
+            }
+            _ => source.clone(),
+        }
+    }
+
     /// Whether SQL can read it: its name must be in the text. A name that is written in another way is not known.
     fn is_in(&self, sql: &str) -> bool {
         self.names.iter().any(|name| sql.contains(name.as_str()))
@@ -229,7 +269,7 @@ impl FileLists {
 
 /// Datasets as a query process is told of them. Only those that the SQL can read are looked up; others are named.
 pub async fn views(
-    app: &App,
+    queries: &Queries,
     org: &Arc<str>,
     sql: &str,
     datasets: &[Dataset],
@@ -241,7 +281,7 @@ pub async fn views(
         .filter(|dataset| matches!(dataset.readable, Readable::Table) && dataset.is_in(&sql))
         .map(|dataset| dataset.id)
         .collect();
-    let mut readings = readings(app, org, &tables).await?;
+    let readings = readings(queries, org, &tables).await?;
     let (mut views, mut left) = (Vec::with_capacity(datasets.len()), FILES);
     for dataset in datasets {
         let source = if !dataset.is_in(&sql) {
@@ -249,13 +289,13 @@ pub async fn views(
         } else {
             match &dataset.readable {
                 Readable::Refused(failed) => Source::Refused(failed.clone()),
-                Readable::Table => readings.remove(&dataset.id).unwrap_or_else(|| {
+                Readable::Table => readings.get(&dataset.id).map(|table| dataset.narrow(table)).unwrap_or_else(|| {
                     Source::Refused(refused(
                         Failure::QueryFailed,
                         "the rows of this dataset are not kept by the server",
                     ))
                 }),
-                Readable::Files(granted) => files(app, dataset, granted.as_deref(), &mut left, valid_for).await?,
+                Readable::Files(granted) => files(queries, dataset, granted.as_deref(), &mut left, valid_for).await?,
             }
         };
         views.push(WireView { names: dataset.names.clone(), source, condition: dataset.condition.clone() });
@@ -264,11 +304,15 @@ pub async fn views(
 }
 
 /// How to read tables, all as of one moment.
-async fn readings(app: &App, org: &Arc<str>, tables: &[DatasetId]) -> Result<HashMap<DatasetId, Source>, Fault> {
+async fn readings(
+    queries: &Queries,
+    org: &Arc<str>,
+    tables: &[DatasetId],
+) -> Result<HashMap<DatasetId, Source>, Fault> {
     if tables.is_empty() {
         return Ok(HashMap::new());
     }
-    let found = match app.dispatch.buffers()?.readings(org, tables).await? {
+    let found = match queries.dispatch.buffers()?.readings(org, tables).await? {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(error = error.chain(), "tables cannot be read");
@@ -304,15 +348,14 @@ async fn readings(app: &App, org: &Arc<str>, tables: &[DatasetId]) -> Result<Has
 
 /// The files of the partitions that are committed now.
 async fn files(
-    app: &App,
+    queries: &Queries,
     dataset: &Dataset,
     granted: Option<&[Prefix]>,
     left: &mut usize,
     valid_for: Duration,
 ) -> Result<Source, Fault> {
-    let Some(objects) = &app.dispatch.config.objects else {
-        let message = "this server has no object store: see dispatch.object_store.url";
-        return Ok(Source::Refused(refused(Failure::ObjectStoreUnavailable, message)));
+    let Some(objects) = &queries.dispatch.config.objects else {
+        return Ok(Source::Refused(refused(Failure::ObjectStoreUnavailable, NO_OBJECT_STORE)));
     };
     let Some(version) = dataset.version else {
         let place = Place::Signed;
@@ -321,7 +364,13 @@ async fn files(
     let mut locations = Vec::new();
     let mut after: Option<String> = None;
     loop {
-        let page = app.dispatch.dags.partitions(version, after.as_deref(), PAGE).await?;
+        let page = match &dataset.extent {
+            Extent::Partition(key) => {
+                let items = queries.dispatch.dags.partition(version, key).await?.into_iter().collect();
+                StorePage { items, next: None }
+            }
+            _ => queries.dispatch.dags.partitions(version, after.as_deref(), PAGE).await?,
+        };
         for row in &page.items {
             match location(objects, row) {
                 Some(Ok(location)) => locations.push(location),
@@ -345,7 +394,7 @@ async fn files(
     if locations.iter().any(outside_grant) {
         return Ok(Source::Refused(outside()));
     }
-    let looks: Vec<_> = locations.iter().map(|location| listed(app, objects, dataset.id, location)).collect();
+    let looks: Vec<_> = locations.iter().map(|location| listed(queries, objects, dataset.id, location)).collect();
     let lists: Result<Vec<Arc<[File]>>, ObjectError> = stream::iter(looks).buffered(LOOKS).try_collect().await;
     let lists = match lists {
         Ok(lists) => lists,
@@ -381,12 +430,12 @@ fn location(objects: &Objects, row: &PartitionRow) -> Option<Result<Prefix, Obje
 
 /// The Parquet files of a location that is committed.
 async fn listed(
-    app: &App,
+    queries: &Queries,
     objects: &Objects,
     dataset: DatasetId,
     location: &Prefix,
 ) -> Result<Arc<[File]>, ObjectError> {
-    if let Some(known) = app.queries.files.get(location) {
+    if let Some(known) = queries.files.get(location) {
         return Ok(known);
     }
     let output = Output { location, dataset: Uuid::from_u128(dataset.as_u128()), version: None };
@@ -395,7 +444,7 @@ async fn listed(
     let files: Arc<[File]> = files.collect();
     // A manifest fixes the list.
     if finished.has_manifest {
-        app.queries.files.insert(location, &files);
+        queries.files.insert(location, &files);
     }
     Ok(files)
 }

@@ -16,6 +16,7 @@ use tenure_core::dag::data::{NewInvalidation, Position, Scope};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tenure_core::queue::QueueSettings;
 use tenure_core::time::Timestamp;
+use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::model::Page;
@@ -44,6 +45,8 @@ pub struct DeploymentWrites {
     /// All webhook paths of the organisation, each with its DAG; `None` leaves them as they are. A path that belongs to
     /// another organisation counts as [`Moved`].
     pub webhooks: Option<Vec<(Arc<str>, Arc<str>)>>,
+    /// A bundle that the document does not need: whoever plans with it meanwhile finds that the deployment has moved.
+    pub removed_bundle: Option<Uuid>,
 }
 
 /// A version of a DAG. It never changes; its state is in the document.

@@ -121,6 +121,12 @@ impl BufferStore for Postgres {
         Ok(PublishRow::page(items, limit))
     }
 
+    async fn open_publishes(&self, after: i64, limit: usize) -> Result<Page<PublishRow>> {
+        let most = limit as i64 + 1;
+        let items = self.list("list open batches", sql::PUBLISHES_OPEN, &[&after, &most], publish).await?;
+        Ok(PublishRow::page(items, limit))
+    }
+
     async fn replay_publishes(&self, org: &str, dataset: DatasetId, ids: Option<&[PublishId]>) -> Result<u64> {
         self.outbox_write("replay dead letters", async |conn, now| {
             let (dataset, ids) = (Uuid::from_u128(dataset.as_u128()), ids.map(uuids));

@@ -132,6 +132,16 @@ impl BufferStore for Sqlite {
         .await
     }
 
+    async fn open_publishes(&self, after: i64, limit: usize) -> Result<Page<PublishRow>> {
+        self.read("list open batches", move |conn| {
+            let mut statement = conn.prepare_cached(sql::PUBLISHES_OPEN)?;
+            let items =
+                statement.query_map([after, limit as i64 + 1], publish)?.collect::<rusqlite::Result<Vec<_>>>()?;
+            Ok(PublishRow::page(items, limit))
+        })
+        .await
+    }
+
     async fn replay_publishes(&self, org: &str, dataset: DatasetId, ids: Option<&[PublishId]>) -> Result<u64> {
         let (now, org, ids) = (self.clock.read_process().now.as_millis(), org.to_owned(), ids.map(<[_]>::to_vec));
         self.write("replay dead letters", move |tx| {

@@ -111,6 +111,16 @@ async fn a_folder_is_pushed_and_shown() {
     assert!(shown.contains(made["sha256"].as_str().unwrap()) && shown.contains("index.js"), "{shown}");
     let missing = site.run(&["bundle", "show", "0190c0de-0000-7000-8000-000000000001"]).await;
     assert_eq!(code(&missing), 3, "{missing:?}");
+    let id = made["bundle_id"].as_str().unwrap();
+    apply(&site, &format!("name: code\njobs:\n{}", job("detect", id, ""))).await;
+    let used = site.run(&["bundle", "rm", id]).await;
+    assert!(
+        code(&used) != 0 && used.stderr.contains("the job 'detect' of the DAG 'code' runs this bundle"),
+        "{used:?}"
+    );
+    let other = push(&site, "other", &[("index.js", "1")], &[]).await;
+    assert_eq!(site.ok(&["bundle", "rm", &other]).await.trim(), format!("removed bundle {other}"));
+    assert_eq!(code(&site.run(&["bundle", "rm", &other]).await), 3, "it is gone");
     // What cannot be a bundle is not sent.
     let empty = folder(&site, "empty", &[("readme.txt", "x")]);
     let refused = site.run(&["bundle", "push", &empty]).await;

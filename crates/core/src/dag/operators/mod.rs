@@ -4,6 +4,7 @@
 //! task decided again writes the same positions, so that a repeated run adds nothing.
 
 mod aggregate;
+mod query;
 mod spans;
 mod split;
 
@@ -12,12 +13,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::data::{Partition, Position};
-use super::definition::{ExecutionStrategy, JobDefinition, Source};
+use super::definition::{ExecutionStrategy, JobDefinition, Runtime, Source};
 use super::range::{Cursor, PartitionKey, Ranges, Span};
 use super::task::{InputAt, TaskInput, Trigger};
 use crate::attempt::{Category, Failure};
 
 pub use aggregate::Aggregator;
+pub use query::{Circumstances, Extent, Plan, Query};
 pub use split::Splitter;
 
 /// Ranges that one task may make.
@@ -105,6 +107,25 @@ impl From<JobFault> for Fault {
     }
 }
 
+/// The operator whose tasks a query process runs.
+pub const QUERY: &str = "query";
+
+/// Whether the built-in operator of a job can run it.
+pub fn check(job: &JobDefinition) -> Result<(), JobFault> {
+    if &*job.operator == QUERY { Query::of(job).map(drop) } else { Builtin::of(job).map(drop) }
+}
+
+/// Whether one task of a job runs at a time, because each depends on those before.
+pub fn runs_alone(job: &JobDefinition) -> bool {
+    if job.runtime != Runtime::Dispatcher {
+        return false;
+    }
+    if &*job.operator == QUERY {
+        return Query::of(job).is_ok_and(|query| query.runs_alone());
+    }
+    Builtin::of(job).is_ok_and(|builtin| builtin.runs_alone())
+}
+
 impl Builtin {
     /// The operator of a job, if the job fits it.
     pub fn of(job: &JobDefinition) -> Result<Self, JobFault> {
@@ -132,7 +153,7 @@ impl Builtin {
                 }
                 Ok(Self::RangeSplitter(Splitter { size: size(&config(job)?, "chunk_size")? }))
             }
-            "query" => Err(JobFault::new("operator", "this server does not run the operator 'query'")),
+            QUERY => Err(JobFault::new("operator", "'query' is run by a query process")),
             other => Err(JobFault::new("operator", format!("no built-in operator named '{other}'"))),
         }
     }

@@ -280,3 +280,72 @@ proptest! {
         prop_assert_eq!(told.len() as u64, count / joined);
     }
 }
+
+fn query_job(execution: &str, update: &str, config: &Value) -> JobDefinition {
+    let mut job = job("query", &reactive(execution), 1, config);
+    job.update_strategy = serde_json::from_value(json!(update)).unwrap();
+    job
+}
+
+#[test]
+fn which_jobs_run_a_query() {
+    let sql = |sql: &str| json!({ "query": sql });
+    for (activation, outputs, config, expected) in [
+        (reactive("PerUpdate"), 1, sql(" SELECT 1 FROM up "), None),
+        (reactive("PerPartition"), 1, sql("WITH x AS (SELECT n FROM UP) SELECT * FROM x"), None),
+        (reactive("PerUpdate"), 1, sql("-- all\nSELECT n FROM dataset"), None),
+        (source("manual"), 1, sql("SELECT 1 FROM up"), Some("activation")),
+        (reactive("PerUpdate"), 0, sql("SELECT 1 FROM up"), Some("outputs")),
+        (reactive("PerUpdate"), 2, sql("SELECT 1 FROM up"), Some("outputs")),
+        (reactive("PerUpdate"), 1, json!({}), Some("config.query")),
+        (reactive("PerUpdate"), 1, json!({"query": 7}), Some("config.query")),
+        (reactive("PerUpdate"), 1, sql("  "), Some("config.query")),
+        (reactive("PerUpdate"), 1, sql("DELETE FROM up"), Some("config.query")),
+        (reactive("PerUpdate"), 1, sql("SELECT * FROM other"), Some("config.query")),
+    ] {
+        let job = job("query", &activation, outputs, &config);
+        assert_eq!(check(&job).map_err(|fault| fault.field).err(), expected, "{config}");
+        assert!(Builtin::of(&job).is_err(), "the control plane does not run it itself");
+    }
+    assert_eq!(
+        Query::of(&query_job("PerUpdate", "append", &sql(" SELECT 1 FROM up;"))).unwrap().sql.as_ref(),
+        "SELECT 1 FROM up;"
+    );
+    for (execution, alone) in [("PerUpdate", true), ("PerPartition", false)] {
+        assert_eq!(runs_alone(&query_job(execution, "append", &sql("SELECT 1 FROM up"))), alone);
+    }
+}
+
+#[test]
+fn what_a_query_reads_and_writes() {
+    let plan = |execution, update, input: &TaskInput, read: i64, table: bool, ranges| {
+        let query = Query::of(&query_job(execution, update, &json!({"query": "SELECT 1 FROM up"}))).unwrap();
+        query.plan(input, &Circumstances { ranges, read: &|_| read, is_table: &|_| table })
+    };
+    let part_of_two = event(at(part("10-19"), 2));
+    let narrowed = |extent: Extent, key: &str| {
+        let plan = Plan { extents: vec![extent, Extent::Whole], key: key.into(), is_whole: false };
+        Ok(Some(plan))
+    };
+    for (execution, update) in [("PerPartition", "replace"), ("PerPartition", "append"), ("PerUpdate", "append")] {
+        let expected = narrowed(Extent::Partition("10-19".into()), "10-19");
+        assert_eq!(plan(execution, update, &part_of_two, 0, false, Ranges::Inclusive), expected);
+    }
+    let rows = event(at(Position::Cursor(9), 2));
+    for (ranges, key) in [(Ranges::Inclusive, "5-9"), (Ranges::HalfOpen, "5-10")] {
+        let expected = narrowed(Extent::Rows { after: 4, upto: 9 }, key);
+        assert_eq!(plan("PerUpdate", "append", &rows, 4, true, ranges), expected);
+    }
+    for read in [9, 12] {
+        assert_eq!(plan("PerUpdate", "append", &rows, read, true, Ranges::Inclusive), Ok(None), "all was read");
+    }
+    let fault = plan("PerUpdate", "append", &rows, 0, false, Ranges::Inclusive).unwrap_err();
+    assert!(!fault.failure().is_retryable() && fault.message.contains("PerPartition"), "{fault:?}");
+    let whole = Plan { extents: vec![Extent::Whole; 2], key: "all".into(), is_whole: true };
+    for input in [&rows, &part_of_two] {
+        let found = plan("PerUpdate", "replace", input, 99, false, Ranges::Inclusive);
+        assert_eq!(found, Ok(Some(whole.clone())));
+    }
+    let nothing = given(Trigger::Invalidation, vec![]);
+    assert_eq!(plan("PerUpdate", "append", &nothing, 0, true, Ranges::Inclusive), Ok(None));
+}

@@ -269,6 +269,9 @@ fn published_datasets() {
             table.replace("runtime: worker, operator: x", &format!("runtime: {runtime}, operator: alert_route"));
         refused(&table, None, "publish.x.storage", Code::DirectTable, "write_mode: buffered");
     }
+    let query = text("job:\nruntime: dispatcher\noperator: query\nconfig: { query: SELECT 1 FROM a_0 }");
+    let table = "publish:\n  x: { from: { job: b, output: 0 }, storage: @postgres }\n";
+    refused(&(query + table), None, "publish.x.storage", Code::DirectTable, "whose result is in files");
     let ranges =
         text("publish:\n  @blocks: { from: { job: a, output: 0 } }").replace("name: d", "name: d\nranges: half_open");
     refused(&ranges, None, "publish.blocks", Code::RangesMismatch, "the DAG 'labels' reads 'blocks'");

@@ -4,6 +4,7 @@ mod answers;
 mod exports;
 mod fleet;
 mod hostile;
+mod jobs;
 mod kit;
 mod limits;
 mod process;

@@ -23,7 +23,7 @@ use crate::access::guard::unix_now;
 use crate::access::limiter::Allowance;
 use crate::access::task_token::{Presented, TaskBearer, TaskToken};
 use crate::dispatch::render::AttemptNumber;
-use crate::dispatch::{CredentialBroker, DispatchFault, credentials};
+use crate::dispatch::{CredentialBroker, DispatchFault, NO_OBJECT_STORE, credentials};
 use crate::error::{Fault, Unavailable};
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -106,12 +106,12 @@ fn broker(app: &App) -> Result<&CredentialBroker, Fault> {
 
 /// All that the token grants. One that was too large to hold its grants names a task that has them.
 async fn granted(app: &App, seen: &Seen, bearer: &TaskBearer<Capability>) -> Result<Scope, Fault> {
-    let objects = app.dispatch.config.objects.as_ref().ok_or_else(|| {
-        DispatchFault::fault(
-            "object_store_unavailable",
-            "this server has no object store: see dispatch.object_store.url",
-        )
-    })?;
+    let objects = app
+        .dispatch
+        .config
+        .objects
+        .as_ref()
+        .ok_or_else(|| DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE))?;
     let claims = &bearer.verified.claims;
     if let Some(grant) = credentials::held(&claims.access) {
         return Ok(credentials::granted(grant, objects));

@@ -18,8 +18,8 @@ use tenure_core::objects::Prefix;
 use super::who::{Seen, Speaker, Who};
 use super::{BODY_BYTES, Capability, respond};
 use crate::access::task_token::Presented;
-use crate::dispatch::DispatchFault;
 use crate::dispatch::render::AttemptNumber;
+use crate::dispatch::{DispatchFault, NO_OBJECT_STORE};
 use crate::error::{Fault, Unavailable};
 use crate::request::{self, RequestId};
 use crate::state::App;
@@ -155,8 +155,7 @@ fn misfit(request: &BufferPublishRequest, target: &Target, content: &Content) ->
 /// Whether the attempt may have written an object.
 async fn is_granted(app: &App, seen: &Seen, attempt: u32, uri: &str) -> Result<bool, Fault> {
     let Some(objects) = &app.dispatch.config.objects else {
-        let message = "this server has no object store: see dispatch.object_store.url";
-        return Err(DispatchFault::fault("object_store_unavailable", message));
+        return Err(DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE));
     };
     let Ok(at) = Prefix::parse(uri, objects.allows_file()) else { return Ok(false) };
     if uri.ends_with('/') {
@@ -167,5 +166,5 @@ async fn is_granted(app: &App, seen: &Seen, attempt: u32, uri: &str) -> Result<b
     let grants = app.dispatch.grants(&seen.task, &wire, attempt).s3;
     let prefixes = grants.write_prefixes.iter().chain(&grants.scratch_prefix);
     let granted = prefixes.filter_map(|text| Prefix::parse(text, objects.allows_file()).ok());
-    Ok(granted.into_iter().any(|prefix| prefix.covers(&at)))
+    Ok(granted.into_iter().any(|prefix| objects.covers(&prefix, &at)))
 }

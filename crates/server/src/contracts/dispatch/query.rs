@@ -48,7 +48,7 @@ async fn ask(app: &App, presented: &Presented<Capability>, headers: &HeaderMap, 
         held(app, &seen, attempt, lease).await?;
     }
     let at = AttemptNumber { attempt, fence };
-    let datasets = of_task(app, &seen.task, &token, at, sent.query.dataset_id.as_deref()).await?;
+    let datasets = of_task(&app.queries, &seen.task, &token, at, sent.query.dataset_id.as_deref()).await?;
     let question = Question {
         org: seen.task.org.clone(),
         asker: Asker::Task(token.task.to_string(), attempt),
@@ -58,7 +58,7 @@ async fn ask(app: &App, presented: &Presented<Capability>, headers: &HeaderMap, 
         request: sent.query,
         datasets,
     };
-    query::answer(app, question).await
+    query::answer(&app.queries, question).await
 }
 
 /// The token names the task; what the body says is compared.

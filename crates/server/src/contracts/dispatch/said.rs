@@ -17,8 +17,8 @@ use tenure_core::objects::Prefix;
 use tenure_objects::{ObjectError, Output as StoredOutput};
 use uuid::Uuid;
 
-use crate::dispatch::DispatchFault;
 use crate::dispatch::render::{JobTask, table_name};
+use crate::dispatch::{DispatchFault, NO_OBJECT_STORE};
 use crate::error::Fault;
 use crate::state::App;
 
@@ -183,8 +183,7 @@ pub async fn check_outputs(app: &App, task: &JobTask, attempt: u32, said: &mut S
             continue;
         }
         let Some(objects) = &app.dispatch.config.objects else {
-            let message = "this server has no object store: see dispatch.object_store.url";
-            return Err(DispatchFault::fault("object_store_unavailable", message));
+            return Err(DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE));
         };
         let granted = app.dispatch.further_prefixes(task, output.dataset, attempt);
         let place = objects.location(&location, &task.output_ref(number, given, attempt), &granted);

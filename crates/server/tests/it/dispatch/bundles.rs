@@ -29,11 +29,13 @@ cases!(
         a_bundle_is_counted_while_it_arrives,
         a_tenant_sees_its_own_bundles,
         a_dag_is_held_against_its_bundle,
+        code_that_sees_no_files_is_told_of_buckets,
         a_server_without_objects_takes_no_bundles,
         a_bundle_in_s3_has_an_address_of_its_own,
     ],
     on_both_stores: [
         a_bundle_is_uploaded_once,
+        a_bundle_that_no_job_runs_can_be_removed,
         a_task_is_told_of_its_bundle_and_downloads_it,
     ],
 );
@@ -83,6 +85,68 @@ async fn a_bundle_is_uploaded_once(plane: Plane) {
         let refused = plane.get(&format!("{BUNDLES}/{id}")).await.refused(404);
         assert_eq!(refused["error"], "bundle_not_found", "{id}");
     }
+}
+
+fn with_file(name: &str) -> Vec<u8> {
+    Bundle::new("node", &[("index.js", b"1"), (name, b"1")]).build()
+}
+
+async fn a_bundle_that_no_job_runs_can_be_removed(plane: Plane) {
+    let zip = good().build();
+    let (used, other) = (upload(&plane, zip.clone()).await.ok(), upload(&plane, with_file("x.js")).await.ok());
+    let path = |bundle: &Value| format!("{BUNDLES}/{}", bundle["bundle_id"].as_str().unwrap());
+    let deploy = async |bundle: &Value| {
+        let yaml = dag(bundle["bundle_id"].as_str().unwrap(), "");
+        plane.dags.deploy(NewVersion { org: ORG, yaml: &yaml, manual: false, dry_run: false }).await.map(drop)
+    };
+    deploy(&used).await.unwrap();
+    let refused = plane.delete(&path(&used)).await.refused(409);
+    assert_eq!(refused["error"], "bundle_in_use");
+    assert!(refused["message"].as_str().unwrap().contains("of the DAG 'chain'"), "{refused}");
+    assert_eq!(plane.get(&path(&used)).await.ok(), used, "it is still there");
+    let objects = || {
+        let bundles = std::fs::read_dir(plane.objects.path().join("bundles")).unwrap().next().unwrap().unwrap();
+        std::fs::read_dir(bundles.path()).unwrap().count()
+    };
+    assert_eq!(objects(), 2);
+    assert_eq!(plane.delete(&path(&other)).await.status.as_u16(), 204);
+    assert_eq!(
+        (plane.get(&path(&other)).await.refused(404)["error"].clone(), objects()),
+        (json!("bundle_not_found"), 1)
+    );
+    assert_eq!(plane.delete(&path(&other)).await.refused(404)["error"], "bundle_not_found");
+    // What was removed cannot be deployed.
+    assert!(format!("{:?}", deploy(&other).await.unwrap_err()).contains("UnknownBundle"));
+    // The version before can be returned to, so that its bundle stays.
+    let third = upload(&plane, with_file("y.js")).await.ok();
+    deploy(&third).await.unwrap();
+    assert_eq!(plane.delete(&path(&used)).await.refused(409)["error"], "bundle_in_use");
+}
+
+/// The object store of this server is a folder whose outputs are called `file:///...`, for workers that see it.
+async fn code_that_sees_no_files_is_told_of_buckets(plane: Plane) {
+    let bundle = upload(&plane, good().build()).await.ok();
+    plane.deploy(&dag(bundle["bundle_id"].as_str().unwrap(), "")).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let staging = claim["task"]["outputs"][0]["staging_prefix"].as_str().unwrap().to_owned();
+    let key = staging.strip_prefix("s3://tenure/").unwrap_or_else(|| panic!("{staging}"));
+    let folder = plane.objects.path().join(key);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("a.parquet"), "PAR1").unwrap();
+    std::fs::write(folder.join("_SUCCESS"), "").unwrap();
+    let beside = staging.replace("/1/0/", "/1/1/");
+    let said = |location: &str| {
+        let output = claim.output(0, json!({"partition_key": "1-5", "location": location}));
+        json!({"status": "Completed", "outputs": [output]})
+    };
+    let refused = plane.complete(&claim, said(&beside)).await.refused(403);
+    assert_eq!(refused["error"], "prefix_not_granted");
+    plane.complete(&claim, said(&staging)).await.ok();
+    let dataset = claim["task"]["outputs"][0]["dataset_uuid"].as_str().unwrap();
+    let row = plane.get(&format!("/api/v1/datasets/{dataset}")).await.ok()["partitions"]["items"][0].clone();
+    // It is recorded under the one name that all readers of the store know.
+    let location = row["location"].as_str().unwrap();
+    assert!(location.starts_with("file:///") && location.ends_with(key), "{row}");
 }
 
 /// Nothing announces how long the body is: it is counted.

@@ -232,7 +232,7 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         ("POST", "/api/v1/dags/{name}/rollback" | "/api/v1/dags/{name}/jobs/{job}/trigger") => (None, NotHome),
         ("POST", "/api/v1/buffers/{dataset}/publish") => (Some(json!({"records": []})), NotHome),
         ("GET", "/api/v1/buffers/{dataset}/dead") | ("POST", "/api/v1/buffers/{dataset}/replay") => (None, NotHome),
-        ("POST", "/api/v1/udf/bundles") | ("GET", "/api/v1/udf/bundles/{id}") => (None, Nothing),
+        ("POST", "/api/v1/udf/bundles") | ("GET" | "DELETE", "/api/v1/udf/bundles/{id}") => (None, Nothing),
         ("POST", "/api/v1/query") => (Some(json!({"sql": "SELECT 1"})), Nothing),
         ("GET", "/api/v1/query/{id}/result") => (None, Nothing),
         ("POST", "/api/v1/datasets/{name}/invalidate") => {

@@ -92,6 +92,9 @@ fn steps<'a>(
         let ids = writes.forgotten.iter().map(|id| uuid(id.as_u128())).collect::<Vec<_>>();
         steps.push(("forget DAG versions", sql::DAG_VERSIONS_DELETE, vec![Box::new(org), Box::new(ids)]));
     }
+    if let Some(bundle) = writes.removed_bundle {
+        steps.push(("remove a bundle", sql::BUNDLES_DELETE, vec![Box::new(org), Box::new(bundle)]));
+    }
     if !writes.held.is_empty() {
         let columns: Columns<'a> = vec![
             Box::new(org),

@@ -29,6 +29,10 @@ INSERT INTO outbox (id, kind, key, body, created_at, due_at)
 SELECT v.outbox_id, 'publish_buffer', v.transport, v.effect, $10::timestamptz, $10::timestamptz
 FROM v JOIN recorded USING (publish_id) WHERE v.transport IS NOT NULL ON CONFLICT (id) DO NOTHING
 
+-- name: publishes_open
+SELECT number, publish_id, org, dataset_id, digest, body, created_at, receives, done_at, dead_at, error
+FROM buffer_publishes WHERE done_at IS NULL AND length(body) <= 8192 AND number > $1 ORDER BY number LIMIT $2
+
 -- name: publishes_prune
 -- The body of a batch in the object store is short.
 DELETE FROM buffer_publishes WHERE number IN (

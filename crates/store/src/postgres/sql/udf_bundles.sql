@@ -1,3 +1,6 @@
+-- name: bundles_delete
+DELETE FROM udf_bundles WHERE org = $1 AND bundle_id = $2
+
 -- name: bundles_get
 SELECT bundle_id, org, sha256, manifest, bytes, created_at FROM udf_bundles WHERE org = $1 AND bundle_id = ANY($2)
 

@@ -86,6 +86,10 @@ fn apply(tx: &Tx<'_>, org: &str, seen: i64, writes: &DeploymentWrites, transport
         }
         Ok(())
     })?;
+    tx.step("remove a bundle", |conn| match &writes.removed_bundle {
+        Some(id) => run(conn, sql::BUNDLES_DELETE, params![org, id.as_bytes()]),
+        None => Ok(0),
+    })?;
     tx.step("hold queues", |conn| {
         for (job, held) in &writes.held {
             run(conn, sql::QUEUES_SET_HELD, params![org, job.0, if *held { "true" } else { "false" }])?;

@@ -16,6 +16,10 @@ FROM buffer_publishes WHERE publish_id = ?1
 INSERT INTO buffer_publishes (publish_id, org, dataset_id, digest, body, bytes, created_at, due_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (publish_id) DO NOTHING
 
+-- name: publishes_open
+SELECT number, publish_id, org, dataset_id, digest, body, created_at, receives, done_at, dead_at, error
+FROM buffer_publishes WHERE done_at IS NULL AND length(body) <= 8192 AND number > ?1 ORDER BY number LIMIT ?2
+
 -- name: publishes_prune
 -- The body of a batch in the object store is short.
 DELETE FROM buffer_publishes WHERE number IN (

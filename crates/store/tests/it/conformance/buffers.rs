@@ -128,6 +128,16 @@ async fn dead_letters_are_replayed(t: &Fixture) {
     let rest = t.store.dead_publishes(ORG, dataset(7), next, 3).await.unwrap();
     assert_eq!((page.items.len(), rest.items.len(), rest.next), (3, 2, None));
     assert!(t.store.dead_publishes("other", dataset(7), 0, 9).await.unwrap().items.is_empty());
+    // One more waits, one is done, and one has too many rows with it to have any in the object store.
+    let mut long = new(12, dataset(8));
+    long.batch.content = Content::Records(format!("[{}]", " ".repeat(9_000)).into());
+    t.store.publish(ORG, &[new(10, dataset(8)), new(11, dataset(8)), long]).await.unwrap();
+    assert_eq!(ids(t, 8).await.len(), 3);
+    t.store.settle_publishes(&[(id(11), Settled::Done)]).await.unwrap();
+    let open = t.store.open_publishes(0, 4).await.unwrap();
+    let rest = t.store.open_publishes(open.next.unwrap().parse().unwrap(), 4).await.unwrap();
+    let open: Vec<PublishId> = open.items.iter().chain(&rest.items).map(|row| row.id).collect();
+    assert_eq!((open, rest.next), ([1, 2, 3, 4, 5, 10].map(id).to_vec(), None));
     for (org, of) in [("other", 7), (ORG, 8)] {
         assert_eq!(t.store.replay_publishes(org, dataset(of), None).await.unwrap(), 0);
     }
