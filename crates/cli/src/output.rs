@@ -113,20 +113,73 @@ const METER: usize = 24;
 const LAST_COLUMN_MIN: u16 = 16;
 /// Between columns.
 const GAP: u16 = 2;
+/// A name of this length, such as an id, can have a line of its own. The last column then has at least so much.
+const LONG_NAME: usize = 24;
+const REST_MIN: usize = 12;
 
-/// A table without lines, as narrow as it can be. On a terminal the last column is broken where it does not fit.
+/// A table without lines, as narrow as it can be. On a terminal the last column is broken where it does not fit. Rows whose
+/// long name leaves no room for the rest have it in a line of its own.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let below = if is_terminal() { stacked(header, &rows, console::Term::stdout().size().1) } else { None };
+    below.unwrap_or_else(|| {
+        let mut table = plain(header, rows);
+        fit(&mut table);
+        table.trim_fmt()
+    })
+}
+
+fn plain(header: &[&str], rows: Vec<Vec<Cell>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let header = header.iter().map(|name| Cell::new(name).add_attribute(Attribute::Bold));
     table.set_header(Row::from(header.collect::<Vec<_>>()));
     table.add_rows(rows);
-    fit(&mut table);
-    table.trim_fmt()
+    table
+}
+
+/// The names in lines of their own, if they are long and there is no room for the rest beside them.
+fn stacked(header: &[&str], rows: &[Vec<Cell>], terminal: u16) -> Option<String> {
+    let (terminal, gap) = (usize::from(terminal), usize::from(GAP));
+    let mut widths: Vec<usize> = header.iter().map(|name| name.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.content().chars().count());
+        }
+    }
+    let (first, others) = widths.split_first()?;
+    let (last, middle) = others.split_last()?;
+    let fixed: usize = middle.iter().map(|width| width + gap).sum();
+    let fits = first + gap + fixed + (*last).min(LAST_COLUMN_MIN.into()) <= terminal;
+    let rest = terminal.checked_sub(gap + fixed + 1).filter(|rest| *rest >= REST_MIN)?;
+    if fits || *first < LONG_NAME {
+        return None;
+    }
+    let below = rows.iter().map(|row| {
+        let mut cells: Vec<Cell> = row.iter().skip(1).cloned().collect();
+        if let Some(cell) = cells.last_mut().filter(|cell| cell.content().chars().count() > rest) {
+            *cell = Cell::new(shortened(&cell.content(), rest - 1));
+        }
+        cells
+    });
+    let mut table = plain(&header[1..], below.collect());
+    gaps(&mut table);
+    let text = table.trim_fmt();
+    let names = std::iter::once(style(header[0].to_owned()).bold().to_string());
+    let names = names.chain(rows.iter().filter_map(|row| row.first()).map(Cell::content));
+    let lines: Vec<String> = names.zip(text.lines()).map(|(name, line)| format!("{name}\n  {line}")).collect();
+    Some(lines.join("\n"))
 }
 
 /// Gaps and colours as wanted, lines broken only for somebody who looks.
 pub fn fit(table: &mut Table) {
+    let widths = gaps(table);
+    if is_terminal() {
+        arrange(table, &widths, console::Term::stdout().size().1);
+    }
+}
+
+fn gaps(table: &mut Table) -> Vec<u16> {
     if console::colors_enabled() {
         table.enforce_styling();
     } else {
@@ -136,9 +189,7 @@ pub fn fit(table: &mut Table) {
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP));
     }
-    if is_terminal() {
-        arrange(table, &widths, console::Term::stdout().size().1);
-    }
+    widths
 }
 
 /// Makes a table as wide as the terminal at most. The last column is broken first; where that is not enough, all but the
@@ -247,6 +298,24 @@ mod tests {
             assert!(longest <= usize::from(width), "{width}: {longest}\n{text}");
             assert!(text.contains(id), "the first column can be copied: {text}");
         }
+    }
+
+    #[test]
+    fn a_long_name_has_a_line_of_its_own_where_there_is_no_room() {
+        console::set_colors_enabled(false);
+        let id = "01a1e166-ad02-78c0-8000-000000000019";
+        let header = ["TASK", "QUEUE", "STATE", "NOTE"];
+        let rows = [
+            vec![cell(id), cell("reports-nightly"), state_cell("Canceled"), cell("a reason of many words")],
+            vec![cell(id), cell("q"), state_cell("Ready"), cell("-")],
+        ];
+        assert_eq!(stacked(&header, &rows, 120), None);
+        let text = stacked(&header, &rows, 50).unwrap();
+        let expected = "TASK\n  QUEUE            STATE     NOTE\n\
+            01a1e166-ad02-78c0-8000-000000000019\n  reports-nightly  Canceled  a reason of many wo…\n\
+            01a1e166-ad02-78c0-8000-000000000019\n  q                Ready     -";
+        assert_eq!(text, expected);
+        assert_eq!(stacked(&header, &rows, 30), None, "no room at all: lines are broken");
     }
 
     #[test]
