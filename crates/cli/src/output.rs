@@ -9,6 +9,7 @@ use console::{Style, StyledObject, style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tenure_contract::user::Page;
+use tenure_core::text::is_unseen;
 
 /// The reader of stdout, such as `head`, has closed it.
 #[derive(Debug, thiserror::Error)]
@@ -85,12 +86,13 @@ pub fn meter(percent: u8) -> String {
     format!("{}{} {percent} %", "━".repeat(filled), dim("─".repeat(METER - filled)))
 }
 
-/// Text of others, safe for a terminal: control characters could move the cursor or recolour what follows.
+/// Text of others, safe for a terminal: control characters could move the cursor or recolour what follows, and marks of
+/// direction could show it in another order.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\n' | '\r' | '\t' => ' ',
-            c if c.is_control() => '\u{fffd}',
+            c if is_unseen(c) => '\u{fffd}',
             c => c,
         })
         .collect()

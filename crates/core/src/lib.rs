@@ -25,6 +25,7 @@ pub mod sandbox;
 pub mod schedule;
 pub mod task;
 pub mod tenant;
+pub mod text;
 pub mod time;
 pub mod why;
 

@@ -29,6 +29,7 @@ use crate::access::address::Peer;
 use crate::front::Front;
 use crate::limits;
 use crate::stall::Stalling;
+use crate::well_formed;
 
 /// What every connection needs.
 #[derive(Clone)]
@@ -189,6 +190,9 @@ impl Service<hyper::Request<Incoming>> for WithPeer {
 
 impl WithPeer {
     fn answer(&self, mut request: hyper::Request<Body>) -> Answering {
+        if let Some(refusal) = well_formed::refusal(&request) {
+            return Box::pin(async move { Ok(refusal) });
+        }
         if let Some(s3) = self.s3.as_ref().filter(|s3| s3.takes(&request)) {
             let service = s3.service.clone();
             return Box::pin(async move { Ok(service.handle(request).await.map(Body::new)) });

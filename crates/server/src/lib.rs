@@ -31,6 +31,7 @@ mod tenants;
 mod transports;
 mod validate;
 mod watchers;
+mod well_formed;
 
 pub use access::{Access, KeyBy, RateLimit};
 pub use dispatch::{CredentialBackend, CredentialBroker, DispatchConfig, DispatchSecrets, LambdaTarget};

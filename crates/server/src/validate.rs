@@ -16,6 +16,7 @@ use tenure_core::limits;
 use tenure_core::queue::{FairnessKey, JOB_QUEUES, QueueSettings, Rate};
 use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::task::{EnvelopeSpec, Idempotency, SandboxRun, Spec};
+use tenure_core::text::is_unseen;
 use tenure_core::{IdPrefix, RunId, TaskId, Timestamp, fingerprint};
 
 use crate::access::caller::Caller;
@@ -40,7 +41,7 @@ impl At {
     }
 }
 
-/// Names of queues, operators and tags: no white space, no control characters.
+/// Names of queues, operators and tags: no white space, nothing that cannot be seen.
 pub fn name(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
     text_of(text, field, limits::NAME_BYTES)
 }
@@ -56,9 +57,9 @@ pub fn queue_name(text: &str, field: impl Into<String>) -> Result<Arc<str>, Faul
 }
 
 pub fn text_of(text: &str, field: impl Into<String>, max: usize) -> Result<Arc<str>, Fault> {
-    let plain = text.chars().all(|c| !c.is_control() && !c.is_whitespace());
+    let plain = text.chars().all(|c| !is_unseen(c) && !c.is_whitespace());
     if text.is_empty() || text.len() > max || !plain {
-        let message = format!("must have 1 to {max} bytes, without white space or control characters");
+        let message = format!("must have 1 to {max} bytes, without white space, control or invisible characters");
         return Err(Fault::invalid(field, &message));
     }
     Ok(text.into())
@@ -96,9 +97,9 @@ pub fn time(text: &str, field: impl Into<String>) -> Result<Timestamp, Fault> {
 
 /// Who owns something: as `X-User-ID` has it.
 pub fn owner(text: &str, field: impl Into<String>) -> Result<Arc<str>, Fault> {
-    let plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '/' && c != '\\';
+    let plain = |c: char| !c.is_whitespace() && !is_unseen(c) && c != '/' && c != '\\';
     if text.is_empty() || text.chars().count() > OWNER_CHARS || !text.chars().all(plain) {
-        let message = "must have 1 to 128 characters, without white space, control characters, / and \\";
+        let message = "must have 1 to 128 characters, without white space, control or invisible characters, / and \\";
         return Err(Fault::invalid(field, message));
     }
     Ok(text.into())
@@ -278,9 +279,9 @@ pub fn pairs(tags: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<Str
         return Err(Fault::invalid(field, &format!("at most {} of them", limits::TAGS)));
     }
     for (key, value) in &tags {
-        let fits = |text: &str| text.len() <= limits::TAG_BYTES && !text.chars().any(char::is_control);
+        let fits = |text: &str| text.len() <= limits::TAG_BYTES && !text.chars().any(is_unseen);
         if key.is_empty() || key.contains(':') || !fits(key) || !fits(value) {
-            let message = "names must not contain ':', values may have at most 256 bytes, without control characters";
+            let message = "names must not contain ':', values may have at most 256 bytes, without control or invisible characters";
             return Err(Fault::invalid(field, message));
         }
     }

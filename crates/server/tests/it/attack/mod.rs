@@ -4,6 +4,7 @@ mod bodies;
 mod connections;
 mod holders;
 mod memory;
+mod odd;
 mod pages;
 mod streams;
 mod web_pages;
