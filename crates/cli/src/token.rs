@@ -31,7 +31,11 @@ pub fn make_data_folder(data: &Path) -> anyhow::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(data)
-        .with_context(|| format!("the data folder {} could not be created", data.display()))
+        .with_context(|| format!("the data folder {} could not be created", data.display()))?;
+    if std::fs::metadata(data).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
+        tracing::warn!("every user of this machine can list the data folder {0}: run chmod o-rwx {0}", data.display());
+    }
+    Ok(())
 }
 
 /// The token of the data folder; a new one if there is none yet. The flag says that it is new.

@@ -369,6 +369,11 @@ impl Engine {
         (stopped, format!("{name}.{last}"))
     }
 
+    /// Whether a write found the disk of the store full just now.
+    pub fn is_full(&self) -> bool {
+        self.shared.store.is_full()
+    }
+
     /// By how much the wall clock is ahead of the store's time. Always 0 on Postgres, which has a clock of its own.
     pub fn wall_ahead_ms(&self) -> i64 {
         self.shared.config.clock.wall_ahead_ms()

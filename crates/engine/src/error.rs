@@ -12,6 +12,9 @@ pub enum EngineError {
     /// same answer.
     #[error("the store is unavailable: try again later")]
     Unavailable { retry_after: Duration },
+    /// The store has no room to write. Nothing was done.
+    #[error("the store is unavailable: disk full; try again later")]
+    DiskFull { retry_after: Duration },
     /// The engine is shutting down. Nothing was done.
     #[error("the control plane is shutting down: try again")]
     Closed,
@@ -32,7 +35,10 @@ impl EngineError {
 
 impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
-        if error.is_transient() {
+        if matches!(error, StoreError::DiskFull { .. }) {
+            tracing::error!(error = error.chain(), "the disk of the store is full: free some space");
+            Self::DiskFull { retry_after: Duration::from_secs(1) }
+        } else if error.is_transient() {
             tracing::warn!(error = error.chain(), "the store is unavailable");
             Self::unavailable()
         } else {

@@ -193,6 +193,8 @@ pub enum Unavailable {
     Busy { retry_after: Duration },
     #[error("the store is unavailable: try again later")]
     Store { retry_after: Duration },
+    #[error("the store is unavailable: disk full; try again later")]
+    DiskFull { retry_after: Duration },
     #[error("the keys of the identity provider cannot be fetched: try again later")]
     IdentityProvider,
     #[error("the control plane is shutting down: try again")]
@@ -277,7 +279,8 @@ impl Fault {
                 | Unavailable::TooManyFailures { retry_after }
                 | Unavailable::TenantLimit { retry_after, .. }
                 | Unavailable::Busy { retry_after }
-                | Unavailable::Store { retry_after },
+                | Unavailable::Store { retry_after }
+                | Unavailable::DiskFull { retry_after },
             ) => Some(*retry_after),
             Self::Dispatch(fault) => fault.retry_after(),
             Self::Unavailable(Unavailable::IdentityProvider) => Some(Duration::from_secs(5)),
@@ -354,6 +357,7 @@ impl From<EngineError> for Fault {
         match error {
             EngineError::Busy { retry_after } => Unavailable::Busy { retry_after }.into(),
             EngineError::Unavailable { retry_after } => Unavailable::Store { retry_after }.into(),
+            EngineError::DiskFull { retry_after } => Unavailable::DiskFull { retry_after }.into(),
             EngineError::Closed => Unavailable::ShuttingDown.into(),
             EngineError::Internal => Self::Internal,
         }

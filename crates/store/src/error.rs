@@ -8,6 +8,13 @@ pub enum StoreError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Nothing was changed. It can write again as soon as there is room.
+    #[error("the store cannot {operation}: disk full")]
+    DiskFull {
+        operation: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The answer to the commit was lost: it may have happened. The same batch sent again finds out.
     #[error("the answer to the commit was lost")]
     CommitUnknown {
@@ -38,12 +45,20 @@ pub enum StoreError {
         "{path} is open in another process: SQLite is for a single node and serves one process at a time. Stop the other one, or let several share a Postgres (--store postgres://…)"
     )]
     InUse { path: String },
+    #[error(
+        "{path} is damaged: {what}. Stop here and restore a backup (tenure restore); docs/operations/backup.md describes it"
+    )]
+    Damaged { path: String, what: String },
+    #[error(
+        "{path} {what}, but {record} records the identity of a store that was there before. If it was moved, put it back; if this is what you want, remove {record} and start again"
+    )]
+    Replaced { path: String, what: String, record: String },
 }
 
 impl StoreError {
     /// Whether trying again later can help.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::CommitUnknown { .. } | Self::Contention)
+        matches!(self, Self::Unavailable { .. } | Self::DiskFull { .. } | Self::CommitUnknown { .. } | Self::Contention)
     }
 
     /// The message and what caused it, for a log line.

@@ -93,6 +93,11 @@ pub trait Store:
     fn committers(&self) -> usize;
 
     /// For tests that make steps fail.
+    /// Whether a write found the disk of the store full just now.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     fn faults(&self) -> &Faults;
 
     /// What new queues get. Until it is told: embedded.

@@ -474,7 +474,11 @@ async fn open_store(store: &StoreUrl, config: EngineConfig) -> anyhow::Result<En
 fn explain(error: StoreError, store: &StoreUrl) -> anyhow::Error {
     match &error {
         // These say what to do.
-        StoreError::NewerSchema { .. } | StoreError::Address { .. } | StoreError::InUse { .. } => error.into(),
+        StoreError::NewerSchema { .. }
+        | StoreError::Address { .. }
+        | StoreError::InUse { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::Replaced { .. } => error.into(),
         _ => anyhow::Error::new(error).context(format!("the store {store} could not be opened")),
     }
 }

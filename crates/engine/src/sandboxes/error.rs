@@ -81,9 +81,10 @@ impl From<EngineError> for SandboxError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Internal => Self::internal(error.to_string()),
-            EngineError::Busy { .. } | EngineError::Unavailable { .. } | EngineError::Closed => {
-                Self::unavailable("store_unavailable", error.to_string())
-            }
+            EngineError::Busy { .. }
+            | EngineError::Unavailable { .. }
+            | EngineError::DiskFull { .. }
+            | EngineError::Closed => Self::unavailable("store_unavailable", error.to_string()),
         }
     }
 }

@@ -37,6 +37,9 @@ pub async fn ready(State(app): State<App>) -> Response {
     if let Err(error) = app.engine.now().await {
         return failed(&app, "not_ready", error.to_string());
     }
+    if app.engine.is_full() {
+        return failed(&app, "not_ready", "disk full: the store cannot write".to_owned());
+    }
     if app.identity.revoked().is_none() {
         return failed(&app, "not_ready", "revocations of worker tokens have not been read yet".to_owned());
     }

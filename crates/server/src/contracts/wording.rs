@@ -104,7 +104,9 @@ impl Wording {
             }
             Unavailable::TenantLimit { .. } => (StatusCode::TOO_MANY_REQUESTS, "tenant_limit"),
             Unavailable::Busy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
-            Unavailable::Store { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+            Unavailable::Store { .. } | Unavailable::DiskFull { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable")
+            }
             Unavailable::IdentityProvider => (StatusCode::SERVICE_UNAVAILABLE, "identity_provider_unavailable"),
             Unavailable::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
         };

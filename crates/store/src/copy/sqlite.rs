@@ -175,6 +175,11 @@ impl Writer {
         let name = || {
             File::open(&self.partial)?.sync_all()?;
             std::fs::rename(&self.partial, &self.path)?;
+            // Of a store that was there before: this is another one.
+            let record = with_suffix(&self.path, ".id");
+            if record.exists() {
+                std::fs::remove_file(record)?;
+            }
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };

@@ -5,6 +5,7 @@
 mod buffers;
 mod bundles;
 mod dags;
+mod file;
 mod identity;
 mod inspect;
 mod job_wakes;
@@ -25,7 +26,6 @@ mod workers;
 mod writer;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub struct Sqlite {
     readers: Arc<Mutex<Vec<Connection>>>,
     writer: Writer,
     /// Keeps other processes out while it is open.
-    _lock: File,
+    _locks: file::Locks,
 }
 
 /// What the writer thread owns.
@@ -137,8 +137,7 @@ pub(crate) fn failed(operation: &'static str, error: rusqlite::Error) -> StoreEr
     let passing = matches!(
         error.sqlite_error_code(),
         Some(
-            Code::DiskFull
-                | Code::SystemIoFailure
+            Code::SystemIoFailure
                 | Code::DatabaseBusy
                 | Code::DatabaseLocked
                 | Code::CannotOpen
@@ -147,6 +146,9 @@ pub(crate) fn failed(operation: &'static str, error: rusqlite::Error) -> StoreEr
         )
     );
     let source = Box::new(error);
+    if source.sqlite_error_code() == Some(Code::DiskFull) {
+        return StoreError::DiskFull { operation, source };
+    }
     if passing { StoreError::Unavailable { operation, source } } else { StoreError::Failed { operation, source } }
 }
 
@@ -158,9 +160,16 @@ impl Sqlite {
     }
 
     fn open_blocking(path: PathBuf, clock: Arc<Clock>) -> Result<Self, StoreError> {
-        let lock = lock_file(&path)?;
-        let mut conn = Connection::open(&path).map_err(|error| failed("open", error))?;
-        configure(&conn).map_err(|error| failed("open", error))?;
+        let locks = file::lock(&path)?;
+        let opened = |error: rusqlite::Error| match file::is_damage(&error) {
+            true => file::damaged(&path, error.to_string()),
+            false => failed("open", error),
+        };
+        let mut conn = Connection::open(&path).map_err(opened)?;
+        configure(&conn).map_err(opened)?;
+        file::check(&conn, &path)?;
+        let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(opened)?;
+        file::identify(&conn, &path, found == 0)?;
         create_tables(&mut conn)?;
         leases::end_all(&conn).map_err(|error| failed("open", error))?;
         let marks = load::marks(&conn).map_err(|error| failed("open", error))?;
@@ -175,10 +184,10 @@ impl Sqlite {
         let readers = readers.collect::<Result<Vec<_>, _>>().map_err(|error| failed("open", error))?;
         let cache = Cache::default();
         let transport = cache.transport.clone();
-        let writer = Writer::start(Db { conn, cache })
+        let writer = Writer::start(Db { conn, cache }, path.clone())
             .map_err(|error| StoreError::Failed { operation: "start the writer", source: error.into() })?;
         let readers = Arc::new(Mutex::new(readers));
-        Ok(Self { path, clock, faults: Arc::default(), transport, readers, writer, _lock: lock })
+        Ok(Self { path, clock, faults: Arc::default(), transport, readers, writer, _locks: locks })
     }
 
     async fn write<T: Send + 'static>(
@@ -241,23 +250,6 @@ impl Sqlite {
     }
 }
 
-fn lock_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
-}
-
-/// SQLite lets many processes open a file; Tenure's cached queues and its clock do not.
-fn lock_file(path: &Path) -> Result<File, StoreError> {
-    let unavailable = |error: std::io::Error| StoreError::Unavailable { operation: "open", source: error.into() };
-    let lock = File::options().create(true).truncate(false).write(true).open(lock_path(path)).map_err(unavailable)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.display().to_string() }),
-        Err(std::fs::TryLockError::Error(error)) => Err(unavailable(error)),
-    }
-}
-
 fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.pragma_update(None, "synchronous", "FULL")?;
@@ -313,6 +305,10 @@ impl Store for Sqlite {
     /// One thread writes; a second batch would only wait for it.
     fn committers(&self) -> usize {
         1
+    }
+
+    fn is_full(&self) -> bool {
+        self.writer.is_full()
     }
 
     fn faults(&self) -> &Faults {

@@ -5,5 +5,6 @@
 mod common;
 mod conformance;
 mod equivalence;
+mod file;
 mod nth_failure;
 mod tls;

@@ -71,6 +71,10 @@ fn unreadable(name: &str, error: &StoreError) -> Finding {
             let fix = "check the permissions of the user and the Postgres log";
             Finding::fail(CHECK, format!("Postgres refused a query: {cause}"), fix)
         }
+        StoreError::Damaged { what, .. } => {
+            let fix = "stop the server and restore a backup: docs/operations/backup.md";
+            Finding::fail(CHECK, format!("{name} is damaged: {what}"), fix)
+        }
         _ => Finding::fail(
             CHECK,
             format!("{name} cannot be read: {cause}"),

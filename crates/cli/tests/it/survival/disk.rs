@@ -47,6 +47,11 @@ async fn a_full_disk_is_said_and_passes() {
     assert!(refused.headers().contains_key("retry-after"));
     let body: serde_json::Value = refused.json().await.unwrap();
     assert_eq!(body["error"], "store_unavailable");
+    assert!(body["message"].as_str().unwrap().contains("disk full"), "{body}");
+    let ready = async || http.get(format!("{url}/api/v1/ready")).send().await.unwrap();
+    let full = ready().await;
+    assert_eq!(full.status(), 503);
+    assert!(full.text().await.unwrap().contains("disk full"));
     assert!(!accepted.is_empty());
 
     // Give it room again, inside its own namespace.
@@ -59,6 +64,7 @@ async fn a_full_disk_is_said_and_passes() {
     let grown = enter.args(["sh", "-c", &grow]).status().unwrap();
     assert!(grown.success());
     wait_until("it accepts again", Duration::from_secs(60), async || submit().await.status() == 201).await;
+    wait_until("it is ready again", Duration::from_secs(60), async || ready().await.status() == 200).await;
     for id in accepted {
         let found = http.get(format!("{url}/api/v1/tasks/{id}")).send().await.unwrap();
         assert_eq!(found.status(), 200, "an acknowledged task is there");
