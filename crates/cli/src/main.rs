@@ -32,6 +32,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // A copy of this program is the first process of each sandbox.
     tenure_sandbox::agent_main();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("MUTANT") {
+        tenure_core::mutant::choose(name);
+    }
     let ended = if tenure_config::started_as_stacyvm() {
         run(program::run(program::parse()))
     } else {

@@ -18,6 +18,7 @@
 //! to a second holder either. A lease from after the outage expires in its own time.
 
 use crate::id::{Fence, LeaseToken, WorkerId};
+use crate::mutant;
 use crate::time::{DurationMs, Timestamp};
 
 /// `H` names the holder: a worker, or whatever the resource is leased to.
@@ -51,7 +52,7 @@ impl Grace {
     /// ended, nobody knows which came first: that counts as before.
     #[must_use]
     pub fn hold(self, end: Timestamp, since: Timestamp) -> Timestamp {
-        if since <= self.gap_ended_at { end.max(self.until) } else { end }
+        if since <= self.gap_ended_at && !mutant!("outage-grace-ignored") { end.max(self.until) } else { end }
     }
 }
 
@@ -74,7 +75,8 @@ pub enum LeaseError {
 
 /// Grants a lease of the next generation.
 pub fn acquire<H>(last: Fence, holder: H, token: LeaseToken, ttl_ms: DurationMs, now: Timestamp) -> Lease<H> {
-    Lease { holder, token, generation: last.next(), expires_at: now.plus(ttl_ms) }
+    let generation = if mutant!("fence-not-raised") { Fence(1) } else { last.next() };
+    Lease { holder, token, generation, expires_at: now.plus(ttl_ms) }
 }
 
 /// What a renewal asks for: an end `ttl_ms` from now, not beyond `not_after`.
@@ -97,7 +99,7 @@ pub fn renew<H: Clone>(
     if lease.token != token {
         return Err(LeaseError::WrongToken);
     }
-    if is_expired(lease, extended_at, now, grace) {
+    if is_expired(lease, extended_at, now, grace) && !mutant!("expired-lease-renewed") {
         return Err(LeaseError::Expired);
     }
     let generation = match extension.renewal {

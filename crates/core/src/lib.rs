@@ -15,6 +15,7 @@ pub mod id;
 pub mod json;
 pub mod lease;
 pub mod limits;
+pub mod mutant;
 pub mod objects;
 pub mod outage;
 pub mod queue;

@@ -13,6 +13,7 @@ use tenure_core::batch::Outcome;
 use tenure_core::command::claim::Grant;
 use tenure_core::command::submit::Start;
 use tenure_core::command::{Answer, Command, release::Release};
+use tenure_core::mutant;
 use tenure_store::{Batch, Done, Lane, StoreError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -90,6 +91,12 @@ impl LaneQueue {
     pub async fn send(&self, commands: Vec<Command>, bytes: usize) -> Result<Vec<Reply<Answer>>, EngineError> {
         if commands.is_empty() {
             return Ok(Vec::new());
+        }
+        if mutant!("refuses-work", every 100) {
+            return Err(EngineError::busy());
+        }
+        if mutant!("fails-inside", every 200) {
+            return Err(StoreError::Failed { operation: "work", source: "a mutant".into() }.into());
         }
         let mut awaited = Awaited { lane: self, answers: self.put(commands, bytes)? };
         (&mut awaited.answers).await.map_err(|_| EngineError::Closed)

@@ -7,13 +7,14 @@ use super::World;
 use crate::command::claim::{self, Claim, ClaimTask, Claimed, Grant, NotGranted, NotGrantedReason};
 use crate::command::{Answer, Context, expire};
 use crate::id::{AttemptId, Seq, WorkerId};
+use crate::mutant;
 use crate::queue::{Limit, Queue, QueueId};
 use crate::task::{Place, Running};
 
 impl World {
     pub(super) fn claim(&mut self, index: usize, command: &Claim) -> Claimed {
         let repeated = self.repeated(index, command);
-        if !repeated.is_empty() {
+        if !repeated.is_empty() && !mutant!("claim-repeat-ignored") {
             return Claimed { grants: repeated, ..Claimed::default() };
         }
         let mut claimed = Claimed::default();

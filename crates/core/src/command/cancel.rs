@@ -6,6 +6,7 @@ use super::{Answer, Change, Context, Decision, Reach, Rejection, Task, ending, e
 use crate::attempt::{AttemptState, Category, Failure, Reason};
 use crate::event::FactKind;
 use crate::id::TaskId;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::{Blocked, CancelRequest, End, Finished, Place, Running, State, Waiting};
 use crate::time::Timestamp;
@@ -84,6 +85,10 @@ fn end_waiting(id: TaskId, waiting: &Waiting, reason: &Arc<str>, now: Timestamp)
     let ended = waiting.ended(End::Canceled, now);
     let finished = Finished { cancel_reason: Some(Arc::clone(reason)), ..ended };
     let change = ending::finish_waiting(id, waiting, finished, None);
+    if mutant!("cancel-not-stored") {
+        let reason = Arc::clone(reason);
+        return Decision::unchanged(Answer::Canceled(Canceled { state: State::Canceled, reason }));
+    }
     Decision::accept(change, Answer::Canceled(Canceled { state: State::Canceled, reason: Arc::clone(reason) }))
 }
 

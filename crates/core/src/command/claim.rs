@@ -9,6 +9,7 @@ use crate::attempt::{Category, Failure};
 use crate::event::FactKind;
 use crate::id::{AttemptId, Fence, LeaseToken, Seq, TaskId, WorkerId};
 use crate::lease;
+use crate::mutant;
 use crate::queue::{Queue, QueueId, QueueSettings, Transport};
 use crate::task::{Body, Carry, End, FailReason, Finished, Place, PushProgress, Running, Waiting};
 use crate::time::{DurationMs, Timestamp};
@@ -228,7 +229,7 @@ pub fn grant(
         fair: waiting.fair.clone(),
         message: waiting.message,
         lease: lease::acquire(waiting.fence, holder, token, first_ms, ctx.now),
-        attempt: waiting.attempt.saturating_add(1),
+        attempt: if mutant!("attempt-not-counted") { 1 } else { waiting.attempt.saturating_add(1) },
         attempt_id,
         claim_id: worker.and_then(|worker| worker.claim_id.clone()),
         incarnation: worker.and_then(|worker| worker.incarnation.clone()),

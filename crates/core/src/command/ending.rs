@@ -10,6 +10,7 @@ use super::{AttemptChange, Change, Context};
 use crate::attempt::{AttemptState, CallbackPart, ClosedAttempt, Failure, Reason, Receipt};
 use crate::event::FactKind;
 use crate::id::TaskId;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::{End, FailReason, Finished, Place, Running, Waiting};
 use crate::time::Timestamp;
@@ -103,7 +104,8 @@ impl Next {
     pub fn after(id: TaskId, running: &Running, closed: &ClosedAttempt, now: Timestamp) -> Self {
         let spec = &running.carry.spec;
         let failure = closed.failure.as_ref();
-        if running.cancel.is_some() || closed.state == AttemptState::Canceled {
+        let cancels = running.cancel.is_some() && !mutant!("canceled-task-retried");
+        if cancels || closed.state == AttemptState::Canceled {
             return Self::Cancel;
         }
         if closed.reason == Reason::DeadlineExceeded || spec.is_past_deadline(now) {
@@ -112,7 +114,7 @@ impl Next {
         if !failure.is_none_or(Failure::is_retryable) {
             return Self::Fail(FailReason::NonRetryable);
         }
-        if running.attempt >= running.carry.allowed_attempts() {
+        if running.attempt >= running.carry.allowed_attempts() && !mutant!("budget-ignored") {
             return Self::Fail(FailReason::MaxAttempts);
         }
         let timed_out = closed.reason == Reason::Timeout || failure.is_some_and(Failure::is_timeout);
@@ -137,7 +139,7 @@ impl Next {
 
     /// The answer to the holder, if its report led here.
     pub fn receipt(self, queue: &QueueSettings) -> Receipt {
-        let dlq = matches!(self, Self::Fail(_)) && !queue.no_dead_letter;
+        let dlq = matches!(self, Self::Fail(_)) && !queue.no_dead_letter && !mutant!("dead-letter-not-told");
         Receipt::Failed { requeued: matches!(self, Self::Retry(_)), dlq }
     }
 

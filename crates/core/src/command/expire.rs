@@ -4,6 +4,7 @@ use super::{Answer, Change, Context, Decision, Task, ending};
 use crate::attempt::{Failure, Reason};
 use crate::id::{Seq, TaskId};
 use crate::lease;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::{Blocked, End, FailReason, Finished, Place, Running, Waiting};
 use crate::time::Timestamp;
@@ -51,7 +52,9 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
         Some(Reason::CancelTimeout)
     } else if now >= running.times_out_at(grace) {
         Some(Reason::Timeout)
-    } else if lease::is_expired(&running.lease, running.extended_at(), now, grace) {
+    } else if !mutant!("expiry-ignored")
+        && (lease::is_expired(&running.lease, running.extended_at(), now, grace) || is_too_short(running, now))
+    {
         Some(match &running.carry.delivery {
             Some(delivery) if delivery.started_at.is_some() => Reason::HeartbeatTimeout,
             Some(delivery) if delivery.accepted_at.is_some() => Reason::StartTimeout,
@@ -61,6 +64,11 @@ fn due(running: &Running, ctx: &Context<'_>) -> Option<Reason> {
     } else {
         None
     }
+}
+
+/// Whether a mutant ends this lease after a quarter of its time.
+fn is_too_short(running: &Running, now: Timestamp) -> bool {
+    mutant!("lease-too-short") && now.plus(running.lease_ttl_ms / 4 * 3) >= running.lease.expires_at
 }
 
 /// Whether this attempt is over by now, even if the reaper has not seen it.

@@ -6,6 +6,7 @@ use super::{Answer, Change, Conflict, ConflictKind, Context, Decision, Task, exp
 use crate::attempt::{ClosedAttempt, Progress};
 use crate::id::{Fence, LeaseToken, TaskId, WorkerId};
 use crate::lease::{self, Extension, Renewal};
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::Place;
 use crate::time::Timestamp;
@@ -46,6 +47,9 @@ pub fn decide(
     queue: &QueueSettings,
     ctx: &mut Context<'_>,
 ) -> Decision {
+    if mutant!("expired-lease-renewed") {
+        return judge(task, command, history, ctx);
+    }
     let (settled, earlier) = expire::settle(task, queue, ctx);
     judge(&settled, command, history, ctx).after(earlier)
 }
@@ -87,6 +91,7 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
     };
     match lease::renew(&running.lease, running.extended_at(), command.token, extension, ctx.now, ctx.grace) {
         Ok(lease) => running.lease = lease,
+        Err(lease::LeaseError::WrongToken) if mutant!("token-not-compared") => {}
         Err(lease::LeaseError::WrongToken) => return refuse(stale(command, history)),
         Err(lease::LeaseError::Expired) => return refuse(ConflictKind::LeaseExpired),
     }
@@ -106,12 +111,19 @@ fn judge(task: &Task, command: &Heartbeat, history: &[ClosedAttempt], ctx: &Cont
         expires_at: running.lease.expires_at,
         cancel: running.cancel.as_ref().map(|cancel| Arc::clone(&cancel.reason)),
     };
+    if mutant!("cancel-not-told") {
+        let renewed = Renewed { cancel: None, ..renewed };
+        return Decision::accept(Change::to(Place::Running(running)), Answer::Renewed(renewed));
+    }
+    if mutant!("renewal-not-stored") {
+        return Decision::unchanged(Answer::Renewed(renewed));
+    }
     Decision::accept(Change::to(Place::Running(running)), Answer::Renewed(renewed))
 }
 
 /// The bearer of an earlier attempt's token learns that another attempt was granted. Any other token learns nothing.
 fn stale(command: &Heartbeat, history: &[ClosedAttempt]) -> ConflictKind {
-    if history.iter().any(|old| old.token == command.token) {
+    if history.iter().any(|old| old.token == command.token) && !mutant!("wrong-reason") {
         ConflictKind::StaleAttempt
     } else {
         ConflictKind::StaleLease

@@ -10,6 +10,7 @@ use crate::dag::DataReport;
 use crate::event::FactKind;
 use crate::id::{AttemptId, LeaseToken, TaskId, WorkerId};
 use crate::limits;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::{End, FailReason, Finished, Place, Running, Waiting};
 
@@ -69,8 +70,9 @@ fn judge(
     ctx: &mut Context<'_>,
 ) -> Decision {
     match &task.place {
-        Place::Running(running) if running.attempt_id == sent.attempt_id => {
-            if running.lease.token != sent.token {
+        Place::Running(running) if running.attempt_id == sent.attempt_id || mutant!("fence-not-compared") => {
+            let compared = !mutant!("token-not-compared") && !mutant!("fence-not-compared");
+            if running.lease.token != sent.token && compared {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }
             if sent.is_of_another(running.lease.holder.as_ref()) {
@@ -121,7 +123,7 @@ fn accept(
     let mut closed = ending::close(running, report.state(), reason, None, ctx.now);
     closed.take(report, ctx.now);
     if let Outcome::Succeeded { result } = &report.outcome {
-        closed.receipt = Some(Receipt::Completed);
+        closed.receipt = if mutant!("receipt-not-stored") { None } else { Some(Receipt::Completed) };
         let mut finished = running.ended(closed, End::Succeeded, ctx.now);
         finished.result.clone_from(result);
         finished.carry.checkpoint = None;
@@ -140,7 +142,7 @@ fn accept(
         next = next.at_once(ctx.now);
     }
     let receipt = next.receipt(queue);
-    closed.receipt = Some(receipt);
+    closed.receipt = if mutant!("receipt-not-stored") { None } else { Some(receipt) };
     closed.retry_at = next.retry_at();
     let change = match next {
         Next::Retry(due) if is_free => ending::put_back(id, &running, closed, due, FactKind::Released, ctx),
@@ -168,7 +170,7 @@ fn judge_last(
             Place::Finished(finished) => finished.result.as_deref(),
             _ => None,
         };
-        if last.is_replay(&sent.report, result) {
+        if last.is_replay(&sent.report, result) || mutant!("second-report-accepted") {
             return Decision::unchanged(Answer::Reported(receipt));
         }
         return keep(task, last, sent, ConflictKind::ConflictingCompletion, ctx);
@@ -178,7 +180,8 @@ fn judge_last(
     let past_deadline = task.place.carry().spec.is_past_deadline(ctx.now);
     let canceled = task.place.end() == Some(End::Canceled);
     let live_only = sent.data.as_ref().is_some_and(|data| data.live_only);
-    if !last.reason.yields_to_late_report() || past_deadline || canceled || ctx.sealed {
+    let late_counts = last.reason.yields_to_late_report() && !mutant!("late-report-refused");
+    if (!late_counts || past_deadline || canceled || ctx.sealed) && !mutant!("closed-attempt-reopened") {
         return keep(task, last, sent, ConflictKind::AttemptClosed, ctx);
     }
     if live_only {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Answer, AttemptChange, Change, Context, Decision, NotRetryableReason, Reach, Rejection, Task};
 use crate::event::FactKind;
 use crate::id::TaskId;
+use crate::mutant;
 use crate::queue::QueueSettings;
 use crate::task::{Body, Carry, End, Finished, Place, Waiting};
 use crate::time::Timestamp;
@@ -32,6 +33,7 @@ pub fn decide(task: &Task, command: &Retry, queue: &QueueSettings, ctx: &mut Con
         return refuse(NotRetryableReason::Sealed);
     }
     let finished = match &task.place {
+        Place::Finished(finished) if mutant!("success-retried") => finished,
         Place::Finished(finished) if !matches!(finished.end, End::Succeeded | End::Skipped) => finished,
         _ => return refuse(NotRetryableReason::State),
     };
@@ -67,7 +69,7 @@ pub fn again(
         at: dead_at(finished, queue).map_or(ctx.now, |dead_at| dead_at.max(ctx.now)),
         fair: queue.fairness_key.as_ref().map(|key| body.fairness_value(key)),
         message: ctx.numbers.take(),
-        attempt: finished.attempt,
+        attempt: if mutant!("retry-starts-again") { 0 } else { finished.attempt },
         fence: finished.fence,
         carry,
     };

@@ -8,6 +8,7 @@ use crate::batch::{IdempotencyScope, KeyOwner};
 use crate::event::FactKind;
 use crate::id::TaskId;
 use crate::limits;
+use crate::mutant;
 use crate::queue::{Push, Queue};
 use crate::task::{Body, Carry, EnvelopeSpec, Idempotency, Spec, State, Waiting};
 use crate::time::{DurationMs, Timestamp};
@@ -53,6 +54,7 @@ impl Start {
     fn run_at(self, now: Timestamp) -> Timestamp {
         match self {
             Self::Now => now,
+            Self::After(_) if mutant!("delay-ignored") => now,
             Self::After(ms) => now.plus(ms),
             Self::At(point) => point.max(now),
         }
@@ -109,16 +111,18 @@ pub fn check<'a>(command: &Submit, now: Timestamp, find: impl Fn(&NewTask) -> Kn
         let mismatch = known.queue.and_then(|queue| runtime(task, index, queue));
         let existing = match task.key_scope().zip(task.idempotency.as_ref()) {
             None => mismatch.map_or(Ok(None), Err)?,
-            Some((scope, idempotency)) => match known.key.as_ref().or_else(|| checked.keys.get(&scope)) {
-                // What was accepted stays accepted, whatever became of the queue.
-                Some(holder) => Some(same_task(task, index, idempotency, holder)?),
-                None => {
-                    mismatch.map_or(Ok(()), Err)?;
-                    let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
-                    checked.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: task.start.state(now) });
-                    None
+            Some((scope, idempotency)) => {
+                match known.key.as_ref().filter(|_| !mutant!("key-ignored")).or_else(|| checked.keys.get(&scope)) {
+                    // What was accepted stays accepted, whatever became of the queue.
+                    Some(holder) => Some(same_task(task, index, idempotency, holder)?),
+                    None => {
+                        mismatch.map_or(Ok(()), Err)?;
+                        let (id, owner, fingerprint) = (task.id, task.owner.clone(), idempotency.fingerprint);
+                        checked.keys.insert(scope, KeyOwner { id, owner, fingerprint, state: task.start.state(now) });
+                        None
+                    }
                 }
-            },
+            }
         };
         checked.existing.push(existing);
     }
@@ -136,7 +140,7 @@ fn same_task(
     if task.owner.is_some() && task.owner != holder.owner {
         return Err(Rejection::IdempotencyConflict { index, existing: None });
     }
-    if holder.fingerprint != idempotency.fingerprint {
+    if holder.fingerprint != idempotency.fingerprint && !mutant!("key-content-ignored") {
         return Err(Rejection::IdempotencyConflict { index, existing: Some(holder.id) });
     }
     Ok(Submitted { id: holder.id, state: holder.state, created: false })

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tenure_core::Seq;
 use tenure_core::limits::LEASE_TTL_MS_DEFAULT;
+use tenure_core::mutant;
 use tenure_core::queue::{QueueId, Transport};
 use tenure_store::{ExternalQueue, LiveWake, StoreError, WakeCounts};
 use tenure_transport::{Delivery, TransportError, Upkeep, WakeUp};
@@ -200,6 +201,9 @@ impl Sweeper<'_> {
     }
 
     async fn publish_lost(&self, queue: &ExternalQueue, too_few: bool) -> Result<u64, Trouble> {
+        if mutant!("wake-up-not-repeated") {
+            return Ok(0);
+        }
         let (store, mut after, mut again) = (&self.shared.store, i64::MIN, 0);
         let mut age_ms = SETTLED_MS;
         loop {

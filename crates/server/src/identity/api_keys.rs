@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_auth::{KeyDigest, Role, key_digest};
-use tenure_core::Timestamp;
+use tenure_core::{Timestamp, mutant};
 use tenure_engine::Engine;
 use tenure_engine::store::ApiKey;
 
@@ -43,7 +43,8 @@ impl ApiKeys {
         let Some(digest) = key_digest(sent) else { return Ok(None) };
         let key = self.find(digest, effort).await?;
         let now = Timestamp::from_millis(unix_now().saturating_mul(1000));
-        let good = |key: &ApiKey| key.revoked_at.is_none() && key.expires_at.is_none_or(|until| now < until);
+        let revoked = |key: &ApiKey| key.revoked_at.is_some() && !mutant!("revocation-ignored");
+        let good = |key: &ApiKey| !revoked(key) && key.expires_at.is_none_or(|until| now < until);
         Ok(key.filter(good).and_then(|key| {
             let role = Role::parse(&key.role)?;
             Some(Caller {

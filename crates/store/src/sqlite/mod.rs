@@ -34,6 +34,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use tenure_core::batch::{Done, QueueWrites, Session};
 use tenure_core::command::{Numbers, Reach};
+use tenure_core::mutant;
 use tenure_core::queue::{JOB_WAKES, Queue, QueueId, Transport};
 use tenure_core::retention::{Pruned, Retention};
 use tenure_core::run::{Run, Upstream};
@@ -290,6 +291,9 @@ fn execute(db: &mut Db, batch: &Batch, clock: &Clock, faults: &Faults) -> Result
     let write = session.write();
     let saved = save::write(&tx, &write, faults)?;
     faults.before("commit")?;
+    if mutant!("commit-not-made", every 40) {
+        return Ok(session.done(&write, saved));
+    }
     tx.commit().map_err(|error| failed("commit", error))?;
     faults.after("commit")?;
     db.cache.update(&write.writes.queues);

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Statement, params};
 use tenure_core::Seq;
 use tenure_core::batch::{RemovedWake, Saved, Write, Writes};
+use tenure_core::mutant;
 use tenure_core::queue::FairnessKey;
 use tenure_core::time::Timestamp;
 
@@ -50,7 +51,8 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
             count.execute(params![seq.0, waiting_on]).map(drop)
         })?;
         each(tx, sql::SCHEDULED_INSERT, &tasks.schedule, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))?;
-        each(tx, sql::READY_INSERT, &tasks.ready, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))
+        let ready = if mutant!("task-left-out", every 50) { &[] } else { &tasks.ready[..] };
+        each(tx, sql::READY_INSERT, ready, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))
     })?;
     step("insert running", &|| {
         each(tx, sql::RUNNING_INSERT, &tasks.run, |put, (id, running)| rows::insert_running(put, *id, running))
@@ -65,7 +67,8 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
         each(tx, sql::ATTEMPTS_DELETE_NAMED, &tasks.drop_attempts, |drop_one, (seq, number)| {
             drop_one.execute(params![seq.0, number]).map(drop)
         })?;
-        each(tx, sql::ATTEMPTS_PUT, &tasks.attempts, |put, (seq, attempt)| rows::put_attempt(put, seq.0, attempt))
+        let kept = if mutant!("attempt-not-kept", every 10) { &[] } else { &tasks.attempts[..] };
+        each(tx, sql::ATTEMPTS_PUT, kept, |put, (seq, attempt)| rows::put_attempt(put, seq.0, attempt))
     })?;
     step("write queues", &|| {
         each(tx, sql::QUEUE_SAVE, &writes.queues.changed, rows::save_queue)?;
@@ -115,12 +118,13 @@ fn delete(tx: &Connection, sql: &str, seqs: &[Seq]) -> rusqlite::Result<()> {
 
 fn rest(tx: &Connection, writes: &Writes, now: Timestamp) -> rusqlite::Result<()> {
     for (queue, counts) in &writes.queues.counts {
+        let running = if mutant!("slot-not-freed") { counts.running.max(0) } else { counts.running };
         tx.prepare_cached(sql::COUNTS_ADD)?.execute(params![
             queue.0,
             counts.blocked,
             counts.scheduled,
             counts.ready,
-            counts.running,
+            running,
             counts.finished,
             counts.dead_lettered
         ])?;

@@ -5,3 +5,4 @@
 mod arrows;
 mod docs;
 mod evidence;
+mod mutants;

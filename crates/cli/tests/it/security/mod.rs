@@ -9,6 +9,7 @@ mod kit;
 mod leaks;
 mod load;
 mod memory;
+mod mutants;
 mod refusals;
 mod reload;
 mod secrets;

@@ -16,6 +16,7 @@ use crate::command::{Change, cancel};
 use crate::event::FactKind;
 use crate::id::{Seq, TaskId};
 use crate::limits;
+use crate::mutant;
 use crate::run::Edge;
 use crate::run::reference::{self, Budget, Parts};
 use crate::task::{Blocked, Body, End, FailReason, Finished, Place};
@@ -218,7 +219,7 @@ impl World {
     fn satisfy(&mut self, row: Seq) {
         let Some((id, blocked)) = self.blocked(row) else { return };
         let mut blocked = blocked.clone();
-        blocked.waiting_on = blocked.waiting_on.saturating_sub(1);
+        blocked.waiting_on = blocked.waiting_on.saturating_sub(if mutant!("run-edge-resolved-twice") { 2 } else { 1 });
         let names_outputs = blocked.carry.run.as_ref().is_some_and(|member| !member.refs.is_empty());
         if blocked.waiting_on > 0 || names_outputs {
             if blocked.waiting_on == 0 {
