@@ -57,9 +57,9 @@ fn without(text: &str, start: &str, letters: usize) -> String {
     while let Some(at) = rest.find(start) {
         let (before, found) = rest.split_at(at);
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        let begins_word = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let end = found.find(|c| !is_part(c)).unwrap_or(found.len());
         clean.push_str(before);
+        let begins_word = !clean.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         if begins_word && end >= start.len() + letters {
             clean.push_str(HIDDEN);
             rest = &found[end..];
