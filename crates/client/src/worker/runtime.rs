@@ -289,7 +289,7 @@ impl Runtime {
 
     fn settle(&mut self, end: TurnEnd) -> Result<(), WorkerError> {
         let mut response = match end.response {
-            Response::Answered(response) => response,
+            Response::Answered(response) => *response,
             Response::Stuck => {
                 self.settle_stuck_reports(end.reports);
                 self.unanswered = end.claim.or(self.unanswered.take());

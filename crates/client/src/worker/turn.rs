@@ -41,7 +41,7 @@ pub(crate) struct TurnEnd {
 
 /// How a turn ended.
 pub(crate) enum Response {
-    Answered(ExchangeResponse),
+    Answered(Box<ExchangeResponse>),
     /// The request does not get through, perhaps for what is in it.
     Stuck,
     /// The error ends the worker.
@@ -60,10 +60,10 @@ impl Turn {
                 self.claim = None;
             }
             if self.claim.is_none() && self.reports.is_empty() {
-                break Response::Answered(ExchangeResponse::default());
+                break Response::Answered(Box::default());
             }
             match self.send().await {
-                Ok(response) => break Response::Answered(response),
+                Ok(response) => break Response::Answered(Box::new(response)),
                 Err(ExchangeError::Fatal(error)) => break Response::Refused(error),
                 Err(ExchangeError::Again { reason, retry_after, own_fault }) => {
                     let wait = backoff.next(retry_after);

@@ -71,8 +71,8 @@ fn judge(
 ) -> Decision {
     match &task.place {
         Place::Running(running) if running.attempt_id == sent.attempt_id || mutant!("fence-not-compared") => {
-            let compared = !mutant!("token-not-compared") && !mutant!("fence-not-compared");
-            if running.lease.token != sent.token && compared {
+            let unchecked = [mutant!("token-not-compared"), mutant!("fence-not-compared")].contains(&true);
+            if running.lease.token != sent.token && !unchecked {
                 return Decision::refuse(Conflict::at(&task.place, ConflictKind::StaleLease));
             }
             if sent.is_of_another(running.lease.holder.as_ref()) {

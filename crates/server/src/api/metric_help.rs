@@ -103,6 +103,8 @@ const HELP: &[(&str, &str)] = &[
     ("tenure_spawn_queue_timeout_total", "Spawns that waited in vain."),
     ("tenure_spawn_queue_wait_milliseconds", "How long spawns waited."),
     ("tenure_spawn_queue_wait_milliseconds_max", "Longest wait of a spawn."),
+    ("tenure_staging_failures_total", "Staged outputs of dead attempts that could not be removed."),
+    ("tenure_staging_removed_total", "Staged outputs of dead attempts that were removed."),
     ("tenure_stream_truncated_total", "Streams whose reader was gone before the command ended."),
     ("tenure_task_events_total", "Changes of tasks and runs, by kind."),
     ("tenure_task_log_pieces_dropped_total", "Pieces of task logs that were dropped because there were too many."),

@@ -97,10 +97,8 @@ impl Shared {
             StoreError::DiskFull { .. } => {
                 *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
-            StoreError::Failed { source, .. } => {
-                if source.downcast_ref().is_some_and(file::is_damage) {
-                    file::suspect(&self.path);
-                }
+            StoreError::Failed { source, .. } if source.downcast_ref().is_some_and(file::is_damage) => {
+                file::suspect(&self.path);
             }
             _ => {}
         }

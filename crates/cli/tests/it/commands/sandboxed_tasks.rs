@@ -209,7 +209,7 @@ async fn a_worker_without_the_promise_gets_nothing_from_a_strict_queue() {
     let id = site.submit(&["q", "x"]).await;
     wait_until("the reason is shown", SOON, async || {
         let why = site.run(&["task", "why", &id]).await;
-        why.stdout.contains("do not run tasks in sandboxes, which this queue requires (strict)")
+        why.stdout.contains("requires workers that run tasks in sandboxes (strict)")
     })
     .await;
 }

@@ -137,15 +137,6 @@ async fn a_claim_that_is_refused_costs_its_wake_up_and_not_the_worker() {
     assert_eq!(plane.until("task-complete", 1).await[0]["status"], "Completed");
     let ids: std::collections::BTreeSet<_> = claims.iter().map(|claim| claim["claim_id"].to_string()).collect();
     assert_eq!(ids.len(), 3, "each is a claim of its own");
-    // One that says who the worker is not ends it.
-    for (status, word) in [(401, "invalid_worker_token"), (403, "worker_mismatch")] {
-        let plane = DispatchPlane::start().await;
-        plane.always("task-claim", Say::No(status, word));
-        let (_stop, run) = spawn(worker(&plane));
-        plane.task(plain(1, "done"));
-        let refused = end(run).await.unwrap_err();
-        assert!(matches!(&refused, WorkerError::Refused { error, .. } if error == word), "{refused}");
-    }
 }
 
 #[tokio::test]

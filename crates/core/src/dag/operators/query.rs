@@ -85,9 +85,9 @@ impl Query {
         }
         let aliases: Vec<&str> = job.inputs().iter().map(|input| &*input.alias).collect();
         let lower = sql.to_lowercase();
-        if !aliases.iter().any(|alias| lower.contains(&alias.to_lowercase()))
-            && !(aliases.len() == 1 && lower.contains(ONLY))
-        {
+        let reads_an_input = aliases.iter().any(|alias| lower.contains(&alias.to_lowercase()))
+            || (aliases.len() == 1 && lower.contains(ONLY));
+        if !reads_an_input {
             let message = format!("the query reads none of the inputs: {}", aliases.join(", "));
             return Err(JobFault::new("config.query", message));
         }

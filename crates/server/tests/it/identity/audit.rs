@@ -176,6 +176,8 @@ async fn what_users_change_leaves_a_row(server: Server) {
     let filter = json!({"filter": {"queue": "q"}});
     let answer = post(&server, &who, "/api/v1/dead-letters/redrive", filter).await;
     assert_eq!(answer.status.as_u16(), 202);
+    let redrive = answer.body["redrive_id"].as_str().unwrap();
+    let redriven = format!(r#"{redrive}: 0 matched {{"queue":"q","tenant":"acme"}}"#);
     post(&server, &who, "/api/v1/dead-letters/redrive", json!({"filter": {}})).await.refused(422);
     let found: Vec<[String; 4]> = rows(&server, &who, OPERATIONS)
         .await
@@ -188,7 +190,7 @@ async fn what_users_change_leaves_a_row(server: Server) {
         .collect();
     let expected = [
         ["dead_letters.redrive", "dead-letters", "refused", "invalid_argument"],
-        ["dead_letters.redrive", "dead-letters", "ok", ""],
+        ["dead_letters.redrive", "dead-letters", "ok", &redriven],
         ["queue.resume", "q", "ok", ""],
         ["queue.pause", "q", "ok", ""],
         ["queue.set", "q", "ok", ""],

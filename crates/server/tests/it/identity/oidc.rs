@@ -150,17 +150,22 @@ async fn groups_lead_to_roles(server: Server) {
             assert_eq!(said(&answer), (status, word), "{groups}");
         }
         // This server offers no sandboxes, which only those learn who may use them.
-        for (method, path, allowed) in [
-            ("GET", "/api/v1/sandboxes", reads),
-            ("POST", "/api/v1/sandboxes", submits),
-            ("POST", "/api/v1/sandboxes/sb-00000000/exec", submits),
-            ("GET", "/api/v1/workers", operates),
-            ("POST", "/api/v1/admin/workers/w-1/drain", governs),
+        for (method, path, allowed, status) in [
+            ("GET", "/api/v1/sandboxes", reads, 503),
+            ("POST", "/api/v1/sandboxes", submits, 503),
+            ("POST", "/api/v1/sandboxes/sb-00000000/exec", submits, 503),
+            ("GET", "/api/v1/workers", operates, 200),
+            ("POST", "/api/v1/admin/workers/w-1/drain", governs, 404),
         ] {
             let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
             let answer = server.call(method.clone(), path, &who, Some(&json!({}))).await;
-            let expected = if allowed == 403 { (403, "FORBIDDEN") } else { (503, "UNAVAILABLE") };
-            let found = (answer.status.as_u16(), answer.body["code"].as_str().unwrap());
+            let code = match status {
+                503 => "UNAVAILABLE",
+                404 => "NOT_FOUND",
+                _ => "",
+            };
+            let expected = if allowed == 403 { (403, "FORBIDDEN") } else { (status, code) };
+            let found = (answer.status.as_u16(), answer.body["code"].as_str().unwrap_or_default());
             assert_eq!(found, expected, "{method} {path} {groups}");
             let nobody = server.call(method, path, &[("Authorization", "Bearer a.b.c")], Some(&json!({}))).await;
             assert_eq!((nobody.status.as_u16(), &nobody.body["code"]), (401, &json!("UNAUTHORIZED")));
