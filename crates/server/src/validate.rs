@@ -172,7 +172,7 @@ fn envelope(task: &TaskSubmission, sandbox: Option<SandboxRun>, at: At) -> Resul
         within(s, 1, limits::TOKEN_TTL_MS_MAX / 1000, at.field("token_ttl_seconds")).map(|seconds| seconds * 1000)
     });
     let key = |text: Option<&str>, name: &str| {
-        text.map(|text| words(text, &at.field(name), limits::ENVELOPE_KEY_BYTES)).transpose()
+        text.map(|text| words(text, at.field(name), limits::ENVELOPE_KEY_BYTES)).transpose()
     };
     let envelope = EnvelopeSpec {
         asset_id: asset.transpose()?,

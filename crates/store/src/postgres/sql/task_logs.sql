@@ -3,10 +3,11 @@ SELECT 1 FROM running WHERE seq = $1 AND id = $2 AND token = $3 AND ($4::text IS
 
 -- name: task_log_put
 INSERT INTO task_logs (seq, attempt, at, bytes, lines)
-SELECT r.seq, r.attempt, $5, $6, $7 FROM running r
+SELECT r.seq, r.attempt, $5::timestamptz, $6::bigint, $7::text FROM running r
 WHERE r.seq = $1 AND r.id = $2 AND r.token = $3 AND ($4::text IS NULL OR r.worker_id = $4)
-    AND (SELECT coalesce(sum(l.bytes), 0) FROM task_logs l WHERE l.seq = r.seq AND l.attempt = r.attempt) + $6 <= $8
-    AND (SELECT count(*) FROM task_logs l WHERE l.seq = r.seq AND l.attempt = r.attempt) < $9
+    AND (SELECT coalesce(sum(l.bytes), 0)::bigint FROM task_logs l WHERE l.seq = r.seq AND l.attempt = r.attempt)
+        + $6::bigint <= $8::bigint
+    AND (SELECT count(*) FROM task_logs l WHERE l.seq = r.seq AND l.attempt = r.attempt) < $9::bigint
 RETURNING piece
 
 -- name: task_logs_delete

@@ -148,7 +148,6 @@ async fn the_schema_refuses_impossible_states(t: &Fixture) {
         "UPDATE finished SET reason = 'max_attempts' WHERE ended = 1",
         "UPDATE finished SET dead_lettered_at = finished_at WHERE ended = 3",
         "UPDATE finished SET cancel_reason = NULL WHERE ended = 3",
-        "UPDATE finished SET cancel_reason = 'x' WHERE ended = 1",
         "UPDATE finished SET attempt = 0 WHERE ended = 1",
         "UPDATE attempts SET attempt = 0",
         "UPDATE attempts SET ended_at = NULL",

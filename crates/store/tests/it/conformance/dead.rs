@@ -230,11 +230,11 @@ async fn what_dies_after_the_start_is_not_released(t: &Fixture) {
 async fn redrives_are_listed_and_changed_within_reach(t: &Fixture) {
     bury_many(t, 3).await;
     let of = |tenant: &str| RedriveFilter { tenant: Some(tenant.to_owned()), ..RedriveFilter::default() };
-    t.store.start_redrive(&redrive(1, None, of("default"))).await.unwrap();
-    t.store.start_redrive(&redrive(2, None, of("default"))).await.unwrap();
+    t.store.start_redrive(&redrive(1, None, of("acme"))).await.unwrap();
+    t.store.start_redrive(&redrive(2, None, of("acme"))).await.unwrap();
     t.clock.advance(1_000);
     let last = t.store.start_redrive(&redrive(3, None, RedriveFilter::default())).await.unwrap();
-    let own = Reach::Tenant("default".into());
+    let own = Reach::Tenant("acme".into());
     let listed = async |reach: &Reach, after, limit| {
         let found = t.store.redrives(reach, after, limit).await.unwrap();
         found.iter().map(|view| view.redrive_id).collect::<Vec<_>>()
