@@ -28,7 +28,7 @@ enum Command {
     /// Submit one task, or many from a file
     Submit(Box<submit::Args>),
     /// List tasks, newest first
-    List(list::Args),
+    List(Box<list::Args>),
     /// Show one task
     Show(One),
     /// Follow a task until it ends
@@ -58,7 +58,7 @@ pub async fn run(args: Args) -> anyhow::Result<Exit> {
     let (client, json) = (args.client.client()?, args.client.json);
     match args.command {
         Command::Submit(args) => submit::run(&client, *args, json).await,
-        Command::List(args) => list::run(&client, args, json).await,
+        Command::List(args) => list::run(&client, *args, json).await,
         Command::Show(one) => card::show(&client, &ids::task(&client, &one.id).await?, json).await,
         Command::Watch(one) => watch::run(&client, &ids::task(&client, &one.id).await?, json).await,
         Command::Attempts(one) => card::attempts(&client, &ids::task(&client, &one.id).await?, json).await,
