@@ -38,6 +38,8 @@ pub struct Faults {
     pub silences: Vec<Span>,
     /// Requests and workers may have been held up.
     pub troubles: Vec<Span>,
+    /// How long a task that can run may wait, in nanoseconds, on a machine that does other work too.
+    pub late_ns: Option<u64>,
 }
 
 impl Faults {

@@ -65,6 +65,10 @@ struct RunArgs {
     /// Seconds after the last fault in which every task must end.
     #[arg(long, default_value_t = LIVENESS.as_secs(), conflicts_with_all = ["sandboxes", "dags"])]
     patience: u64,
+    /// Seconds that a task which can run may wait for its grant, not counting times of faults. 30 if not given; a machine
+    /// that does other work beside needs more.
+    #[arg(long, conflicts_with_all = ["sandboxes", "dags"])]
+    late: Option<u64>,
     #[arg(long, value_enum, default_value = "sqlite")]
     store: Store,
     #[arg(long, value_enum, default_value = "embedded")]
@@ -154,6 +158,7 @@ impl RunArgs {
             workers: usize::from(self.workers.unwrap_or(4)),
             rate: self.rate,
             patience: Duration::from_secs(self.patience),
+            late_ns: self.late.map(|seconds| seconds.saturating_mul(1_000_000_000)),
             binary: self.bin,
             keep: self.keep,
         }))

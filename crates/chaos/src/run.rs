@@ -45,6 +45,8 @@ pub struct Settings {
     pub rate: f64,
     /// How long after the last fault every task must have ended.
     pub patience: Duration,
+    /// How long a task that can run may wait, not counting times of faults.
+    pub late_ns: Option<u64>,
     pub binary: Option<PathBuf>,
     /// Keep the folder of the run also when all is well.
     pub keep: bool,
@@ -102,7 +104,7 @@ pub async fn run(settings: &Settings, say: &(dyn Fn(String) + Sync)) -> Result<S
     let ended = ending::read(&system.http()?, told(&history), TTL_MS).await?;
     let effects = ledger.effects()?;
     say(format!("checking {} operations on {} tasks", history.ops.len(), ended.tasks.len()));
-    let faults = Faults::new(&system.spells(), settings.servers);
+    let faults = Faults { late_ns: settings.late_ns, ..Faults::new(&system.spells(), settings.servers) };
     let verdict = checker::check(&history, &ended, &effects, &faults);
     let mut summary = Summary::new(&plan, &history, &ended, &effects, verdict, system.surprises());
     summary.in_time = in_time;

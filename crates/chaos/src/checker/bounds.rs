@@ -100,7 +100,7 @@ impl Bounds<'_> {
             let Some(runnable) = self.runnable(task, grant.job.attempt) else { continue };
             let late = self.faults.calm(runnable, asked.max(runnable), RECOVERY_NS);
             self.latest_ns = self.latest_ns.max(late);
-            if late > LATE_NS {
+            if late > self.faults.late_ns.unwrap_or(LATE_NS) {
                 let what = format!("{} got it {} ms after it could run, without a fault", grant.op.id, late / MS);
                 self.report(Rule::LateGrant, task, what);
             }
