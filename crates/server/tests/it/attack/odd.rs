@@ -15,6 +15,7 @@ cases!(
         a_request_without_one_host_is_refused,
         paths_that_are_not_text_are_refused,
         names_that_cannot_be_read_are_refused,
+        lines_that_end_with_lf_alone_hide_no_second_request,
     ],
 );
 
@@ -75,4 +76,25 @@ async fn names_that_cannot_be_read_are_refused(server: Server) {
     }
     let fine = json!({"queue": "größe-漢字", "operator": "op", "tags": {"k": "🙂 é"}});
     assert_eq!(server.call(Method::POST, "/api/v1/tasks", &[], Some(&fine)).await.status.as_u16(), 201);
+}
+
+/// RFC 9112 lets a server read LF alone as the end of a line of the head. In a chunked body that would let a proxy before the
+/// server and the server disagree about where a request ends: it is refused there.
+async fn lines_that_end_with_lf_alone_hide_no_second_request(server: Server) {
+    let (status, text) = raw(&server, b"GET /api/v1/tasks HTTP/1.1\nHost: localhost\nConnection: close\n\n").await;
+    assert!(status == 200 && text.matches("HTTP/1.1 ").count() == 1, "{text}");
+    let (status, text) = raw(&server, b"GET /api/v1/tasks HTTP/1.1\nHost: localhost\nHost: evil.example\n\n").await;
+    assert!(status == 400 && text.contains("more than one Host header"), "{text}");
+    let head = "POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let hidden = "GET /api/v1/queues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    for body in ["2\n{}\r\n0\r\n\r\n", "2\r\n{}\n0\r\n\r\n", "0\n\r\n", "2;a=\nb\r\n{}\r\n0\r\n\r\n"] {
+        let (status, text) = raw(&server, format!("{head}{body}{hidden}").as_bytes()).await;
+        assert!((400..500).contains(&status), "{body:?}: {text}");
+        assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{body:?} let a second request in: {text}");
+    }
+    for both in ["Content-Length: 2\r\nTransfer-Encoding: chunked", "Content-Length: 2\r\nContent-Length: 3"] {
+        let request = format!("POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\n{both}\r\n\r\n0\r\n\r\n{hidden}");
+        let (_, text) = raw(&server, request.as_bytes()).await;
+        assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{both:?} let a second request in: {text}");
+    }
 }
