@@ -22,6 +22,8 @@ pub struct TaskFilter {
     pub worker: Option<String>,
     /// Error code of tasks that failed.
     pub error_code: Option<String>,
+    /// Credential that the tasks were submitted with, such as `key:<id>`.
+    pub submitted_by: Option<String>,
     /// Created at or after, RFC 3339.
     pub created_after: Option<String>,
     /// Created before, RFC 3339.
@@ -49,6 +51,7 @@ impl TaskFilter {
                 ("idempotency_key", &self.idempotency_key),
                 ("worker", &self.worker),
                 ("error_code", &self.error_code),
+                ("submitted_by", &self.submitted_by),
                 ("created_after", &self.created_after),
                 ("created_before", &self.created_before),
                 ("limit", &limit),

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode, header};
-use tenure_core::command::Rejection;
+use tenure_core::command::heartbeat::Heartbeat;
+use tenure_core::command::{ConflictKind, Rejection};
+use tenure_core::{TaskId, WorkerId};
+use tenure_engine::Reply;
 use tenure_engine::store::{AdminAudit, OperationAudit};
 
 use crate::access::caller::Caller;
@@ -90,8 +93,8 @@ pub struct Attempted {
     pub id: RequestId,
 }
 
-/// Refusals of one address, and of all, that are written down. More are counted only.
-const REFUSALS_OF_ADDRESS: Allowance = Allowance { per_minute: 6.0, burst: 10.0 };
+/// Refusals of one address or worker, and of all, that are written down. More are counted only.
+const REFUSALS_OF_ONE: Allowance = Allowance { per_minute: 6.0, burst: 10.0 };
 const REFUSALS: Allowance = Allowance { per_minute: 60.0, burst: 60.0 };
 
 /// Writes down that somebody was not let in where requests of admins are not audited anyway.
@@ -99,11 +102,7 @@ pub async fn refused(app: &App, caller: Option<&Caller>, tried: &Attempted, from
     if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return;
     }
-    let now = Instant::now();
-    if !app.failures.take(&format!("refusals:{from}"), REFUSALS_OF_ADDRESS, now).allowed
-        || !app.failures.take("refusals", REFUSALS, now).allowed
-    {
-        metrics::counter!("tenure_audit_refusals_dropped_total").increment(1);
+    if !may_write(app, &from.to_string()) {
         return;
     }
     let row = OperationAudit {
@@ -117,6 +116,53 @@ pub async fn refused(app: &App, caller: Option<&Caller>, tried: &Attempted, from
         request_id: Some(tried.id.0.clone()),
     };
     record(app, row).await;
+}
+
+/// Who sends a heartbeat, if its credential proves it, and about which task.
+#[derive(Debug)]
+pub struct Sender {
+    task: TaskId,
+    worker: Option<WorkerId>,
+}
+
+impl Sender {
+    pub fn of(heartbeat: &Heartbeat) -> Self {
+        Self { task: heartbeat.task, worker: heartbeat.worker.clone() }
+    }
+}
+
+/// Writes down heartbeats that were sent with the lease of another worker. They change nothing, so that the history of the task
+/// does not show them; reports are in it.
+pub async fn heartbeats_of_another<A>(app: &App, senders: &[Sender], replies: &[Reply<A>]) {
+    for (sender, reply) in senders.iter().zip(replies) {
+        let Some(worker) = &sender.worker else { continue };
+        let is_foreign = |rejection: &Rejection| matches!(rejection, Rejection::Conflict(conflict) if conflict.kind == ConflictKind::OtherWorker);
+        if !matches!(reply, Ok(Err(rejection)) if is_foreign(rejection)) || !may_write(app, worker) {
+            continue;
+        }
+        let row = OperationAudit {
+            actor: plain(&format!("worker:{worker}")),
+            action: "lease.refused".to_owned(),
+            sandbox: None,
+            resource: format!("task {}", sender.task),
+            status: "refused".to_owned(),
+            detail: Some("heartbeat with the lease of another worker".to_owned()),
+            tenant: None,
+            request_id: None,
+        };
+        record(app, row).await;
+    }
+}
+
+/// Whether a refusal is written down, or only counted: a flood of them must not fill the store.
+fn may_write(app: &App, whose: &str) -> bool {
+    let now = Instant::now();
+    let allowed = app.failures.take(&format!("refusals:{whose}"), REFUSALS_OF_ONE, now).allowed
+        && app.failures.take("refusals", REFUSALS, now).allowed;
+    if !allowed {
+        metrics::counter!("tenure_audit_refusals_dropped_total").increment(1);
+    }
+    allowed
 }
 
 /// Something that a user changed, or tried to. The answer comes back as it was.

@@ -122,7 +122,8 @@ pub fn rerun(
     });
     let past: Vec<PastTask<'_>> = past.collect();
     let maker = caller.queues_of().map(Into::into);
-    let repeat = Repeat { key: run_key(key)?, owner: caller.subject.clone(), maker };
+    let (owner, submitted_by) = (caller.subject.clone(), caller.credential());
+    let repeat = Repeat { key: run_key(key)?, owner, maker, submitted_by };
     plan::rerun(&material.run, &past, ids, repeat, now).map_err(Fault::Refused)
 }
 

@@ -154,6 +154,7 @@ pub fn submission(task: TaskSubmission, id: TaskId, caller: &Caller, at: At) -> 
             .traceparent
             .map(|text| text_of(&text, at.field("traceparent"), limits::TRACEPARENT_BYTES))
             .transpose()?,
+        submitted_by: caller.credential(),
         envelope,
     };
     new.idempotency = key.map(|key| Idempotency { key, fingerprint: fingerprint::of_task(&new) });

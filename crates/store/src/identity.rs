@@ -11,6 +11,9 @@ use tenure_core::time::{DurationMs, Timestamp};
 use crate::error::StoreError;
 use crate::model::Page;
 
+/// How many workers with credentials of their own are remembered.
+pub const PROVEN_WORKERS_MAX: usize = 50_000;
+
 /// How long the public half of a task key is offered after the control plane that has the other half was last seen. No
 /// token lives as long.
 pub const TASK_KEY_KEPT: Duration = Duration::from_secs(48 * 3_600);
@@ -233,6 +236,13 @@ pub trait IdentityStore: Send + Sync {
 
     /// Ids of worker tokens to be refused now.
     async fn revoked_worker_tokens(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Writes down workers that have shown credentials of their own. Again, the later end counts.
+    async fn prove_workers(&self, workers: &[String], until: Timestamp) -> Result<(), StoreError>;
+
+    /// Workers that count as proven for longer than `after`, the longest first, and how long. At most
+    /// [`PROVEN_WORKERS_MAX`].
+    async fn proven_workers(&self, after: Timestamp) -> Result<Vec<(String, Timestamp)>, StoreError>;
 
     /// The secret of this name that all control planes share: the one that is there, else `candidate` from now on.
     async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String, StoreError>;

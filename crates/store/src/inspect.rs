@@ -17,6 +17,8 @@ pub struct Inspection {
     pub server: Option<PostgresServer>,
     /// The worker token that control planes without a configured one share.
     pub worker_token: Option<SharedSecret>,
+    /// What tells this store from others. An SQLite store has its own record beside the file.
+    pub store_id: Option<String>,
 }
 
 /// A secret that is never printed.
@@ -30,6 +32,9 @@ impl std::fmt::Debug for SharedSecret {
 
 /// The name of the worker token among the shared secrets.
 pub const SHARED_WORKER_TOKEN: &str = "worker_token";
+
+/// The name of the identity of a Postgres store among the shared secrets. It is not a secret.
+pub const STORE_ID: &str = "store_id";
 
 /// What the Postgres server says about itself.
 #[derive(Debug)]

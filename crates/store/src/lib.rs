@@ -36,9 +36,9 @@ pub use faults::{Fault, Faults};
 pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, Asker, AuditCut, CredentialGrant, CredentialGrantRow,
     IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow,
-    QueryAudit, QueryAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
+    PROVEN_WORKERS_MAX, QueryAudit, QueryAuditRow, TASK_KEY_KEPT, TENANTS_MAX, TenantRecord, TenantRow,
 };
-pub use inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, SharedSecret, inspect};
+pub use inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, STORE_ID, SharedSecret, inspect};
 pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{

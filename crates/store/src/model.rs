@@ -233,6 +233,8 @@ pub struct TaskFilter {
     pub worker: Option<String>,
     /// Of tasks that failed.
     pub error_code: Option<String>,
+    /// The credential of the submission.
+    pub submitted_by: Option<String>,
     /// Created at or after.
     pub after: Option<Timestamp>,
     /// Created before.

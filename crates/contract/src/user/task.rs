@@ -255,6 +255,9 @@ pub struct Task {
     /// Whose task it is, if it is somebody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The credential that it was submitted with, as audits name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_by: Option<String>,
     pub cancel_requested: bool,
     pub created_at: String,
     pub run_at: String,

@@ -38,6 +38,8 @@ pub struct NewTask {
     pub tags: BTreeMap<String, String>,
     pub idempotency: Option<Idempotency>,
     pub traceparent: Option<Arc<str>>,
+    /// The credential of the submission. It does not make the task another one.
+    pub submitted_by: Option<Arc<str>>,
     /// Parts of the envelope that is pushed; absent means the defaults.
     pub envelope: Option<Arc<EnvelopeSpec>>,
 }
@@ -190,6 +192,7 @@ pub fn decide(task: &NewTask, queue: &Queue, ctx: &Context<'_>) -> (Body, Change
         tags: task.tags.clone(),
         idempotency: task.idempotency.clone(),
         traceparent: task.traceparent.clone(),
+        submitted_by: task.submitted_by.clone(),
         envelope: task.envelope.clone(),
         created_at: ctx.now,
         run_at,
@@ -226,6 +229,7 @@ mod tests {
             tags: BTreeMap::from([("team".to_owned(), "etl".to_owned())]),
             idempotency: None,
             traceparent: None,
+            submitted_by: None,
             envelope: None,
         }
     }

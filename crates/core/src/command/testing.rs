@@ -45,6 +45,7 @@ pub fn body(spec: Spec) -> Body {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
         created_at: at(0),
         run_at: at(0),

@@ -213,6 +213,8 @@ pub struct Repeat {
     pub key: Option<Arc<str>>,
     pub owner: Option<Arc<str>>,
     pub maker: Option<Arc<str>>,
+    /// The credential of the request.
+    pub submitted_by: Option<Arc<str>>,
 }
 
 /// Only a run that failed or was canceled can be repeated. A run that has ended does not change any more, so the answer
@@ -244,7 +246,7 @@ pub fn rerun(
         let member = task.place.carry().run.as_ref();
         NewMember {
             key: task.body.run.as_ref().map_or_else(|| id.to_string().into(), |run| Arc::clone(&run.key)),
-            task: again(task, *id, now),
+            task: NewTask { submitted_by: repeat.submitted_by.clone(), ..again(task, *id, now) },
             depends_on: task.depends_on.iter().filter_map(place).collect(),
             // Once its references are filled in, a payload names nothing any more.
             refs: member.map(|member| member.refs.values().filter_map(place).collect()).unwrap_or_default(),
@@ -291,6 +293,7 @@ fn again(task: &PastTask<'_>, id: TaskId, now: Timestamp) -> NewTask {
         tags: body.tags.clone(),
         idempotency: None,
         traceparent: body.traceparent.clone(),
+        submitted_by: None,
         envelope: body.envelope.clone(),
     }
 }

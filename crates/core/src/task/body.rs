@@ -29,6 +29,8 @@ pub struct Body {
     pub tags: BTreeMap<String, String>,
     pub idempotency: Option<Idempotency>,
     pub traceparent: Option<Arc<str>>,
+    /// The credential that it was submitted with, as audits name it; `None` without authentication and for tasks of jobs.
+    pub submitted_by: Option<Arc<str>>,
     /// What only the envelope of a push tells; absent means the defaults.
     pub envelope: Option<Arc<EnvelopeSpec>>,
     pub created_at: Timestamp,

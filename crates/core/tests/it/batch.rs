@@ -70,6 +70,7 @@ fn body(backoff_ms: i64) -> Arc<Body> {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
         created_at: at(0),
         run_at: at(0),

@@ -208,6 +208,7 @@ fn new_task(id: TaskId, making: &Making, retry: RetryPolicy) -> Option<NewTask> 
         // The key alone names the task, whatever is in it.
         idempotency: Some(Idempotency { key: Arc::clone(key), fingerprint: [0; 32] }),
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     })
 }

@@ -78,6 +78,7 @@ impl Bench {
             tags: BTreeMap::new(),
             idempotency: None,
             traceparent: None,
+            submitted_by: None,
             envelope: None,
         });
         let submit = Submit { tasks: tasks.collect(), maker: None };

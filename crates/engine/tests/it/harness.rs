@@ -139,6 +139,7 @@ async fn new_tasks_of(engine: &Engine, queue: &str, count: usize) -> Submit {
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     });
     Submit { tasks: tasks.collect(), maker: None }

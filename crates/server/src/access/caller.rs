@@ -9,6 +9,9 @@ use tenure_core::command::Reach;
 use crate::error::{BadRequest, Fault, Forbidden};
 use crate::validate;
 
+/// The actor where nobody has to show a credential.
+const ANONYMOUS: &str = "anonymous";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub role: Role,
@@ -25,7 +28,12 @@ pub struct Caller {
 impl Caller {
     /// With `auth.enabled: false` everybody is an admin.
     pub fn anybody() -> Self {
-        Self { role: Role::Admin, tenant: None, owner: None, subject: None, actor: "anonymous".into() }
+        Self { role: Role::Admin, tenant: None, owner: None, subject: None, actor: ANONYMOUS.into() }
+    }
+
+    /// The key or token of the request, as audits name it; `None` without authentication.
+    pub fn credential(&self) -> Option<Arc<str>> {
+        (*self.actor != *ANONYMOUS).then(|| Arc::clone(&self.actor))
     }
 
     /// Somebody who knows the name of a port of a sandbox, where that is enough. Only the proxy is reached this way.

@@ -56,6 +56,7 @@ pub fn task(view: &TaskView) -> user::Task {
         tenant: body.tenant.to_string(),
         workspace: body.workspace.to_string(),
         owner: body.owner.as_deref().map(ToOwned::to_owned),
+        submitted_by: body.submitted_by.as_deref().map(ToOwned::to_owned),
         cancel_requested: false,
         created_at: time(body.created_at),
         run_at: time(body.run_at),

@@ -154,6 +154,8 @@ pub struct ListQuery {
     worker: Option<String>,
     /// Error code of a task that failed
     error_code: Option<String>,
+    /// Credential that the task was submitted with, as audits name it: `key:<id>`, `oidc:<subject>`, `schedule:<name>`, `auth.api_key`
+    submitted_by: Option<String>,
     /// Created at or after
     #[param(format = DateTime)]
     created_after: Option<String>,
@@ -199,6 +201,7 @@ pub async fn list(
             idempotency_key: asked.idempotency_key,
             worker: asked.worker,
             error_code: asked.error_code,
+            submitted_by: asked.submitted_by,
             after: asked.created_after.map(|text| validate::time(&text, "created_after")).transpose()?,
             until: asked.created_before.map(|text| validate::time(&text, "created_before")).transpose()?,
             reach,

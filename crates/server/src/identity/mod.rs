@@ -50,7 +50,7 @@ impl Identity {
             provider: Provider::new(outbound),
             revocations: Revocations::new(engine.clone()),
             task_keys,
-            proven: Proven::default(),
+            proven: Proven::new(engine.clone()),
         }
     }
 
@@ -64,6 +64,8 @@ impl Identity {
         tasks.spawn(async move {
             let work = async {
                 loop {
+                    // Nobody is let in before revocations were read. Workers with credentials of their own are known by then.
+                    this.proven.exchange().await;
                     this.revocations.refresh().await;
                     if let Some(keys) = &this.task_keys {
                         keys.refresh().await;

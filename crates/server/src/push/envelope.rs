@@ -132,6 +132,7 @@ pub mod tests {
             tags: Default::default(),
             idempotency: None,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+            submitted_by: None,
             envelope: envelope.map(Arc::new),
             created_at: at(-5_000),
             run_at: at(-5_000),

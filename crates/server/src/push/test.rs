@@ -149,6 +149,7 @@ impl PushTest<'_> {
             tags: Default::default(),
             idempotency: None,
             traceparent: None,
+            submitted_by: None,
             envelope: None,
             created_at: now,
             run_at: now,

@@ -92,6 +92,7 @@ pub async fn task(
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        submitted_by: caller.credential(),
         envelope: None,
     };
     let answer = QueryBatch {

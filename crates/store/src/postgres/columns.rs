@@ -250,5 +250,6 @@ pub fn bodies(rows: &[std::sync::Arc<Body>]) -> Columns<'_> {
         b.owner.as_deref(),
         b.run.as_ref().map(|run| Uuid::from_u128(run.run.as_u128())),
         b.run.as_ref().map(|run| &*run.key),
+        b.submitted_by.as_deref(),
     )
 }

@@ -14,9 +14,9 @@ use super::{Postgres, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, CredentialGrant, CredentialGrantRow, IdentityStore,
-    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit,
-    QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of,
-    page, task_keys_since, without_nul, without_nul_if,
+    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, PROVEN_WORKERS_MAX,
+    QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json,
+    names_of, page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -207,6 +207,19 @@ impl IdentityStore for Postgres {
         self.read_all(operation, conn, sql::WORKER_REVOCATIONS_LIVE, &[&now], |row| row.try_get(0)).await
     }
 
+    async fn prove_workers(&self, workers: &[String], until: Timestamp) -> Result<()> {
+        let conn = Conn::get(&self.work).await?;
+        let params: [&(dyn ToSql + Sync); 2] = [&workers, &Time(until)];
+        self.write_one("note proven workers", conn, sql::PROVEN_WORKERS_PUT, &params).await.map(drop)
+    }
+
+    async fn proven_workers(&self, after: Timestamp) -> Result<Vec<(String, Timestamp)>> {
+        let conn = Conn::get(&self.read).await?;
+        let params: [&(dyn ToSql + Sync); 2] = [&Time(after), &(PROVEN_WORKERS_MAX as i64)];
+        let row = |row: &Row| Ok((row.try_get(0)?, rows::time(row, 1)?));
+        self.read_all("read proven workers", conn, sql::PROVEN_WORKERS_AFTER, &params, row).await
+    }
+
     async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String> {
         let conn = Conn::get(&self.work).await?;
         let now = Time(self.reading(&conn).await?);
@@ -374,7 +387,11 @@ impl IdentityStore for Postgres {
         let now = self.reading(&conn).await?;
         let operation = "prune audit rows and old keys";
         self.faults.before(operation)?;
-        let mut steps = vec![(sql::WORKER_REVOCATIONS_PRUNE, now), (sql::TASK_KEYS_PRUNE, task_keys_since(now))];
+        let mut steps = vec![
+            (sql::WORKER_REVOCATIONS_PRUNE, now),
+            (sql::PROVEN_WORKERS_PRUNE, now),
+            (sql::TASK_KEYS_PRUNE, task_keys_since(now)),
+        ];
         steps.extend(audit.admin_before.map(|before| (sql::ADMIN_AUDIT_PRUNE, before)));
         steps.extend(audit.operations_before.map(|before| (sql::OPERATION_AUDIT_PRUNE, before)));
         steps.extend(audit.operations_before.map(|before| (sql::QUERY_AUDIT_PRUNE, before)));

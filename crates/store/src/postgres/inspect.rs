@@ -4,7 +4,7 @@ use tokio_postgres::{Client, Error};
 
 use super::{PostgresAddress, explain_tls, load, rows, sql};
 use crate::error::StoreError;
-use crate::inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, SharedSecret};
+use crate::inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, STORE_ID, SharedSecret};
 use crate::schema::SCHEMA;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -52,10 +52,14 @@ async fn look(client: &Client) -> Result<Inspection, Error> {
         synchronous_commit: setting("synchronous_commit").await?,
         autovacuum_naptime: setting("autovacuum_naptime").await?,
     };
-    let worker_token = match schema {
-        SCHEMA => client.query_opt(sql::SHARED_SECRET_GET, &[&SHARED_WORKER_TOKEN]).await?,
-        _ => None,
+    let shared = async |name: &str| match schema {
+        SCHEMA => {
+            let found = client.query_opt(sql::SHARED_SECRET_GET, &[&name]).await?;
+            found.map(|row| row.try_get::<_, String>(0)).transpose()
+        }
+        _ => Ok(None),
     };
-    let worker_token = worker_token.map(|row| row.try_get(0).map(SharedSecret)).transpose()?;
-    Ok(Inspection { schema, in_use: false, queues, server: Some(server), worker_token })
+    let worker_token = shared(SHARED_WORKER_TOKEN).await?.map(SharedSecret);
+    let store_id = shared(STORE_ID).await?;
+    Ok(Inspection { schema, in_use: false, queues, server: Some(server), worker_token, store_id })
 }

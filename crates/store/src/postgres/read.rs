@@ -60,7 +60,7 @@ async fn queue_named(conn: &Conn, name: Option<&str>) -> Result<Option<i32>> {
 pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
     let tag = filter.tag.as_ref().and_then(|(name, value)| codec::tag_pattern(name, value));
     let (floor, [a, b, c, d]) = id_search(conn, sql::TASKS_NTH, filter.id_prefix.as_ref()).await?;
-    let params: [&(dyn ToSql + Sync); 19] = [
+    let params: [&(dyn ToSql + Sync); 20] = [
         &filter.before.map_or(i64::MAX, |seq| seq.0),
         &queue_named(conn, filter.queue.as_deref()).await?,
         &filter.operator,
@@ -80,6 +80,7 @@ pub async fn tasks(conn: &Conn, filter: &TaskFilter) -> Result<Page<TaskView>> {
         &filter.error_code,
         &filter.after.map(Time),
         &filter.until.map(Time),
+        &filter.submitted_by,
     ];
     let found = query(conn, &sql::TASKS_LIST.replace("{source}", codec::tasks_of(filter.state)), &params).await?;
     let seqs = found.iter().map(rows::seq).collect::<Result<Vec<_>>>()?;

@@ -234,6 +234,7 @@ pub fn body(row: &Row) -> Result<Body> {
         tags: codec::decode(row.try_get(9)?, "bodies.tags", seq),
         idempotency: text_if(row, 10)?.zip(fingerprint).map(|(key, fingerprint)| Idempotency { key, fingerprint }),
         traceparent: text_if(row, 12)?,
+        submitted_by: text_if(row, 18)?,
         envelope,
         created_at: time(row, 13)?,
         run_at: time(row, 14)?,

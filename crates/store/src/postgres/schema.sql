@@ -110,6 +110,8 @@ CREATE TABLE bodies (
     -- The run that the task was submitted in, and its name there.
     run_id          uuid,
     task_key        text,
+    -- The credential that the task was submitted with.
+    submitted_by    text,
     CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL))
 );
 CREATE UNIQUE INDEX bodies_by_key ON bodies (tenant, workspace, idempotency_key) WHERE idempotency_key IS NOT NULL;
@@ -432,6 +434,13 @@ CREATE TABLE worker_revocations (
     created_at timestamptz NOT NULL,
     created_by text NOT NULL
 );
+
+-- Workers that have shown a credential of their own: a shared token cannot speak for them.
+CREATE TABLE proven_workers (
+    worker_id text COLLATE "C" PRIMARY KEY,
+    until     timestamptz NOT NULL
+);
+CREATE INDEX proven_workers_by_end ON proven_workers (until);
 
 -- Public keys that verify task tokens.
 CREATE TABLE task_keys (
@@ -949,7 +958,7 @@ LEFT JOIN running u ON u.seq = b.seq LEFT JOIN finished f ON f.seq = b.seq;
 
 -- Tasks for people with an SQL prompt.
 CREATE VIEW tasks AS
-SELECT b.id AS task_id, q.name AS queue, b.operator, b.tenant, b.owner, b.workspace, b.priority, b.run_id, b.task_key,
+SELECT b.id AS task_id, q.name AS queue, b.operator, b.tenant, b.owner, b.submitted_by, b.workspace, b.priority, b.run_id, b.task_key,
        t.state, t.attempt, t.fence, t.worker_id,
        b.created_at, t.waiting_at, t.lease_expires_at, t.finished_at, t.dead_lettered_at,
        t.reason, t.error_code, t.cancel_reason, b.payload, t.result, t.failure, b.seq

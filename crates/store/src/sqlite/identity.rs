@@ -10,9 +10,9 @@ use super::{Sqlite, sql};
 use crate::error::StoreError;
 use crate::identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, AuditCut, CredentialGrant, CredentialGrantRow, IdentityStore,
-    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, QueryAudit,
-    QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json, names_of,
-    page, task_keys_since, without_nul, without_nul_if,
+    MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow, PROVEN_WORKERS_MAX,
+    QueryAudit, QueryAuditRow, TENANTS_MAX, TenantRecord, TenantRow, asker_columns, asker_of, key_is_taken, names_json,
+    names_of, page, task_keys_since, without_nul, without_nul_if,
 };
 use crate::model::Page;
 
@@ -199,6 +199,27 @@ impl IdentityStore for Sqlite {
         .await
     }
 
+    async fn prove_workers(&self, workers: &[String], until: Timestamp) -> Result<()> {
+        let workers = workers.to_vec();
+        self.write("note proven workers", move |tx| {
+            let mut put = tx.prepare_cached(sql::PROVEN_WORKERS_PUT)?;
+            for worker in &workers {
+                put.execute(params![worker, until.as_millis()])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn proven_workers(&self, after: Timestamp) -> Result<Vec<(String, Timestamp)>> {
+        self.read("read proven workers", move |tx| {
+            let row = |row: &Row<'_>| Ok((row.get(0)?, Timestamp::from_millis(row.get(1)?)));
+            let mut statement = tx.prepare_cached(sql::PROVEN_WORKERS_AFTER)?;
+            statement.query_map([after.as_millis(), PROVEN_WORKERS_MAX as i64], row)?.collect()
+        })
+        .await
+    }
+
     async fn shared_secret(&self, name: &str, candidate: &str) -> Result<String> {
         let (name, candidate, now) = (name.to_owned(), candidate.to_owned(), self.millis());
         self.write("share a secret", move |tx| {
@@ -378,6 +399,7 @@ impl IdentityStore for Sqlite {
                 remove(sql::CREDENTIAL_GRANTS_PRUNE, before)?;
             }
             remove(sql::WORKER_REVOCATIONS_PRUNE, now)?;
+            remove(sql::PROVEN_WORKERS_PRUNE, now)?;
             remove(sql::TASK_KEYS_PRUNE, task_keys_since(now))?;
             Ok(removed)
         })

@@ -32,7 +32,7 @@ pub fn inspect(path: &Path) -> Result<Option<Inspection>, StoreError> {
                 .optional()?,
             _ => None,
         };
-        Ok(Ok(Inspection { schema, in_use, queues, server: None, worker_token }))
+        Ok(Ok(Inspection { schema, in_use, queues, server: None, worker_token, store_id: None }))
     };
     match read() {
         Ok(found) => found.map(Some),

@@ -61,6 +61,7 @@ pub fn tasks(tx: &Connection, filter: &TaskFilter) -> Result<Page<TaskView>> {
         filter.error_code,
         filter.after.map(Timestamp::as_millis),
         filter.until.map(Timestamp::as_millis),
+        filter.submitted_by,
     ];
     let seqs: Vec<Seq> =
         tx.prepare_cached(&statement)?.query_map(params, |row| row.get(0).map(Seq))?.collect::<Result<_>>()?;

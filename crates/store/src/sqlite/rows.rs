@@ -450,6 +450,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
         created_at: Timestamp::MIN,
         run_at: Timestamp::MIN,
@@ -463,6 +464,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
     body.owner = cells.get()?;
     let (run, key) = (cells.bits_if()?, cells.get::<Option<Arc<str>>>()?);
     body.run = run.zip(key).map(|(run, key)| InRun { run: RunId::from_u128(run), key });
+    body.submitted_by = cells.get()?;
     Ok(body)
 }
 
@@ -486,6 +488,7 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.owner,
         body.run.as_ref().map(|run| run.run.as_u128().to_be_bytes()),
         body.run.as_ref().map(|run| &run.key),
+        body.submitted_by,
     ])?;
     Ok(())
 }

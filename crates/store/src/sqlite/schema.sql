@@ -109,6 +109,8 @@ CREATE TABLE bodies (
     -- The run that the task was submitted in, and its name there.
     run_id          BLOB,
     task_key        TEXT,
+    -- The credential that the task was submitted with.
+    submitted_by    TEXT,
     CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX bodies_by_key ON bodies (tenant, workspace, idempotency_key) WHERE idempotency_key IS NOT NULL;
@@ -402,6 +404,13 @@ CREATE TABLE worker_revocations (
     created_at INTEGER NOT NULL,
     created_by TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Workers that have shown a credential of their own: a shared token cannot speak for them.
+CREATE TABLE proven_workers (
+    worker_id TEXT PRIMARY KEY,
+    until     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX proven_workers_by_end ON proven_workers (until);
 
 -- Public keys that verify task tokens.
 CREATE TABLE task_keys (
@@ -918,7 +927,7 @@ LEFT JOIN running u ON u.seq = b.seq LEFT JOIN finished f ON f.seq = b.seq;
 CREATE VIEW tasks AS
 SELECT lower(substr(hex(b.id), 1, 8) || '-' || substr(hex(b.id), 9, 4) || '-' || substr(hex(b.id), 13, 4) || '-'
              || substr(hex(b.id), 17, 4) || '-' || substr(hex(b.id), 21)) AS task_id,
-       q.name AS queue, b.operator, b.tenant, b.owner, b.workspace, b.priority, hex(b.run_id) AS run_id, b.task_key,
+       q.name AS queue, b.operator, b.tenant, b.owner, b.submitted_by, b.workspace, b.priority, hex(b.run_id) AS run_id, b.task_key,
        t.state, t.attempt, t.fence, t.worker_id,
        strftime('%Y-%m-%dT%H:%M:%fZ', b.created_at / 1000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', t.waiting_at / 1000.0, 'unixepoch') AS waiting_at,

@@ -341,6 +341,7 @@ class Task(Model):
     tags: dict[str, str] = field(default_factory=dict)
     run_at: str | None = None
     owner: str | None = None
+    submitted_by: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
     result: Json = None

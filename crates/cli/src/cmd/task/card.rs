@@ -48,6 +48,7 @@ fn card(task: &Task, now: Timestamp) -> String {
         .row("operator", clean(&task.operator))
         .row_if("worker", task.worker_id.as_deref().map(|id| format!("{}{}", clean(id), lease.unwrap_or_default())))
         .row("scope", format!("tenant {}, workspace {}", clean(&task.tenant), clean(&task.workspace)))
+        .row_if("submitted by", task.submitted_by.as_deref().map(clean))
         .row_if("tags", (!tags.is_empty()).then(|| tags.join(", ")))
         .row_if("key", task.idempotency_key.as_deref().map(clean))
         .row("created", when(&task.created_at))

@@ -42,6 +42,9 @@ pub struct Args {
     /// Only tasks that failed with this code
     #[arg(long, value_name = "CODE")]
     error_code: Option<String>,
+    /// Only tasks submitted with this credential, as audits name it: key:ID, oidc:SUBJECT, schedule:NAME
+    #[arg(long, value_name = "CREDENTIAL")]
+    submitted_by: Option<String>,
     /// Only tasks with this idempotency key
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
@@ -81,6 +84,7 @@ pub async fn run(client: &Client, args: Args, json: bool) -> anyhow::Result<Exit
         idempotency_key: args.key,
         worker: args.worker,
         error_code: args.error_code,
+        submitted_by: args.submitted_by,
         created_after: args.after,
         created_before: args.before,
         ..TaskFilter::default()

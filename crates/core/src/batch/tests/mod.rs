@@ -106,6 +106,7 @@ fn new_task(seq: i64, key: Option<(&str, u8)>) -> submit::NewTask {
         tags: BTreeMap::new(),
         idempotency: key.map(|(key, digest)| Idempotency { key: key.into(), fingerprint: [digest; 32] }),
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     }
 }

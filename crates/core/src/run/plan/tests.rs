@@ -19,6 +19,7 @@ fn new_task(seq: i64) -> NewTask {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     }
 }

@@ -254,6 +254,7 @@ pub fn body(config: &Config, task: u8) -> Body {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
         created_at: at(0),
         run_at: at(0),

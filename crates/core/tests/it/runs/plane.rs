@@ -67,6 +67,7 @@ pub fn new_task(task: usize, payload: &str, spec: Spec) -> NewTask {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     }
 }

@@ -15,6 +15,7 @@ use super::who::{Seen, Speaker, SpeaksBy, Who};
 use super::{Capability, SMALL_BODY_BYTES, issue, respond};
 use crate::access::guard::AsWorker;
 use crate::access::task_token::Presented;
+use crate::audit;
 use crate::dispatch::render::AttemptNumber;
 use crate::error::Fault;
 use crate::request::{self, RequestId};
@@ -57,7 +58,11 @@ async fn beat(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result<H
     };
     let (task, attempt, worker) = (speaker.task, Some(speaker.attempt), speaker.proven.clone());
     let heartbeat = Heartbeat { task, attempt, token, worker, progress: Progress::default(), checkpoint: None };
-    match app.engine.heartbeat(heartbeat, raw.bytes.len()).await? {
+    let sender = audit::Sender::of(&heartbeat);
+    let renewed = [app.engine.heartbeat(heartbeat, raw.bytes.len()).await];
+    audit::heartbeats_of_another(app, &[sender], &renewed).await;
+    let [renewed] = renewed;
+    match renewed? {
         Ok(renewed) => Ok(HeartbeatAnswer {
             lease_expires_at: renewed.expires_at.to_string(),
             status: if renewed.cancel.is_some() { TaskStatus::Canceled } else { TaskStatus::Running },

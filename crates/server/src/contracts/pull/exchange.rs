@@ -24,7 +24,7 @@ use crate::contracts::pull::{self, SentBy};
 use crate::error::Fault;
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::validate;
+use crate::{audit, validate};
 
 /// A request, checked. The commands of faulty items are missing; their answers are ready.
 struct Exchange {
@@ -155,14 +155,17 @@ async fn turn(app: &App, exchange: &mut Exchange) -> Result<Turn, Fault> {
     reports.extend(valid(exchange.fail.as_deref()));
     let beats = valid(exchange.heartbeat.as_deref());
     let claim = exchange.claim.as_ref().map(|(claim, _)| claim.clone());
+    let senders: Vec<audit::Sender> = beats.iter().map(audit::Sender::of).collect();
     let (reported, beaten) =
         tokio::join!(app.engine.report_and_claim(reports, claim, exchange.bytes), app.engine.heartbeats(beats, 0));
+    let beaten = beaten?;
+    audit::heartbeats_of_another(app, &senders, &beaten).await;
     let (receipts, claimed) = reported?;
     let mut receipts = receipts.into_iter();
     let reports = ExchangeResponse {
         complete: answers(exchange.complete.take(), &mut receipts, show_receipt),
         fail: answers(exchange.fail.take(), &mut receipts, show_receipt),
-        heartbeat: answers(exchange.heartbeat.take(), &mut beaten?.into_iter(), show_lease),
+        heartbeat: answers(exchange.heartbeat.take(), &mut beaten.into_iter(), show_lease),
         ..ExchangeResponse::default()
     };
     let jobs = match claimed {

@@ -38,7 +38,7 @@ use crate::access::guard::AsWorker;
 use crate::error::{BadRequest, Credential, Fault, Forbidden};
 use crate::request::{self, RequestId};
 use crate::state::App;
-use crate::validate;
+use crate::{audit, validate};
 
 pub const DIALECT: Dialect = Dialect {
     name: Some(PULL_CONTRACT),
@@ -219,7 +219,11 @@ pub async fn heartbeat(
         let request: HeartbeatRequest = raw.decode()?;
         let worker_id = request.worker_id.clone();
         let heartbeat = checked(&app, &worker, &worker_id, heartbeat_of(request.into()))?.sent_by(&worker);
-        let renewed = app.engine.heartbeat(heartbeat, raw.bytes.len()).await??;
+        let sender = audit::Sender::of(&heartbeat);
+        let renewed = [app.engine.heartbeat(heartbeat, raw.bytes.len()).await];
+        audit::heartbeats_of_another(&app, &[sender], &renewed).await;
+        let [renewed] = renewed;
+        let renewed = renewed??;
         Ok(HeartbeatResponse {
             ok: true,
             lease_expires_at: renewed.expires_at.to_string(),

@@ -58,6 +58,12 @@ async fn the_lease_of_another_worker_is_of_no_use(server: Server) {
             "{answer}"
         );
     }
+    let rows = server.get("/api/v1/audit?action=lease.refused").await.ok();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 2, "one for each heartbeat: {rows:?}");
+    for row in rows {
+        assert_eq!((&row["actor"], &row["resource"]), (&json!("worker:w-2"), &json!(format!("task {id}"))), "{row}");
+    }
     // Its claim id does not give the job away either.
     assert_eq!(as_worker(&server, "w-2", "token-of-w-2", "claim", claim("w-2")).await.ok()["claimed"], false);
     // The holder does not notice, and the history shows who tried.

@@ -18,6 +18,7 @@ cases!(
         a_key_ends_by_itself,
         either_header_carries_either_key_and_the_first_valid_one_counts,
         without_authentication_everybody_is_an_admin,
+        tasks_record_the_key_that_submitted_them,
     ],
     on_both_stores: [
         a_key_is_shown_once_and_then_never,
@@ -296,4 +297,48 @@ async fn without_authentication_everybody_is_an_admin(server: Server) {
     // Switched on, it holds from the next request on.
     with_users(&server);
     assert_eq!(server.call(Method::GET, "/api/v1/whoami", &[], None).await.status.as_u16(), 401);
+}
+
+async fn tasks_record_the_key_that_submitted_them(server: Server) {
+    let open = server.post("/api/v1/tasks", json!({"queue": "q", "operator": "op"})).await.ok();
+    with_users(&server);
+    let acme = json!({"role": "api", "tenant": "acme"});
+    let (ann, bob) = (made(&server, acme.clone()).await, made(&server, acme).await);
+    let shown = async |who: &[Header<'_>], id: &Value| {
+        get(&server, who, &format!("/api/v1/tasks/{}", id.as_str().unwrap())).await.ok()["submitted_by"].clone()
+    };
+    assert_eq!(shown(&[ADMIN], &open["task_id"]).await, Value::Null, "nobody had to show a key");
+
+    let asked = json!({"queue": "q", "operator": "op", "idempotency_key": "once"});
+    let first = post(&server, &[ann.header()], "/api/v1/tasks", asked.clone()).await.ok();
+    let again = post(&server, &[bob.header()], "/api/v1/tasks", asked).await.ok();
+    assert_eq!(first["task_id"], again["task_id"], "another key of the tenant, the same task");
+    let (by_ann, by_bob) = (format!("key:{}", ann.id), format!("key:{}", bob.id));
+    assert_eq!(shown(&[bob.header()], &first["task_id"]).await, json!(by_ann));
+    let batch = json!({"tasks": [{"queue": "q", "operator": "op"}]});
+    let batch = post(&server, &[bob.header()], "/api/v1/tasks/batch", batch).await.ok();
+    assert_eq!(shown(&[ann.header()], &batch["tasks"][0]["task_id"]).await, json!(by_bob));
+
+    let list = async |by: &str| {
+        column(&get(&server, &[ADMIN], &format!("/api/v1/tasks?submitted_by={by}")).await.ok(), "task_id")
+    };
+    assert_eq!(list(&by_ann).await, [first["task_id"].as_str().unwrap()]);
+    assert_eq!(list(&by_bob).await, [batch["tasks"][0]["task_id"].as_str().unwrap()]);
+    assert!(list("key:nobody").await.is_empty());
+
+    // A run that is repeated belongs to whoever repeated it.
+    let run = json!({"tasks": [{"key": "a", "queue": "q", "operator": "op"}]});
+    let run = post(&server, &[ann.header()], "/api/v1/runs", run).await.ok();
+    let run = run["run_id"].as_str().unwrap();
+    post(&server, &[ann.header()], &format!("/api/v1/runs/{run}/cancel"), json!({})).await.ok();
+    let rerun = post(&server, &[bob.header()], &format!("/api/v1/runs/{run}/rerun"), json!({"mode": "from_failure"}))
+        .await
+        .ok();
+    let tasks = async |run: &str, by: &str| {
+        column(&get(&server, &[ADMIN], &format!("/api/v1/tasks?run={run}&submitted_by={by}")).await.ok(), "task_id")
+            .len()
+    };
+    assert_eq!((tasks(run, &by_ann).await, tasks(run, &by_bob).await), (1, 0));
+    let rerun = rerun["run_id"].as_str().unwrap();
+    assert_eq!((tasks(rerun, &by_ann).await, tasks(rerun, &by_bob).await), (0, 1));
 }

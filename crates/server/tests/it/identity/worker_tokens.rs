@@ -20,7 +20,7 @@ use crate::identity::provider::{b64, now};
 cases!(
     Server,
     on_sqlite: [tokens_that_are_accepted, tokens_that_are_refused, keys_change_without_a_restart],
-    on_both_stores: [a_revoked_token_is_refused_at_once_and_stays_revoked, many_revocations_at_once_all_hold],
+    on_both_stores: [a_revoked_token_is_refused_at_once_and_stays_revoked, many_revocations_at_once_all_hold, a_worker_with_a_signed_token_is_known_everywhere],
 );
 
 const ACTIVE: &str = "the-active-signing-key-with-32-bytes-";
@@ -129,6 +129,36 @@ async fn tokens_that_are_accepted(server: Server) {
     let own = by_ed25519(&SEED, &claims(json!({"worker_id": "w-own"})));
     let headers = [("X-Worker-Token", own.as_str()), ("X-Worker-ID", "w-own")];
     assert_eq!(said(&claim(&server, &headers, "w-own").await), (200, ""));
+}
+
+async fn a_worker_with_a_signed_token_is_known_everywhere(server: Server) {
+    with_workers(&server);
+    let shared = async |server: &Server| {
+        // Named in the header and the body, or in the body alone.
+        let named = claim(server, &[("X-Worker-Token", TOKEN), ("X-Worker-ID", "w-1")], "w-1").await;
+        let plain = claim(server, &[("X-Worker-Token", TOKEN)], "w-1").await;
+        (named.status.as_u16(), plain.status.as_u16())
+    };
+    assert_eq!(shared(&server).await, (200, 200), "nobody has shown a credential of its own for this id");
+    let second = if server.home.is_sqlite() { None } else { Some(server.beside().await) };
+    assert_eq!(by_token(&server, &by_ed25519(&SEED, &claims(json!({})))).await.0, 200);
+    assert_eq!(shared(&server).await, (401, 401));
+    if let Some(second) = &second {
+        let refused = async || (shared(second).await == (401, 401)).then_some(());
+        wait_until("the other control plane knows of it", Duration::from_secs(30), refused).await;
+    }
+    drop(second);
+    let written = async || {
+        let found = server.engine.store().proven_workers(Timestamp::MIN).await.unwrap();
+        (found.len() == 1).then_some(())
+    };
+    wait_until("it is written down", Duration::from_secs(30), written).await;
+    let server = server.restart().await;
+    let known = async || (server.call(Method::GET, "/api/v1/ready", &[], None).await.status == 200).then_some(());
+    wait_until("a new process is ready", Duration::from_secs(30), known).await;
+    assert_eq!(shared(&server).await, (401, 401));
+    let other = claim(&server, &[("X-Worker-Token", TOKEN), ("X-Worker-ID", "w-2")], "w-2").await;
+    assert_eq!(other.status.as_u16(), 200, "another id may share the token");
 }
 
 async fn tokens_that_are_refused(server: Server) {

@@ -182,6 +182,7 @@ fn new_task(id: TaskId) -> Submit {
         tags: Default::default(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     };
     Submit { tasks: vec![task], maker: None }

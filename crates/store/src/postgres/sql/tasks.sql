@@ -37,6 +37,7 @@ WHERE b.seq < $1 AND b.seq >= $9
   AND ($17::text IS NULL OR EXISTS (SELECT 1 FROM finished e WHERE e.seq = b.seq AND e.error_code = $17))
   AND ($18::timestamptz IS NULL OR b.created_at >= $18)
   AND ($19::timestamptz IS NULL OR b.created_at < $19)
+  AND ($20::text IS NULL OR b.submitted_by = $20)
 ORDER BY b.seq DESC LIMIT $7
 
 -- name: tasks_nth

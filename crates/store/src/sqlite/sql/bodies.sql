@@ -6,23 +6,23 @@ UPDATE bodies SET payload = ?2 WHERE seq = ?1
 
 -- name: bodies_get
 SELECT seq, id, queue_id, operator, tenant, workspace, priority, payload, spec, tags, idempotency_key, fingerprint,
-    traceparent, created_at, run_at, owner, run_id, task_key
+    traceparent, created_at, run_at, owner, run_id, task_key, submitted_by
 FROM bodies WHERE seq = ?
 
 -- name: bodies_insert
 INSERT INTO bodies (seq, id, queue_id, operator, tenant, workspace, priority, payload, spec, tags, idempotency_key,
-    fingerprint, traceparent, created_at, run_at, owner, run_id, task_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    fingerprint, traceparent, created_at, run_at, owner, run_id, task_key, submitted_by)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: bodies_light
 -- Without the payload, which can be large: no decision about an existing task reads it.
 SELECT seq, id, queue_id, operator, tenant, workspace, priority, '' AS payload, spec, tags, idempotency_key,
-    fingerprint, traceparent, created_at, run_at, owner, run_id, task_key
+    fingerprint, traceparent, created_at, run_at, owner, run_id, task_key, submitted_by
 FROM bodies WHERE seq = ?
 
 -- name: bodies_of_keys
 SELECT seq, id, queue_id, operator, tenant, workspace, priority, payload, spec, tags, idempotency_key, fingerprint,
-    traceparent, created_at, run_at, owner, run_id, task_key
+    traceparent, created_at, run_at, owner, run_id, task_key, submitted_by
 FROM bodies WHERE tenant = ? AND workspace = ? AND idempotency_key = ?
 
 -- name: bodies_sizes

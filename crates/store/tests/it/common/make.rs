@@ -40,6 +40,7 @@ pub fn task(id: TaskId, queue: &str) -> NewTask {
         tags: BTreeMap::new(),
         idempotency: None,
         traceparent: None,
+        submitted_by: None,
         envelope: None,
     }
 }

@@ -13,6 +13,7 @@ crate::on_both_stores!(
     keys_are_listed_by_tenant_in_pages,
     a_revoked_key_stays_revoked_since_the_first_time,
     a_key_that_has_expired_is_still_found,
+    a_worker_is_proven_until_its_time_is_over,
     a_worker_token_is_revoked_until_it_would_have_expired,
     a_shared_secret_is_the_one_that_came_first,
     a_task_key_is_offered_while_its_owner_is_seen,
@@ -154,6 +155,21 @@ async fn a_worker_token_is_revoked_until_it_would_have_expired(t: &Fixture) {
     assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
     assert_eq!(t.raw.number("SELECT count(*) FROM worker_revocations").await, 1);
     assert_eq!(t.store.revoked_worker_tokens().await.unwrap(), ["t2"]);
+}
+
+async fn a_worker_is_proven_until_its_time_is_over(t: &Fixture) {
+    let ids = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    t.store.prove_workers(&ids(&["w-1", "w-2"]), after_start(20)).await.unwrap();
+    t.store.prove_workers(&ids(&["w-2"]), after_start(30)).await.unwrap();
+    t.store.prove_workers(&ids(&["w-2", "w-3"]), after_start(10)).await.unwrap();
+    let after = async |ms| t.store.proven_workers(after_start(ms)).await.unwrap();
+    let row = |name: &str, ms| (name.to_owned(), after_start(ms));
+    assert_eq!(after(0).await, [row("w-2", 30), row("w-1", 20), row("w-3", 10)]);
+    assert_eq!(after(20).await, [row("w-2", 30)]);
+    t.clock.advance(20);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 1).await.unwrap(), 1);
+    assert_eq!(t.store.prune_identity(AuditCut::default(), 100).await.unwrap(), 1);
+    assert_eq!(after(0).await, [row("w-2", 30)]);
 }
 
 async fn a_shared_secret_is_the_one_that_came_first(t: &Fixture) {

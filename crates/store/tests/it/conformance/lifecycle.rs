@@ -81,6 +81,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         tags: make::tags(&[("team", "etl"), ("", "empty name"), ("quote\"", "it's")]),
         idempotency: make::key("once", 9),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        submitted_by: Some("key:k-1".into()),
         envelope: Some(Arc::new(EnvelopeSpec {
             asset_id: Some("raw.\"events\"".into()),
             partition_key: Some("day=1".into()),
@@ -113,6 +114,7 @@ async fn everything_submitted_comes_back_with_the_grant(t: &Fixture) {
         tags: body.tags.clone(),
         idempotency: body.idempotency.clone(),
         traceparent: body.traceparent.clone(),
+        submitted_by: body.submitted_by.clone(),
         envelope: body.envelope.clone(),
     };
     assert_eq!(back, submitted);

@@ -73,7 +73,9 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
     let ready = t.put(tagged).await;
     let later = after_start(5_000);
     t.clock.freeze(later);
-    let keyed = t.put(NewTask { idempotency: make::key("k-1", 1), ..t.task("late").await }).await;
+    let keyed = t
+        .put(NewTask { idempotency: make::key("k-1", 1), submitted_by: Some("key:k".into()), ..t.task("late").await })
+        .await;
     let worker = "w".to_owned();
 
     let all = vec![keyed, ready, scheduled, running, canceled, failed, succeeded];
@@ -108,6 +110,8 @@ async fn every_filter_finds_its_tasks(t: &Fixture) {
         (TaskFilter { worker: text("nobody"), ..filter() }, vec![]),
         (TaskFilter { idempotency_key: text("k-1"), ..filter() }, vec![keyed]),
         (TaskFilter { idempotency_key: text("k"), ..filter() }, vec![]),
+        (TaskFilter { submitted_by: text("key:k"), ..filter() }, vec![keyed]),
+        (TaskFilter { submitted_by: text("key"), ..filter() }, vec![]),
         (TaskFilter { run: Some(RunId::from_u128(1)), ..filter() }, vec![]),
         (TaskFilter { after: Some(later), ..filter() }, vec![keyed]),
         (TaskFilter { until: Some(later), state: Some(State::Ready), ..filter() }, vec![ready]),
