@@ -15,6 +15,7 @@ mod query;
 mod reload;
 mod sandboxes;
 mod signals;
+mod store_id;
 mod times;
 mod token;
 mod transports;

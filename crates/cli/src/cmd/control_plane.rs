@@ -18,7 +18,7 @@ use crate::cmd::worker::node::Ready;
 use crate::dispatch::S3Address;
 use crate::exit::{Exit, Stop};
 use crate::reload::Reloader;
-use crate::{access, dispatch, query, sandboxes, token, transports};
+use crate::{access, dispatch, query, sandboxes, store_id, token, transports};
 use tenure_auth::{Anonymous, Secret};
 use tenure_config::{Config, Flags, StoreUrl};
 
@@ -139,6 +139,9 @@ impl ControlPlane {
         let dev_mode = !access.users.enabled;
         let engine_config = transports::into_engine(&config, engine_config(&config)).await?;
         let engine = open_store(&config.store_url(), engine_config).await?;
+        if config.store_url().is_postgres() {
+            store_id::check(&engine, &config.data).await?;
+        }
         let own_token = match own_token {
             Some(own) if config.store_url().is_postgres() => Some(shared_token(&engine, &config, own).await?),
             own => own,

@@ -1,5 +1,7 @@
 //! The store, looked at without changing it.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use tenure_config::{Config, StoreUrl};
 use tenure_core::queue::Queue;
@@ -7,7 +9,7 @@ use tenure_engine::store::{self, Inspection, PostgresServer, SCHEMA, SharedSecre
 
 use super::Finding;
 use super::server::clock;
-use crate::token;
+use crate::{store_id, token};
 
 const CHECK: &str = "store";
 const NAPTIME_SECONDS: i64 = 1;
@@ -17,6 +19,7 @@ pub async fn check(config: &Config) -> (Vec<Finding>, Vec<Queue>) {
     let (mut findings, found) = look(&config.store_url()).await;
     let Some(found) = found else { return (findings, Vec::new()) };
     findings.extend(shared_token(config, found.worker_token.as_ref()));
+    findings.extend(identity(&config.data, &found));
     (findings, found.queues)
 }
 
@@ -27,6 +30,21 @@ async fn look(url: &StoreUrl) -> (Vec<Finding>, Option<Inspection>) {
         Ok(Some(found)) => (findings(&name, &found), Some(found)),
         Err(error) => (vec![unreadable(&name, &error)], None),
     }
+}
+
+/// Whether the database is the store that the data folder was used with.
+fn identity(data: &Path, found: &Inspection) -> Option<Finding> {
+    let check = "store identity";
+    let recorded = store_id::recorded(data).ok().flatten().filter(|_| found.server.is_some())?;
+    let path = store_id::path_in(data);
+    Some(match found.store_id.as_ref() {
+        Some(own) if *own == recorded => Finding::ok(check, format!("the store that {} records", path.display())),
+        _ => Finding::fail(
+            check,
+            format!("the Postgres database is not the store that {} records", path.display()),
+            "check the address of the store; if this one is right, remove that file",
+        ),
+    })
 }
 
 /// Whether this server accepts the same workers as the others on its store, if the configuration does not say which.

@@ -223,3 +223,34 @@ async fn sqs_is_looked_at_and_left_alone() {
     let (status, message) = said(&config).await;
     assert!(status == "fail" && message.starts_with("sqs cannot be reached"), "{message}");
 }
+
+/// A server that is pointed at another database by mistake would find no tasks there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database_than_the_recorded_one_is_refused() {
+    let postgres = Postgres::shared().await;
+    let (own, other) = (postgres.database().await, postgres.database().await);
+    let folder = tempfile::tempdir().unwrap();
+    let serve =
+        async |store: &str| Tenure::serve_in(folder.path(), &["--listen", "127.0.0.1:0", "--store", store]).await;
+    for _ in 0..2 {
+        drop(serve(own.url()).await);
+    }
+    let data = folder.path().display().to_string();
+    let doctor =
+        async |store: &str| finish(Tenure::command(&["doctor", "--json", "--data", &data, "--store", store])).await;
+    assert_eq!(finding(&doctor(own.url()).await, "store identity").0, "ok");
+    assert_eq!(finding(&doctor(other.url()).await, "store identity").0, "fail");
+
+    let start = Tenure::command(&["serve", "--listen", "127.0.0.1:0", "--data", &data, "--store", other.url()]);
+    let refused = finish(start).await;
+    assert_ne!(code(&refused), 0);
+    let record = folder.path().join("store-id");
+    assert!(
+        refused.stderr.contains("is not the store") && refused.stderr.contains(&record.display().to_string()),
+        "{refused:?}"
+    );
+
+    std::fs::remove_file(&record).unwrap();
+    drop(serve(other.url()).await);
+    assert_eq!(finding(&doctor(own.url()).await, "store identity").0, "fail");
+}
