@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure_auth::worker::Scope;
 use tenure_auth::{AuthError, Role, UserScope};
+use tenure_core::TaskId;
 use tenure_core::command::Rejection;
 use tenure_core::limits;
 use tenure_engine::EngineError;
@@ -30,6 +31,10 @@ pub enum Fault {
     /// The idempotency key belongs to a redrive with another filter.
     RedriveConflict {
         redrive_id: String,
+    },
+    /// [`Rejection::IdempotencyConflict`] of a task that was submitted alone.
+    KeyTaken {
+        existing: Option<TaskId>,
     },
     /// The tenant has a schedule of this name.
     ScheduleExists,
@@ -245,6 +250,7 @@ impl Fault {
                 BadRequest::TokenTtl { needed_ms, allowed_ms }.into()
             }
             Self::Refused(Rejection::Runtime { wants_sandbox, .. }) => BadRequest::Runtime { wants_sandbox }.into(),
+            Self::Refused(Rejection::IdempotencyConflict { existing, .. }) => Self::KeyTaken { existing },
             other => other,
         }
     }
@@ -287,6 +293,14 @@ impl Fault {
             Self::Unavailable(Unavailable::ShuttingDown) | Self::Internal => Some(Duration::from_secs(1)),
             _ => None,
         }
+    }
+}
+
+/// What an idempotency key belongs to. The task of another owner is not named.
+pub fn key_owner(existing: Option<TaskId>) -> String {
+    match existing {
+        None => "belongs to a task of another owner: use another key".to_owned(),
+        Some(existing) => format!("belongs to task {existing}, which has different content"),
     }
 }
 

@@ -15,6 +15,7 @@ mod identity;
 mod limits;
 mod live;
 mod memory;
+mod objects;
 pub mod openapi;
 mod page;
 mod per_address;

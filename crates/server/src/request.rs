@@ -10,6 +10,7 @@ use tenure_contract::suggest;
 use crate::error::{BadRequest, Fault};
 use crate::limits;
 use crate::memory::{self, Room};
+use crate::objects::Objects;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -131,12 +132,12 @@ fn discard(headers: &HeaderMap, mut body: Body) {
 impl Raw {
     /// Decodes. What is no JSON is malformed; what is JSON of the wrong shape names its field.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        // serde would also take the fields one after the other in a list, without their names.
         if self.bytes.trim_ascii_start().first() == Some(&b'[') {
             self.is_json()?;
             return Err(Fault::invalid("body", "must be a JSON object"));
         }
-        match serde_json::from_slice(&self.bytes) {
+        let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
+        match T::deserialize(Objects(&mut reader)).and_then(|value| reader.end().map(|()| value)) {
             Ok(value) => Ok(value),
             // Keeping track of where one is costs more than decoding: that is for what is wrong.
             Err(_) => self.decode_with_path(),
@@ -147,7 +148,7 @@ impl Raw {
     fn decode_with_path<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         self.is_json()?;
         let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
-        serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner();
             if !inner.is_data() {

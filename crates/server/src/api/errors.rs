@@ -9,7 +9,7 @@ use tenure_core::task::State;
 
 use super::{render, words};
 use crate::contracts::wording::Wording;
-use crate::error::{Fault, runtime_message, token_ttl_message};
+use crate::error::{Fault, key_owner, runtime_message, token_ttl_message};
 use crate::request::RequestId;
 
 pub fn refuse(fault: Fault, id: &RequestId) -> Response {
@@ -85,11 +85,8 @@ fn refusal(rejection: &Rejection) -> Option<Wording> {
             Wording::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_runtime", runtime_message(*wants_sandbox))
         }
         Rejection::IdempotencyConflict { index, existing } => {
-            let owner = match existing {
-                None => "a task of another owner: use another key".to_owned(),
-                Some(existing) => format!("task {existing}, which has different content"),
-            };
-            conflict("idempotency_conflict", format!("the idempotency key of entry {index} belongs to {owner}"))
+            let owner = key_owner(*existing);
+            conflict("idempotency_conflict", format!("the idempotency key of tasks[{index}] {owner}"))
         }
         Rejection::AlreadyTerminal { state } => {
             conflict("task_already_terminal", format!("the task has ended: {}", state.as_str()))
@@ -182,6 +179,6 @@ mod tests {
         let task = TaskId::from_u128(7).to_string();
         assert!(refusal(&named).unwrap().message.contains(&task));
         let message = refusal(&hidden).unwrap().message;
-        assert!(message.contains("entry 2") && !message.contains(&task), "{message}");
+        assert!(message.contains("tasks[2]") && !message.contains(&task), "{message}");
     }
 }

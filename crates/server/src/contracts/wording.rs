@@ -9,7 +9,9 @@ use tenure_contract::suggest;
 use tenure_core::command::Rejection;
 
 use crate::dispatch::status_of;
-use crate::error::{BadRequest, Credential, Fault, Forbidden, SandboxFaultKind, Setting, Thing, Unavailable};
+use crate::error::{
+    BadRequest, Credential, Fault, Forbidden, SandboxFaultKind, Setting, Thing, Unavailable, key_owner,
+};
 use crate::request::RequestId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,11 @@ impl Wording {
                 format!(
                     "the idempotency key belongs to redrive {redrive_id}, which has another filter: use another key"
                 ),
+            ),
+            Fault::KeyTaken { existing } => Self::new(
+                StatusCode::CONFLICT,
+                "idempotency_conflict",
+                format!("the idempotency key {}", key_owner(*existing)),
             ),
             Fault::ScheduleExists => Self::new(
                 StatusCode::CONFLICT,

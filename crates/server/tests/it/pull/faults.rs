@@ -317,7 +317,19 @@ async fn wrong_types_name_their_field(server: Server) {
             json!({"worker_id": "w", "job_id": UNKNOWN, "attempt_id": "a", "lease_token": "t", "error": {"code": "", "message": "m"}}),
             "error.code",
         ),
+        (
+            "fail",
+            json!({"worker_id": "w", "job_id": UNKNOWN, "attempt_id": "a", "lease_token": "t", "error": ["C", "m"]}),
+            "error",
+        ),
+        (
+            "complete",
+            json!({"worker_id": "w", "job_id": UNKNOWN, "attempt_id": "a", "lease_token": "t", "metrics": []}),
+            "metrics",
+        ),
         ("exchange", json!({"worker_id": "w", "complete": {}}), "complete"),
+        ("exchange", json!({"worker_id": "w", "complete": [["j", "a", "t"]]}), "complete[0]"),
+        ("exchange", json!({"worker_id": "w", "claim": [["q"]]}), "claim"),
         ("exchange", json!({"worker_id": "w", "complete": [{"job_id": "j"}]}), "complete[0].attempt_id"),
     ] {
         let answer = server.worker(call, body.clone()).await;

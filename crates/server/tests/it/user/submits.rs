@@ -18,6 +18,7 @@ cases!(
         every_field_has_its_bounds,
         unknown_fields_are_refused_with_a_suggestion,
         missing_fields_are_required,
+        a_list_is_not_an_object,
     ],
     on_both_stores: [
         a_task_is_shown_as_it_was_submitted,
@@ -104,7 +105,8 @@ async fn the_same_key_with_other_content_is_a_conflict(server: Server) {
         crate::harness::merge(&mut task, other);
         let (status, refused) = submit(&server, task).await;
         assert_eq!((status.as_u16(), &refused["error"]), (409, &json!("idempotency_conflict")));
-        assert!(refused["message"].as_str().unwrap().contains(first["task_id"].as_str().unwrap()));
+        let (message, owner) = (refused["message"].as_str().unwrap(), first["task_id"].as_str().unwrap());
+        assert_eq!(message, format!("the idempotency key belongs to task {owner}, which has different content"));
     }
     assert_eq!(count(&server).await, 1);
 }
@@ -152,6 +154,8 @@ async fn a_batch_is_all_or_nothing(server: Server) {
     let conflict = json!({"queue": "q", "operator": "other", "idempotency_key": "k"});
     let refused = server.post("/api/v1/tasks/batch", json!({"tasks": [&good, &conflict]})).await.refused(409);
     assert_eq!(refused["error"], "idempotency_conflict");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.starts_with("the idempotency key of tasks[1] belongs to task "), "{message}");
     assert_eq!(count(&server).await, 1);
 }
 
@@ -318,4 +322,24 @@ async fn missing_fields_are_required(server: Server) {
     }
     let refused = server.post("/api/v1/runs", json!({"tasks": [{"key": "a", "queue": "q"}]})).await.refused(422);
     assert_eq!((&refused["field"], &refused["message"]), (&json!("tasks[0].operator"), &json!("is required")));
+}
+
+async fn a_list_is_not_an_object(server: Server) {
+    for (field, list) in
+        [("retry", json!([5000, 2])), ("retry", json!([])), ("resources", json!([1])), ("runtime", json!([]))]
+    {
+        let (status, refused) = submit(&server, json!({field: list})).await;
+        assert_eq!((status.as_u16(), &refused["field"]), (422, &json!(field)), "{refused}");
+        assert_eq!(refused["message"], "invalid type: sequence, expected an object");
+    }
+    let task = json!({"key": "a", "queue": "q", "operator": "op", "retry": [5000]});
+    for (path, body, field) in [
+        ("/api/v1/tasks/batch", json!({"tasks": [["q", "op"]]}), "tasks[0]"),
+        ("/api/v1/tasks", json!(["q", "op"]), "body"),
+        ("/api/v1/runs", json!({"tasks": [task]}), "tasks[0].retry"),
+    ] {
+        let refused = server.post(path, body).await.refused(422);
+        assert_eq!(refused["field"], field, "{refused}");
+    }
+    assert_eq!(count(&server).await, 0);
 }
