@@ -42,7 +42,10 @@ pub enum InvokeError {
     /// Too many invocations at once: again later, after this long if Lambda says so.
     #[error("Lambda has no room for another invocation")]
     Throttled { after: Option<Duration> },
-    /// Lambda could not be reached, or failed itself.
+    /// Nothing was sent: there is no connection, or there are no credentials.
+    #[error("Lambda cannot be reached: {0}")]
+    Unreachable(&'static str),
+    /// Lambda failed itself, or its answer was lost: it may have taken the invocation.
     #[error("Lambda is unavailable: {0}")]
     Unavailable(String),
     /// Lambda will never accept it.
@@ -143,7 +146,7 @@ impl Inner {
         for (name, value) in self.signature(&url, &headers, payload).await? {
             request = request.header(name, value);
         }
-        let answer = request.send().await.map_err(|error| unavailable(reason(&error)))?;
+        let answer = request.send().await.map_err(|error| not_sent(&error))?;
         judge(answer).await
     }
 
@@ -152,7 +155,7 @@ impl Inner {
         let path = url.path_segments_mut().map(|mut path| {
             path.pop_if_empty().extend(["2015-03-31", "functions", function, "invocations"]);
         });
-        path.map_err(|()| unavailable("the endpoint has no path"))?;
+        path.map_err(|()| InvokeError::Unreachable("the endpoint has no path"))?;
         // A colon may stand in a path as it is, but Lambda's own clients encode those of an ARN.
         let encoded = url.path().replace(':', "%3A");
         url.set_path(&encoded);
@@ -166,7 +169,7 @@ impl Inner {
         headers: &[(&str, &str)],
         payload: &[u8],
     ) -> Result<Vec<(String, String)>, InvokeError> {
-        let unsigned = || unavailable("the request cannot be signed");
+        let unsigned = || InvokeError::Unreachable("the request cannot be signed");
         let identity = self.credentials().await?.into();
         let params = v4::SigningParams::builder()
             .identity(&identity)
@@ -191,9 +194,9 @@ impl Inner {
         {
             return Ok(credentials.clone());
         }
-        let provider = self.provider.as_ref().ok_or_else(|| unavailable("there are no credentials"))?;
-        let fresh =
-            provider.provide_credentials().await.map_err(|_| unavailable("the credentials cannot be fetched"))?;
+        let provider = self.provider.as_ref().ok_or(InvokeError::Unreachable("there are no credentials"))?;
+        let fresh = provider.provide_credentials().await;
+        let fresh = fresh.map_err(|_| InvokeError::Unreachable("the credentials cannot be fetched"))?;
         let longest = now + CREDENTIALS_LONGEST;
         let until =
             fresh.expiry().and_then(|at| at.checked_sub(CREDENTIALS_MARGIN)).map_or(longest, |at| at.min(longest));
@@ -207,15 +210,12 @@ fn endpoint_of(region: &str) -> String {
     format!("https://{SERVICE}.{region}.{domain}")
 }
 
-fn unavailable(reason: impl Into<String>) -> InvokeError {
-    InvokeError::Unavailable(reason.into())
-}
-
-fn reason(error: &reqwest::Error) -> &'static str {
+/// A request without an answer. Without a connection nothing was sent, also when the connection took too long.
+fn not_sent(error: &reqwest::Error) -> InvokeError {
     match error {
-        error if error.is_timeout() => "it does not answer in time",
-        error if error.is_connect() => "the connection failed",
-        _ => "the request failed",
+        error if error.is_connect() => InvokeError::Unreachable("the connection failed"),
+        error if error.is_timeout() => InvokeError::Unavailable("it does not answer in time".to_owned()),
+        _ => InvokeError::Unavailable("the request failed".to_owned()),
     }
 }
 
@@ -239,7 +239,7 @@ async fn judge(answer: Response) -> Result<(), InvokeError> {
     if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT {
         return Err(InvokeError::Refused { status: status.as_u16(), code });
     }
-    Err(unavailable(format!("it answered with {} {code}", status.as_u16()).trim_end()))
+    Err(InvokeError::Unavailable(format!("it answered with {} {code}", status.as_u16()).trim_end().to_owned()))
 }
 
 /// The code of an error that only its body names.

@@ -100,14 +100,16 @@ fn judge(task: &Task, command: &Pushed, queue: &QueueSettings, ctx: &mut Context
         PushOutcome::Again { after_ms } => Change::to(Place::Running(with(running, |delivery| {
             let wait = after_ms.unwrap_or_else(|| delivery.backoff_ms());
             delivery.next_at = Some(ctx.now.plus(wait));
-            delivery.unreachable = None;
+            (delivery.no_room, delivery.unreachable) = (None, None);
         }))),
         PushOutcome::NoRoom { why, after_ms } => waiting(running, queue, ctx, |delivery| {
             delivery.no_room = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
+            delivery.unreachable = None;
             *after_ms
         }),
         PushOutcome::Unreachable { why } => waiting(running, queue, ctx, |delivery| {
             delivery.unreachable = Some(limits::cut(why, limits::NO_ROOM_BYTES).into());
+            delivery.no_room = None;
             delivery.backoff_ms()
         }),
         PushOutcome::Rejected { message } => {
@@ -253,6 +255,25 @@ mod tests {
         let spec = Spec { deadline: Some(at(100_000)), ..Spec::default() };
         let bounded = tell(&task(Place::Running(dispatched(spec))), 1, no_room(), 500);
         assert_eq!(to_running(&bounded).lease.expires_at, at(100_000), "the deadline stands");
+    }
+
+    #[test]
+    fn the_reason_of_a_wait_is_that_of_the_last_push() {
+        let mut held = task(Place::Running(dispatched(Spec::default())));
+        let gone = || PushOutcome::Unreachable { why: "refused".into() };
+        for (outcome, no_room, unreachable) in [
+            (no_room(), Some("full"), None),
+            (gone(), None, Some("refused")),
+            (no_room(), Some("full"), None),
+            (again(), None, None),
+            (gone(), None, Some("refused")),
+            (again(), None, None),
+        ] {
+            let decision = tell(&held, 1, outcome.clone(), 500);
+            let found = delivery(&decision);
+            assert_eq!((found.no_room.as_deref(), found.unreachable.as_deref()), (no_room, unreachable), "{outcome:?}");
+            held = task(place(&decision).clone());
+        }
     }
 
     #[test]

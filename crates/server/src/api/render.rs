@@ -239,7 +239,7 @@ pub fn why(why: &Why) -> WhyReason {
             )
         }
         Why::WrongRuntime { wants_sandbox } => (runtime_message(*wants_sandbox).to_owned(), None, None),
-        Why::NoRoom { reason, since } => (format!("waits for a sandbox: {reason}"), Some(*since), None),
+        Why::NoRoom { reason, since } => (format!("there is no room for the task now: {reason}"), Some(*since), None),
         Why::Unreachable { reason, since, next_at } => {
             let detail = serde_json::json!({"next_push_at": next_at.map(time)});
             (format!("{reason}; no attempt is spent, and the push is repeated"), Some(*since), Some(detail))

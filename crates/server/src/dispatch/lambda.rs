@@ -96,6 +96,10 @@ impl LambdaCourier {
                 why: "Lambda has no room for another invocation".into(),
                 after_ms: millis(after.unwrap_or(ROOM_AFTER).clamp(ROOM_AFTER, ROOM_AFTER_MAX)),
             },
+            Err(error @ InvokeError::Unreachable(_)) => {
+                tracing::warn!(task.id = %grant.task, function, %error, "cannot invoke a function");
+                Outcome::Unreachable { why: error.to_string().into() }
+            }
             Err(error @ InvokeError::Unavailable(_)) => {
                 tracing::warn!(task.id = %grant.task, function, %error, "cannot invoke a function");
                 Outcome::Failed

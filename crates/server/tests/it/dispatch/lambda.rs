@@ -15,7 +15,7 @@ use axum::routing::post;
 use serde_json::{Value, json};
 use tenure_engine::store::Clock;
 use tenure_server::LambdaTarget;
-use tenure_testkit::wait_until;
+use tenure_testkit::{Port, wait_until};
 use tenure_transport::lambda::{Lambda, LambdaConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -32,6 +32,7 @@ cases!(
         an_invocation_that_is_lost_is_repeated_under_the_same_lease,
         a_function_that_is_invoked_twice_ends_its_task_once,
         throttling_costs_no_attempt_and_failures_of_lambda_pass,
+        a_lambda_that_cannot_be_reached_costs_no_attempt,
         what_lambda_refuses_ends_the_task,
         a_payload_may_be_as_long_as_lambda_takes_it,
         a_running_function_needs_no_lease_token_towards_a_wrapper,
@@ -111,7 +112,11 @@ struct Endpoint(Arc<Mutex<Seen>>);
 
 impl Endpoint {
     async fn start(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.listen(0).await
+    }
+
+    async fn listen(&self, port: u16) -> String {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let path = "/2015-03-31/functions/{name}/invocations";
         let router = Router::new().route(path, post(invoked)).with_state(self.clone());
@@ -228,7 +233,11 @@ async fn target(endpoint: &Endpoint, functions: &[(&str, &str)]) -> LambdaTarget
 }
 
 async fn target_with(endpoint: &Endpoint, functions: &[(&str, &str)], key: &str) -> LambdaTarget {
-    let config = LambdaConfig { endpoint_url: Some(endpoint.start().await), region: Some("eu-central-1".to_owned()) };
+    target_at(endpoint.start().await, functions, key).await
+}
+
+async fn target_at(url: String, functions: &[(&str, &str)], key: &str) -> LambdaTarget {
+    let config = LambdaConfig { endpoint_url: Some(url), region: Some("eu-central-1".to_owned()) };
     let credentials = Credentials::new("AKID", key, Some("session".to_owned()), None, "tests");
     let client = Lambda::with_credentials(config, credentials).await.unwrap();
     let functions: BTreeMap<String, String> =
@@ -371,6 +380,35 @@ async fn throttling_costs_no_attempt_and_failures_of_lambda_pass(home: Home) {
     let tokens: Vec<Value> =
         endpoint.seen(|seen| seen.payloads.iter().map(|(_, sent)| sent["lease_token"].clone()).collect());
     assert!(tokens.iter().all(|token| *token == tokens[0]), "one lease");
+}
+
+async fn a_lambda_that_cannot_be_reached_costs_no_attempt(home: Home) {
+    let (endpoint, port) = (Endpoint::default(), Port::reserve());
+    let target = target_at(format!("http://127.0.0.1:{}", port.number()), &FUNCTIONS, KEY).await;
+    let plane = start(Arc::new(home), Arc::default(), &endpoint, target).await;
+    plane.deploy(DAG).await;
+    let task = fire(&plane, "r-1").await;
+    let why = async || plane.get(&format!("/api/v1/tasks/{task}/why")).await.ok()["why"][0].clone();
+    let mut reason = wait_until("the reason", SOON, async || {
+        Some(why().await).filter(|reason| reason["code"] == "push_target_down")
+    })
+    .await;
+    let message = reason["message"].as_str().unwrap();
+    assert!(message.starts_with("Lambda cannot be reached: the connection failed; no attempt is spent"), "{reason}");
+    // For longer than the lease of an attempt, which is 90 s.
+    for _ in 0..3 {
+        plane.clock.advance(80_000);
+        let again = async || Some(why().await).filter(|now| now["detail"] != reason["detail"]);
+        reason = wait_until("another try", SOON, again).await;
+        let view = plane.get(&format!("/api/v1/tasks/{task}")).await.ok();
+        assert_eq!((&view["state"], &view["attempt"]), (&json!("Running"), &json!(1)), "{view}");
+    }
+    endpoint.listen(port.number()).await;
+    // The next try is due; the circuit lets it through a little later.
+    plane.clock.advance(35_000);
+    let view = ended(&plane, &task).await;
+    assert_eq!(view["state"], "Succeeded", "{view}");
+    assert_eq!(view["attempt"], 1, "{view}");
 }
 
 async fn what_lambda_refuses_ends_the_task(home: Home) {
