@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Json;
 use crate::object::object;
+pub use crate::pull::LogLine;
 
 /// A closed set of words: any other word is refused, and so is any other shape of JSON.
 macro_rules! words {
@@ -396,6 +397,42 @@ pub struct HeartbeatResponse {
     pub task_token: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "token_expires_at")]
     pub token_expires_at: Option<String>,
+}
+
+/// `POST /v1/tasks/{id}/logs`: what the attempt prints and logs. Never a reason for it to fail.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackLogsRequest))]
+#[serde(rename_all = "camelCase")]
+pub struct LogsRequest {
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "attempt_id", deserialize_with = "shown")]
+    pub attempt_id: Option<String>,
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 256, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
+    #[serde(alias = "worker_id")]
+    pub worker_id: String,
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub lines: Vec<LogLine>,
+    /// Lines before these that the worker dropped because there were too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = CallbackLogsResponse))]
+#[serde(rename_all = "camelCase")]
+pub struct LogsResponse {
+    /// Whether the lines are kept.
+    pub acknowledged: bool,
+    /// Why they are not. `stale_attempt`: the attempt is over, or another worker's. `dropped`: it has as much as it may have, or
+    /// there is too much at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// `POST /v1/tasks/{id}/completed`.

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use tenure_core::TaskId;
 use tenure_core::command::Reach;
-use tenure_core::task::Place;
+use tenure_core::command::callback::SentAttemptId;
+use tenure_core::task::{Place, Running};
 use tenure_store::{LogKept, LogPiece, NewLogPiece};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::commands::CallbackSender;
 use crate::engine::Engine;
 use crate::error::EngineError;
 
@@ -101,6 +103,20 @@ impl Engine {
         metrics::counter!("tenure_task_log_pieces_dropped_total").increment(dropped as u64);
         logs.written.notify_waiters();
         Ok(outcomes)
+    }
+
+    /// Keeps logs of a pushed attempt, from the worker that has its token.
+    pub async fn keep_pushed_logs(&self, sender: &CallbackSender, lines: Arc<str>) -> Result<LogOutcome, EngineError> {
+        let is_sent = |running: &Running| {
+            let holder = running.lease.holder.as_ref().is_none_or(|holder| *holder == sender.worker);
+            let id = sender.attempt_id.as_ref().is_none_or(|id| *id == SentAttemptId::Id(running.attempt_id));
+            holder && id && sender.attempt == running.attempt && sender.proof.attempt_id == running.attempt_id
+        };
+        let Some(running) = self.shared.store.in_flight(sender.task).await?.filter(is_sent) else {
+            return Ok(LogOutcome::NotHeld);
+        };
+        let piece = NewLogPiece { task: sender.task, token: running.lease.token, worker: None, lines };
+        Ok(self.keep_logs(vec![piece]).await?.pop().unwrap_or(LogOutcome::NotHeld))
     }
 
     /// Logs of a task after the piece `after`, oldest first. Waits up to `wait` while there are none and the task has not

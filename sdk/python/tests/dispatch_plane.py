@@ -100,6 +100,7 @@ class DispatchPlane:
             "task-claim": (200, {"status": "NotClaimed", "reason": "NotFound"}),
             "heartbeat": (200, {"status": "Running", "lease_expires_at": "2099-01-01T00:00:00Z", "fence": 7}),
             "events": (200, {"accepted": 1, "duplicates": 0}),
+            "task-logs": (200, {"kept": True}),
             "task-complete": (200, {"status": "Completed"}),
         }
         self.requests: list[Request] = []

@@ -201,6 +201,26 @@ def test_no_more_is_claimed_than_can_run(dispatch: DispatchPlane) -> None:
     assert most == [2]
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_a_handler_logs_arrives_before_the_completion(dispatch: DispatchPlane, refused: bool) -> None:
+    def decode(task: DispatchTask) -> None:
+        task.log("one\ntwo")
+
+    dispatch.answer("task-claim", (200, claimed()))
+    if refused:
+        dispatch.answer("task-logs", refusal(404, "not_found"))
+    with works(dispatch, decode).start() as running:
+        running.wake(TASK.format(1))
+        dispatch.wait_for("task-complete")
+    (sent,) = dispatch.of("task-logs")
+    (completed,) = dispatch.of("task-complete")
+    assert [(line["stream"], line["text"]) for line in sent.body["lines"]] == [("log", "one"), ("log", "two")]
+    for name in ("task_id", "attempt", "lease_token"):
+        assert sent.body[name] == completed.body[name]
+    assert completed.body["status"] == "Completed"
+    assert dispatch.requests.index(sent) < dispatch.requests.index(completed)
+
+
 def test_events_are_told_in_order_and_before_the_completion(dispatch: DispatchPlane) -> None:
     def decode(task: DispatchTask) -> None:
         for cursor in range(1200):

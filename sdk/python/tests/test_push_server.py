@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from harness import PATIENCE, SECRET, ServerProcess, binary, free_port, wait_until
 
@@ -87,6 +88,22 @@ def test_a_pushed_task_is_done(client: Client, worker: Worker, serve: Callable[[
     (attempt,) = client.attempts(ids[0])
     assert attempt.worker_id == worker.worker_id
     assert contexts[0].fence == attempt.fence == 1
+
+
+def test_what_a_handler_logs_is_kept_with_its_attempt(
+    client: Client, server: ServerProcess, worker: Worker, serve: Callable[[], tenure.RunningWorker]
+) -> None:
+    @worker.operator("talks")
+    def talks(ctx: TaskContext) -> None:
+        ctx.log("one\ntwo")
+
+    serve()
+    task = client.wait(client.submit(quick("talks")).task_id, PATIENCE)
+    logs = httpx.get(f"{server.url}/api/v1/tasks/{task.task_id}/logs").json()
+    assert [(line["attempt"], line["stream"], line["text"]) for line in logs["items"]] == [
+        (1, "log", "one"),
+        (1, "log", "two"),
+    ]
 
 
 def test_failures_arrive_with_their_category(

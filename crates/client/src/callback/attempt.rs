@@ -167,13 +167,26 @@ impl Attempt {
         lease.confirmed().await;
         let handler = self.site.options.handlers.get(&self.envelope.asset_id).cloned();
         let handler = handler.map(|handler| self.bounded(handler, lease, cpu, sent_at));
-        let context = TaskContext::new(Arc::clone(lease), Arc::clone(&self.site.pulse.registry));
+        let registry = &self.site.pulse.registry;
+        let context = TaskContext::new(Arc::clone(lease), Arc::clone(registry));
+        let started = Instant::now();
+        tracing::info!(operator.name = lease.job.operator, queue.name = lease.job.stream, "attempt started");
         let result = run(lease, context, handler).await;
+        registry.logs.flush(lease).await;
         let result = match lease.end() {
-            Phase::Lost => return None,
+            Phase::Lost => {
+                let reason = lease.reason().map(|reason| reason.to_string()).unwrap_or_default();
+                tracing::warn!(duration_seconds = started.elapsed().as_secs_f64(), reason, "attempt lost its lease");
+                return None;
+            }
             Phase::Abandoned => Err(shut_down(None)),
             Phase::Held | Phase::Ended => result,
         };
+        let duration_seconds = started.elapsed().as_secs_f64();
+        match &result {
+            Ok(_) => tracing::info!(duration_seconds, "attempt succeeded"),
+            Err(error) => tracing::info!(duration_seconds, error.code = error.code(), "attempt failed"),
+        }
         Some(self.completion(lease, result))
     }
 

@@ -1,6 +1,7 @@
 //! The callbacks of one attempt.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use reqwest::Url;
@@ -8,9 +9,10 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tenure_contract::callback::{
-    CallbackError, CompletedRequest, CompletedResponse, HeartbeatRequest, HeartbeatResponse, StartedRequest,
-    StartedResponse, TaskEnvelope,
+    CallbackError, CompletedRequest, CompletedResponse, HeartbeatRequest, HeartbeatResponse, LogsRequest, LogsResponse,
+    StartedRequest, StartedResponse, TaskEnvelope,
 };
+use tenure_contract::pull::JobLogs;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{CallError, Refusal};
@@ -18,6 +20,7 @@ use crate::http::{self, Backoff, chain};
 use crate::worker::beat::News;
 use crate::worker::lease::Lease;
 use crate::worker::lock;
+use crate::worker::logs::ANSWER_WAIT as LOGS_WAIT;
 use crate::worker::pulse::{Beaten, Heart};
 use crate::worker::token::secret_header;
 
@@ -49,6 +52,8 @@ pub(crate) struct Calls {
     attempt_id: String,
     traceparent: Option<String>,
     token: Mutex<Token>,
+    /// The control plane takes no logs of this attempt.
+    no_logs: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -79,6 +84,7 @@ impl Calls {
             attempt_id: envelope.attempt_id.clone(),
             traceparent: envelope.traceparent.clone(),
             token: Mutex::new(token),
+            no_logs: AtomicBool::new(false),
         })
     }
 
@@ -228,6 +234,25 @@ impl Calls {
 }
 
 impl Heart for Calls {
+    async fn logs(&self, logs: JobLogs) {
+        if self.no_logs.load(Ordering::Relaxed) {
+            return;
+        }
+        let request = LogsRequest {
+            attempt: self.attempt,
+            attempt_id: Some(self.attempt_id.clone()),
+            worker_id: self.worker_id.clone(),
+            lines: logs.lines,
+            dropped: logs.dropped,
+        };
+        let Ok(body) = body(&request) else { return };
+        if let Err(error) = self.once::<LogsResponse>("logs", &body, LOGS_WAIT).await {
+            // The attempt is over, or the control plane has no route for logs.
+            self.no_logs.store(matches!(error, CallError::Refused(_)), Ordering::Relaxed);
+            tracing::debug!(task.id = %self.task_id, %error, "log lines did not get through");
+        }
+    }
+
     async fn beat(&self, lease: &Lease, news: News, patience: Duration) -> Beaten {
         let (reason, retry_after) = match self.heartbeat(news, None, patience).await {
             Ok(answer) => {

@@ -86,15 +86,29 @@ impl Attempt {
         let lease = &self.held.lease;
         lease.confirmed().await;
         let options = &self.site.options;
+        let started = Instant::now();
+        tracing::info!(operator.name = lease.job.operator, queue.name = lease.job.stream, "attempt started");
         let result = match options.operators.get(self.task.operator()).or(options.any.as_ref()) {
             Some(operator) => guard(lease, self.work(operator)).await,
             None => Err(unknown_operator(self.task.operator())),
         };
+        self.site.pulse.registry.logs.flush(lease).await;
+        let duration_seconds = || started.elapsed().as_secs_f64();
         let result = match lease.end() {
-            Phase::Lost => return,
+            Phase::Lost => {
+                let reason = lease.reason().map(|reason| reason.to_string()).unwrap_or_default();
+                tracing::warn!(duration_seconds = duration_seconds(), reason, "attempt lost its lease");
+                return;
+            }
             Phase::Abandoned => Err(shut_down(None)),
             Phase::Held | Phase::Ended => result.map_err(|error| blame(error, lease.reason())),
         };
+        match &result {
+            Ok(_) => tracing::info!(duration_seconds = duration_seconds(), "attempt succeeded"),
+            Err(error) => {
+                tracing::info!(duration_seconds = duration_seconds(), error.code = error.code(), "attempt failed");
+            }
+        }
         match result {
             Ok(body) => self.report(body).await,
             Err(error) => self.report(self.failure(error)).await,

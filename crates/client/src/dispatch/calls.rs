@@ -1,5 +1,6 @@
 //! What a worker sends, and how it keeps one attempt alive.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use tenure_contract::Json;
 use tenure_contract::dispatch::{
     AttemptRef, ClaimRequest, Claimed, CompleteAnswer, CompleteBody, EventsAnswer, EventsBody, HeartbeatAnswer,
-    NotClaimed, NotClaimedReason, TaskStatus, Wakeups,
+    LogsRequest, LogsResponse, NotClaimed, NotClaimedReason, TaskStatus, Wakeups,
 };
+use tenure_contract::pull::JobLogs;
 use tenure_contract::query::{QueryAnswer, QueryRequest, TaskQueryRequest};
 
 use crate::http::Backoff;
@@ -18,6 +20,7 @@ use crate::worker::caller::{Caller, ExchangeError};
 use crate::worker::error::WorkerError;
 use crate::worker::lease::Lease;
 use crate::worker::lock;
+use crate::worker::logs::ANSWER_WAIT as LOGS_WAIT;
 use crate::worker::pulse::{Beaten, Heart};
 use crate::worker::token::secret_header;
 
@@ -98,6 +101,8 @@ pub(crate) struct AttemptCalls {
     capability: Mutex<String>,
     /// A source that runs for ever. Its capability token is renewed, which only the bearer of it can ask for.
     is_endless: bool,
+    /// The control plane takes no logs of this attempt.
+    no_logs: AtomicBool,
 }
 
 /// What ends the attempt, or the call.
@@ -120,7 +125,8 @@ impl AttemptCalls {
             worker_id: None,
         };
         let capability = Mutex::new(claimed.capability_token.clone());
-        Self { calls, at, capability, is_endless: claimed.task.timeout_seconds.is_none() }
+        let is_endless = claimed.task.timeout_seconds.is_none();
+        Self { calls, at, capability, is_endless, no_logs: AtomicBool::new(false) }
     }
 
     pub(crate) fn capability_token(&self) -> String {
@@ -260,6 +266,18 @@ fn judged(error: WorkerError) -> Refused {
 }
 
 impl Heart for AttemptCalls {
+    async fn logs(&self, logs: JobLogs) {
+        if self.no_logs.load(Ordering::Relaxed) {
+            return;
+        }
+        let request = LogsRequest { attempt: self.at.clone(), lines: logs.lines, dropped: logs.dropped };
+        if let Err(error) = self.calls.internal::<LogsResponse>("task-logs", &request, LOGS_WAIT).await {
+            // The attempt is over, or the control plane has no route for logs.
+            self.no_logs.store(matches!(error, ExchangeError::Fatal(_)), Ordering::Relaxed);
+            tracing::debug!(task.id = %self.at.task_id, %error, "log lines did not get through");
+        }
+    }
+
     async fn beat(&self, _: &Lease, _: News, patience: Duration) -> Beaten {
         let task_id = &self.at.task_id;
         match self.heartbeat(patience).await {

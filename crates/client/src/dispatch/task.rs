@@ -23,7 +23,7 @@ use crate::fence::Fence;
 use crate::worker::error::TaskError;
 use crate::worker::lease::CancelReason;
 use crate::worker::lock;
-use crate::{LostGuard, TaskContext};
+use crate::{LogStream, LostGuard, OutputLog, TaskContext};
 
 /// Outputs of one completion.
 const OUTPUTS_MAX: usize = 256;
@@ -73,6 +73,16 @@ impl Task {
     /// The fence with what the guards of [`fence`](crate::fence) need to know of it.
     pub fn guard(&self) -> Fence {
         self.0.context.guard()
+    }
+
+    /// Keeps a line in the log of the task: see [`TaskContext::log`].
+    pub fn log(&self, line: impl Into<String>) {
+        self.0.context.log(line);
+    }
+
+    /// Keeps the output of a process in the log of the task, line by line.
+    pub fn log_output(&self, stream: LogStream) -> OutputLog {
+        self.0.context.log_output(stream)
     }
 
     pub fn operator(&self) -> &str {

@@ -118,8 +118,6 @@ impl TaskContext {
 
     /// Keeps a line in the log of the task, as `tenure task logs` shows it. Logs are bounded in size and rate: what is over
     /// is dropped, and none of it ever fails the task. Known secrets are removed; do not log others.
-    ///
-    /// Only workers that claim tasks have logs; elsewhere the line is dropped.
     pub fn log(&self, line: impl Into<String>) {
         self.registry.logs.add(&self.lease, LogStream::Log, line);
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use reqwest::Url;
 use serde::Deserialize;
 use tenure_contract::pull::{
-    ClaimRequest, ExchangeRequest, ExchangeResponse, Job, LogsRequest, LogsResponse, WorkerAbout,
+    ClaimRequest, ExchangeRequest, ExchangeResponse, Job, JobLogs, LogsRequest, LogsResponse, WorkerAbout,
 };
 
 use super::about::About;
 use super::caller::{Caller, ExchangeError, Identity};
 use super::error::WorkerError;
+use super::logs::{self, LogSink, LogsSent};
 
 /// For the answer to a claim that does not wait.
 const CLAIM_WAIT: Duration = Duration::from_secs(15);
@@ -120,9 +121,8 @@ impl Link {
         self.caller.worker_id()
     }
 
-    /// Sends logs of tasks.
-    pub(crate) async fn logs(&self, request: &LogsRequest, timeout: Duration) -> Result<LogsResponse, ExchangeError> {
-        self.caller.post(&self.logs, request, timeout, Duration::ZERO).await?.read()
+    async fn logs(&self, request: &LogsRequest) -> Result<LogsResponse, ExchangeError> {
+        self.caller.post(&self.logs, request, logs::ANSWER_WAIT, Duration::ZERO).await?.read()
     }
 
     /// Keeps a token that is issued fresh, for all links of this identity. Ends only with an error.
@@ -136,5 +136,22 @@ impl Link {
 
     pub(crate) fn superseded(&self) -> WorkerError {
         self.caller.superseded()
+    }
+}
+
+impl LogSink for Link {
+    async fn send(&self, items: Vec<(u64, JobLogs)>) -> LogsSent {
+        let logs = items.into_iter().map(|(_, logs)| logs).collect();
+        match self.logs(&LogsRequest { worker_id: self.worker_id().to_owned(), logs }).await {
+            Ok(LogsResponse { .. }) => LogsSent::Done,
+            Err(ExchangeError::Fatal(error)) => {
+                tracing::info!(%error, "the server takes no logs of tasks");
+                LogsSent::Off
+            }
+            Err(ExchangeError::Again { reason, retry_after, .. }) => {
+                tracing::debug!(reason, "log lines of tasks did not get through");
+                LogsSent::Lost { retry_after }
+            }
+        }
     }
 }

@@ -5,20 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tenure_contract::pull::{JobLogs, LogLine, LogsRequest, LogsResponse};
+use tenure_contract::pull::{JobLogs, LogLine};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::ExchangeError;
 use super::lease::Lease;
-use super::link::Link;
 use super::{cut, lock};
 use crate::http::Backoff;
 
 /// Lines gather for this long before they are sent.
 const GATHER: Duration = Duration::from_millis(300);
 /// For the answer to a request with logs.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long the end of an attempt waits for its last lines.
 pub(crate) const LAST_LINES: Duration = Duration::from_secs(2);
 /// As the server cuts them.
@@ -50,6 +48,23 @@ impl LogStream {
             Self::Log => "log",
         }
     }
+}
+
+/// Where lines go.
+pub(crate) trait LogSink: Sync {
+    /// Sends lines of attempts, each with the id of its lease.
+    fn send(&self, items: Vec<(u64, JobLogs)>) -> impl Future<Output = LogsSent> + Send;
+}
+
+/// What became of lines.
+#[derive(Debug)]
+pub(crate) enum LogsSent {
+    /// They arrived, or are not wanted.
+    Done,
+    /// They are lost. The next ones may get through, after this long if the server says so.
+    Lost { retry_after: Option<Duration> },
+    /// The server takes none.
+    Off,
 }
 
 #[derive(Debug, Default)]
@@ -124,10 +139,11 @@ impl Logs {
         }
     }
 
-    fn take(&self) -> Vec<JobLogs> {
+    fn take(&self) -> Vec<(u64, JobLogs)> {
         let mut pending = lock(&self.pending);
         let mut items = Vec::new();
-        for own in pending.values_mut().filter(|own| !own.lines.is_empty() || own.dropped > 0).take(REQUEST_ITEMS) {
+        let full = pending.iter_mut().filter(|(_, own)| !own.lines.is_empty() || own.dropped > 0);
+        for (id, own) in full.take(REQUEST_ITEMS) {
             let (mut lines, mut bytes) = (Vec::new(), 0);
             while let Some(line) = own.lines.pop_front() {
                 bytes += line.text.len();
@@ -138,12 +154,13 @@ impl Logs {
                 }
             }
             let job = &own.lease.job;
-            items.push(JobLogs {
+            let logs = JobLogs {
                 job_id: job.job_id.clone(),
                 lease_token: job.lease_token.clone(),
                 lines,
                 dropped: Some(std::mem::take(&mut own.dropped)).filter(|dropped| *dropped > 0),
-            });
+            };
+            items.push((*id, logs));
         }
         items
     }
@@ -155,7 +172,7 @@ impl Logs {
     }
 
     /// Sends logs until the worker ends.
-    pub(crate) async fn send(&self, link: &Link) {
+    pub(crate) async fn send(&self, sink: &impl LogSink) {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             self.added.notified().await;
@@ -168,19 +185,15 @@ impl Logs {
                 if items.is_empty() {
                     break;
                 }
-                let request = LogsRequest { worker_id: link.worker_id().to_owned(), logs: items };
-                match link.logs(&request, ANSWER_WAIT).await {
-                    Ok(LogsResponse { .. }) => backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-                    Err(ExchangeError::Fatal(error)) => {
-                        tracing::info!(%error, "the server takes no logs of tasks");
+                match sink.send(items).await {
+                    LogsSent::Done => backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+                    LogsSent::Off => {
                         self.off.cancel();
                         lock(&self.pending).clear();
                         self.sent.notify_waiters();
                         return;
                     }
-                    // These lines are lost. The next ones may get through.
-                    Err(ExchangeError::Again { reason, retry_after, .. }) => {
-                        tracing::debug!(reason, "log lines of tasks did not get through");
+                    LogsSent::Lost { retry_after } => {
                         self.settle();
                         tokio::time::sleep(backoff.next(retry_after)).await;
                     }

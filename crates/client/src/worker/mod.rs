@@ -19,7 +19,7 @@ pub(crate) mod id;
 mod issued;
 pub(crate) mod lease;
 mod link;
-mod logs;
+pub(crate) mod logs;
 pub(crate) mod pulse;
 pub(crate) mod registry;
 mod report;

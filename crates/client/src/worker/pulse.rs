@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use tenure_contract::pull::JobLogs;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +17,7 @@ use super::beat::News;
 use super::error::WorkerError;
 use super::lease::{CancelReason, Lease};
 use super::lock;
+use super::logs::{LogSink, LogsSent};
 use super::registry::Registry;
 
 /// Bounds of the time that an answer is waited for.
@@ -28,6 +31,9 @@ const HINT_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) trait Heart: Send + Sync + 'static {
     /// One heartbeat. The answer is waited for as long as `patience`.
     fn beat(&self, lease: &Lease, news: News, patience: Duration) -> impl Future<Output = Beaten> + Send;
+
+    /// Sends log lines of the attempt. What does not get through is lost.
+    fn logs(&self, logs: JobLogs) -> impl Future<Output = ()> + Send;
 
     /// Waits until the control plane has something to say about the lease, as far as it can be waited for.
     fn hint(&self) -> impl Future<Output = ()> + Send {
@@ -72,7 +78,7 @@ impl<H: Heart> Pulse<H> {
         let failed = |error: std::io::Error| WorkerError::Supervisor(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let pulse = Self {
-            registry: Arc::default(),
+            registry: Arc::new(Registry::with_logs()),
             hearts: Arc::default(),
             runtime: runtime.handle().clone(),
             stop: CancellationToken::new(),
@@ -80,6 +86,8 @@ impl<H: Heart> Pulse<H> {
         };
         let end = End { registry: Arc::clone(&pulse.registry), ended: pulse.ended.clone() };
         let (hearts, stop) = (Arc::clone(&pulse.hearts), pulse.stop.clone());
+        let (logs, sink) = (Arc::clone(&pulse.registry.logs), ByHeart(Arc::clone(&pulse.hearts)));
+        pulse.spawn(async move { logs.send(&sink).await });
         let beats = move || {
             runtime.block_on(beat_all(&end.registry, &hearts, &stop));
         };
@@ -116,6 +124,24 @@ impl<H: Heart> Pulse<H> {
             self.registry.lose_all("the heartbeat thread ended");
         }
         Held { pulse: Arc::clone(self), lease }
+    }
+}
+
+/// Lines of each attempt go the way of its heartbeats.
+struct ByHeart<H>(Arc<Hearts<H>>);
+
+impl<H: Heart> LogSink for ByHeart<H> {
+    async fn send(&self, items: Vec<(u64, JobLogs)>) -> LogsSent {
+        let calls = items.into_iter().map(|(lease, logs)| {
+            let heart = lock(&self.0).get(&lease).cloned();
+            async move {
+                if let Some(heart) = heart {
+                    heart.logs(logs).await;
+                }
+            }
+        });
+        join_all(calls).await;
+        LogsSent::Done
     }
 }
 

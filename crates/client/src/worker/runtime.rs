@@ -138,7 +138,7 @@ impl Runtime {
         let mut shutdown = std::pin::pin!(shutdown);
         let (logs, link) = (Arc::clone(&self.registry.logs), Arc::clone(&self.link));
         let mut logging = std::pin::pin!(async move {
-            logs.send(&link).await;
+            logs.send(&*link).await;
             std::future::pending::<()>().await
         });
         loop {

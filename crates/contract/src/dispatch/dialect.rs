@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     AttemptRef, BufferPublishRequest, ClaimRequest, CompleteRequest, CredentialsRequest, Event, EventsRequest, Failure,
-    Invalidation, Outcome, Output,
+    Invalidation, LogsRequest, Outcome, Output,
 };
 use crate::Json;
 use crate::query::{QueryRequest, TaskQueryRequest};
@@ -110,6 +110,15 @@ pub fn events(body: &[u8]) -> Read<EventsRequest> {
         attempt: fields.attempt()?,
         events: fields.list("events")?,
         invalidations: fields.list("invalidations")?,
+    })
+}
+
+pub fn logs(body: &[u8]) -> Read<LogsRequest> {
+    let mut fields = Fields::of(body)?;
+    Ok(LogsRequest {
+        attempt: fields.attempt()?,
+        lines: fields.list("lines")?,
+        dropped: fields.take("dropped", "a whole number")?,
     })
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Json;
+use crate::pull::LogLine;
 
 /// `POST /internal/task-claim`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -449,6 +450,31 @@ pub struct EventsAnswer {
     /// All that are on record now, those that had been before included.
     pub accepted: usize,
     pub duplicates: usize,
+}
+
+/// `POST /v1/task/logs` and `POST /internal/task-logs`: what the attempt prints and logs. Never a reason for it to fail.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = DispatchLogsRequest))]
+pub struct LogsRequest {
+    #[serde(flatten)]
+    pub attempt: AttemptRef,
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub lines: Vec<LogLine>,
+    /// Lines before these that the sender dropped because there were too many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = DispatchLogsResponse))]
+pub struct LogsResponse {
+    pub kept: bool,
+    /// Why the lines are not kept. `stale_attempt`: the attempt is over, or another worker's. `dropped`: it has as much as it may
+    /// have, or there is too much at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Body of `POST /v1/task/buffer-publish`: rows for a buffered dataset, either `records` or `batch_uri`.

@@ -5,6 +5,7 @@
 pub mod callback;
 pub mod category;
 pub mod dispatch;
+mod log_lines;
 pub mod pull;
 pub mod sandboxes;
 pub mod wording;

@@ -217,3 +217,52 @@ async fn no_way_out_of_a_handler_is_a_success_by_default() {
         assert!(body["metrics"]["peakMemoryBytes"].is_u64());
     }
 }
+
+#[tokio::test]
+async fn what_a_handler_logs_arrives_before_its_end_is_reported() {
+    let plane = Plane::start(Rules::default()).await;
+    let site = serve(worker(&plane).operator("talk", |task: TaskContext| async move {
+        task.log("one");
+        task.log_output(tenure_client::LogStream::Stderr).push(b"two\nthree");
+        Ok(())
+    }))
+    .await;
+    assert_eq!(site.push(&plane.envelope("a", "talk")).await.0, 202);
+    site.until_ended(1).await;
+    let called = plane.called();
+    let last = called.iter().rposition(|called| called.call == "logs").expect("logs were sent");
+    assert!(called[last + 1..].iter().any(|called| called.call == "completed"), "{called:#?}");
+    let lines: Vec<Value> =
+        plane.bodies("logs").iter().flat_map(|body| body["lines"].as_array().unwrap().clone()).collect();
+    let lines: Vec<Value> = lines.iter().map(|line| json!([line["stream"], line["text"]])).collect();
+    assert_eq!(json!(lines), json!([["log", "one"], ["stderr", "two"], ["stderr", "three"]]));
+    let (sent, started) = (&plane.bodies("logs")[0], &plane.bodies("started")[0]);
+    for field in ["attempt", "attemptId", "workerId"] {
+        assert_eq!(sent[field], started[field], "{field}");
+    }
+}
+
+#[tokio::test]
+async fn logs_that_are_not_taken_fail_no_attempt() {
+    for say in [Say::No(404, "not_found"), Say::No(503, "store_unavailable"), Say::Cut, Say::Hang] {
+        let plane = Plane::start(Rules { logs: say.clone(), ..Rules::default() }).await;
+        let asked = plane.clone();
+        let site = serve(worker(&plane).operator("talk", move |task: TaskContext| {
+            let asked = asked.clone();
+            async move {
+                task.log("one");
+                asked.until_count("logs", 1).await;
+                task.log("two");
+                Ok(())
+            }
+        }))
+        .await;
+        site.push(&plane.envelope("a", "talk")).await;
+        let ended = site.until_ended(1).await;
+        assert!(matches!(&ended[0].reported, Reported::Acknowledged(_)), "{say:?}: {:?}", ended[0]);
+        assert_eq!(plane.bodies("completed")[0]["outcome"], "SUCCEEDED", "{say:?}");
+        if matches!(say, Say::No(404, _)) {
+            assert_eq!(plane.count("logs"), 1, "a control plane without the route is asked once for each attempt");
+        }
+    }
+}

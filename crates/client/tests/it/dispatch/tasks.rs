@@ -236,3 +236,32 @@ async fn a_worker_that_cannot_work_says_why() {
     assert!(why(Worker::new("h:1").operator("done", done)).await.contains("h:1"));
     assert!(!format!("{:?}", worker(&plane)).contains(TOKEN));
 }
+
+#[tokio::test]
+async fn what_a_handler_logs_arrives_before_its_end_is_reported() {
+    for refused in [false, true] {
+        let plane = DispatchPlane::start().await;
+        if refused {
+            plane.first("task-logs", [Say::No(404, "not_found")]);
+        }
+        let worker = worker(&plane).operator("talk", |task: Task| async move {
+            task.log("one");
+            task.log_output(tenure_client::LogStream::Stdout).push(b"two");
+            Ok(Output::new(0, "all"))
+        });
+        let (stop, run) = spawn(worker);
+        plane.task(plain(1, "talk"));
+        let completed = plane.until("task-complete", 1).await.remove(0);
+        assert_eq!(completed["status"], "Completed", "whatever becomes of the logs");
+        let sent = plane.bodies("task-logs");
+        let lines: Vec<&Value> = sent.iter().flat_map(|body| body["lines"].as_array().unwrap()).collect();
+        let lines: Vec<Value> = lines.iter().map(|line| json!([line["stream"], line["text"]])).collect();
+        assert_eq!(json!(lines), json!([["log", "one"], ["stdout", "two"]]));
+        assert_eq!(
+            fields(&sent[0], &["task_id", "attempt", "lease_token"]),
+            fields(&completed, &["task_id", "attempt", "lease_token"])
+        );
+        drop(stop);
+        end(run).await.unwrap();
+    }
+}

@@ -240,6 +240,7 @@ async fn call(State(plane): State<DispatchPlane>, uri: Uri, headers: HeaderMap, 
         "task-claim" => plane.claim(&body),
         "heartbeat" => json!({"status": "Running", "lease_expires_at": "2099-01-01T00:00:00Z", "fence": 7}),
         "events" => json!({"accepted": 1, "duplicates": 0}),
+        "task-logs" => json!({"kept": true}),
         _ => json!({
             "status": body["status"], "task_id": body["task_id"], "attempt": 1, "fence": 7, "events_accepted": 0,
             "next_retry_at": null,

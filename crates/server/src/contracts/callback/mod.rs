@@ -1,9 +1,10 @@
-//! The callback contract: started, heartbeat, completed, each with the token of one attempt.
+//! The callback contract: started, heartbeat, completed and logs, each with the token of one attempt.
 //!
-//! Two prefixes lead to the same handlers. Who may call is judged before the body is read; what the token and the body
+//! Two prefixes lead to the same handlers, except for logs. Who may call is judged before the body is read; what the token and the body
 //! say is held against the task by the core, in one place.
 
 mod errors;
+pub mod logs;
 mod token;
 mod words;
 
@@ -55,6 +56,7 @@ fn router() -> Router<App> {
         .route("/v1/tasks/{id}/started", post(started))
         .route("/v1/tasks/{id}/heartbeat", post(heartbeat))
         .route("/v1/tasks/{id}/completed", post(completed))
+        .route("/v1/tasks/{id}/logs", post(logs::logs))
         .route("/api/v1/tasks/{id}/started", post(started_alias))
         .route("/api/v1/tasks/{id}/heartbeat", post(heartbeat_alias))
         .route("/api/v1/tasks/{id}/completed", post(completed_alias))

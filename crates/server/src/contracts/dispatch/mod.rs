@@ -2,7 +2,7 @@
 //! attempt.
 //!
 //! `/v1/task/*` is for the code of a task. The paths below `/internal/` are for worker wrappers, which are known by their
-//! own identity; three of them lead to the same handlers as `/v1/task/*`. Spellings of deployed workers are translated by
+//! own identity; four of them lead to the same handlers as `/v1/task/*`. Spellings of deployed workers are translated by
 //! `tenure_contract::dispatch::dialect` before anything here sees them.
 
 pub mod bundle;
@@ -11,6 +11,7 @@ pub mod credentials;
 mod errors;
 pub mod events;
 pub mod heartbeat;
+pub mod logs;
 pub mod publish;
 pub mod query;
 pub mod report;
@@ -50,9 +51,11 @@ fn router() -> Router<App> {
         .route("/internal/heartbeat", post(heartbeat::heartbeat_alias))
         .route("/internal/task-complete", post(report::complete_alias))
         .route("/internal/events", post(events::events_alias))
+        .route("/internal/task-logs", post(logs::logs_alias))
         .route("/v1/task/heartbeat", post(heartbeat::heartbeat))
         .route("/v1/task/complete", post(report::complete))
         .route("/v1/task/events", post(events::events))
+        .route("/v1/task/logs", post(logs::logs))
         .route("/v1/task/buffer-publish", post(publish::publish))
         .route("/v1/task/query", post(query::query))
         .merge(credentials::router())
@@ -71,8 +74,10 @@ pub fn body_limit(path: &str) -> usize {
         "/v1/task/complete",
         "/v1/task/events",
         "/v1/task/buffer-publish",
+        "/v1/task/logs",
         "/v1/task/query",
         "/internal/task-complete",
+        "/internal/task-logs",
         "/internal/events",
     ];
     if large.contains(&path) { BODY_BYTES } else { SMALL_BODY_BYTES }

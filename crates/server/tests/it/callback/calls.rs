@@ -16,6 +16,7 @@ cases!(
         what_a_worker_saved_is_handed_to_the_next_attempt,
         what_a_worker_measured_is_shown,
         what_a_stopping_worker_hands_back_costs_no_attempt,
+        what_a_worker_logs_is_kept_with_its_attempt,
     ],
     on_both_stores: [an_attempt_runs_from_start_to_end, of_two_workers_that_start_one_attempt_one_gets_it],
 );
@@ -151,4 +152,43 @@ async fn what_a_worker_measured_is_shown(server: Server) {
     assert_eq!(callback["deliveries"], 1);
     let task = plane.task(&held).await;
     assert_eq!((&task["state"], &task["cancel_reason"]), (&json!("Canceled"), &json!("worker_initiated")));
+}
+
+async fn what_a_worker_logs_is_kept_with_its_attempt(server: Server) {
+    let plane = Plane::new(server).await;
+    let first = plane.dispatched(at_once(2)).await;
+    plane.started(&first).await;
+    let logs = async || plane.server.get(&format!("/api/v1/tasks/{}/logs", first.grant.task)).await.ok();
+    let said = json!({"lines": [{"stream": "stderr", "text": "one"}, {"text": format!("mine is {}", first.token)}], "dropped": 2});
+    let answer = plane.call(&first, "logs", said.clone()).await;
+    assert_eq!(answer.header("X-Tenure-Contract"), "callback/1");
+    assert_eq!(answer.ok(), json!({"acknowledged": true}));
+    // Of another worker, another attempt, or another id: never a reason to fail, and not kept.
+    let stale = json!({"acknowledged": false, "error": "stale_attempt"});
+    for other in [json!({"workerId": "w-2"}), json!({"attempt": 2}), json!({"attemptId": "another"})] {
+        let mut body = said.clone();
+        crate::harness::merge(&mut body, other);
+        assert_eq!(plane.call(&first, "logs", body).await.ok(), stale);
+    }
+    plane.call(&first, "logs", json!({"lines": ["text"]})).await.refused(422);
+    plane.call(&first, "logs", json!({"lines": vec![json!({"text": ""}); 1_001]})).await.refused(422);
+    plane
+        .call(&first, "completed", json!({"outcome": "FAILED", "error": {"category": "USER_CODE", "message": "m"}}))
+        .await
+        .ok();
+    assert_eq!(plane.call(&first, "logs", said.clone()).await.ok(), stale, "the attempt is over");
+    let second = plane.dispatch().await;
+    plane.started(&second).await;
+    plane.call(&second, "logs", json!({"lines": [{"text": "again"}]})).await.ok();
+    assert_eq!(plane.call(&first, "logs", said).await.ok(), stale, "another attempt runs");
+    let shown = logs().await;
+    let lines = shown["items"].as_array().unwrap().iter();
+    let lines: Vec<Value> = lines.map(|line| json!([line["attempt"], line["stream"], line["text"]])).collect();
+    let expected = json!([
+        [1, "log", "[2 lines were dropped by the worker]"],
+        [1, "stderr", "one"],
+        [1, "log", "mine is ***"],
+        [2, "log", "again"]
+    ]);
+    assert_eq!(json!(lines), expected, "{shown}");
 }

@@ -6,7 +6,11 @@ use crate::harness::time;
 
 cases!(
     kit,
-    on_sqlite: [a_heartbeat_without_its_parts_is_malformed, the_advised_interval_fits_the_lease],
+    on_sqlite: [
+        a_heartbeat_without_its_parts_is_malformed,
+        the_advised_interval_fits_the_lease,
+        what_an_attempt_logs_is_kept_under_its_lease,
+    ],
     on_both_stores: [a_heartbeat_extends_the_lease_up_to_the_deadline, who_holds_it_no_more_learns_why],
 );
 
@@ -95,4 +99,30 @@ async fn a_heartbeat_without_its_parts_is_malformed(plane: Plane) {
         assert_eq!(refused["error"], "malformed_request", "{field}");
         assert!(refused["message"].as_str().unwrap().contains(field), "{refused}");
     }
+}
+
+async fn what_an_attempt_logs_is_kept_under_its_lease(plane: Plane) {
+    plane.still().await;
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let line = |text: &str| json!({"lines": [{"stream": "stdout", "text": text}]});
+    let kept = json!({"kept": true});
+    assert_eq!(plane.as_task("logs", claim.token(), &claim.with(line("of the code"))).await.ok(), kept);
+    assert_eq!(plane.internal("task-logs", claim.with(line("of the wrapper"))).await.ok(), kept);
+    let secret = format!("the token is {}", claim.token());
+    assert_eq!(plane.internal("task-logs", claim.with(line(&secret))).await.ok(), kept);
+    // Under another token it is not an error, and not kept.
+    let stale = json!({"kept": false, "error": "stale_attempt"});
+    let mut stranger = claim.with(line("of a stranger"));
+    stranger["lease_token"] = json!("0190c0de-0000-7000-8000-000000000001");
+    assert_eq!(plane.internal("task-logs", stranger.clone()).await.ok(), stale);
+    assert_eq!(plane.as_task("logs", claim.token(), &stranger).await.ok(), stale);
+    plane.internal("task-logs", claim.with(json!({"lines": ["text"]}))).await.refused(400);
+    let other = plane.claim(&plane.fire("r-2").await).await;
+    plane.as_task("logs", other.token(), &claim.with(line("of another task"))).await.refused(403);
+    plane.complete(&claim, json!({"status": "Completed"})).await.ok();
+    assert_eq!(plane.internal("task-logs", claim.with(line("late"))).await.ok(), stale);
+    let shown = plane.get(&format!("/api/v1/tasks/{}/logs", claim.task())).await.ok();
+    let texts: Vec<&str> = shown["items"].as_array().unwrap().iter().filter_map(|line| line["text"].as_str()).collect();
+    assert_eq!(texts, ["of the code", "of the wrapper", "the token is ***"], "{shown}");
 }

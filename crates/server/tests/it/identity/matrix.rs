@@ -191,13 +191,15 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
         }
         ("POST", "/internal/task-claim" | "/internal/heartbeat" | "/internal/task-complete" | "/internal/events")
         | ("POST", "/v1/task/heartbeat" | "/v1/task/complete" | "/v1/task/events" | "/v1/task/buffer-publish")
-        | ("POST", "/v1/task/credentials" | "/v1/task/query") => {
+        | ("POST", "/v1/task/credentials" | "/v1/task/query" | "/v1/task/logs" | "/internal/task-logs") => {
             let body = json!({"task_id": of.task, "worker_id": "w-1", "attempt": 1, "lease_token": "x", "status": "Completed"});
             (Some(body), Nothing)
         }
         ("GET", "/v1/task/bundle") => (None, Nothing),
         ("POST", "/api/v1/worker/{id}/token") => (None, Nothing),
-        ("POST", path) if needs_task_token(path) => (Some(json!({"attempt": 1, "workerId": "w-1"})), Nothing),
+        ("POST", path) if needs_task_token(path) => {
+            (Some(json!({"attempt": 1, "workerId": "w-1", "lines": []})), Nothing)
+        }
         ("POST", "/api/v1/tasks") => (Some(task), Forbidden),
         ("POST", "/api/v1/tasks/batch") => (Some(json!({"tasks": [task]})), Forbidden),
         (
@@ -318,7 +320,10 @@ async fn request(server: &Server, operation: &Operation, of: &Holdings, fresh: b
 }
 
 fn needs_task_token(path: &str) -> bool {
-    ["/started", "/heartbeat", "/completed"].iter().any(|call| path.contains("v1/tasks/") && path.ends_with(call))
+    path == "/v1/tasks/{id}/logs"
+        || ["/started", "/heartbeat", "/completed"]
+            .iter()
+            .any(|call| path.contains("v1/tasks/") && path.ends_with(call))
 }
 
 /// Who calls.

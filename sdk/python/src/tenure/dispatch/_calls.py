@@ -143,6 +143,14 @@ class DispatchLink:
                 raise Lost(refused.error) from None
             raise
 
+    async def logs(self, lines: list[dict[str, Any]], dropped: int) -> bool:
+        body = {**self._attempt, "lines": lines, "dropped": dropped}
+        try:
+            await self._connection.call("task-logs", _text.encode(body), ANSWER_WAIT)
+        except Refused:
+            return False
+        return True
+
     async def query(self, body: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Runs a query by the capability token, which says what it may read. Raises Again, Refused or Lost."""
         said = _text.encode({**self._attempt, **body})

@@ -146,6 +146,14 @@ class CallbackLink:
         async with self._lane:
             await self._post("completed", body, ANSWER_WAIT)
 
+    async def logs(self, lines: list[dict[str, Any]], dropped: int) -> bool:
+        body = {**self._who(), "lines": lines, "dropped": dropped}
+        try:
+            await self._post("logs", _text.encode(body), ANSWER_WAIT)
+        except Refused:
+            return False
+        return True
+
     def handler_ended(self) -> None:
         self._ledger.handler_ended(self._envelope.dispatch_id)
 

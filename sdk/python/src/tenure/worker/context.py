@@ -27,6 +27,14 @@ class HandlerContext:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.task_id}, attempt {self.attempt}, fence {self.fence})"
 
+    def log(self, text: str) -> None:
+        """Keeps lines in the log of the task, as `tenure task logs` shows it.
+
+        Logs are bounded in size and rate: what is over is dropped, and none of it ever fails the task. Known secrets
+        are removed; do not log others.
+        """
+        self._lease.logs.add(str(text))
+
     @property
     def task_id(self) -> str:
         """The id as a UUID: the same for all attempts and in all contracts."""
@@ -189,14 +197,6 @@ class TaskContext(HandlerContext):
         """Says how far the task is, in percent. Sent with a heartbeat, within about a second; the latest call wins."""
         whole = int(min(max(pct, 0), 100))
         self._lease.tell(News(progress=(whole, None if message is None else _text.cut(message, MESSAGE_BYTES))))
-
-    def log(self, text: str) -> None:
-        """Keeps lines in the log of the task, as `tenure task logs` shows it.
-
-        Logs are bounded in size and rate: what is over is dropped, and none of it ever fails the task. Known secrets
-        are removed; do not log others. Only workers that claim tasks have logs; elsewhere the lines are dropped.
-        """
-        self._lease.logs.add(str(text))
 
     def checkpoint(self, value: Any) -> None:
         """Leaves something for the next attempt, up to 64 KiB of JSON; the latest call wins.
