@@ -8,6 +8,7 @@ mod certs;
 mod kit;
 mod leaks;
 mod load;
+mod logging;
 mod memory;
 mod mutants;
 mod refusals;

@@ -3,6 +3,7 @@
 mod events;
 mod health;
 mod lists;
+mod metrics;
 mod queues;
 mod redrive;
 mod schedules;
