@@ -107,6 +107,30 @@ pub fn shortened(text: &str, length: usize) -> String {
     }
 }
 
+/// Breaks a text between words into lines of this width; those after the first are indented. Colours have no width.
+pub fn wrapped(text: &str, indent: usize, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let (mut lines, mut column) = (String::new(), 0);
+    for (index, word) in text.split(' ').enumerate() {
+        let length = console::measure_text_width(word);
+        if index > 0 && column + 1 + length > width && column > indent {
+            lines += &format!("\n{}", " ".repeat(indent));
+            column = indent;
+        } else if index > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines += word;
+        column += length;
+    }
+    lines
+}
+
+/// The width of the terminal that a text is for, if it is for one.
+pub fn width_of(terminal: &console::Term) -> Option<usize> {
+    terminal.is_term().then(|| usize::from(terminal.size().1))
+}
+
 /// Between two pictures of a bar.
 const TICK: Duration = Duration::from_millis(100);
 /// Characters of a meter.
@@ -166,11 +190,21 @@ fn stacked(header: &[&str], rows: &[Vec<Cell>], terminal: u16) -> Option<String>
     });
     let mut table = plain(&header[1..], below.collect());
     gaps(&mut table);
-    let text = table.trim_fmt();
+    let text = trimmed(&table);
     let names = std::iter::once(style(header[0].to_owned()).bold().to_string());
     let names = names.chain(rows.iter().filter_map(|row| row.first()).map(Cell::content));
     let lines: Vec<String> = names.zip(text.lines()).map(|(name, line)| format!("{name}\n  {line}")).collect();
     Some(lines.join("\n"))
+}
+
+/// Without blanks at the ends of lines, also where a colour ends after them: they would not fit the terminal.
+fn trimmed(table: &Table) -> String {
+    const RESET: &str = "\u{1b}[0m";
+    let lines = table.lines().map(|line| match line.strip_suffix(RESET) {
+        Some(line) => format!("{}{RESET}", line.trim_end()),
+        None => line.trim_end().to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Gaps and colours as wanted, lines broken only for somebody who looks.
@@ -318,6 +352,26 @@ mod tests {
             01a1e166-ad02-78c0-8000-000000000019\n  q                Ready     -";
         assert_eq!(text, expected);
         assert_eq!(stacked(&header, &rows, 30), None, "no room at all: lines are broken");
+    }
+
+    #[test]
+    fn a_bold_header_is_not_longer_than_its_words() {
+        let mut table = plain(&["QUEUE", "NOTE"], vec![vec![cell("q"), cell("a reason of many words")]]);
+        table.enforce_styling();
+        let text = trimmed(&table);
+        assert!(text.contains("\u{1b}[1m"), "{text:?}");
+        let header = text.lines().next().unwrap();
+        assert_eq!(console::strip_ansi_codes(header).trim_start(), "QUEUE  NOTE", "{header:?}");
+    }
+
+    #[test]
+    fn a_text_is_broken_between_words() {
+        let text = "  - running on w-1; last heartbeat 5 s ago (running)";
+        assert_eq!(wrapped(text, 4, None), text);
+        assert_eq!(wrapped(text, 4, Some(80)), text);
+        assert_eq!(wrapped(text, 4, Some(24)), "  - running on w-1; last\n    heartbeat 5 s ago\n    (running)");
+        assert_eq!(wrapped("a \u{1b}[2mbcd\u{1b}[0m e", 0, Some(7)), "a \u{1b}[2mbcd\u{1b}[0m e");
+        assert_eq!(wrapped("01a1e166-ad02-78c0 is long", 2, Some(8)), "01a1e166-ad02-78c0\n  is\n  long");
     }
 
     #[test]

@@ -66,8 +66,14 @@ impl StoreError {
         let mut text = self.to_string();
         let mut source = std::error::Error::source(self);
         while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
+            let said = cause.to_string();
+            // Of the pool of connections, which says nothing of its own.
+            let said = said.strip_prefix("Error occurred while creating a new object: ").unwrap_or(&said);
+            // Some libraries repeat their cause.
+            if !text.ends_with(said) {
+                text.push_str(": ");
+                text.push_str(said);
+            }
             source = cause.source();
         }
         text

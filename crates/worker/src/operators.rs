@@ -123,6 +123,20 @@ impl Operators {
         self.by_name.is_empty()
     }
 
+    /// A command that cannot be found, with its operator: each runs in an empty folder of its own, in which a relative path
+    /// leads nowhere. Sandboxes have files of their own.
+    pub fn misplaced_program(&self) -> Option<(&str, &str)> {
+        self.by_name.iter().find_map(|(name, operator)| match operator {
+            Operator::Command { line, sandbox: None } => {
+                let program = line.split_whitespace().next()?;
+                let is_relative =
+                    program.contains('/') && program.starts_with(|c: char| c == '.' || c.is_alphanumeric());
+                (is_relative && !program.contains('=')).then_some((name.as_str(), program))
+            }
+            _ => None,
+        })
+    }
+
     /// Whether any command runs outside of a sandbox.
     pub fn have_commands(&self) -> bool {
         self.by_name.values().any(|operator| matches!(operator, Operator::Command { sandbox: None, .. }))
@@ -176,6 +190,27 @@ mod tests {
         assert!(
             matches!(&operators.by_name["extract"], Operator::Command { line, .. } if &**line == "./extract.sh --mode=full")
         );
+    }
+
+    #[test]
+    fn a_program_with_a_relative_path_is_found_outside_of_sandboxes_only() {
+        for (command, expected) in [
+            ("./extract.sh --mode=full", Some("./extract.sh")),
+            ("../bin/extract", Some("../bin/extract")),
+            ("bin/extract", Some("bin/extract")),
+            ("/opt/bin/extract ./here", None),
+            ("wc -c", None),
+            ("cd /opt && ./extract.sh", None),
+            ("~/bin/extract", None),
+            ("\"$HOME\"/bin/extract", None),
+            ("PATH=bin/a:$PATH extract", None),
+        ] {
+            let mut operators = Operators::new();
+            operators.add(&format!("extract={command}")).unwrap();
+            assert_eq!(operators.misplaced_program(), expected.map(|program| ("extract", program)), "{command}");
+            operators.sandbox("extract", SandboxSettings::default()).unwrap();
+            assert_eq!(operators.misplaced_program(), None);
+        }
     }
 
     #[test]

@@ -81,11 +81,11 @@ struct RedriveArgs {
     /// Only tasks whose last error has this code
     #[arg(long, value_name = "CODE")]
     error_code: Option<String>,
-    /// Only tasks dead-lettered at or after this point in time
-    #[arg(long, value_name = "WHEN", value_parser = times::point)]
+    /// Only tasks dead-lettered at or after this point in time, or less than this time ago
+    #[arg(long, value_name = "WHEN", value_parser = times::point_or_ago)]
     after: Option<String>,
-    /// Only tasks dead-lettered before this point in time
-    #[arg(long, value_name = "WHEN", value_parser = times::point)]
+    /// Only tasks dead-lettered before this point in time, or longer than this time ago
+    #[arg(long, value_name = "WHEN", value_parser = times::point_or_ago)]
     before: Option<String>,
     /// Count the tasks without changing anything
     #[arg(long)]

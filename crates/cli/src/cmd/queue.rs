@@ -198,15 +198,15 @@ struct PushArgs {
     /// Maximum number of tasks started per second
     #[arg(long, value_name = "N", requires = "push_url")]
     push_rate: Option<f64>,
-    /// Time-out for the answer to a push, unless the attempt starts [default: 10000]
-    #[arg(long, value_name = "MS", requires = "push_url")]
-    push_ack_timeout_ms: Option<i64>,
-    /// Time until an accepted push that does not start is repeated [default: 60000]
-    #[arg(long, value_name = "MS", requires = "push_url")]
-    push_start_timeout_ms: Option<i64>,
-    /// Time until an attempt that does not start is closed [default: 300000]
-    #[arg(long, value_name = "MS", requires = "push_url")]
-    push_dispatch_timeout_ms: Option<i64>,
+    /// Time-out for the answer to a push, unless the attempt starts [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "push_url", value_parser = times::some_millis)]
+    push_ack_timeout: Option<i64>,
+    /// Time until an accepted push that does not start is repeated [default: 1m]
+    #[arg(long, value_name = "TIME", requires = "push_url", value_parser = times::some_millis)]
+    push_start_timeout: Option<i64>,
+    /// Time until an attempt that does not start is closed [default: 5m]
+    #[arg(long, value_name = "TIME", requires = "push_url", value_parser = times::some_millis)]
+    push_dispatch_timeout: Option<i64>,
     /// Stop pushing: workers claim the tasks
     #[arg(long, conflicts_with = "push_url")]
     no_push: bool,
@@ -225,9 +225,9 @@ impl PushArgs {
             mtls_ref: self.push_mtls_ref,
             concurrency: self.push_concurrency,
             rate_per_second: self.push_rate,
-            ack_timeout_ms: self.push_ack_timeout_ms,
-            start_timeout_ms: self.push_start_timeout_ms,
-            dispatch_timeout_ms: self.push_dispatch_timeout_ms,
+            ack_timeout_ms: self.push_ack_timeout,
+            start_timeout_ms: self.push_start_timeout,
+            dispatch_timeout_ms: self.push_dispatch_timeout,
         }))
     }
 }

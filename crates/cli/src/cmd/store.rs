@@ -1,5 +1,6 @@
 //! `tenure backup`, `tenure restore` and `tenure store copy`
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -93,7 +94,11 @@ fn address(text: &str) -> Result<StoreUrl, String> {
 pub async fn backup(args: BackupArgs) -> anyhow::Result<Exit> {
     let from = args.place.load()?.store_url();
     let began = Instant::now();
-    let copied = copy(&from, &StoreUrl::sqlite(&args.file), 0).await?;
+    let copied = copy(&from, &StoreUrl::sqlite(&args.file), 0).await.map_err(|error| match error {
+        CopyError::Exists(_) => explained(error, "choose another name: a backup is never overwritten"),
+        CopyError::NoSource(_) => explained(error, "name the store with --store, --data or --config"),
+        error => stopped(error),
+    })?;
     let bytes = std::fs::metadata(&args.file).map(|file| file.len()).unwrap_or_default();
     done(&format!("Backed up {from} to {} ({bytes} bytes)", args.file.display()), copied, began)
 }
@@ -107,7 +112,7 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<Exit> {
         Some(path) => {
             refuse_in_use(&to, path).await?;
             let new = suffixed(path, ".restored");
-            let copied = copy(&from, &StoreUrl::sqlite(&new), raise_fences).await?;
+            let copied = copy(&from, &StoreUrl::sqlite(&new), raise_fences).await.map_err(of_restore)?;
             // A server may have been started while the copy was made.
             refuse_in_use(&to, path).await.inspect_err(|_| drop(std::fs::remove_file(&new)))?;
             let kept = put_away(path)?;
@@ -115,7 +120,15 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<Exit> {
             eprintln!("The store from before is kept as {}", kept.display());
             copied
         }
-        None => copy(&from, &to, raise_fences).await?,
+        None => {
+            let folder = to.path().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+            if let Some(folder) = folder.filter(|_| file.exists()) {
+                let mut builder = std::fs::DirBuilder::new();
+                let made = builder.recursive(true).mode(0o700).create(folder);
+                made.with_context(|| format!("{} cannot be created", folder.display()))?;
+            }
+            copy(&from, &to, raise_fences).await.map_err(of_restore)?
+        }
     };
     done(&format!("Restored {} to {to}, fences raised by {raise_fences}", file.display()), copied, began)
 }
@@ -123,7 +136,7 @@ pub async fn restore(args: RestoreArgs) -> anyhow::Result<Exit> {
 pub async fn run(args: StoreArgs) -> anyhow::Result<Exit> {
     let StoreCommand::Copy { from, to, raise_fences } = args.command;
     let began = Instant::now();
-    let copied = copy(&from, &to, raise_fences).await?;
+    let copied = copy(&from, &to, raise_fences).await.map_err(stopped)?;
     done(&format!("Copied {from} to {to}"), copied, began)
 }
 
@@ -134,24 +147,50 @@ fn done(what: &str, copied: Copied, began: Instant) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-async fn copy(from: &StoreUrl, to: &StoreUrl, raise_fences: i64) -> anyhow::Result<Copied> {
-    store::copy(from.reveal(), to.reveal(), raise_fences).await.map_err(|error| {
-        let (exit, hint) = match &error {
-            CopyError::NoSource(_) => (Exit::NotFound, "name the store with --store, --data or --config"),
-            CopyError::Exists(_) => (Exit::Usage, "choose another name, or move it away; restore has --replace"),
-            CopyError::NotEmpty(_) => (Exit::Usage, "create an empty database: createdb tenure_restored"),
-            CopyError::Schema { .. } => (Exit::Usage, "use the binary that wrote it"),
-            CopyError::Same => (Exit::Usage, "name two stores"),
-            CopyError::Differs { .. } => (Exit::Failure, "try again; if it happens again, check the disk of both"),
-            CopyError::Store(error) if error.is_transient() => (Exit::Unavailable, "check that it can be reached"),
-            CopyError::Store(_) => (Exit::Failure, "run `tenure doctor` on the store"),
-        };
-        let message = match &error {
-            CopyError::Store(error) => error.chain(),
-            other => other.to_string(),
-        };
-        Stop::new(exit, message).hint(hint).into()
-    })
+async fn copy(from: &StoreUrl, to: &StoreUrl, raise_fences: i64) -> Result<Copied, CopyError> {
+    store::copy(from.reveal(), to.reveal(), raise_fences).await
+}
+
+fn of_restore(error: CopyError) -> anyhow::Error {
+    match error {
+        CopyError::NoSource(path) => {
+            let message = format!("{}: there is no such backup", path.display());
+            Stop::new(Exit::NotFound, message).hint("name the file that `tenure backup` wrote").into()
+        }
+        CopyError::Exists(path) => {
+            let message = format!("{}: this store already exists", path.display());
+            Stop::usage(message).hint("--replace moves it away first; --data and --store name another place").into()
+        }
+        error => stopped(error),
+    }
+}
+
+fn stopped(error: CopyError) -> anyhow::Error {
+    let hint = match &error {
+        CopyError::NoSource(_) => "check the address of the store to copy",
+        CopyError::Exists(_) => "choose another name, or move it away",
+        CopyError::NotEmpty(_) => "create an empty database: createdb tenure_restored",
+        CopyError::Schema { .. } => "use the binary that wrote it",
+        CopyError::Same => "name two stores",
+        CopyError::Differs { .. } => "try again; if it happens again, check the disk of both",
+        CopyError::Store(error) if error.is_transient() => "check that the store can be reached and written",
+        CopyError::Store(_) => "run `tenure doctor` on the store",
+    };
+    explained(error, hint)
+}
+
+fn explained(error: CopyError, hint: &str) -> anyhow::Error {
+    let exit = match &error {
+        CopyError::NoSource(_) => Exit::NotFound,
+        CopyError::Exists(_) | CopyError::NotEmpty(_) | CopyError::Schema { .. } | CopyError::Same => Exit::Usage,
+        CopyError::Store(error) if error.is_transient() => Exit::Unavailable,
+        CopyError::Differs { .. } | CopyError::Store(_) => Exit::Failure,
+    };
+    let message = match &error {
+        CopyError::Store(error) => error.chain(),
+        other => other.to_string(),
+    };
+    Stop::new(exit, message).hint(hint).into()
 }
 
 async fn refuse_in_use(url: &StoreUrl, path: &Path) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@ use super::{Key, keys};
 
 pub const KEYS: &[Key] = keys! {
     "compat" Choice(&["stacyvm"]), "", Restart,
-        "Profile for existing installations. `stacyvm` accepts the names of StacyVM and changes some defaults: see the end of this page.";
+        "Profile for existing installations. `stacyvm` accepts the names of StacyVM and changes some defaults: see *The profile stacyvm* in docs/CONFIGURATION.md.";
 
     "server.host" Text, "127.0.0.1", Restart,
         "Address or host name to listen on. Other than loopback addresses need `auth.enabled` and a worker credential. The flag `--listen` sets it together with the port.";

@@ -104,14 +104,16 @@ fn about_workers(workers: &[WorkerRecord], view: &TaskView, strict: bool, now: T
         let mut message = format!("{} for this queue", asks(count));
         message += &match slots {
             Some(slots) => format!("; {held} of {slots} slots are in use"),
-            None => format!("; they hold {held} tasks"),
+            None => format!("; {} {}", hold(count), tasks_of(held)),
         };
         if let Some(oldest) = silent.iter().map(|worker| worker.seen_at).min() {
             let tasks = silent.iter().map(|worker| worker.held).sum::<u64>();
             let age = seconds(now.since(oldest));
             message += &format!(
-                "; {} with {tasks} tasks has not been seen for {age} and may be frozen",
-                workers_of(silent.len())
+                "; {} with {} {} not been seen for {age} and may be frozen",
+                workers_of(silent.len()),
+                tasks_of(tasks),
+                if silent.len() == 1 { "has" } else { "have" }
             );
         }
         if strict {
@@ -132,6 +134,14 @@ fn slots(workers: &[WorkerRecord]) -> Option<u64> {
 
 fn workers_of(count: usize) -> String {
     if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") }
+}
+
+fn tasks_of(count: u64) -> String {
+    if count == 1 { "1 task".to_owned() } else { format!("{count} tasks") }
+}
+
+const fn hold(count: usize) -> &'static str {
+    if count == 1 { "it holds" } else { "they hold" }
 }
 
 fn asks(count: usize) -> String {
@@ -213,7 +223,8 @@ fn about_end(reason: &mut WhyReason, finished: &Finished) {
         End::Succeeded => "succeeded".to_owned(),
         End::Failed => {
             let why = finished.reason.map(|reason| format!(" ({})", reason.as_str())).unwrap_or_default();
-            format!("failed after {} of {max_attempts} attempts{why}{error}", finished.attempt)
+            let attempts = if max_attempts == 1 { "attempt" } else { "attempts" };
+            format!("failed after {} of {max_attempts} {attempts}{why}{error}", finished.attempt)
         }
         End::Canceled => {
             let by = finished.cancel_reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();

@@ -204,7 +204,11 @@ impl Node {
     }
 
     async fn start_or_end_renewals(&self, lease_renewal: bool) {
-        tracing::info!(lease.renewal = lease_renewal, "the control plane says whether it renews leases");
+        if lease_renewal {
+            tracing::info!(lease.renewal = true, "the control plane renews the leases of sandboxes");
+        } else {
+            tracing::info!(lease.renewal = false, "the control plane does not renew the leases of sandboxes");
+        }
         let present = self.holdings.present();
         if lease_renewal {
             // Nobody renewed or extended them here so far, so that what looks past its time need not be: each gets the

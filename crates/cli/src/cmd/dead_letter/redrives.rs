@@ -4,10 +4,11 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tenure_client::Client;
 use tenure_contract::user::{Page, Redrive};
+use tenure_contract::words::RedriveState;
 
 use super::sentence;
 use crate::cmd::connect::all_pages;
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::output::{self, cell, cell_or_dash, number};
 use crate::times;
 
@@ -33,18 +34,32 @@ pub struct One {
 }
 
 pub async fn run(client: &Client, command: Command, json: bool) -> anyhow::Result<Exit> {
-    let redrive = match command {
+    let (redrive, wanted) = match command {
         Command::List => {
             let items: Vec<Redrive> = all_pages(async |cursor| client.redrives(cursor).await).await?;
             let page = Page { items, next_cursor: None };
             output::page(&page, json, "No redrives.", |redrives| table(redrives, Timestamp::now()))?;
             return Ok(Exit::Ok);
         }
-        Command::Show(one) => client.get_redrive(&one.id).await?,
-        Command::Pause(one) => client.pause_redrive(&one.id).await.context("the redrive was not paused")?,
-        Command::Resume(one) => client.resume_redrive(&one.id).await.context("the redrive was not resumed")?,
-        Command::Cancel(one) => client.cancel_redrive(&one.id).await.context("the redrive was not canceled")?,
+        Command::Show(one) => (client.get_redrive(&one.id).await?, None),
+        Command::Pause(one) => {
+            let paused = client.pause_redrive(&one.id).await.context("the redrive was not paused")?;
+            (paused, Some((RedriveState::Paused, "paused")))
+        }
+        Command::Resume(one) => {
+            let resumed = client.resume_redrive(&one.id).await.context("the redrive was not resumed")?;
+            (resumed, Some((RedriveState::Running, "resumed")))
+        }
+        Command::Cancel(one) => {
+            let canceled = client.cancel_redrive(&one.id).await.context("the redrive was not canceled")?;
+            (canceled, Some((RedriveState::Canceled, "canceled")))
+        }
     };
+    // One that has ended stays as it is.
+    if let Some((_, done)) = wanted.filter(|(state, _)| *state != redrive.state) {
+        let message = format!("the redrive was not {done}: it is {}", redrive.state.as_str());
+        return Err(Stop::new(Exit::Refused, message).details(sentence(&redrive)).into());
+    }
     if json {
         output::json(&redrive)?
     } else {

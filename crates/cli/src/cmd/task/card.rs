@@ -137,16 +137,19 @@ pub async fn why(client: &Client, id: &str, json: bool) -> anyhow::Result<Exit> 
     }
     // Only for the advice: without the name of the queue there is none.
     let queue = client.get(id).await.ok().map(|task| clean(&task.queue));
-    output::line(reasons(&why, queue.as_deref(), Timestamp::now()))?;
+    let width = output::width_of(&console::Term::stdout());
+    output::line(reasons(&why, queue.as_deref(), Timestamp::now(), width))?;
     Ok(Exit::Ok)
 }
 
-pub(super) fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String {
+/// Lines of messages are as long as `width`; those of commands are not broken, so that they can be copied.
+pub(super) fn reasons(why: &Why, queue: Option<&str>, now: Timestamp, width: Option<usize>) -> String {
     let mut text = format!("Task {} is {}.\n", clean(&why.task_id), state_styled(why.state.as_str()));
     for reason in &why.why {
         let since = reason.since.as_deref().map(|since| format!(", since {}", times::age(since, now)));
         let code = dim(format!("({}{})", clean(&reason.code), since.unwrap_or_default()));
-        text += &format!("  - {} {code}\n", clean(&reason.message));
+        text += &output::wrapped(&format!("  - {} {code}", clean(&reason.message)), 4, width);
+        text.push('\n');
         let advice = match (reason.code.as_str(), queue) {
             ("queue_paused", Some(queue)) => format!("tenure queue resume {queue}"),
             // Workers of jobs are not `tenure worker`.
@@ -158,7 +161,7 @@ pub(super) fn reasons(why: &Why, queue: Option<&str>, now: Timestamp) -> String 
             ("unknown_operator", Some(queue)) => format!("tenure worker --queue {queue} --operator NAME=COMMAND"),
             ("ended", _) if why.state == TaskState::Failed => {
                 let id = clean(&why.task_id);
-                format!("tenure task logs {id}; fix the cause, then tenure task retry {id}")
+                format!("tenure task logs {id}\n    after a fix: tenure task retry {id}")
             }
             _ => continue,
         };
@@ -220,7 +223,7 @@ mod tests {
         let why = r#"{"task_id":"018c","state":"Ready","why":[
             {"code":"no_worker","message":"no worker has ever asked for this queue","since":"2025-01-15T10:00:00Z"},
             {"code":"rate_limit","message":"slow"}]}"#;
-        let text = reasons(&serde_json::from_str(why).unwrap(), Some("etl"), now());
+        let text = reasons(&serde_json::from_str(why).unwrap(), Some("etl"), now(), None);
         let expected = "Task 018c is Ready.
   - no worker has ever asked for this queue (no_worker, since 60s)
     try: tenure worker --queue etl

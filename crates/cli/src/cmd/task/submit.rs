@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use tenure_client::{Client, Json};
 use tenure_contract::user::{
-    BatchItem, BatchSubmission, SandboxCommand, SandboxRuntime, Submitted, TaskRuntime, TaskSubmission,
+    BatchItem, BatchSubmission, RetryPolicy, SandboxCommand, SandboxRuntime, Submitted, TaskRuntime, TaskSubmission,
 };
 
 use super::super::connect::text_or_file;
@@ -38,6 +38,12 @@ pub struct Args {
     /// Maximum number of attempts [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     max_attempts: Option<i64>,
+    /// Wait before the second attempt; it doubles with each further one, and its jitter is full [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = times::millis)]
+    backoff: Option<i64>,
+    /// Longest wait between attempts [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = times::millis)]
+    backoff_max: Option<i64>,
     /// How long a worker may be silent before the task goes to another [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = times::seconds)]
     lease_ttl: Option<i64>,
@@ -112,6 +118,8 @@ fn sentence(submitted: &Submitted) -> String {
 fn submission(args: Args) -> anyhow::Result<TaskSubmission> {
     let payload = args.payload.as_deref().map(payload).transpose()?;
     let tags: BTreeMap<_, _> = args.tags.into_iter().collect();
+    let retry =
+        RetryPolicy { initial_backoff_ms: args.backoff, max_backoff_ms: args.backoff_max, ..RetryPolicy::default() };
     let runtime = match (args.runtime.as_deref(), args.sandbox_command) {
         (Some(text), _) => Some(runtime(text)?),
         (None, Some(line)) => Some(TaskRuntime {
@@ -135,6 +143,7 @@ fn submission(args: Args) -> anyhow::Result<TaskSubmission> {
         run_at: args.run_at,
         idempotency_key: args.key,
         max_attempts: args.max_attempts,
+        retry: Some(retry).filter(|retry| *retry != RetryPolicy::default()),
         lease_ttl_seconds: args.lease_ttl,
         timeout_ms: args.timeout,
         tags: (!tags.is_empty()).then_some(tags),

@@ -121,7 +121,8 @@ impl Screen {
             }
             // The watch itself deals with a server that is away.
             let Ok(task) = client.get(id).await else { continue };
-            if task.state != TaskState::Running && !task.state.is_final() {
+            let is_running = task.state == TaskState::Running && task.not_started.is_none();
+            if !is_running && !task.state.is_final() {
                 self.tell_why(client, &task).await;
             }
         }
@@ -132,7 +133,8 @@ impl Screen {
         let Ok(why) = client.why(&task.task_id).await else { return };
         let codes = why.why.iter().map(|reason| reason.code.as_str()).collect::<Vec<_>>().join(",");
         if self.told_why.as_ref() != Some(&codes) && !why.why.is_empty() {
-            self.say(super::card::reasons(&why, Some(&clean(&task.queue)), Timestamp::now()).trim_end());
+            let width = output::width_of(&console::Term::stderr());
+            self.say(super::card::reasons(&why, Some(&clean(&task.queue)), Timestamp::now(), width).trim_end());
             self.told_why = Some(codes);
         }
     }

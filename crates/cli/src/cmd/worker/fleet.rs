@@ -199,7 +199,10 @@ pub async fn drain(args: DrainArgs) -> anyhow::Result<Exit> {
             break;
         }
         if tokio::time::Instant::now() >= until {
-            let message = format!("{} still has {tasks} tasks and {boxes} sandboxes", clean(&args.id));
+            let count =
+                |number: u64, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
+            let (tasks, boxes) = (count(tasks, "task", "tasks"), count(boxes as u64, "sandbox", "sandboxes"));
+            let message = format!("{} still has {tasks} and {boxes}", clean(&args.id));
             return Err(Stop::new(Exit::Failure, message)
                 .hint("wait longer, cancel them with `tenure task cancel`, or remove them with `tenure sandbox rm`")
                 .into());

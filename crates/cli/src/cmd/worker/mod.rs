@@ -31,8 +31,8 @@ Built-in operators and their payloads:
   http   {\"url\": \"https://…\", \"method\": \"POST\", \"body\": {}, \"headers\": {}, \"timeout_ms\": 30000}
          only with --operator http; it reaches what `outbound` in the configuration allows
 
-A command gets the payload on stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its \
-environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string. With --sandbox it \
+A command runs in an empty folder of its own, so programs need their full path unless they are in PATH. It gets the payload on \
+stdin, and TENURE_TASK_ID, TENURE_ATTEMPT and TENURE_FENCE in its environment. The last line it prints is the result: JSON if it is valid JSON, otherwise a string. With --sandbox it \
 runs in a sandbox of its own, in /workspace, without the variables of this process; `tenure sandbox check` shows what is \
 enforced.
 
@@ -115,7 +115,7 @@ pub struct WorkArgs {
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub queues: Vec<String>,
     /// Maximum number of tasks running at once [default: number of CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub concurrency: Option<NonZeroUsize>,
     /// Run tasks of an operator with a shell command; repeatable. `worker.operators` in the
     /// configuration file does the same
@@ -162,11 +162,19 @@ impl WorkArgs {
         }
         for text in &self.operators {
             operators.add(text).map_err(|error| {
-                Stop::usage(format!("--operator: {error}")).hint("for example --operator extract='./extract.sh --fast'")
+                Stop::usage(format!("--operator: {error}"))
+                    .hint("for example --operator extract='/opt/etl/extract.sh --fast'")
             })?;
         }
         let common = sandbox::common(self.sandbox.clone(), self.sandbox_limits.as_deref(), config)?;
         sandbox::apply(&mut operators, self.sandbox, self.sandbox_limits.as_deref(), self.bundles, config)?;
+        if let Some((name, program)) = operators.misplaced_program() {
+            let message = format!(
+                "the operator `{name}` runs `{program}`, but each command runs in an empty folder of its own, where it is not found"
+            );
+            let full = std::path::absolute(program).unwrap_or_else(|_| program.into());
+            return Err(Stop::usage(message).hint(format!("write the full path: {}", full.display())).into());
+        }
         let (sandboxes, private) = if operators.need_sandboxes() || self.bundles {
             let (sandboxes, private) = sandbox::open(config).await?;
             (Some(sandboxes), Some(private))
@@ -356,6 +364,10 @@ fn describe(worker: &WorkerConfig) {
     );
 }
 
+fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "must be a whole number, at least 1".to_owned())
+}
+
 struct TokenFlags {
     token_file: Option<PathBuf>,
     bootstrap_key_file: Option<PathBuf>,
@@ -405,9 +417,11 @@ fn secret_in(path: &Path, flag: &str) -> anyhow::Result<Secret> {
 fn token_source(flags: TokenFlags, config: &Config) -> anyhow::Result<Option<TokenSource>> {
     let bootstrap = |key_file| TokenSource::Bootstrap { key_file, token_ttl: Some(flags.token_ttl) };
     if let Some(path) = flags.token_file {
+        secret_in(&path, "--token-file")?;
         return Ok(Some(TokenSource::File(path)));
     }
     if let Some(path) = flags.bootstrap_key_file {
+        secret_in(&path, "--bootstrap-key-file")?;
         return Ok(Some(bootstrap(path)));
     }
     if let Some(admin) = flags.admin {

@@ -13,7 +13,7 @@ use tenure_contract::worker_plane::Capacity;
 use tenure_sandbox::{Enforcement, ProcessProvider, ProcessSettings, Provider};
 use tenure_tls::LiveServer;
 use tenure_worker::TokenSource;
-use tenure_worker::node::{Face, Holdings, Node, NodeSettings, Plane, Providers, capacity};
+use tenure_worker::node::{Adoption, Face, Holdings, Node, NodeSettings, Plane, Providers, capacity};
 use tenure_worker::rpc::{self, Credentials, ExecTimes, Rpc, RpcSettings, StartError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,9 @@ impl Ready {
             tracing::warn!("no provider is enabled and works: this worker can create no sandboxes");
         }
         let adoption = node.adopt().await.context("the sandboxes of a former process could not be adopted")?;
-        tracing::info!(?adoption, "sandboxes of a former process");
+        if adoption != Adoption::default() {
+            tracing::info!(?adoption, "sandboxes of a former process");
+        }
 
         let (mut rpc_url, mut listener) = (None, None);
         let settings = rpc_settings(&config, data_dir);

@@ -13,6 +13,7 @@ mod identity;
 mod init;
 mod kit;
 mod login;
+mod on_call;
 mod operate;
 mod outbox;
 mod push;

@@ -299,7 +299,7 @@ async fn a_drained_worker_gets_no_sandboxes_until_it_is_undrained() {
     // It keeps what it has, so it is not empty in time.
     assert_eq!(code(&fleet.run(&["sandbox", "exec", &id, "--", "true"]).await), 0);
     let waited = fleet.run(&["worker", "drain", WORKER, "--wait", "100ms"]).await;
-    assert!(code(&waited) == 1 && waited.stderr.contains("still has 0 tasks and 1 sandboxes"), "{waited:?}");
+    assert!(code(&waited) == 1 && waited.stderr.contains("still has 0 tasks and 1 sandbox"), "{waited:?}");
     fleet.ok(&["sandbox", "rm", &id]).await;
     fleet.ok(&["worker", "drain", WORKER, "--wait", "20s"]).await;
     fleet.ok(&["worker", "undrain", WORKER, "--wait", "20s"]).await;

@@ -27,12 +27,21 @@ async fn a_backup_of_a_running_server_is_restored() {
     assert_eq!(code(&refused), 4, "{refused:?}");
     assert!(refused.stderr.contains("is open in a server"), "{}", refused.stderr);
 
-    let fresh = home.path().join("fresh");
-    std::fs::create_dir(&fresh).unwrap();
+    // A folder that is not there yet is created.
+    let fresh = home.path().join("deep/fresh");
+    let missing = home.run(&["restore", "missing.db", "--data", fresh.to_str().unwrap()]).await;
+    assert_eq!(code(&missing), 3, "{missing:?}");
+    assert!(missing.stderr.contains("missing.db: there is no such backup"), "{}", missing.stderr);
+    assert!(!fresh.exists());
     let restored = home.run(&["restore", file, "--data", fresh.to_str().unwrap()]).await;
     assert_eq!(code(&restored), 0, "{restored:?}");
     let twice = home.run(&["restore", file, "--data", fresh.to_str().unwrap()]).await;
     assert_eq!(code(&twice), 2, "{twice:?}");
+    assert!(
+        twice.stderr.contains("this store already exists") && twice.stderr.contains("--replace"),
+        "{}",
+        twice.stderr
+    );
     let replaced = home.run(&["restore", file, "--replace", "--data", fresh.to_str().unwrap()]).await;
     assert_eq!(code(&replaced), 0, "{replaced:?}");
     let kept = std::fs::read_dir(&fresh).unwrap().filter_map(Result::ok);

@@ -121,13 +121,20 @@ async fn wrong_flags_are_refused() {
     for (args, part) in [
         (&["--operator", "upper"][..], "is not a built-in operator"),
         (&["--operator", "a b=true"], "cannot name an operator"),
-        (&["--concurrency", "0"], "--concurrency"),
+        (&["--operator", "a=./a.sh"], "hint: write the full path: /"),
+        (&["--concurrency", "0"], "must be a whole number, at least 1"),
+        (&["--token-file", "missing"], "--token-file names missing, which cannot be read"),
+        (
+            &["--bootstrap-key-file", "missing", "--name", "w"],
+            "--bootstrap-key-file names missing, which cannot be read",
+        ),
         (&["--grace", "long"], "write it as"),
         (&["--server", "ftp://x"], "is not a server address"),
     ] {
         let output = home.run(&[&["worker"], args].concat()).await;
         assert_eq!(code(&output), 2, "{args:?}: {output:?}");
         assert!(output.stderr.contains(part), "{args:?}: {}", output.stderr);
+        assert!(!output.stderr.contains("worker started"), "{args:?}: {}", output.stderr);
     }
 }
 
