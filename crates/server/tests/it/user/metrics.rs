@@ -16,8 +16,7 @@ cases!(
     on_both_stores: [waits_runs_and_ends_are_counted_by_queue],
 );
 
-/// Its own: the recorder is shared by all tests of a process.
-const QUEUE: &str = "figures-of-one-queue";
+const QUEUE: &str = "figures";
 
 async fn text(server: &Server) -> String {
     server.get("/metrics").await.ok().as_str().unwrap().to_owned()
@@ -29,20 +28,23 @@ fn value(text: &str, series: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
 }
 
-async fn claim(server: &Server, worker: &str) -> Value {
+async fn claim(server: &Server, worker: &str, queue: &str) -> Value {
     let about = json!({"slots": 4, "operators": ["op"]});
-    let claim = json!({"worker_id": worker, "streams": [QUEUE], "max_wait_ms": 0, "worker": about});
+    let claim = json!({"worker_id": worker, "streams": [queue], "max_wait_ms": 0, "worker": about});
     server.worker("claim", claim).await.ok()
 }
 
 async fn waits_runs_and_ends_are_counted_by_queue(server: Server) {
+    // The recorder is shared by all tests of a process.
+    let queue = &format!("figures-{:x}", tenure_engine::random_bits());
     for _ in 0..3 {
-        server.submit(json!({"queue": QUEUE, "max_attempts": 1})).await;
+        server.submit(json!({"queue": queue, "max_attempts": 1})).await;
     }
     server.advance(7_000);
-    let of = |figure: &str| format!("{figure}{{queue=\"{QUEUE}\"}}");
+    let of = |figure: &str| format!("{figure}{{queue=\"{queue}\"}}");
     assert!(value(&text(&server).await, &of("tenure_queue_oldest_ready_seconds")) >= 7.0);
-    let jobs = [claim(&server, "w-1").await, claim(&server, "w-1").await, claim(&server, "w-1").await];
+    let jobs =
+        [claim(&server, "w-1", queue).await, claim(&server, "w-1", queue).await, claim(&server, "w-1", queue).await];
     server.advance(20_000);
     server.complete("w-1", &jobs[0], json!({})).await.ok();
     server.fail("w-1", &jobs[1], fatal()).await.ok();
@@ -53,14 +55,14 @@ async fn waits_runs_and_ends_are_counted_by_queue(server: Server) {
     let text = text(&server).await;
     assert!(value(&text, &of("tenure_queue_oldest_ready_seconds")) < 7.0, "none is ready");
     for (outcome, count) in [("succeeded", 1.0), ("failed", 1.0), ("canceled", 1.0)] {
-        let series = format!("tenure_attempts_total{{queue=\"{QUEUE}\",outcome=\"{outcome}\"}}");
+        let series = format!("tenure_attempts_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}");
         assert!((value(&text, &series) - count).abs() < f64::EPSILON, "{outcome}");
     }
     for (figure, least) in [("tenure_task_wait_seconds", 7.0), ("tenure_attempt_seconds", 20.0)] {
         assert!((value(&text, &of(&format!("{figure}_count"))) - 3.0).abs() < f64::EPSILON, "{figure}");
         assert!(value(&text, &of(&format!("{figure}_sum"))) >= 3.0 * least, "{figure}");
         // Buckets add up, so that those of several control planes do.
-        let start = format!("{figure}_bucket{{queue=\"{QUEUE}\",le=\"");
+        let start = format!("{figure}_bucket{{queue=\"{queue}\",le=\"");
         let buckets: Vec<f64> = text
             .lines()
             .filter(|line| line.starts_with(&start))
@@ -73,7 +75,7 @@ async fn waits_runs_and_ends_are_counted_by_queue(server: Server) {
 
 async fn every_figure_is_described_and_durations_are_histograms(server: Server) {
     server.submit(json!({"queue": QUEUE})).await;
-    let job = claim(&server, "w-1").await;
+    let job = claim(&server, "w-1", QUEUE).await;
     server.complete("w-1", &job, json!({})).await.ok();
     let text = text(&server).await;
     let words = |start: &str| -> BTreeMap<&str, &str> {
@@ -109,8 +111,8 @@ async fn every_figure_is_described_and_durations_are_histograms(server: Server) 
 
 async fn workers_and_their_slots_are_counted(server: Server) {
     server.submit(json!({"queue": QUEUE})).await;
-    claim(&server, "w-1").await;
-    claim(&server, "w-2").await;
+    claim(&server, "w-1", QUEUE).await;
+    claim(&server, "w-2", QUEUE).await;
     let counts = async || {
         let text = text(&server).await;
         let of = |status: &str| value(&text, &format!("tenure_task_workers{{status=\"{status}\"}}"));
