@@ -1,5 +1,6 @@
 //! How parts of a row are written: small things as numbers, rare things as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,9 +11,10 @@ use tenure_core::attempt::{
 };
 use tenure_core::event::{FACT_BYTES, Fact};
 use tenure_core::queue::{Dispatch, FairnessKey, Push, Queue, Transport};
+use tenure_core::retry::{Jitter, RetryPolicy};
 use tenure_core::run::RunState;
 use tenure_core::task::{Body, Carry, End, EnvelopeSpec, Finished, Running, Spec, State};
-use tenure_core::time::Timestamp;
+use tenure_core::time::{DurationMs, Timestamp};
 use tenure_core::{AttemptId, IdPrefix, LeaseToken, Seq, WorkerId};
 
 /// JSON of a value, or nothing if it is the usual one.
@@ -40,7 +42,78 @@ pub fn fairness_key(key: Option<&FairnessKey>) -> (Option<&'static str>, Option<
 }
 
 pub fn encode_carry(carry: &Carry) -> Option<String> {
-    encode_unless(carry, carry.is_default())
+    match Short::of(&carry.spec).filter(|_| *carry == Carry::fresh(carry.spec)) {
+        Some(short) => encode_unless(&short, carry.is_default()),
+        None => encode_unless(carry, false),
+    }
+}
+
+/// What [`encode_carry`] made.
+pub fn decode_carry(text: Option<&str>, seq: i64) -> Carry {
+    match text.filter(|text| text.starts_with('[')) {
+        Some(short) => Carry::fresh(decode::<Short>(Some(short), "carry", seq).into()),
+        None => decode(text, "carry", seq),
+    }
+}
+
+/// A spec without the names of its fields, which would be a third of what is written for a task. Statements look for
+/// `rebuild` by its name, so that a spec with it has no short form.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Short(
+    Option<u32>,
+    Option<DurationMs>,
+    Option<DurationMs>,
+    Option<DurationMs>,
+    Option<DurationMs>,
+    Option<Timestamp>,
+    Option<(DurationMs, f64, DurationMs, Jitter)>,
+    bool,
+);
+
+impl Short {
+    fn of(spec: &Spec) -> Option<Self> {
+        let Spec {
+            max_attempts,
+            lease_ttl_ms,
+            heartbeat_ms,
+            timeout_ms,
+            cancel_grace_ms,
+            deadline,
+            retry,
+            sandbox,
+            rebuild,
+        } = *spec;
+        let retry = retry.map(|RetryPolicy { initial_backoff_ms, factor, max_backoff_ms, jitter }| {
+            (initial_backoff_ms, factor, max_backoff_ms, jitter)
+        });
+        let short =
+            Self(max_attempts, lease_ttl_ms, heartbeat_ms, timeout_ms, cancel_grace_ms, deadline, retry, sandbox);
+        (!rebuild).then_some(short)
+    }
+}
+
+impl From<Short> for Spec {
+    fn from(short: Short) -> Self {
+        let Short(max_attempts, lease_ttl_ms, heartbeat_ms, timeout_ms, cancel_grace_ms, deadline, retry, sandbox) =
+            short;
+        let retry = retry.map(|(initial_backoff_ms, factor, max_backoff_ms, jitter)| RetryPolicy {
+            initial_backoff_ms,
+            factor,
+            max_backoff_ms,
+            jitter,
+        });
+        Self {
+            max_attempts,
+            lease_ttl_ms,
+            heartbeat_ms,
+            timeout_ms,
+            cancel_grace_ms,
+            deadline,
+            retry,
+            sandbox,
+            rebuild: false,
+        }
+    }
 }
 
 /// The column `spec` of a body: how the task wants to be run, and what its envelopes are to say.
@@ -59,8 +132,49 @@ struct BodyEnvelope {
 
 pub fn encode_spec(body: &Body) -> Option<String> {
     match body.envelope.as_deref() {
-        None => encode_unless(&body.spec, body.spec.is_default()),
+        None => match Short::of(&body.spec) {
+            Some(short) => encode_unless(&short, body.spec.is_default()),
+            None => encode_unless(&body.spec, false),
+        },
         envelope => encode_unless(&BodySpec { spec: &body.spec, envelope }, false),
+    }
+}
+
+/// JSON of specs. Most tasks of a batch have the same few, and each is encoded once.
+#[derive(Debug, Default)]
+pub struct SpecTexts(Vec<(Spec, Option<String>)>);
+
+impl SpecTexts {
+    /// Others are encoded again and again.
+    const KEPT: usize = 16;
+
+    /// As [`encode_spec`].
+    pub fn of_body(&mut self, body: &Body) -> Option<Cow<'_, str>> {
+        match body.envelope {
+            None => self.text(body.spec, || encode_spec(body)),
+            Some(_) => encode_spec(body).map(Cow::Owned),
+        }
+    }
+
+    /// As [`encode_carry`].
+    pub fn of_carry(&mut self, carry: &Carry) -> Option<Cow<'_, str>> {
+        if *carry == Carry::fresh(carry.spec) {
+            self.text(carry.spec, || encode_carry(carry))
+        } else {
+            encode_carry(carry).map(Cow::Owned)
+        }
+    }
+
+    fn text(&mut self, spec: Spec, encode: impl FnOnce() -> Option<String>) -> Option<Cow<'_, str>> {
+        let known = self.0.iter().position(|(known, _)| *known == spec);
+        let at = known.unwrap_or_else(|| {
+            if self.0.len() == Self::KEPT {
+                self.0.clear();
+            }
+            self.0.push((spec, encode()));
+            self.0.len() - 1
+        });
+        self.0.get(at)?.1.as_deref().map(Cow::Borrowed)
     }
 }
 
@@ -68,7 +182,14 @@ pub fn encode_spec(body: &Body) -> Option<String> {
 pub fn decode_spec(text: Option<&str>, seq: i64) -> (Spec, Option<Arc<EnvelopeSpec>>) {
     let envelope = text.filter(|text| text.contains("\"envelope\""));
     let envelope: BodyEnvelope = decode(envelope, "bodies.spec", seq);
-    (decode(text, "bodies.spec", seq), envelope.envelope.map(Arc::new))
+    (decode_only_spec(text, seq), envelope.envelope.map(Arc::new))
+}
+
+fn decode_only_spec(text: Option<&str>, seq: i64) -> Spec {
+    match text.filter(|text| text.starts_with('[')) {
+        Some(short) => decode::<Short>(Some(short), "bodies.spec", seq).into(),
+        None => decode(text, "bodies.spec", seq),
+    }
 }
 
 /// What a row of `running` says about a pushed attempt, in columns that statements can read.
@@ -332,7 +453,7 @@ pub fn join_finished(
 ) {
     let more: FinishedMore = decode(more, "finished.more", seq);
     finished.carry = more.carry.unwrap_or_default();
-    finished.carry.spec = decode(spec, "bodies.spec", seq);
+    finished.carry.spec = decode_only_spec(spec, seq);
     finished.carry.last = attempt.map(|attempt| {
         Box::new(ClosedAttempt {
             number: finished.attempt,
@@ -383,6 +504,60 @@ mod tests {
             Receipt::Failed { requeued: false, dlq: true },
         ] {
             assert_eq!(receipt_from(receipt_code(receipt)), receipt);
+        }
+    }
+
+    fn specs() -> Vec<Spec> {
+        let retry = RetryPolicy { initial_backoff_ms: 5, factor: 1.5, max_backoff_ms: 70, jitter: Jitter::Around };
+        let some = Spec {
+            max_attempts: Some(1),
+            lease_ttl_ms: Some(2),
+            heartbeat_ms: Some(3),
+            timeout_ms: Some(4),
+            cancel_grace_ms: Some(5),
+            deadline: Some(Timestamp::from_millis(6)),
+            retry: Some(retry),
+            sandbox: false,
+            rebuild: false,
+        };
+        let default = Spec::default();
+        let others = [
+            Spec { sandbox: true, ..default },
+            Spec { rebuild: true, ..some },
+            Spec { rebuild: true, ..default },
+            Spec { lease_ttl_ms: Some(1), ..default },
+        ];
+        [default, some].into_iter().chain(others).collect()
+    }
+
+    #[test]
+    fn a_spec_is_read_as_it_was_written_in_its_short_form_and_in_its_long_one() {
+        for spec in specs() {
+            let carry = Carry::fresh(spec);
+            let text = encode_carry(&carry);
+            assert_eq!(decode_carry(text.as_deref(), 1), carry, "{text:?}");
+            assert_eq!(text.is_some(), spec != Spec::default());
+            // Statements look for it.
+            assert_eq!(text.as_ref().is_some_and(|text| text.contains(r#""rebuild":true"#)), spec.rebuild);
+            assert_eq!(decode_carry(serde_json::to_string(&carry).ok().as_deref(), 1), carry);
+            assert_eq!(decode_only_spec(serde_json::to_string(&spec).ok().as_deref(), 1), spec);
+            let more = Carry { redrives: 1, ..Carry::fresh(spec) };
+            assert_eq!(decode_carry(encode_carry(&more).as_deref(), 1), more);
+        }
+        assert_eq!(decode_carry(Some("[]"), 1), Carry::default());
+    }
+
+    #[test]
+    fn texts_of_specs_are_those_of_each_spec_by_itself() {
+        let mut texts = SpecTexts::default();
+        for round in 0..3 {
+            for number in 0..SpecTexts::KEPT as u32 + 4 {
+                let spec = Spec { max_attempts: (number > 0).then_some(number), ..Spec::default() };
+                let carry = Carry::fresh(spec);
+                assert_eq!(texts.of_carry(&carry).map(Cow::into_owned), encode_carry(&carry), "{round} {number}");
+                let more = Carry { redrives: 1, ..carry };
+                assert_eq!(texts.of_carry(&more).map(Cow::into_owned), encode_carry(&more));
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 
 /// The schema that this binary creates. Versions below this one were never released, so nothing upgrades them.
-pub const SCHEMA: i64 = 21;
+pub const SCHEMA: i64 = 22;
 
 /// Whether this binary can run on the schema `found`; 0 is an empty database. A newer schema names the `oldest` version
 /// that a binary must know to run on it.

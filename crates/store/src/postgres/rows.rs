@@ -77,7 +77,7 @@ fn priority(row: &Row, column: usize) -> Result<u8> {
 }
 
 fn carry(row: &Row, column: usize) -> Result<Carry> {
-    Ok(codec::decode(row.try_get(column)?, "carry", row.try_get(0)?))
+    Ok(codec::decode_carry(row.try_get(column)?, row.try_get(0)?))
 }
 
 fn progress(row: &Row, pct: usize) -> Result<Progress> {

@@ -7,7 +7,9 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use tenure_core::Seq;
 use tenure_core::TaskId;
 use tenure_core::attempt::ClosedAttempt;
-use tenure_core::batch::{ClaimLoad, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World};
+use tenure_core::batch::{
+    ClaimLoad, IdempotencyScope, Load, QueueLoad, ReadyLoad, Rotation, TaskLoad, VOID_ROWS, WorkerLoad, World,
+};
 use tenure_core::command::Task;
 use tenure_core::outage::{Marks, Reading};
 use tenure_core::task::{Body, Place, Waiting};
@@ -25,11 +27,7 @@ pub fn load(tx: &Connection, cache: &mut Cache, reading: Reading, load: &Load<'_
     }
     queues(tx, cache, &load.queues, world)?;
     tasks(tx, &load.tasks, world)?;
-    for (tenant, workspace, key) in &load.keys {
-        let holder =
-            tx.prepare_cached(sql::BODIES_OF_KEYS)?.query_row([tenant, workspace, key], rows::body).optional()?;
-        holder.into_iter().for_each(|body| world.add_key(body));
-    }
+    keys(tx, &load.keys, world)?;
     claims(tx, &load.claims, world)?;
     workers(tx, &load.workers, world)?;
     for name in &load.artifacts {
@@ -38,6 +36,18 @@ pub fn load(tx: &Connection, cache: &mut Cache, reading: Reading, load: &Load<'_
         digest.optional()?.into_iter().for_each(|digest| world.add_artifact(*name, digest));
     }
     runs::load(tx, &load.runs, world)
+}
+
+fn keys(tx: &Connection, keys: &[IdempotencyScope], world: &mut World) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut statement = tx.prepare_cached(sql::BODIES_OF_KEYS)?;
+    for (tenant, workspace, key) in keys {
+        let holder = statement.query_row([tenant, workspace, key], rows::body).optional()?;
+        holder.into_iter().for_each(|body| world.add_key(body));
+    }
+    Ok(())
 }
 
 pub fn marks(tx: &Connection) -> Result<Marks> {

@@ -14,7 +14,7 @@ use tenure_core::run::{InRun, Run, RunCounts, Upstream};
 use tenure_core::task::{Blocked, Body, CancelRequest, Carry, FailReason, Finished, Idempotency, Running, Waiting};
 use tenure_core::{AttemptId, Fence, LeaseToken, RunId, Seq, TaskId, Timestamp};
 
-use crate::codec::{self, FinalAttempt, PushColumns};
+use crate::codec::{self, FinalAttempt, PushColumns, SpecTexts};
 use crate::model::RunTaskView;
 
 type Result<T> = rusqlite::Result<T>;
@@ -69,6 +69,12 @@ impl<'a, 's> Cells<'a, 's> {
         Ok(self.get::<Option<i16>>()?.map(codec::receipt_from))
     }
 
+    fn carry(&mut self, seq: i64) -> Result<Carry> {
+        let column = self.next;
+        self.next += 1;
+        Ok(codec::decode_carry(self.row.get_ref(column)?.as_str_or_null()?, seq))
+    }
+
     /// JSON of what is rare; mostly there is none.
     fn decoded<T: DeserializeOwned + Default>(&mut self, what: &'static str, seq: i64) -> Result<T> {
         let column = self.next;
@@ -84,11 +90,16 @@ pub fn waiting(row: &Row<'_>) -> Result<(TaskId, Waiting)> {
     let (queue, priority, at, fair, message, attempt, fence) =
         (cells.queue()?, cells.get()?, cells.time()?, cells.get()?, cells.get()?, cells.get()?, cells.fence()?);
     let _deadline = cells.time_if()?;
-    let carry = cells.decoded("carry", seq)?;
+    let carry = cells.carry(seq)?;
     Ok((id, Waiting { queue, priority, at, fair, message, attempt, fence, carry }))
 }
 
-pub fn insert_waiting(statement: &mut Statement<'_>, id: TaskId, waiting: &Waiting) -> Result<()> {
+pub fn insert_waiting(
+    statement: &mut Statement<'_>,
+    id: TaskId,
+    waiting: &Waiting,
+    specs: &mut SpecTexts,
+) -> Result<()> {
     statement.execute(params![
         id.seq().0,
         id.as_u128().to_be_bytes(),
@@ -100,7 +111,7 @@ pub fn insert_waiting(statement: &mut Statement<'_>, id: TaskId, waiting: &Waiti
         waiting.attempt,
         waiting.fence.0.cast_signed(),
         waiting.carry.spec.deadline.map(Timestamp::as_millis),
-        codec::encode_carry(&waiting.carry),
+        specs.of_carry(&waiting.carry),
     ])?;
     Ok(())
 }
@@ -111,7 +122,7 @@ pub fn blocked(row: &Row<'_>) -> Result<(TaskId, Blocked)> {
     let (queue, priority, waiting_on, at, fair) =
         (cells.queue()?, cells.get()?, cells.get()?, cells.time()?, cells.get()?);
     let _deadline = cells.time_if()?;
-    let carry = cells.decoded("carry", seq)?;
+    let carry = cells.carry(seq)?;
     Ok((id, Blocked { queue, priority, waiting_on, at, fair, carry }))
 }
 
@@ -243,7 +254,7 @@ pub fn running(row: &Row<'_>) -> Result<(TaskId, Running)> {
     let (reason, requested_at, signaled_at) = (cells.get::<Option<Arc<str>>>()?, cells.time_if()?, cells.time_if()?);
     running.cancel =
         reason.zip(requested_at).map(|(reason, requested_at)| CancelRequest { reason, requested_at, signaled_at });
-    running.carry = cells.decoded("carry", seq)?;
+    running.carry = cells.carry(seq)?;
     Ok((id, running))
 }
 
@@ -468,7 +479,7 @@ pub fn body(row: &Row<'_>) -> Result<Body> {
     Ok(body)
 }
 
-pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
+pub fn insert_body(statement: &mut Statement<'_>, body: &Body, specs: &mut SpecTexts) -> Result<()> {
     statement.execute(params![
         body.seq().0,
         body.id.as_u128().to_be_bytes(),
@@ -478,7 +489,7 @@ pub fn insert_body(statement: &mut Statement<'_>, body: &Body) -> Result<()> {
         body.workspace,
         body.priority,
         body.payload,
-        codec::encode_spec(body),
+        specs.of_body(body),
         codec::encode_tags(&body.tags),
         body.idempotency.as_ref().map(|idempotency| &idempotency.key),
         body.idempotency.as_ref().map(|idempotency| idempotency.fingerprint),

@@ -8,7 +8,7 @@ use tenure_core::queue::FairnessKey;
 use tenure_core::time::Timestamp;
 
 use super::{dags, load, outbox, rows, runs, sql};
-use crate::codec;
+use crate::codec::{self, SpecTexts};
 use crate::dags::plan::DataWrites;
 use crate::error::StoreError;
 use crate::faults::Faults;
@@ -44,15 +44,21 @@ fn tables(tx: &Connection, writes: &Writes, now: Timestamp, faults: &Faults) -> 
         delete(tx, sql::RUNNING_DELETE, &tasks.unrun)?;
         delete(tx, sql::FINISHED_DELETE, &tasks.unfinish)
     })?;
-    step("insert bodies", &|| each(tx, sql::BODIES_INSERT, &tasks.bodies, |put, body| rows::insert_body(put, body)))?;
+    step("insert bodies", &|| {
+        let mut specs = SpecTexts::default();
+        each(tx, sql::BODIES_INSERT, &tasks.bodies, |put, body| rows::insert_body(put, body, &mut specs))
+    })?;
     step("insert waiting", &|| {
         each(tx, sql::BLOCKED_INSERT, &tasks.block, |put, (id, blocked)| rows::insert_blocked(put, *id, blocked))?;
         each(tx, sql::BLOCKED_COUNT_DOWN, &tasks.count_down, |count, (seq, waiting_on)| {
             count.execute(params![seq.0, waiting_on]).map(drop)
         })?;
-        each(tx, sql::SCHEDULED_INSERT, &tasks.schedule, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))?;
+        let mut specs = SpecTexts::default();
+        each(tx, sql::SCHEDULED_INSERT, &tasks.schedule, |put, (id, waiting)| {
+            rows::insert_waiting(put, *id, waiting, &mut specs)
+        })?;
         let ready = if mutant!("task-left-out", every 50) { &[] } else { &tasks.ready[..] };
-        each(tx, sql::READY_INSERT, ready, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting))
+        each(tx, sql::READY_INSERT, ready, |put, (id, waiting)| rows::insert_waiting(put, *id, waiting, &mut specs))
     })?;
     step("insert running", &|| {
         each(tx, sql::RUNNING_INSERT, &tasks.run, |put, (id, running)| rows::insert_running(put, *id, running))
@@ -103,7 +109,7 @@ pub fn each<T>(
     tx: &Connection,
     sql: &str,
     rows: &[T],
-    execute: impl Fn(&mut Statement<'_>, &T) -> rusqlite::Result<()>,
+    mut execute: impl FnMut(&mut Statement<'_>, &T) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
     if rows.is_empty() {
         return Ok(());
