@@ -10,6 +10,7 @@ use tenure_core::dag::route::{self, Delivery, Event};
 use tenure_core::dag::task::{Invalidated, TaskInput, Trigger};
 use tenure_core::dag::{Deployment, JobId, VersionId, named_bits};
 use tenure_store::dags::{DATA_PAGE, DataEvent, InvalidationRow, Routed, Unread};
+use tokio::task::JoinSet;
 
 use super::deploy::{REPLACED, ROLLED_BACK};
 use super::tasks::{Making, input_of, version_of};
@@ -18,7 +19,16 @@ use crate::background::Pacer;
 use crate::duty::Duty;
 use crate::error::EngineError;
 
+/// Events that are read at a time.
 const EVENTS: usize = 500;
+/// Events that are routed before all of them are marked.
+const PASS_EVENTS: usize = 2_000;
+/// Pages of a pass whose tasks are made at the same time.
+const PAGES: usize = 2;
+/// So many events at a look mean that events come fast. The next look then waits for more of them: what is written with few
+/// events costs several times as much for each of their tasks.
+const FAST: usize = 20;
+const GATHER: Duration = Duration::from_millis(10);
 /// How soon events are found that another control plane recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// However often events come: a look goes through all partitions.
@@ -30,6 +40,7 @@ impl Dags {
         let shared = Arc::clone(&self.inner.engine.shared);
         let mut pacer = Pacer::new(&shared);
         let mut reconcile_at = Instant::now() + RECONCILE_EVERY;
+        let mut last_look = 0;
         loop {
             tokio::select! {
                 more = pacer.pause(LOOK_EVERY) => if !more { return },
@@ -38,7 +49,7 @@ impl Dags {
             if !shared.duties.is_mine(Duty::Router) {
                 continue;
             }
-            if let Err(error) = self.route_all().await {
+            if let Err(error) = self.route_all(&mut last_look).await {
                 tracing::debug!(error = %error, "events wait");
             }
             if Instant::now() >= reconcile_at {
@@ -51,24 +62,72 @@ impl Dags {
     }
 
     /// Routes everything that is there, and makes versions ready whose outputs are rebuilt.
-    async fn route_all(&self) -> Result<(), EngineError> {
+    async fn route_all(&self, last_look: &mut usize) -> Result<(), EngineError> {
+        while self.pass(last_look).await? {}
+        self.finish_rebuilds().await
+    }
+
+    /// Routes what there is, and what is recorded meanwhile, up to [`PASS_EVENTS`]. Returns whether there was anything.
+    /// `last_look` is how many events were found when events were last looked for.
+    ///
+    /// While the tasks of one page are written, the next events are read. All are marked at the end, with one commit. A
+    /// crash before that makes the same tasks again, which are there. The next pass begins with the oldest event: ids do not
+    /// appear in their order.
+    async fn pass(&self, last_look: &mut usize) -> Result<bool, EngineError> {
+        let (mut after, mut seen, mut found) = (i64::MIN, 0, false);
+        let mut pages: JoinSet<Vec<Part>> = JoinSet::new();
+        let mut marks: BTreeMap<(Arc<str>, i64), Vec<Routed>> = BTreeMap::new();
         loop {
-            let events = self.shared().store.unrouted(&self.troubled(), EVENTS).await?;
-            // An event that came with an invalidation has the same key. Its task must know of the invalidation, or what is
-            // made from its outputs would not.
-            let invalidated = self.route_invalidations().await?;
-            if events.is_empty() && !invalidated {
-                return self.finish_rebuilds().await;
+            let has_room = seen < PASS_EVENTS && pages.len() < PAGES;
+            if has_room {
+                if (FAST..EVENTS).contains(&std::mem::take(last_look)) {
+                    tokio::time::sleep(GATHER).await;
+                }
+                let events = self.shared().store.unrouted(&self.troubled(), after, EVENTS).await?;
+                *last_look = events.len();
+                // An event that came with an invalidation has the same key. Its task must know of the invalidation, or what
+                // is made from its outputs would not.
+                let is_invalidated = self.route_invalidations().await?;
+                if is_invalidated || !events.is_empty() {
+                    found = true;
+                    seen += events.len();
+                    after = events.last().map_or(after, |last| last.id);
+                    pages.spawn(self.clone().route_page(events));
+                    continue;
+                }
             }
-            let mut orgs: BTreeMap<Arc<str>, Vec<DataEvent>> = BTreeMap::new();
-            for event in events {
-                orgs.entry(Arc::clone(&event.org)).or_default().push(event);
-            }
-            let troubled = self.troubled();
-            for (org, events) in orgs.iter().filter(|(org, _)| !troubled.contains(org)) {
-                self.only_for(org, self.route_events(org, events).await)?;
+            let done = tokio::select! {
+                done = pages.join_next() => done,
+                () = self.inner.route.notified(), if has_room && !pages.is_empty() => continue,
+            };
+            let Some(done) = done else { break };
+            for Part { org, outcome } in done.map_err(|_| EngineError::Internal)? {
+                let outcome =
+                    outcome.map(|(seq, routed)| marks.entry((Arc::clone(&org), seq)).or_default().extend(routed));
+                self.only_for(&org, outcome)?;
             }
         }
+        for ((org, seq), routed) in marks {
+            // Refused: what is deployed has changed. The events stay, and the next pass routes them by what is there then.
+            let marked = self.shared().store.routed(&org, seq, &routed).await;
+            self.only_for(&org, marked.map(drop).map_err(EngineError::from))?;
+        }
+        Ok(found)
+    }
+
+    /// Makes the tasks of events, those of each organisation by themselves.
+    async fn route_page(self, events: Vec<DataEvent>) -> Vec<Part> {
+        let mut orgs: BTreeMap<Arc<str>, Vec<DataEvent>> = BTreeMap::new();
+        for event in events {
+            orgs.entry(Arc::clone(&event.org)).or_default().push(event);
+        }
+        let troubled = self.troubled();
+        let mut parts = Vec::new();
+        for (org, events) in orgs.into_iter().filter(|(org, _)| !troubled.contains(org)) {
+            let outcome = self.route_events(&org, &events).await;
+            parts.push(Part { org, outcome });
+        }
+        parts
     }
 
     /// Routes every invalidation that is open. Returns whether there was one.
@@ -99,13 +158,12 @@ impl Dags {
 
     /// Whether events of an organisation wait to be routed. Says yes if there are too many events of others to know.
     pub(super) async fn has_unrouted(&self, org: &str) -> Result<bool, EngineError> {
-        let events = self.shared().store.unrouted(&self.troubled(), EVENTS).await?;
+        let events = self.shared().store.unrouted(&self.troubled(), i64::MIN, EVENTS).await?;
         Ok(events.len() == EVENTS || events.iter().any(|event| &*event.org == org))
     }
 
-    /// The tasks are made before the events are marked: a crash in between makes the same tasks again, which are there.
-    /// A deployment in between leaves the events as they are, to be routed by what is deployed then.
-    async fn route_events(&self, org: &str, events: &[DataEvent]) -> Result<(), EngineError> {
+    /// Makes the tasks of events of one organisation. Returns what came of each event, by which deployment.
+    async fn route_events(&self, org: &str, events: &[DataEvent]) -> Result<(i64, Vec<Routed>), EngineError> {
         let view = self.view(org).await?;
         let (mut deliveries, mut routed) = (Vec::new(), Vec::with_capacity(events.len()));
         for (at, event) in events.iter().enumerate() {
@@ -128,9 +186,7 @@ impl Dags {
             Some(jobs.get(&delivery.job)?.task(&view, delivery, cause))
         });
         self.make(making).await?;
-        // Refused: what is deployed has changed. The events stay, and the next look routes them by what is there then.
-        let _ = self.shared().store.routed(org, view.seq, &routed).await?;
-        Ok(())
+        Ok((view.seq, routed))
     }
 
     async fn route_invalidation(&self, row: &InvalidationRow) -> Result<(), EngineError> {
@@ -290,6 +346,13 @@ impl Dags {
 
 pub(super) fn is_held(deployment: &Deployment, id: JobId) -> bool {
     deployment.jobs.get(&id).is_some_and(|job| job.held)
+}
+
+/// The events of one organisation in a page.
+struct Part {
+    org: Arc<str>,
+    /// What came of each, and by which deployment.
+    outcome: Result<(i64, Vec<Routed>), EngineError>,
 }
 
 /// What caused a task.

@@ -23,7 +23,7 @@ use super::{Dags, JobOf, View};
 use crate::error::EngineError;
 
 /// Tasks that are submitted together.
-const SUBMIT_TASKS: usize = 500;
+const SUBMIT_TASKS: usize = 1_000;
 /// How many submits wait for the store at once.
 const SUBMITS: usize = 4;
 /// How much longer than its function the attempt of a function may take.

@@ -263,8 +263,9 @@ pub trait DagStore {
     /// The generation of a partition is that of its row; one without a row, and a cursor, have that of their version.
     async fn recorded(&self, events: &[(VersionId, Position)]) -> Result<Vec<Option<DataEvent>>, StoreError>;
 
-    /// Events that were not looked at yet, oldest first, but for those of these organisations. Reads only.
-    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>, StoreError>;
+    /// Events that are not marked as routed, with ids above `after`, in the order of their ids, but for those of these
+    /// organisations. Reads only. An event may appear below one that was returned before.
+    async fn unrouted(&self, except: &[Arc<str>], after: i64, limit: usize) -> Result<Vec<DataEvent>, StoreError>;
 
     /// Notes what came of events of an organisation, if its deployment is still the one with this `seq`.
     async fn routed(&self, org: &str, seen: i64, events: &[Routed]) -> Result<Result<(), Moved>, StoreError>;

@@ -163,8 +163,8 @@ impl DagStore for Postgres {
         Ok(recorded)
     }
 
-    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>> {
-        let params: [&(dyn ToSql + Sync); 2] = [&texts(except), &limited(limit)];
+    async fn unrouted(&self, except: &[Arc<str>], after: i64, limit: usize) -> Result<Vec<DataEvent>> {
+        let params: [&(dyn ToSql + Sync); 3] = [&texts(except), &after, &limited(limit)];
         self.list("find unrouted events", sql::DATA_EVENTS_UNROUTED, &params, rows::event).await
     }
 

@@ -35,4 +35,4 @@ WHERE e.id = v.id AND e.org = $1 AND e.routed_at IS NULL
 -- name: data_events_unrouted
 SELECT e.id, e.org, e.dataset_id, e.version_id, e.cursor, e.partition_key, e.range_start, e.range_end, e.generation,
        e.producer, e.attempt, e.recorded_at, e.unrouted
-FROM dataset_events e WHERE e.routed_at IS NULL AND e.org <> ALL($1) ORDER BY e.id LIMIT $2
+FROM dataset_events e WHERE e.routed_at IS NULL AND e.id > $2 AND e.org <> ALL($1) ORDER BY e.id LIMIT $3

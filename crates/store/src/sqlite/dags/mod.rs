@@ -13,6 +13,7 @@ use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId
 use tenure_core::queue::{Queue, QueueId, Transport};
 
 use super::sandboxes::{Tx, all, one, run};
+use super::save::each;
 use super::{Sqlite, sql};
 use crate::codec;
 use crate::dags::plan::DataWrites;
@@ -141,10 +142,9 @@ pub fn write_data(tx: &Tx<'_>, writes: &DataWrites) -> Result<()> {
 }
 
 fn mark_routed(conn: &Connection, org: &str, events: &[Routed], now: i64) -> rusqlite::Result<()> {
-    for routed in events {
-        run(conn, sql::DATA_EVENTS_ROUTED, params![org, routed.event, routed.why_not, now])?;
-    }
-    Ok(())
+    each(conn, sql::DATA_EVENTS_ROUTED, events, |mark, routed| {
+        mark.execute(params![org, routed.event, routed.why_not, now]).map(drop)
+    })
 }
 
 fn mark_dependents(conn: &Connection, org: &str, id: InvalidationId, jobs: &[JobId]) -> rusqlite::Result<()> {
@@ -306,8 +306,8 @@ impl DagStore for Sqlite {
         .await
     }
 
-    async fn unrouted(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<DataEvent>> {
-        let params = (texts(except), limited(limit));
+    async fn unrouted(&self, except: &[Arc<str>], after: i64, limit: usize) -> Result<Vec<DataEvent>> {
+        let params = (texts(except), after, limited(limit));
         self.read("find unrouted events", move |tx| all(tx, sql::DATA_EVENTS_UNROUTED, params, rows::event)).await
     }
 

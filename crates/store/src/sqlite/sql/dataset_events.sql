@@ -26,4 +26,5 @@ UPDATE dataset_events SET routed_at = ?4, unrouted = ?3 WHERE id = ?2 AND org = 
 -- name: data_events_unrouted
 SELECT e.id, e.org, e.dataset_id, e.version_id, e.cursor, e.partition_key, e.range_start, e.range_end, e.generation,
        e.producer, e.attempt, e.recorded_at, e.unrouted
-FROM dataset_events e WHERE e.routed_at IS NULL AND e.org NOT IN (SELECT value FROM json_each(?1)) ORDER BY e.id LIMIT ?2
+FROM dataset_events e
+WHERE e.routed_at IS NULL AND e.id > ?2 AND e.org NOT IN (SELECT value FROM json_each(?1)) ORDER BY e.id LIMIT ?3

@@ -139,7 +139,7 @@ async fn changes_that_are_not_batches(kind: Kind) {
         each_step(t, "invalidate", async || t.store.invalidate(ORG, &new).await.map(drop)).await;
     }
     complete(t, &told(vec![event(version(1), partition("a"))])).await;
-    let events = t.store.unrouted(&[], 9).await.unwrap();
+    let events = t.store.unrouted(&[], 0, 9).await.unwrap();
     let routed: Vec<_> = events.iter().map(|event| Routed { event: event.id, why_not: None }).collect();
     each_step(t, "route", async || t.store.routed(ORG, 1, &routed).await.map(|done| done.unwrap())).await;
     let id = InvalidationId::from_u128(1);

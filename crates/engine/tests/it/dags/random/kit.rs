@@ -79,7 +79,7 @@ pub async fn settle(plane: &Plane) {
     let store = plane.engine.store();
     store.faults().clear();
     wait_until("everything is routed", SOON, async || {
-        let events = store.unrouted(&[], 1).await.unwrap();
+        let events = store.unrouted(&[], 0, 1).await.unwrap();
         events.is_empty() && store.open_invalidations(&[], 1).await.unwrap().is_empty()
     })
     .await;

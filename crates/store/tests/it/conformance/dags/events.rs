@@ -131,8 +131,13 @@ async fn events_of_a_deployment_that_moved_are_left_alone(t: &Fixture) {
 async fn a_page_of_events_is_bounded(t: &Fixture) {
     deploy(t).await;
     complete(t, &told((0..1_100).map(|n| event(version(1), cursor(n))).collect())).await;
-    assert_eq!(t.store.unrouted(&[], 3).await.unwrap().len(), 3);
-    assert_eq!(t.store.unrouted(&[], usize::MAX).await.unwrap().len(), DATA_PAGE);
+    assert_eq!(t.store.unrouted(&[], 0, 3).await.unwrap().len(), 3);
+    let all = t.store.unrouted(&[], 0, usize::MAX).await.unwrap();
+    assert_eq!(all.len(), DATA_PAGE);
+    // The next page begins after the last event of this one.
+    let rest = t.store.unrouted(&[], all[DATA_PAGE - 1].id, usize::MAX).await.unwrap();
+    assert_eq!(rest.len(), 100);
+    assert!(rest.iter().all(|event| event.id > all[DATA_PAGE - 1].id));
 }
 
 async fn an_event_of_tenure_itself_has_no_producer(t: &Fixture) {

@@ -143,7 +143,7 @@ pub fn emit(grant: &Grant, data: &Arc<DataReport>) -> Command {
 }
 
 pub async fn unrouted(t: &Fixture) -> Vec<DataEvent> {
-    t.store.unrouted(&[], 1_000).await.unwrap()
+    t.store.unrouted(&[], 0, 1_000).await.unwrap()
 }
 
 /// Positions and generations of events.

@@ -47,7 +47,7 @@ const HOT: [(&str, [&str; 2], &str, &[&str]); 7] = [
 
 /// Statements of readers.
 const READS: [(&str, [&str; 2], &str, &[&str]); 6] = [
-    ("data_events_unrouted", EVENTS, "'{}', 100", &["dataset_events_unrouted"]),
+    ("data_events_unrouted", EVENTS, "'{}', 0, 100", &["dataset_events_unrouted"]),
     (
         "data_events_recorded",
         EVENTS,
