@@ -363,7 +363,8 @@ impl Inner {
         })?;
         *ended = true;
         self.free_slot(record.slot);
-        self.settings.images.release(&record.id)
+        // The programs of this machine are not held.
+        if record.image_path.is_some() { self.settings.images.release(&record.id) } else { Ok(()) }
     }
 
     pub fn folder(&self, id: &str) -> PathBuf {

@@ -1,5 +1,6 @@
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,9 @@ use crate::provider::{Runtime, RuntimeId, RuntimeState};
 use crate::spec::Spec;
 
 const FILE: &str = "state.json";
+
+/// What the kernel copies at once.
+const PAGE_BYTES: usize = 4096;
 
 /// What is known about a sandbox, kept in its folder for the next process of the provider.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -88,6 +92,19 @@ impl Record {
         fs::rename(new, folder.join(FILE))
     }
 
+    /// As [`Self::write`], for a record that is there. A short one is written over the former one with one call, which the
+    /// end of this process cannot cut: a new file costs the file system more than all else that a sandbox writes.
+    pub fn rewrite(&self, folder: &Path) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(self)?;
+        let file = fs::OpenOptions::new().write(true).open(folder.join(FILE))?;
+        let former = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        if former.max(bytes.len()) > PAGE_BYTES {
+            return self.write(folder);
+        }
+        bytes.resize(former.max(bytes.len()), b' ');
+        file.write_all_at(&bytes, 0)
+    }
+
     pub fn read(folder: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&fs::read(folder.join(FILE))?)?)
     }
@@ -100,4 +117,31 @@ pub(crate) fn now_ms() -> u64 {
 /// The socket of the agent, in the folder of its sandbox.
 pub(crate) fn socket_path(folder: &Path) -> PathBuf {
     folder.join("agent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_written_over_is_read_as_it_was_written_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record: Record = serde_json::from_value(serde_json::json!({
+            "id": "i", "runtime_id": "r", "spec": Spec::new("s", "host"), "image_resolved": "host", "image_path": null,
+            "created_ms": 1, "instance_ms": 1, "groups": SandboxGroups::default(), "host_copy": null, "slot": 0, "user": 1000,
+            "disk_bytes": 0, "memory_limit_bytes": 0, "writable_number": null, "proxy_number": null, "allowed_hosts": null,
+            "process": null,
+        }))
+        .unwrap();
+        record.write(folder.path()).unwrap();
+        // Longer, shorter, and longer than is written at once.
+        for (id, host_copy) in
+            [("x".repeat(200), None), ("y".to_owned(), Some("z".repeat(5_000))), ("i".to_owned(), None)]
+        {
+            (record.id, record.host_copy) = (id.clone(), host_copy.clone());
+            record.rewrite(folder.path()).unwrap();
+            let read = Record::read(folder.path()).unwrap();
+            assert_eq!((read.id, read.host_copy, read.runtime_id), (id, host_copy, "r".to_owned()));
+        }
+    }
 }

@@ -127,7 +127,7 @@ fn start(
     let proxy = descriptors.next();
     record.groups.delegate()?;
     record.groups.limit_commands(&plan.limits)?;
-    record.write(&plan.folder)?;
+    record.rewrite(&plan.folder)?;
     // Until now the sandbox ends by itself if this process ends.
     send(status.as_fd(), &(), &[])?;
     set_socket_timeout(&status, Timeout::Recv, None)?;
