@@ -1,4 +1,5 @@
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// What the agent asks of the provider that started it.
@@ -23,10 +24,15 @@ pub(crate) trait Confinement: Send + Sync + 'static {
 
 /// What confines one command. Dropped when its streams are closed, which can be long after its end.
 pub(crate) trait CommandConfinement: Send + Sync + 'static {
-    /// Runs in the new process before the program. It must be async-signal-safe: no allocation, no lock. The process is the
+    /// A group of the unified cgroup hierarchy to start the command in.
+    fn start_group(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Runs in the new process before the program. `in_group` says that it was started in [`Self::start_group`]. It must be async-signal-safe: no allocation, no lock. The process is the
     /// leader of a session of its own, its signals have their defaults, and its streams and working directory are set. The
     /// descriptors from 3 on are closed by the exec that follows.
-    fn enter(&self) -> io::Result<()>;
+    fn enter(&self, in_group: bool) -> io::Result<()>;
 
     /// Kills every process of the command.
     fn kill(&self) -> io::Result<()>;

@@ -2,16 +2,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 
 use super::confinement::{CommandConfinement, Confinement};
+use super::launch::{Start, start};
 use super::protocol::{
     Answer, End, ExecRequest, Failure, Frame, HEADER_BYTES, MAX_DATA_BYTES, encode, header, parse_header, wrong,
 };
@@ -20,11 +20,10 @@ use super::server::Agent;
 use crate::console::ConsoleWriter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::execution::MAX_CHUNK_BYTES;
-use crate::files::SandboxPath;
-use crate::spec::{Terminal, WORKSPACE};
-use crate::start::{cannot_start, failed_program};
-use crate::sys::supervisor::{self, REPORT_BYTES, Report};
-use crate::{sys, terminal};
+use crate::spec::Terminal;
+use crate::start::cannot_start;
+use crate::sys::supervisor::{REPORT_BYTES, Report};
+use crate::terminal;
 
 /// Time that killed processes have to disappear before the execution ends with an error.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
@@ -65,80 +64,6 @@ pub(super) fn run<C: Confinement>(agent: &Agent<C>, connection: &UnixStream, req
     Ok(())
 }
 
-enum Start {
-    Running(Streams, Process),
-    /// The program does not exist or is not one.
-    Ended(i32, String),
-}
-
-/// The agent's ends of a command's streams.
-struct Streams {
-    input: Option<OwnedFd>,
-    terminal: Option<OwnedFd>,
-    outputs: Vec<Output>,
-}
-
-fn start<C: Confinement>(agent: &Agent<C>, request: &ExecRequest, confinement: &Arc<C::Command>) -> Result<Start> {
-    let (Some(program), false) = (request.argv.first(), request.argv.iter().any(|text| text.contains('\0'))) else {
-        return Err(Error::invalid("the command is empty or contains a NUL byte"));
-    };
-    let path = SandboxPath::parse(request.workdir.as_deref().unwrap_or(WORKSPACE))?;
-    let directory = agent.root.directory(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::invalid(format!("the working directory {path} does not exist")),
-        _ => error,
-    })?;
-    let mut command = Command::new(program);
-    command.args(&request.argv[1..]).env_clear().envs(&request.env);
-    let streams = connect(agent, &mut command, request).map_err(cannot_start)?;
-    let line = if agent.confinement.supervised() {
-        let line = supervisor::supervise(&mut command, directory, request.terminal.is_some()).map_err(cannot_start)?;
-        Some(line)
-    } else {
-        sys::lead_session(&mut command, directory, request.terminal.is_some());
-        None
-    };
-    let entered = Arc::clone(confinement);
-    sys::in_child(&mut command, move || entered.enter());
-    let spawned = match &agent.reaper {
-        Some(reaper) => reaper.spawn(&mut command).map(|(child, ended)| (child, Some(ended))),
-        None => command.spawn().map(|child| (child, None)),
-    };
-    match spawned {
-        Ok((child, ended)) => {
-            let (reports, orders) = line.map(|line| (line.reports, line.orders)).unzip();
-            Ok(Start::Running(streams, Process { child, ended, reports, orders }))
-        }
-        Err(error) => failed_program(program, error).map(|(code, text)| Start::Ended(code, text)),
-    }
-}
-
-fn connect<C>(agent: &Agent<C>, command: &mut Command, request: &ExecRequest) -> io::Result<Streams> {
-    let output = |frame: Frame, source: OwnedFd| -> io::Result<Output> {
-        rustix::io::ioctl_fionbio(&source, true)?;
-        Ok(Output { frame, source: Some(source), log: agent.console.writer(), left: 0 })
-    };
-    if let Some(size) = request.terminal() {
-        let (ours, theirs) = terminal::open(size)?;
-        command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
-        let outputs = vec![output(Frame::Stdout, ours.try_clone()?)?];
-        return Ok(Streams { input: Some(ours.try_clone()?), terminal: Some(ours), outputs });
-    }
-    let input = if request.stdin {
-        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
-        command.stdin(theirs);
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        Some(ours)
-    } else {
-        command.stdin(Stdio::null());
-        None
-    };
-    let (out, their_out) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (err, their_err) = pipe_with(PipeFlags::CLOEXEC)?;
-    command.stdout(their_out).stderr(their_err);
-    let outputs = vec![output(Frame::Stdout, out)?, output(Frame::Stderr, err)?];
-    Ok(Streams { input, terminal: None, outputs })
-}
-
 /// The whole conversation about a program that could not be started.
 fn answer_ended(mut connection: &UnixStream, code: i32, text: &str) {
     let end = End::Exited { code, out_of_memory: false, wall_us: 0, cpu_us: None, peak_memory_bytes: None };
@@ -156,14 +81,16 @@ fn push(bytes: &mut Vec<u8>, frame: Frame, payload: &[u8]) {
 }
 
 /// A started command.
-struct Process {
-    child: Child,
+pub(super) struct Process {
+    pub(super) leader: i32,
+    /// Set if it has a supervisor.
+    pub(super) child: Option<Child>,
     /// Of the child, if this process reaps for everybody.
-    ended: Option<Arc<Ended>>,
+    pub(super) ended: Option<Arc<Ended>>,
     /// Of the supervisor, if there is one.
-    reports: Option<OwnedFd>,
+    pub(super) reports: Option<OwnedFd>,
     /// Closed to let the supervisor kill everything.
-    orders: Option<OwnedFd>,
+    pub(super) orders: Option<OwnedFd>,
 }
 
 impl Process {
@@ -191,7 +118,7 @@ impl Process {
             // It fails if the supervisor has ended.
             let _ = rustix::io::write(orders, &[number]);
         } else if let Some(reaper) = &agent.reaper {
-            reaper.signal(self.child.id().cast_signed(), signal);
+            reaper.signal(self.leader, signal);
         }
     }
 }
@@ -206,13 +133,13 @@ struct Input {
 }
 
 /// A stream of a command.
-struct Output {
-    frame: Frame,
+pub(super) struct Output {
+    pub(super) frame: Frame,
     /// None at its end.
-    source: Option<OwnedFd>,
-    log: ConsoleWriter,
+    pub(super) source: Option<OwnedFd>,
+    pub(super) log: ConsoleWriter,
     /// Bytes that may still be read after the command's end.
-    left: usize,
+    pub(super) left: usize,
 }
 
 impl Output {
@@ -565,7 +492,7 @@ impl<C: Confinement> Session<'_, C> {
         }
         if self.process.ended.is_none() {
             // The supervisor has ended, or was killed.
-            let _ = self.process.child.wait();
+            let _ = self.process.child.as_mut().map(Child::wait);
         }
     }
 }

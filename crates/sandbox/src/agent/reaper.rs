@@ -1,7 +1,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
@@ -39,18 +38,17 @@ impl Ended {
 }
 
 impl Reaper {
-    /// Starts a command. No status is taken in between: a failed start waits for its process itself.
-    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<(Child, Arc<Ended>)> {
+    /// Starts a command by its process. No status is taken in between: a failed start waits for its process itself.
+    pub(super) fn spawn(&self, start: impl FnOnce() -> io::Result<i32>) -> io::Result<(i32, Arc<Ended>)> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ended = Arc::new(Ended { event, report: Mutex::new(None) });
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let child = command.spawn()?;
+        let process = start()?;
         waiting.starts += 1;
-        // A process id is a positive number of 22 bits at most.
-        waiting.commands.insert(child.id().cast_signed(), Arc::clone(&ended));
+        waiting.commands.insert(process, Arc::clone(&ended));
         drop(waiting);
         self.started.notify_one();
-        Ok((child, ended))
+        Ok((process, ended))
     }
 
     /// Sends a signal to the process group of a command that has not been waited for.

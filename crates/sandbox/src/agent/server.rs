@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::confinement::Confinement;
 use super::protocol::{Answer, Failure, Frame, MAX_REQUEST_BYTES, Request, encode, read_frame, write_frame, wrong};
 use super::reaper::Reaper;
+use super::threads::{Threads, spawn};
 use super::{exec, files};
 use crate::console::Console;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,9 +31,6 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time for a connection to a port.
 const DIAL_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Enough for every call, also without optimisation. Only what is used takes memory.
-const STACK_BYTES: usize = 512 << 10;
 
 /// Settings of an agent.
 #[derive(Debug)]
@@ -90,30 +88,27 @@ pub(crate) fn serve<C: Confinement>(
     let failed = |error| Error::internal("the agent has no thread").with_source(error);
     if first {
         let agent = Arc::clone(&agent);
-        thread("reaper", move || agent.reaper.as_ref().map(|reaper| reaper.run())).map_err(failed)?;
+        spawn("reaper", move || agent.reaper.as_ref().map(|reaper| reaper.run())).map_err(failed)?;
     }
     let keeper = Arc::clone(&agent);
-    thread("deadlines", move || keeper.keep_deadlines()).map_err(failed)?;
+    spawn("deadlines", move || keeper.keep_deadlines()).map_err(failed)?;
     if let Some(parent) = settings.parent {
         let agent = Arc::clone(&agent);
-        thread("parent", move || agent.end_with(&parent)).map_err(failed)?;
+        spawn("parent", move || agent.end_with(&parent)).map_err(failed)?;
     }
+    let threads = Arc::new(Threads::default());
     loop {
         agent.wait_for_room();
         match listener.accept() {
             Ok((connection, _)) => {
                 let place = Place::new(&agent);
                 // Without a thread the client sees the end of its connection.
-                let _ = thread("call", move || place.0.call(&connection));
+                let _ = threads.run(move || place.0.call(&connection));
             }
             // Out of descriptors or memory: what is being served will free some.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
-}
-
-fn thread<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(run).map(drop)
 }
 
 /// One of the connections that are served at a time.

@@ -35,7 +35,7 @@ impl Confinement for Supervised {
 }
 
 impl CommandConfinement for Supervised {
-    fn enter(&self) -> std::io::Result<()> {
+    fn enter(&self, _: bool) -> std::io::Result<()> {
         Ok(rustix::thread::set_no_new_privs(true)?)
     }
 

@@ -83,7 +83,7 @@ impl Confinement for Contained {
 }
 
 impl CommandConfinement for Contained {
-    fn enter(&self) -> io::Result<()> {
+    fn enter(&self, _: bool) -> io::Result<()> {
         Ok(rustix::thread::set_no_new_privs(true)?)
     }
 

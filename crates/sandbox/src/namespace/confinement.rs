@@ -1,10 +1,9 @@
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-use seccompiler::BpfProgram;
 
 use super::cgroup::{CommandGroup, CommandGroups};
 use super::launch::{Launch, ProcessLimits};
@@ -22,16 +21,15 @@ pub(super) struct NamespaceConfinement {
 
 #[derive(Debug)]
 struct Rules {
-    filter: Option<BpfProgram>,
     landlock: Option<OwnedFd>,
+    seccomp: bool,
     limits: ProcessLimits,
 }
 
 impl NamespaceConfinement {
     pub fn new(groups: CommandGroups, launch: &Launch) -> io::Result<Self> {
         let landlock = if launch.landlock { landlock::command_rules()? } else { None };
-        let filter = launch.seccomp.then(seccomp::command_filter).transpose()?;
-        Ok(Self { groups, rules: Arc::new(Rules { filter, landlock, limits: launch.process_limits }) })
+        Ok(Self { groups, rules: Arc::new(Rules { landlock, seccomp: launch.seccomp, limits: launch.process_limits }) })
     }
 }
 
@@ -59,8 +57,12 @@ pub(super) struct ConfinedCommand {
 }
 
 impl CommandConfinement for ConfinedCommand {
-    fn enter(&self) -> io::Result<()> {
-        self.group.enter()?;
+    fn start_group(&self) -> Option<BorrowedFd<'_>> {
+        self.group.unified()
+    }
+
+    fn enter(&self, in_group: bool) -> io::Result<()> {
+        self.group.enter(in_group)?;
         lower(Resource::As, self.rules.limits.address_space_bytes)?;
         lower(Resource::Nproc, self.rules.limits.processes)?;
         let none = CapabilitySet::empty();
@@ -68,7 +70,7 @@ impl CommandConfinement for ConfinedCommand {
         if let Some(rules) = &self.rules.landlock {
             sys::landlock_restrict_self(rules.as_fd())?;
         }
-        self.rules.filter.as_ref().map_or(Ok(()), seccomp::confine_command)
+        if self.rules.seccomp { seccomp::confine_command() } else { Ok(()) }
     }
 
     fn kill(&self) -> io::Result<()> {

@@ -2,20 +2,37 @@
 //! with `EPERM`. Calls of another architecture kill the process.
 //!
 //! The agent is under the list, and so is every command. Commands have a second filter: `clone3` answers `ENOSYS`
-//! there, because a filter cannot see its flags and libc then uses `clone`, whose flags are filtered.
+//! there, because a filter cannot see its flags and libc then uses `clone`, whose flags are filtered. The agent starts
+//! commands in their group by it.
+//!
+//! A filter costs the most when it is installed: the kernel compiles it, and runs it for every number to find calls that are
+//! always allowed. So the list is compiled once in the zygote, and calls that are allowed with any arguments are found by
+//! their ranges before anything else.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
+    TargetArch, apply_filter, sock_filter,
 };
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCH: TargetArch = TargetArch::aarch64;
+
+/// What the kernel calls the architecture.
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// Offsets in what a filter sees of a call.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
 
 /// Flags of `clone` that make namespaces.
 const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
@@ -26,26 +43,73 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// Puts this process, and all that it starts, under the list.
-pub(crate) fn confine_agent() -> io::Result<()> {
-    apply_filter(&allow_list()?).map_err(io::Error::other)
+static LIST: LazyLock<Result<BpfProgram, String>> = LazyLock::new(|| list().map_err(|error| error.to_string()));
+
+/// The second filter. Only the list looks at the architecture.
+const OF_COMMANDS: [sock_filter; 4] = [
+    load(NUMBER),
+    jump(libc::BPF_JEQ, libc::SYS_clone3 as u32, 0, 1),
+    answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+    answer(libc::SECCOMP_RET_ALLOW),
+];
+
+/// Compiles the list, so that processes that this one is copied to have it.
+pub(crate) fn prepare() {
+    LazyLock::force(&LIST);
 }
 
-/// The second filter, of commands.
-pub(crate) fn command_filter() -> io::Result<BpfProgram> {
-    let refused = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    compile(refused, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))
+/// Puts this process, and all that it starts, under the list.
+pub(crate) fn confine_agent() -> io::Result<()> {
+    let list = LIST.as_ref().map_err(|error| io::Error::other(error.as_str()))?;
+    apply_filter(list).map_err(io::Error::other)
 }
 
 /// Applies the second filter. Async-signal-safe.
-pub(crate) fn confine_command(filter: &BpfProgram) -> io::Result<()> {
+pub(crate) fn confine_command() -> io::Result<()> {
     // An error of the crate would allocate when it is converted: only its kind matters in a child.
-    apply_filter(filter).map_err(|_| io::Error::from_raw_os_error(libc::EPERM))
+    apply_filter(&OF_COMMANDS).map_err(|_| io::Error::from_raw_os_error(libc::EPERM))
 }
 
-fn allow_list() -> io::Result<BpfProgram> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|call| (*call, Vec::new())).collect();
-    rules.extend(LEGACY_CALLS.iter().map(|call| (*call, Vec::new())));
+const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: (libc::BPF_JMP | code) as u16, jt, jf, k }
+}
+
+const fn load(k: u32) -> sock_filter {
+    sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k }
+}
+
+const fn answer(k: u32) -> sock_filter {
+    sock_filter { code: libc::BPF_RET as u16, jt: 0, jf: 0, k }
+}
+
+/// Calls that are allowed with any arguments, then those that are judged by their arguments.
+fn list() -> io::Result<BpfProgram> {
+    let number = |call: i64| u32::try_from(call).map_err(io::Error::other);
+    let mut program = vec![
+        load(ARCHITECTURE),
+        jump(libc::BPF_JEQ, AUDIT_ARCH, 1, 0),
+        answer(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER),
+    ];
+    for calls in runs(CALLS.iter().chain(LEGACY_CALLS).copied()) {
+        program.push(jump(libc::BPF_JGE, number(*calls.start())?, 0, 2));
+        program.push(jump(libc::BPF_JGT, number(*calls.end())?, 1, 0));
+        program.push(answer(libc::SECCOMP_RET_ALLOW));
+    }
+    program.extend(by_arguments()?);
+    Ok(program)
+}
+
+/// Numbers that follow each other, as ranges.
+fn runs(calls: impl Iterator<Item = i64>) -> Vec<RangeInclusive<i64>> {
+    let mut calls: Vec<i64> = calls.collect();
+    calls.sort_unstable();
+    calls.dedup();
+    calls.chunk_by(|a, b| a + 1 == *b).filter_map(|run| Some(*run.first()?..=*run.last()?)).collect()
+}
+
+fn by_arguments() -> io::Result<BpfProgram> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     rules.insert(libc::SYS_clone, vec![rule(&[(0, SeccompCmpOp::MaskedEq(NEW_NAMESPACES), 0)])?]);
     // Other families, AF_VSOCK for one, are not confined by a network namespace.
     let family = |family: i32| rule(&[(0, SeccompCmpOp::Eq, family as u64)]);
@@ -69,7 +133,8 @@ fn allow_list() -> io::Result<BpfProgram> {
         libc::SYS_personality,
         vec![persona(0)?, persona(libc::ADDR_NO_RANDOMIZE as u64)?, persona(0xffff_ffff)?],
     );
-    compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
+    let filter = SeccompFilter::new(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow, ARCH);
+    filter.and_then(BpfProgram::try_from).map_err(io::Error::other)
 }
 
 fn rule(conditions: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
@@ -82,15 +147,6 @@ fn rule(conditions: &[(u8, SeccompCmpOp, u64)]) -> io::Result<SeccompRule> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(io::Error::other)?;
     SeccompRule::new(conditions).map_err(io::Error::other)
-}
-
-fn compile(
-    rules: BTreeMap<i64, Vec<SeccompRule>>,
-    otherwise: SeccompAction,
-    matching: SeccompAction,
-) -> io::Result<BpfProgram> {
-    let filter = SeccompFilter::new(rules, otherwise, matching, ARCH).map_err(io::Error::other)?;
-    filter.try_into().map_err(io::Error::other)
 }
 
 /// Calls that are allowed with any arguments, on every architecture.
@@ -385,3 +441,68 @@ const LEGACY_CALLS: &[i64] = &[
 
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_CALLS: &[i64] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a filter answers to a call whose arguments are all zero.
+    fn judge(program: &[sock_filter], number: u32, arch: u32) -> u32 {
+        let (mut at, mut value) = (0, 0_u32);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let code = u32::from(code);
+            let jump = |met: bool| usize::from(if met { jt } else { jf });
+            match code & 7 {
+                libc::BPF_LD => {
+                    value = match k {
+                        NUMBER => number,
+                        ARCHITECTURE => arch,
+                        _ => 0,
+                    };
+                }
+                libc::BPF_ALU => value &= k,
+                libc::BPF_RET => return k,
+                libc::BPF_JMP => {
+                    at += match code & 0xf0 {
+                        libc::BPF_JA => k as usize,
+                        libc::BPF_JEQ => jump(value == k),
+                        libc::BPF_JGT => jump(value > k),
+                        libc::BPF_JGE => jump(value >= k),
+                        other => panic!("jump {other:#x}"),
+                    };
+                }
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_has_the_answer_of_the_list() {
+        let program = list().unwrap();
+        let by_arguments = [
+            // With arguments that are zero, each of them is allowed but `socket` and `socketpair`.
+            (libc::SYS_clone, libc::SECCOMP_RET_ALLOW),
+            (libc::SYS_ioctl, libc::SECCOMP_RET_ALLOW),
+            (libc::SYS_personality, libc::SECCOMP_RET_ALLOW),
+            (libc::SYS_socket, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            (libc::SYS_socketpair, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        ];
+        for number in 0..1_000_i64 {
+            let listed = CALLS.contains(&number) || LEGACY_CALLS.contains(&number);
+            let expected = by_arguments.iter().find(|(call, _)| *call == number).map_or_else(
+                || if listed { libc::SECCOMP_RET_ALLOW } else { libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 },
+                |(_, answer)| *answer,
+            );
+            assert_eq!(judge(&program, number as u32, AUDIT_ARCH), expected, "{number}");
+            assert_eq!(judge(&program, number as u32, AUDIT_ARCH ^ 1), libc::SECCOMP_RET_KILL_PROCESS, "{number}");
+            // The same calls in the x32 form.
+            let x32 = number as u32 | 0x4000_0000;
+            assert_eq!(judge(&program, x32, AUDIT_ARCH), libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, "{number}");
+            let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+            let expected = if number == libc::SYS_clone3 { refused } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(judge(&OF_COMMANDS, number as u32, AUDIT_ARCH), expected, "{number}");
+        }
+    }
+}

@@ -16,7 +16,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::launch::{IdRange, Launch, Launched, receive, send};
-use super::setup;
+use super::{seccomp, setup};
 use crate::sys::{self, Cloned, MountAttributes, Namespaces};
 
 /// The argument that makes a program a zygote.
@@ -117,6 +117,7 @@ fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
 fn serve(socket: &BorrowedFd<'_>) -> io::Result<()> {
     let _ = rustix::process::setsid();
     sys::ignore_child_signals();
+    seccomp::prepare();
     while let Some((launch, descriptors)) = receive::<Launch>(socket)? {
         let (pid, process) = match start(&launch, descriptors, socket) {
             Ok(started) => started,

@@ -8,6 +8,7 @@ mod everyone;
 mod loop_device;
 mod mount;
 mod process;
+mod program;
 mod socket;
 mod spawn;
 pub(crate) mod supervisor;
@@ -22,7 +23,8 @@ pub(crate) use mount::{MountAttributes, set_mount_attributes};
 pub(crate) use process::{
     exit_process, ignore_child_signals, landlock_restrict_self, new_cgroup_namespace, reset_signals,
 };
+pub(crate) use program::{Program, spawn_program};
 pub(crate) use socket::bring_loopback_up;
-pub(crate) use spawn::{before_exec, in_child, lead_session};
+pub(crate) use spawn::{become_leader, before_exec, in_child};
 pub(crate) use wait::{ended_child, take_status};
 pub(crate) use watched::watched;

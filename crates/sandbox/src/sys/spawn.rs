@@ -1,5 +1,5 @@
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -10,27 +10,33 @@ const BEFORE_EXEC: i32 = 1 << 16;
 /// Lets the new process lead a session of its own, in `directory`, with the terminal on its stdin as controlling terminal
 /// if `terminal` is set. Signals have their defaults, and descriptors from 3 on are closed when the program starts.
 pub(crate) fn lead_session(command: &mut Command, directory: OwnedFd, terminal: bool) {
-    in_child(command, move || {
-        rustix::process::setsid()?;
-        default_signals()?;
-        if terminal {
-            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
-        }
-        rustix::process::fchdir(directory.as_fd())?;
-        close_on_exec()
-    });
+    in_child(command, move || become_leader(directory.as_fd(), terminal));
+}
+
+/// Makes this process what [`lead_session`] says. Async-signal-safe.
+pub(crate) fn become_leader(directory: BorrowedFd<'_>, terminal: bool) -> io::Result<()> {
+    rustix::process::setsid()?;
+    default_signals()?;
+    if terminal {
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+    }
+    rustix::process::fchdir(directory)?;
+    close_on_exec()
 }
 
 /// Runs `step` in the new process before the program. It must be async-signal-safe: it may make system calls on what it
 /// captured, and neither allocate nor lock.
 pub(crate) fn in_child(command: &mut Command, step: impl Fn() -> io::Result<()> + Send + Sync + 'static) {
-    let step = move || {
-        step().map_err(|error| io::Error::from_raw_os_error(BEFORE_EXEC + error.raw_os_error().unwrap_or(libc::EINVAL)))
-    };
+    let step = move || step().map_err(|error| io::Error::from_raw_os_error(before_exec_error(&error)));
     // SAFETY: the closure runs between fork and exec and keeps to the rules above. `from_raw_os_error` does not allocate.
     unsafe {
         command.pre_exec(step);
     }
+}
+
+/// The number of an error that happened before the program was executed.
+pub(super) fn before_exec_error(error: &io::Error) -> i32 {
+    BEFORE_EXEC + error.raw_os_error().unwrap_or(libc::EINVAL)
 }
 
 /// The error of a start that failed before the program was executed.

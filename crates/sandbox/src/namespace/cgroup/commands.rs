@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
@@ -41,9 +41,21 @@ pub(crate) struct CommandGroups {
     freeze: Option<(OwnedFd, bool)>,
     hierarchies: Vec<(PlannedHierarchy, OwnedFd)>,
     next: AtomicU64,
-    /// Names of groups that had processes when they were to be removed.
-    left: Arc<Mutex<Vec<String>>>,
+    used: Arc<Mutex<Used>>,
 }
+
+/// Groups of commands that have ended.
+#[derive(Debug, Default)]
+struct Used {
+    /// Names of groups that had processes when they were to be removed.
+    left: Vec<String>,
+    /// Empty groups for the next command, by their name: to make and remove groups is a good part of what a command costs.
+    spare: Option<(String, Vec<Part>)>,
+}
+
+/// Memory that a spare group may still be charged for: pages of files, and what the kernel frees later. It is not counted
+/// as the memory of the next command.
+const MAX_SPARE_BYTES: u64 = 1 << 20;
 
 impl CommandGroups {
     pub fn new(plan: CommandPlan, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
@@ -53,7 +65,7 @@ impl CommandGroups {
         let mut descriptors = descriptors.into_iter();
         let freeze = if plan.freeze { descriptors.next().map(|file| (file, plan.freeze_v2)) } else { None };
         let hierarchies = plan.hierarchies.into_iter().zip(descriptors).collect();
-        Ok(Self { freeze, hierarchies, next: AtomicU64::new(1), left: Arc::default() })
+        Ok(Self { freeze, hierarchies, next: AtomicU64::new(1), used: Arc::default() })
     }
 
     /// Whether a command has a group by which its processes are found again.
@@ -75,13 +87,26 @@ impl CommandGroups {
         Ok(())
     }
 
-    /// Makes a group for one command in each hierarchy that needs it.
+    /// A group for one command in each hierarchy that needs it.
     pub fn create(&self) -> io::Result<CommandGroup> {
         self.remove_left();
+        let spare = self.used().spare.take();
+        if let Some((name, parts)) = spare {
+            let used = Arc::clone(&self.used);
+            let mut group = CommandGroup { name, parts, before: Before::default(), is_spent: false, used };
+            if group.begin_again() {
+                return Ok(group);
+            }
+            // Dropped now, it is removed.
+            group.is_spent = true;
+        }
         let mut group = CommandGroup {
             name: self.next.fetch_add(1, Ordering::Relaxed).to_string(),
             parts: Vec::new(),
-            left: Arc::clone(&self.left),
+            before: Before::default(),
+            // Until it is complete.
+            is_spent: true,
+            used: Arc::clone(&self.used),
         };
         for (planned, parent) in &self.hierarchies {
             let entry_file = if planned.v2 { "cgroup.procs" } else { "tasks" };
@@ -95,8 +120,14 @@ impl CommandGroups {
                         return Err(error.into());
                     }
                 };
+                // Older kernels of version 2 cannot begin to count anew.
+                let peak = planned
+                    .roles
+                    .contains(&Role::Memory)
+                    .then(|| openat(&dir, peak_file(planned.v2), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok());
                 let part = Part {
                     entry: openat(&dir, entry_file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?,
+                    peak: peak.flatten(),
                     own: Some((parent.try_clone()?, dir)),
                     planned: planned.clone(),
                 };
@@ -106,20 +137,24 @@ impl CommandGroups {
                 }
                 group.parts.push(part);
             } else {
-                group.parts.push(Part { entry: parent.try_clone()?, own: None, planned: planned.clone() });
+                group.parts.push(Part { entry: parent.try_clone()?, peak: None, own: None, planned: planned.clone() });
             }
         }
+        group.is_spent = false;
         Ok(group)
     }
 
     /// Removes groups whose processes have left since.
     fn remove_left(&self) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain(|name| {
+        self.used().left.retain(|name| {
             let own = self.hierarchies.iter().filter(|(planned, _)| planned.own_group);
             own.map(|(_, parent)| unlinkat(parent, name.as_str(), AtFlags::REMOVEDIR))
                 .any(|removed| removed == Err(Errno::BUSY))
         });
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -127,22 +162,41 @@ impl CommandGroups {
 struct Part {
     planned: PlannedHierarchy,
     entry: OwnedFd,
+    /// The file with the highest use of memory, which version 2 counts for each descriptor.
+    peak: Option<OwnedFd>,
     /// The parent and the group itself, if the command has its own.
     own: Option<(OwnedFd, OwnedFd)>,
 }
 
-/// The groups of one command. They are removed when it is dropped, if all processes have left.
+/// What earlier commands of a group have used.
+#[derive(Debug, Default)]
+struct Before {
+    cpu: Duration,
+    memory_bytes: u64,
+    killed: u64,
+}
+
+/// The groups of one command. When it is dropped they are kept for another one, or removed, if all processes have left.
 #[derive(Debug)]
 pub(crate) struct CommandGroup {
     name: String,
     parts: Vec<Part>,
-    left: Arc<Mutex<Vec<String>>>,
+    before: Before,
+    /// Not for another command.
+    is_spent: bool,
+    used: Arc<Mutex<Used>>,
 }
 
 impl CommandGroup {
-    /// Moves this process into the groups. Async-signal-safe.
-    pub fn enter(&self) -> io::Result<()> {
-        for part in &self.parts {
+    /// The group of the unified hierarchy, in which the command can be started.
+    pub fn unified(&self) -> Option<BorrowedFd<'_>> {
+        let part = self.parts.iter().find(|part| part.planned.v2)?;
+        part.own.as_ref().map(|(_, dir)| dir.as_fd())
+    }
+
+    /// Moves this process into the groups, but for the one that it was started in. Async-signal-safe.
+    pub fn enter(&self, in_unified: bool) -> io::Result<()> {
+        for part in self.parts.iter().filter(|part| !(in_unified && part.planned.v2)) {
             write(&part.entry, b"0")?;
         }
         Ok(())
@@ -182,11 +236,18 @@ impl CommandGroup {
 
     pub fn peak_memory_bytes(&self) -> Option<u64> {
         let part = self.with(Role::Memory)?;
-        let file = if part.planned.v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
-        get(part, file).ok()?.trim().parse().ok()
+        let peak = match &part.peak {
+            Some(peak) => number(peak)?,
+            None => get(part, peak_file(part.planned.v2)).ok()?.trim().parse().ok()?,
+        };
+        Some(peak.saturating_sub(self.before.memory_bytes))
     }
 
     pub fn cpu_time(&self) -> Option<Duration> {
+        self.total_cpu_time().map(|total| total.saturating_sub(self.before.cpu))
+    }
+
+    fn total_cpu_time(&self) -> Option<Duration> {
         let part = self.with(Role::CpuAccount)?;
         if part.planned.v2 {
             field(&get(part, "cpu.stat").ok()?, "usage_usec").ok().map(Duration::from_micros)
@@ -197,9 +258,35 @@ impl CommandGroup {
 
     /// Whether the kernel killed a process of the command for lack of memory.
     pub fn out_of_memory(&self) -> bool {
-        let Some(part) = self.with(Role::Memory) else { return false };
+        self.killed() > self.before.killed
+    }
+
+    fn killed(&self) -> u64 {
+        let Some(part) = self.with(Role::Memory) else { return 0 };
         let file = if part.planned.v2 { "memory.events" } else { "memory.oom_control" };
-        get(part, file).is_ok_and(|text| field(&text, "oom_kill").is_ok_and(|count| count > 0))
+        get(part, file).and_then(|text| field(&text, "oom_kill")).unwrap_or(0)
+    }
+
+    /// Counts from here on. Says no if that is not possible, or if much of what the group is charged for was not freed.
+    fn begin_again(&mut self) -> bool {
+        let memory_bytes = match self.with(Role::Memory) {
+            None => 0,
+            Some(part) => {
+                let Some(peak) = &part.peak else { return false };
+                match pwrite(peak, b"0", 0).ok().and_then(|_| number(peak)) {
+                    Some(bytes) if bytes <= MAX_SPARE_BYTES => bytes,
+                    _ => return false,
+                }
+            }
+        };
+        self.before = Before { cpu: self.total_cpu_time().unwrap_or_default(), memory_bytes, killed: self.killed() };
+        true
+    }
+
+    /// Whether no process is left in any of the groups. None can come back: a sandbox sees no groups.
+    fn is_empty(&self) -> bool {
+        let mut own = self.parts.iter().filter(|part| part.own.is_some()).peekable();
+        own.peek().is_some() && own.all(|part| get(part, "cgroup.procs").is_ok_and(|text| text.trim().is_empty()))
     }
 
     fn with(&self, role: Role) -> Option<&Part> {
@@ -209,13 +296,18 @@ impl CommandGroup {
 
 impl Drop for CommandGroup {
     fn drop(&mut self) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.spare.is_none() && !self.is_spent && self.is_empty() {
+            used.spare = Some((std::mem::take(&mut self.name), std::mem::take(&mut self.parts)));
+            return;
+        }
         let mut busy = false;
         for (parent, _) in self.parts.iter().filter_map(|part| part.own.as_ref()) {
             busy |= unlinkat(parent, self.name.as_str(), AtFlags::REMOVEDIR) == Err(Errno::BUSY);
         }
         // A process that has not left yet keeps the group. It is tried again before the next one is made.
         if busy {
-            self.left.lock().unwrap_or_else(PoisonError::into_inner).push(self.name.clone());
+            used.left.push(std::mem::take(&mut self.name));
         }
     }
 }
@@ -232,6 +324,14 @@ fn set(part: &Part, file: &str, value: &[u8]) -> io::Result<()> {
 
 fn get(part: &Part, file: &str) -> io::Result<String> {
     read_all(open_in(part, file, OFlags::RDONLY)?.as_fd())
+}
+
+fn peak_file(v2: bool) -> &'static str {
+    if v2 { "memory.peak" } else { "memory.max_usage_in_bytes" }
+}
+
+fn number(file: &OwnedFd) -> Option<u64> {
+    read_all(file.as_fd()).ok()?.trim().parse().ok()
 }
 
 fn read_all(file: BorrowedFd<'_>) -> io::Result<String> {

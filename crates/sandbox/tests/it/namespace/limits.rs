@@ -32,6 +32,23 @@ async fn a_memory_hog_is_killed_and_its_neighbours_are_not() {
 }
 
 #[tokio::test]
+async fn what_a_command_used_is_not_counted_for_the_next_one() {
+    let Some(machine) = Machine::with_groups("what_a_command_used_is_not_counted") else { return };
+    let provider = &machine.provider;
+    let id = machine.spawn().await.id;
+    for _ in 0..3 {
+        let busy = "head -c 48000000 /dev/zero | tail -c 47000000 | sha256sum >/dev/null; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let busy = sh(provider, &id, busy).await.exit().usage;
+        let calm = sh(provider, &id, "true").await.exit().usage;
+        let (busy_peak, calm_peak) = (busy.peak_memory_bytes.expect("a peak"), calm.peak_memory_bytes.expect("a peak"));
+        assert!(busy_peak > 40 * MIB && calm_peak < 20 * MIB, "{busy_peak} {calm_peak}");
+        let (busy_cpu, calm_cpu) = (busy.cpu.expect("a time"), calm.cpu.expect("a time"));
+        assert!(calm_cpu < busy_cpu / 2, "{busy_cpu:?} {calm_cpu:?}");
+    }
+    provider.destroy(&id).await.expect("an end");
+}
+
+#[tokio::test]
 async fn a_fork_bomb_meets_its_limit_and_the_sandbox_can_be_used() {
     let Some(machine) = Machine::with_groups("a_fork_bomb_meets_its_limit") else { return };
     let provider = &machine.provider;
