@@ -14,7 +14,7 @@ use tenure_contract::user::{
 use crate::builder::ClientBuilder;
 use crate::error::ClientError;
 use crate::filter::{self, TaskFilter, TaskLogFilter};
-use crate::http::{self, Backoff};
+use crate::http::{self, AnswerBody, Backoff};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -176,7 +176,9 @@ impl Client {
         let retry_after = http::retry_after(response.headers());
         let next_cursor = response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
         let next_cursor = next_cursor.map(str::to_owned);
-        let body = response.bytes().await.map_err(unanswered)?.to_vec();
+        let body = AnswerBody::of(response).whole().await;
+        let body =
+            body.map_err(|source| ClientError::Network { operation: call.operation(), source: Box::new(source) })?;
         Ok(Answer { status, retry_after, next_cursor, body })
     }
 }

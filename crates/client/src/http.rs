@@ -4,9 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use reqwest::{Certificate, Url};
+use reqwest::{Certificate, Response, Url};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest answer: a hundred tasks with their payloads and checkpoints fit.
+const ANSWER_BYTES: usize = 256 << 20;
+/// The longest explanation of a refusal.
+const REFUSAL_BYTES: usize = 1 << 20;
 
 /// Reads the address of a server. It may have a path, below which the API is mounted.
 pub(crate) fn parse_server(text: &str) -> Result<Url, String> {
@@ -79,6 +83,54 @@ pub(crate) fn new_client(roots: Option<Vec<Certificate>>) -> Result<reqwest::Cli
     builder.build().map_err(|error| format!("the HTTP client could not be set up: {}", chain(&error)))
 }
 
+/// Why the body of an answer was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error(transparent)]
+    Broken(reqwest::Error),
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// The body of an answer as it arrives. Whatever is at the other end does not fill the memory.
+#[derive(Debug)]
+pub(crate) struct AnswerBody {
+    response: Response,
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl AnswerBody {
+    pub(crate) fn of(response: Response) -> Self {
+        let most = if response.status().is_success() { ANSWER_BYTES } else { REFUSAL_BYTES };
+        Self::at_most(response, most)
+    }
+
+    fn at_most(response: Response, most: usize) -> Self {
+        Self { response, bytes: Vec::new(), most }
+    }
+
+    /// Reads some more. Returns whether there may be more after it.
+    pub(crate) async fn more(&mut self) -> Result<bool, BodyError> {
+        let chunk = self.response.chunk().await.map_err(|error| BodyError::Broken(error.without_url()))?;
+        let Some(chunk) = chunk else { return Ok(false) };
+        if self.bytes.len() + chunk.len() > self.most {
+            return Err(BodyError::TooLarge(self.most));
+        }
+        self.bytes.extend_from_slice(&chunk);
+        Ok(true)
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    pub(crate) async fn whole(mut self) -> Result<Vec<u8>, BodyError> {
+        while self.more().await? {}
+        Ok(self.bytes)
+    }
+}
+
 /// For logs: an error and all its sources in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(Some(error), |error| error.source());
@@ -125,6 +177,27 @@ mod tests {
         let server = parse_server("http://host:1/base/").unwrap();
         let url = join(&server, &["api", "v1", "tasks", "a/../b?c"]);
         assert_eq!(url.as_str(), "http://host:1/base/api/v1/tasks/a%2F..%2Fb%3Fc");
+    }
+
+    #[tokio::test]
+    async fn answers_have_a_longest_size() {
+        let endless = |status: u16| {
+            let body = futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'x'; 64 << 10]));
+            let response =
+                axum::http::Response::builder().status(status).body(reqwest::Body::wrap_stream(body)).unwrap();
+            Response::from(response)
+        };
+        let refused = AnswerBody::of(endless(503)).whole().await.unwrap_err();
+        assert_eq!(refused.to_string(), "the answer is larger than 1048576 bytes");
+        let mut answered = AnswerBody::of(endless(200));
+        for _ in 0..REFUSAL_BYTES / (64 << 10) + 1 {
+            assert!(answered.more().await.unwrap(), "an answer may be longer than a refusal");
+        }
+        let cut = AnswerBody::at_most(endless(200), 100_000).whole().await;
+        assert!(matches!(cut, Err(BodyError::TooLarge(100_000))));
+        let response = axum::http::Response::new(vec![b'x'; 100_000]);
+        let whole = AnswerBody::at_most(Response::from(response), 100_000).whole().await.unwrap();
+        assert_eq!(whole.len(), 100_000);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::error::WorkerError;
 use super::token::Token;
-use crate::http::{self, chain};
+use crate::http::{self, AnswerBody, BodyError, chain};
 
 /// How long an answer that may take more time may stand still.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -196,17 +196,17 @@ impl Caller {
 /// Sends a request and reads the answer, whatever it is.
 async fn exchange(request: RequestBuilder, until: Instant, more: Duration) -> Result<Answer, ExchangeError> {
     let sent = tokio::time::timeout_at(until, request.send());
-    let mut response = sent.await.map_err(|_| too_slow())?.map_err(unanswered)?;
+    let response = sent.await.map_err(|_| too_slow())?.map_err(unanswered)?;
     let status = response.status().as_u16();
     let retry_after = http::retry_after(response.headers());
     let is_tenures = response.headers().contains_key(http::CONTRACT);
-    let mut body = Vec::new();
+    let mut body = AnswerBody::of(response);
     loop {
         let next = if more.is_zero() { until } else { (until + more).min(Instant::now() + SILENCE) };
-        match tokio::time::timeout_at(next, response.chunk()).await {
-            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
-            Ok(Ok(None)) => return Ok(Answer { status, retry_after, is_tenures, body }),
-            Ok(Err(error)) => return Err(unanswered(error)),
+        match tokio::time::timeout_at(next, body.more()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Ok(Answer { status, retry_after, is_tenures, body: body.into_bytes() }),
+            Ok(Err(error)) => return Err(broken_off(error)),
             Err(_) => return Err(too_slow()),
         }
     }
@@ -254,6 +254,14 @@ pub(crate) fn again(reason: String) -> ExchangeError {
 
 fn too_slow() -> ExchangeError {
     ExchangeError::Again { reason: "no answer in time".to_owned(), retry_after: None, own_fault: true }
+}
+
+/// An answer that is too large is not shorter for another request.
+pub(crate) fn broken_off(error: BodyError) -> ExchangeError {
+    match error {
+        BodyError::Broken(error) => unanswered(error),
+        too_large @ BodyError::TooLarge(_) => again(too_large.to_string()),
+    }
 }
 
 /// A connection that breaks off may do so for what was sent.

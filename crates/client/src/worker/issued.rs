@@ -15,10 +15,10 @@ use tenure_contract::admin::{BootstrapRequest, WorkerToken, WorkerTokenRequest};
 use tenure_contract::duration;
 use tokio::sync::watch;
 
-use super::caller::{ExchangeError, again, is_temporary, unanswered};
+use super::caller::{ExchangeError, again, broken_off, is_temporary, unanswered};
 use super::error::WorkerError;
 use super::token::secret_header;
-use crate::http::{self, Backoff};
+use crate::http::{self, AnswerBody, Backoff};
 
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -164,7 +164,7 @@ impl Issued {
         let response = request.send().await.map_err(unanswered)?;
         let status = response.status().as_u16();
         let headers = response.headers().clone();
-        let body = response.bytes().await.map_err(unanswered)?;
+        let body = AnswerBody::of(response).whole().await.map_err(broken_off)?;
         if !(200..300).contains(&status) {
             return Err(refusal(status, &headers, &body));
         }
