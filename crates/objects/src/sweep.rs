@@ -1,4 +1,4 @@
-//! Removes what attempts have left behind and nobody has committed.
+//! Removes what attempts and uploads have left behind and nobody has committed.
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -17,7 +17,7 @@ const PAGE: usize = 100;
 /// How many groups wait to be judged.
 const AHEAD: usize = 1_000;
 
-/// What an attempt left in the store.
+/// What an attempt or an upload left in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
     pub staged: Staged,
@@ -36,7 +36,7 @@ pub trait Judge: Send + Sync {
 /// What one sweep came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// Outputs and scratch folders that were looked at.
+    /// Outputs, scratch folders and bundles that were looked at.
     pub seen: u64,
     /// Those that were old enough and are kept, because they are committed or may still be.
     pub kept: u64,
@@ -47,15 +47,15 @@ pub struct Swept {
     pub has_more: bool,
 }
 
-/// All objects of one attempt for one output.
+/// All objects of one attempt for one output, or of one upload.
 struct Group {
     left: Left,
     newest: Timestamp,
 }
 
 impl Objects {
-    /// Removes staged outputs and scratch folders in which nothing has changed since `before`, if the judge lets it, and
-    /// stops soon after it has removed `most`. Reads the names of all objects there are; memory does not grow with them. A
+    /// Removes staged outputs, scratch folders and bundles in which nothing has changed since `before`, if the judge lets it,
+    /// and stops soon after it has removed `most`. Reads the names of all objects there are; memory does not grow with them. A
     /// crash in between leaves parts without their `_SUCCESS`, for the next sweep.
     pub async fn sweep(&self, before: Timestamp, most: u64, judge: &dyn Judge) -> Result<Swept, ObjectError> {
         let (send, mut groups) = mpsc::channel(AHEAD);
@@ -94,7 +94,7 @@ impl Objects {
             match self.remove(&left.staged).await {
                 Ok(()) => swept.removed += 1,
                 Err(error) => {
-                    tracing::warn!(error = %error, "cannot remove staged output");
+                    tracing::warn!(error = %error, "cannot remove what was left in the object store");
                     swept.failed += 1;
                 }
             }
@@ -103,7 +103,7 @@ impl Objects {
     }
 
     /// Removes all that lies there, first what says that it is finished.
-    async fn remove(&self, staged: &Staged) -> Result<(), ObjectError> {
+    pub async fn remove(&self, staged: &Staged) -> Result<(), ObjectError> {
         let markers = [SUCCESS, MANIFEST];
         let prefix = self.layout.root().below(&staged.path())?;
         let place = self.place(&prefix)?;
@@ -133,7 +133,7 @@ impl Objects {
             return blocking(move || walk(&root, &send)).await;
         }
         let base = self.place(self.layout.root())?.base;
-        for top in ["dataset", "scratch"] {
+        for top in ["dataset", "scratch", "bundles"] {
             let place = self.place(&self.layout.root().below(top)?)?;
             let mut objects = place.store.list(Some(&place.path("")?));
             let mut group: Option<Group> = None;
@@ -190,7 +190,8 @@ fn walk(root: &std::path::Path, send: &mpsc::Sender<Group>) {
         send.blocking_send(Group { left: Left { staged, is_finished }, newest }).is_ok()
     };
     let _ = descend(&root.join("dataset"), "dataset", &["*", "version", "*", "staging", "*", "*", "*"], &mut found)
-        && descend(&root.join("scratch"), "scratch", &["*", "*"], &mut found);
+        && descend(&root.join("scratch"), "scratch", &["*", "*"], &mut found)
+        && descend(&root.join("bundles"), "bundles", &["*", "*"], &mut found);
 }
 
 fn descend(

@@ -36,11 +36,14 @@ pub struct BundleRow {
 #[async_trait]
 pub trait BundleStore {
     /// Records a bundle, unless the organisation has one with the same bytes, or `limit` others. A crash before leaves an
-    /// object that nothing names; the same upload again completes it.
+    /// object that nothing names, which the sweep of the object store removes.
     async fn add_bundle(&self, org: &str, new: &NewBundle, limit: usize) -> Result<(), StoreError>;
 
     /// The bundle of an organisation with these bytes.
     async fn bundle_of(&self, org: &str, sha256: &str) -> Result<Option<BundleRow>, StoreError>;
+
+    /// Those of these bundles that any organisation has.
+    async fn known_bundles(&self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError>;
 
     /// Those of these bundles that the organisation has.
     async fn bundles(&self, org: &str, ids: &[Uuid]) -> Result<Vec<BundleRow>, StoreError>;

@@ -15,11 +15,19 @@ pub struct OutputRef {
     pub output: u32,
 }
 
-/// What an attempt leaves behind in the store.
+/// What lies in the store before it is on record, and stays there if that never happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Staged {
     Output(OutputRef),
-    Scratch { task: Uuid, attempt: u32 },
+    Scratch {
+        task: Uuid,
+        attempt: u32,
+    },
+    /// An uploaded bundle, from before it is on record. Each has a place of its own, also if its bytes are those of another.
+    Bundle {
+        org: Uuid,
+        bundle: Uuid,
+    },
 }
 
 impl Staged {
@@ -30,6 +38,15 @@ impl Staged {
                 format!("dataset/{dataset}/version/{version}/staging/{task}/{attempt}/{output}/")
             }
             Self::Scratch { task, attempt } => format!("scratch/{task}/{attempt}/"),
+            Self::Bundle { org, bundle } => format!("bundles/{org}/{bundle}/"),
+        }
+    }
+
+    /// The id of a bundle.
+    pub fn bundle(&self) -> Option<Uuid> {
+        match self {
+            Self::Bundle { bundle, .. } => Some(*bundle),
+            Self::Output(_) | Self::Scratch { .. } => None,
         }
     }
 
@@ -47,6 +64,7 @@ impl Staged {
                 Self::Output(OutputRef { dataset, version, task, attempt, output })
             }
             "scratch" => Self::Scratch { task: uuid(next()?)?, attempt: number(next()?)? },
+            "bundles" => Self::Bundle { org: uuid(next()?)?, bundle: uuid(next()?)? },
             _ => return None,
         };
         // The object itself has a name.
@@ -98,9 +116,9 @@ impl Layout {
         self.root.below(&format!("buffers/{dataset}/"))
     }
 
-    /// Where bundles of an organisation are, by their content.
-    pub fn bundles(&self, org: Uuid) -> Result<Prefix, PrefixError> {
-        self.root.below(&format!("bundles/{org}/"))
+    /// Where a bundle of an organisation is.
+    pub fn bundle(&self, org: Uuid, bundle: Uuid) -> Result<Prefix, PrefixError> {
+        self.root.below(&Staged::Bundle { org, bundle }.path())
     }
 
     /// Where all attempts have what they do not keep.
@@ -175,6 +193,9 @@ mod tests {
         let scratch = Staged::Scratch { task: output().task, attempt: 1 };
         assert_eq!(Staged::of(&format!("{}x", scratch.path())), Some(scratch));
         assert_eq!(root.scratch(output().task, 1).unwrap().path(), scratch.path());
+        let bundle = Staged::Bundle { org: output().dataset, bundle: output().task };
+        assert_eq!(Staged::of(&format!("{}bundle.zip", bundle.path())), Some(bundle));
+        assert_eq!(root.bundle(output().dataset, output().task).unwrap().path(), bundle.path());
     }
 
     #[test]
@@ -191,6 +212,7 @@ mod tests {
             format!("x/{path}x"),
             "scratch/results/00000000-0000-0000-0000-000000000003/x".into(),
             "dataset/x".into(),
+            format!("bundles/00000000-0000-0000-0000-000000000003/{}.zip", "0".repeat(64)),
             String::new(),
         ] {
             assert_eq!(Staged::of(&other), None, "{other}");

@@ -21,6 +21,9 @@ const OF_ORG: usize = 10_000;
 /// How often a removal is tried that deployments are in the way of.
 const TRIES: usize = 32;
 
+/// How often a bundle is recorded of which another one with the same bytes was removed between the write and the look.
+const ADD_TRIES: usize = 3;
+
 /// Why a bundle is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveBundleError {
@@ -53,33 +56,41 @@ impl Bundle {
     }
 }
 
+/// The id of a bundle that is not on record yet, laid out like a random UUID.
+pub fn new_bundle_id() -> Uuid {
+    Uuid::from_u128(random_bits() & !(0xf << 76) & !(0b11 << 62) | (0x4 << 76) | (0b10 << 62))
+}
+
 impl Dags {
     /// The bundle of an organisation with these bytes.
     pub async fn bundle_of(&self, org: &str, sha256: &str) -> Result<Option<Bundle>, EngineError> {
         self.shared().store.bundle_of(org, sha256).await?.as_ref().map(Bundle::of).transpose()
     }
 
-    /// Records a bundle whose bytes are in the object store. Returns the one on record, and whether this call made it;
-    /// `None` if the organisation has too many.
+    /// Records a bundle whose bytes are in the object store under this id. Returns the one on record, whose id is another one
+    /// if the organisation has the same bytes already; `None` if it has too many.
     pub async fn add_bundle(
         &self,
         org: &str,
+        id: Uuid,
         sha256: &str,
         bytes: u64,
         manifest: &Manifest,
-    ) -> Result<Option<(Bundle, bool)>, EngineError> {
+    ) -> Result<Option<Bundle>, EngineError> {
         let text = serde_json::to_string(manifest).map_err(|error| damaged("udf_bundles", &error))?;
-        // Laid out like a random UUID.
-        let id = random_bits() & !(0xf << 76) & !(0b11 << 62) | (0x4 << 76) | (0b10 << 62);
         let new = NewBundle {
-            id: Uuid::from_u128(id),
+            id,
             sha256: sha256.into(),
             manifest: text.into(),
             bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
         };
-        self.shared().store.add_bundle(org, &new, OF_ORG).await?;
-        let found = self.bundle_of(org, sha256).await?;
-        Ok(found.map(|bundle| (bundle.id == new.id, bundle)).map(|(is_new, bundle)| (bundle, is_new)))
+        for _ in 0..ADD_TRIES {
+            self.shared().store.add_bundle(org, &new, OF_ORG).await?;
+            if let Some(found) = self.bundle_of(org, sha256).await? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     pub async fn bundle(&self, org: &str, id: Uuid) -> Result<Option<Bundle>, EngineError> {

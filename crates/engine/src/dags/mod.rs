@@ -40,7 +40,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 pub use tenure_dag::{Problem as DagProblem, Settings as DagSettings};
 
-pub use bundles::{Bundle, RemoveBundleError};
+pub use bundles::{Bundle, RemoveBundleError, new_bundle_id};
 use cache::Cache;
 pub use deploy::{DeployError, Deployed, NewVersion, Switched};
 pub use report::{Sender, Stage};

@@ -1,8 +1,11 @@
-//! Removes what attempts have left in the object store without committing it.
+//! Removes what attempts have left in the object store without committing it, and bundles that are not on record.
 //!
 //! What can still be committed stays, and what was committed once stays too: a reader may have its files. Whether an
 //! attempt has committed is on record as long as its task is. After that an output goes only if it was never finished,
 //! for an unfinished one cannot have been committed.
+//!
+//! A bundle is written before it is on record, and marked as finished afterwards. One that is old, neither marked nor on
+//! record, is of an upload that did not end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use tenure_core::objects::Staged;
 use tenure_objects::{Judge, Left, ObjectError, Objects, Swept};
 use tenure_store::{AttemptRange, AttemptView};
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 
 use super::Dags;
 use crate::background::Pacer;
@@ -75,7 +79,7 @@ impl Dags {
                 removed = swept.removed,
                 failed = swept.failed,
                 kept = swept.kept,
-                "removed staged outputs and scratch folders that nobody has committed"
+                "removed staged outputs, scratch folders and bundles that nobody has committed"
             );
         }
         Ok(swept)
@@ -101,12 +105,19 @@ impl Judge for Records<'_> {
         if shared.stopping.is_cancelled() {
             return Err(ObjectError::Unavailable("the control plane stops".into()));
         }
-        let tasks: Vec<_> = left.iter().map(|left| task_of(&left.staged).0.seq()).collect();
+        let bundles: Vec<Uuid> = left.iter().filter_map(|left| left.staged.bundle()).collect();
+        let bundles = shared.store.known_bundles(&bundles).await.map_err(EngineError::from).map_err(away)?;
+        let tasks: Vec<_> = left.iter().filter_map(|left| Some(attempt_of(&left.staged)?.0.seq())).collect();
         let known = shared.store.whose(&tasks).await.map_err(EngineError::from).map_err(away)?;
         let mut removable = Vec::with_capacity(left.len());
         for left in left {
-            let is_known = known.contains_key(&task_of(&left.staged).0.seq());
-            let removes = self.is_dead(left, is_known).await.map_err(away)? && !self.has_batch(&left.staged).await?;
+            let removes = match attempt_of(&left.staged) {
+                None => left.staged.bundle().is_some_and(|bundle| !left.is_finished && !bundles.contains(&bundle)),
+                Some(of) => {
+                    let is_known = known.contains_key(&of.0.seq());
+                    self.is_dead(left, of, is_known).await.map_err(away)? && !self.has_batch(&left.staged).await?
+                }
+            };
             removable.push(removes);
         }
         Ok(removable)
@@ -115,8 +126,7 @@ impl Judge for Records<'_> {
 
 impl Records<'_> {
     /// Whether an attempt has left it that can commit nothing any more, and has not committed it.
-    async fn is_dead(&self, left: &Left, is_known: bool) -> Result<bool, EngineError> {
-        let (task, attempt) = task_of(&left.staged);
+    async fn is_dead(&self, left: &Left, (task, attempt): (TaskId, u32), is_known: bool) -> Result<bool, EngineError> {
         let is_scratch = matches!(left.staged, Staged::Scratch { .. });
         let store = &self.dags.shared().store;
         let view = if is_known { store.task(task, &Reach::All).await? } else { None };
@@ -166,9 +176,11 @@ impl Records<'_> {
     }
 }
 
-fn task_of(staged: &Staged) -> (TaskId, u32) {
+/// The attempt that left it, if one did.
+fn attempt_of(staged: &Staged) -> Option<(TaskId, u32)> {
     match staged {
-        Staged::Output(output) => (TaskId::from_u128(output.task.as_u128()), output.attempt),
-        Staged::Scratch { task, attempt } => (TaskId::from_u128(task.as_u128()), *attempt),
+        Staged::Output(output) => Some((TaskId::from_u128(output.task.as_u128()), output.attempt)),
+        Staged::Scratch { task, attempt } => Some((TaskId::from_u128(task.as_u128()), *attempt)),
+        Staged::Bundle { .. } => None,
     }
 }

@@ -14,6 +14,7 @@ use tenure_core::dag::{DataReport, PublishId};
 use tenure_core::objects::{OutputRef, Prefix};
 use tenure_core::task::State;
 use tenure_engine::dags::{DagSettings, Dags, NewVersion, Sender};
+use tenure_engine::store::bundles::NewBundle;
 use tenure_engine::store::{Clock, TaskFilter};
 use tenure_engine::{Duty, Engine, EngineConfig, TaskClaim, random_seed};
 use tenure_objects::{Objects, Place, Settings};
@@ -169,8 +170,18 @@ async fn stale_staging_of_dead_attempts_goes_and_all_else_stays() {
     stand.put(&finished, &["a.parquet", "_manifest.json"]).await;
     stand.put(&unfinished, &["a.parquet"]).await;
 
+    // Bundles: of an upload that did not end, finished, and on record.
+    let org = Uuid::from_u128(7);
+    let bundle = |id: u128| stand.objects.layout().bundle(org, Uuid::from_u128(id)).unwrap();
+    for (id, files) in [(1, &["bundle.zip"][..]), (2, &["bundle.zip", "_SUCCESS"]), (3, &["bundle.zip"])] {
+        stand.put(&bundle(id), files).await;
+    }
+    let manifest = r#"{"schema_version":1,"runtime":"node","entrypoint":"i.js","files":[]}"#;
+    let new = NewBundle { id: Uuid::from_u128(3), sha256: "0".repeat(64).into(), manifest: manifest.into(), bytes: 1 };
+    stand.engine.store().add_bundle(ORG, &new, 1).await.unwrap();
+
     let young = stand.dags.sweep_staging(&stand.objects, HOUR, u64::MAX).await.unwrap();
-    assert_eq!((young.seen, young.removed), (12, 0), "{young:?}");
+    assert_eq!((young.seen, young.removed), (15, 0), "{young:?}");
     stand.clock.advance(2 * HOUR.as_millis() as i64);
     wait_until("the silent attempt is closed", SOON, async || {
         let filter = TaskFilter { state: Some(State::Running), limit: 9, ..TaskFilter::default() };
@@ -178,7 +189,7 @@ async fn stale_staging_of_dead_attempts_goes_and_all_else_stays() {
     })
     .await;
     let swept = stand.dags.sweep_staging(&stand.objects, HOUR, u64::MAX).await.unwrap();
-    assert_eq!((swept.removed, swept.failed, swept.kept), (6, 0, 6), "{swept:?}");
+    assert_eq!((swept.removed, swept.failed, swept.kept), (7, 0, 8), "{swept:?}");
     for (what, prefix, stays) in [
         ("output of a failed attempt", &failed.staging, false),
         ("its scratch", &failed.scratch, false),
@@ -192,6 +203,9 @@ async fn stale_staging_of_dead_attempts_goes_and_all_else_stays() {
         ("its scratch", &silent.scratch, true),
         ("finished, of an unknown task", &finished, true),
         ("unfinished, of an unknown task", &unfinished, false),
+        ("a bundle of an upload that did not end", &bundle(1), false),
+        ("a finished bundle", &bundle(2), true),
+        ("a bundle on record", &bundle(3), true),
     ] {
         assert_eq!(stand.is_there(prefix).await, stays, "{what}");
     }

@@ -15,14 +15,14 @@ use sha2::{Digest, Sha256};
 use tenure_bundle::limits::BUNDLE_BYTES;
 use tenure_bundle::{Archive, Manifest};
 use tenure_contract::dags;
-use tenure_engine::dags::{Bundle, RemoveBundleError};
+use tenure_engine::dags::{Bundle, RemoveBundleError, new_bundle_id};
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 use uuid::Uuid;
 
 use super::errors::refuse;
 use super::respond;
 use crate::access::guard::User;
-use crate::dispatch::DispatchFault;
+use crate::dispatch::{DispatchFault, ZIP, object_store_down};
 use crate::error::{BadRequest, Fault};
 use crate::request::RequestId;
 use crate::state::App;
@@ -70,8 +70,8 @@ async fn store(app: &App, org: &Arc<str>, headers: &HeaderMap, body: Body) -> Re
         return Err(too_large());
     }
     let part = &app.dispatch;
-    let objects = part.objects()?;
-    let _place = part.uploads.enter(org)?;
+    part.objects()?;
+    let place = part.uploads.enter(org)?;
     let mut room = memory::room();
     room.enlarge(UPLOAD_MEMORY).await?;
     let received = tokio::time::timeout(UPLOAD_TIMEOUT, receive(body)).await;
@@ -81,12 +81,32 @@ async fn store(app: &App, org: &Arc<str>, headers: &HeaderMap, body: Body) -> Re
     }
     let own = file.try_clone().map_err(disk)?;
     let manifest = tokio::task::spawn_blocking(move || checked(own)).await.map_err(|_| Fault::Internal)??;
-    let (prefix, name) = part.bundle_place(org, &sha256)?;
+    let (app, org) = (app.clone(), Arc::clone(org));
+    // Goes on when the caller does not wait: otherwise bytes would be left that are not on record.
+    let keeping = tokio::spawn(async move {
+        let _held = (place, room);
+        keep(&app, &org, Received { file, sha256, bytes }, &manifest).await
+    });
+    keeping.await.map_err(|_| Fault::Internal)?
+}
+
+/// Writes a bundle to the object store, and then records it.
+async fn keep(app: &App, org: &str, received: Received, manifest: &Manifest) -> Result<(Bundle, bool), Fault> {
+    let Received { file, sha256, bytes } = received;
+    let (part, id) = (&app.dispatch, new_bundle_id());
+    let prefix = part.bundle_place(org, id)?;
     let mut content = tokio::fs::File::from_std(file);
     content.seek(SeekFrom::Start(0)).await.map_err(disk)?;
-    objects.put_from(&prefix, &name, &mut content).await.map_err(crate::dispatch::object_store_down)?;
-    let added = part.dags.add_bundle(org, &sha256, bytes, &manifest).await?;
-    added.ok_or_else(|| DispatchFault::fault("invalid_bundle", "the organisation has too many bundles"))
+    part.objects()?.put_from(&prefix, ZIP, &mut content).await.map_err(object_store_down)?;
+    let found = part.dags.add_bundle(org, id, &sha256, bytes, manifest).await?;
+    let is_new = found.as_ref().is_some_and(|bundle| bundle.id == id);
+    if is_new {
+        part.finish_bundle(org, id).await?;
+    } else {
+        part.remove_bundle_bytes(org, id).await?;
+    }
+    let found = found.ok_or_else(|| DispatchFault::fault("invalid_bundle", "the organisation has too many bundles"))?;
+    Ok((found, is_new))
 }
 
 struct Received {
@@ -195,12 +215,5 @@ async fn removed(app: &App, org: &Arc<str>, id: &str) -> Result<(), Fault> {
         error @ RemoveBundleError::InUse { .. } => DispatchFault::fault("bundle_in_use", error.to_string()),
         RemoveBundleError::Engine(error) => error.into(),
     })?;
-    // Somebody may have uploaded the same bytes meanwhile.
-    if dags.bundle_of(org, &bundle.sha256).await?.is_none() {
-        let (prefix, name) = app.dispatch.bundle_place(org, &bundle.sha256)?;
-        if let Err(error) = app.dispatch.objects()?.delete(&prefix, &name).await {
-            tracing::warn!(bundle.id = %bundle.id, error = %error, "the bytes of a removed bundle are left in the object store");
-        }
-    }
-    Ok(())
+    app.dispatch.remove_bundle_bytes(org, bundle.id).await
 }

@@ -10,14 +10,17 @@ use tenure_bundle::BundleError;
 use tenure_contract::Json;
 use tenure_contract::dispatch::Task;
 use tenure_core::dag::org_id;
-use tenure_core::objects::Prefix;
+use tenure_core::objects::{Prefix, SUCCESS, Staged};
 use tenure_engine::dags::Bundle;
 use tenure_objects::{LOCAL_BUCKET, Objects};
+use uuid::Uuid;
 
 use super::render::JobTask;
 use super::{DispatchFault, NO_OBJECT_STORE, Part};
 use crate::error::{Fault, Unavailable};
 
+/// The name of the zip file in the prefix of its bundle.
+pub const ZIP: &str = "bundle.zip";
 /// How long whoever has the address of a bundle can read it.
 const ADDRESS_VALID: Duration = Duration::from_secs(3600);
 /// The path of the bundle of a task, for stores without addresses of their own.
@@ -75,10 +78,26 @@ impl Part {
         self.config.objects.as_ref().ok_or_else(|| DispatchFault::fault("object_store_unavailable", NO_OBJECT_STORE))
     }
 
-    /// Where a bundle is, and its name there.
-    pub fn bundle_place(&self, org: &str, sha256: &str) -> Result<(Prefix, String), Fault> {
-        let prefix = self.objects()?.layout().bundles(org_id(org)).map_err(|_| Fault::Internal)?;
-        Ok((prefix, format!("{sha256}.zip")))
+    /// Where a bundle is: its zip file is called [`ZIP`] there. Another bundle of the same bytes is elsewhere, so that whoever
+    /// removes one does not take the bytes of another that is uploaded meanwhile.
+    pub fn bundle_place(&self, org: &str, bundle: Uuid) -> Result<Prefix, Fault> {
+        self.objects()?.layout().bundle(org_id(org), bundle).map_err(|_| Fault::Internal)
+    }
+
+    /// Marks a bundle as finished that is on record. Without the mark it is safe for as long as it is on record.
+    pub async fn finish_bundle(&self, org: &str, bundle: Uuid) -> Result<(), Fault> {
+        if let Err(error) = self.objects()?.put_new(&self.bundle_place(org, bundle)?, SUCCESS, "".into()).await {
+            tracing::warn!(bundle.id = %bundle, error = %error, "a bundle is not marked as finished");
+        }
+        Ok(())
+    }
+
+    /// Removes the bytes of a bundle that is not on record any more.
+    pub async fn remove_bundle_bytes(&self, org: &str, bundle: Uuid) -> Result<(), Fault> {
+        if let Err(error) = self.objects()?.remove(&Staged::Bundle { org: org_id(org), bundle }).await {
+            tracing::warn!(bundle.id = %bundle, error = %error, "the bytes of a bundle are left in the object store");
+        }
+        Ok(())
     }
 
     /// The bundle that a task runs, if it runs one.
@@ -95,9 +114,9 @@ impl Part {
         let Some(bundle) = self.bundle_of_task(task).await? else { return Ok(None) };
         let Some(udf) = &task.job.definition.udf else { return Ok(None) };
         let objects = self.objects()?;
-        let (prefix, name) = self.bundle_place(&task.org, &bundle.sha256)?;
+        let prefix = self.bundle_place(&task.org, bundle.id)?;
         let own = || format!("{}{OWN_PATH}", self.config.base_url.as_deref().unwrap_or_default());
-        let url = objects.presigned_get(&prefix, &name, ADDRESS_VALID).await.map_err(unavailable)?.unwrap_or_else(own);
+        let url = objects.presigned_get(&prefix, ZIP, ADDRESS_VALID).await.map_err(unavailable)?.unwrap_or_else(own);
         let is_file = |name: &str| bundle.manifest.files.iter().any(|file| file.path == name);
         let handler = udf.entrypoint.as_deref().filter(|name| !is_file(name)).map(ToOwned::to_owned);
         let bucket = objects.layout().root().bucket().unwrap_or(LOCAL_BUCKET);

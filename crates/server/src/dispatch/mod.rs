@@ -7,8 +7,8 @@ mod lambda;
 pub mod render;
 mod secrets;
 
-pub use bundles::Uploads;
 pub(crate) use bundles::unavailable as object_store_down;
+pub use bundles::{Uploads, ZIP};
 pub use credentials::{CredentialBackend, CredentialBroker};
 pub use fault::DispatchFault;
 pub(crate) use fault::status_of;

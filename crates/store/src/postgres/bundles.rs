@@ -41,6 +41,10 @@ impl BundleStore for Postgres {
         Ok(found.into_iter().next())
     }
 
+    async fn known_bundles(&self, ids: &[Uuid]) -> Result<Vec<Uuid>> {
+        self.list("look for bundles", sql::BUNDLES_KNOWN, &[&ids], |row| row.try_get(0)).await
+    }
+
     async fn bundles(&self, org: &str, ids: &[Uuid]) -> Result<Vec<BundleRow>> {
         self.list("read bundles", sql::BUNDLES_GET, &[&org, &ids], bundle).await
     }

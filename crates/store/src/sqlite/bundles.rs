@@ -41,6 +41,21 @@ impl BundleStore for Sqlite {
         .await
     }
 
+    async fn known_bundles(&self, ids: &[Uuid]) -> Result<Vec<Uuid>> {
+        let ids = ids.to_vec();
+        self.read("look for bundles", move |conn| {
+            let mut statement = conn.prepare_cached(sql::BUNDLES_KNOWN)?;
+            let mut known = Vec::new();
+            for id in ids {
+                if statement.exists([id.as_bytes()])? {
+                    known.push(id);
+                }
+            }
+            Ok(known)
+        })
+        .await
+    }
+
     async fn bundles(&self, org: &str, ids: &[Uuid]) -> Result<Vec<BundleRow>> {
         let (org, ids) = (org.to_owned(), ids.to_vec());
         self.read("read bundles", move |conn| {

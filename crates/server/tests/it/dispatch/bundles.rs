@@ -35,6 +35,7 @@ cases!(
     ],
     on_both_stores: [
         a_bundle_is_uploaded_once,
+        uploads_and_removals_of_the_same_bytes_at_once_lose_nothing,
         a_bundle_that_no_job_runs_can_be_removed,
         a_task_is_told_of_its_bundle_and_downloads_it,
     ],
@@ -87,6 +88,47 @@ async fn a_bundle_is_uploaded_once(plane: Plane) {
     }
 }
 
+/// The zip files in the object store.
+fn zip_files(plane: &Plane) -> Vec<std::path::PathBuf> {
+    let folders = |path: std::path::PathBuf| std::fs::read_dir(path).into_iter().flatten().map(|it| it.unwrap().path());
+    let bundles = folders(plane.objects.path().join("bundles")).flat_map(folders).flat_map(folders);
+    bundles.filter(|path| path.extension().is_some_and(|it| it == "zip")).collect()
+}
+
+async fn uploads_and_removals_of_the_same_bytes_at_once_lose_nothing(plane: Plane) {
+    let zip = good().build();
+    let path = |bundle: &Value| format!("{BUNDLES}/{}", bundle["bundle_id"].as_str().unwrap());
+    // Everybody is told of the one bundle, and its bytes are there once.
+    let uploads = (0..4).map(|_| upload(&plane, zip.clone()));
+    let answers = futures_util::future::join_all(uploads).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status.as_u16() == 201).count(), 1);
+    let mut bundle = answers[0].body.clone();
+    assert!(answers.iter().all(|answer| answer.body == bundle), "one bundle");
+    assert_eq!(zip_files(&plane).len(), 1);
+    // The same bytes later are elsewhere: whoever removes the first bundle does not have the place of the second.
+    let first = zip_files(&plane);
+    assert_eq!(plane.delete(&path(&bundle)).await.status.as_u16(), 204);
+    assert!(zip_files(&plane).is_empty());
+    bundle = upload(&plane, zip.clone()).await.ok();
+    assert_ne!(zip_files(&plane), first);
+    for _ in 0..20 {
+        let own = path(&bundle);
+        let (uploaded, removed) = tokio::join!(upload(&plane, zip.clone()), plane.delete(&own));
+        assert_eq!(removed.status.as_u16(), 204);
+        let uploaded = uploaded.ok();
+        if plane.get(&path(&uploaded)).await.status.as_u16() == 404 {
+            assert_eq!(uploaded, bundle, "it was uploaded before it was removed");
+            bundle = upload(&plane, zip.clone()).await.ok();
+        } else {
+            bundle = uploaded;
+        }
+        let files = zip_files(&plane);
+        assert_eq!(files.len(), 1, "{files:?}");
+        assert_eq!(std::fs::read(&files[0]).unwrap(), zip, "whoever is on record has its bytes");
+        assert!(files[0].to_str().unwrap().contains(bundle["bundle_id"].as_str().unwrap()));
+    }
+}
+
 fn with_file(name: &str) -> Vec<u8> {
     Bundle::new("node", &[("index.js", b"1"), (name, b"1")]).build()
 }
@@ -104,10 +146,7 @@ async fn a_bundle_that_no_job_runs_can_be_removed(plane: Plane) {
     assert_eq!(refused["error"], "bundle_in_use");
     assert!(refused["message"].as_str().unwrap().contains("of the DAG 'chain'"), "{refused}");
     assert_eq!(plane.get(&path(&used)).await.ok(), used, "it is still there");
-    let objects = || {
-        let bundles = std::fs::read_dir(plane.objects.path().join("bundles")).unwrap().next().unwrap().unwrap();
-        std::fs::read_dir(bundles.path()).unwrap().count()
-    };
+    let objects = || zip_files(&plane).len();
     assert_eq!(objects(), 2);
     assert_eq!(plane.delete(&path(&other)).await.status.as_u16(), 204);
     assert_eq!(

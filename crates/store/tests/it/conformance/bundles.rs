@@ -26,6 +26,7 @@ async fn a_bundle_is_recorded_once(t: &Fixture) {
 async fn an_organisation_sees_its_own(t: &Fixture) {
     t.store.add_bundle("a", &new(1), 9).await.unwrap();
     assert!(t.store.bundles("b", &[new(1).id]).await.unwrap().is_empty());
+    assert_eq!(t.store.known_bundles(&[new(2).id, new(1).id]).await.unwrap(), [new(1).id], "whoever has it");
     assert_eq!(t.store.bundle_of("b", &new(1).sha256).await.unwrap(), None);
     // The same bytes of another organisation are another bundle.
     t.store.add_bundle("b", &NewBundle { id: Uuid::from_u128(2), ..new(1) }, 9).await.unwrap();
