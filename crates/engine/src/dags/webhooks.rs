@@ -4,15 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use tenure_core::dag::definition::{JobDefinition, Signature, Source};
 use tenure_core::dag::task::Trigger;
 use tenure_core::dag::{Deployment, JobId};
+use tenure_core::time::DurationMs;
 use tenure_dag::Code;
 
 use super::deploy::problem;
 use super::tasks::{Making, input_of};
 use super::{Dags, DeployError, JobOf, TriggerError, Triggered};
 use crate::error::EngineError;
+
+/// How long signed deliveries are known. A signature is valid for 5 minutes before and after its time.
+const DELIVERIES_KNOWN_MS: DurationMs = 15 * 60_000;
 
 /// Secrets by their logical names.
 pub trait Secrets: Send + Sync + fmt::Debug {
@@ -44,6 +49,13 @@ impl Dags {
             _ => None,
         });
         Ok(found)
+    }
+
+    /// The name of a delivery that was signed with its time: the first one that it was sent with. Names are not signed, so
+    /// whoever sends a delivery again could call it something else.
+    pub async fn name_delivery(&self, path: &str, signed: &str, name: &Arc<str>) -> Result<Arc<str>, EngineError> {
+        let digest = Sha256::digest(format!("{path}\n{signed}"));
+        Ok(self.shared().store.name_delivery(digest.into(), name, DELIVERIES_KNOWN_MS).await?)
     }
 
     /// Makes the task of a delivery whose signature is valid. The same delivery id makes the same task.

@@ -93,7 +93,10 @@ async fn received(
         let (limit, retry_after) = (PER_ORG.per_minute as u32, limit.retry_after);
         return Err(Unavailable::RateLimited { limit, retry_after }.into());
     }
-    let delivery_id = delivery_id(headers, signed)?;
+    let mut delivery_id = delivery_id(headers, &signed)?;
+    if source.signature == Signature::Tenure {
+        delivery_id = app.dispatch.dags.name_delivery(path, &signed.digest, &delivery_id).await?;
+    }
     let body = std::str::from_utf8(&raw.bytes).map_err(|_| Fault::malformed("the body must be UTF-8"))?;
     let fired = app.dispatch.dags.deliver(&source, &delivery_id, body.into()).await.map_err(|error| match error {
         TriggerError::Engine(error) => Fault::from(error),
@@ -104,8 +107,10 @@ async fn received(
 }
 
 /// The sender's name for the delivery, or the digest of what it signed.
-fn delivery_id(headers: &HeaderMap, signed: SignedDelivery) -> Result<Arc<str>, Fault> {
-    let Some(sent) = DELIVERY_IDS.iter().find_map(|name| headers.get(*name)) else { return Ok(signed.digest.into()) };
+fn delivery_id(headers: &HeaderMap, signed: &SignedDelivery) -> Result<Arc<str>, Fault> {
+    let Some(sent) = DELIVERY_IDS.iter().find_map(|name| headers.get(*name)) else {
+        return Ok(signed.digest.as_str().into());
+    };
     let plain =
         |text: &&str| (1..=DELIVERY_ID_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     let message = || format!("the delivery id must have 1 to {DELIVERY_ID_BYTES} printable characters without spaces");

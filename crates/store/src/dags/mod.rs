@@ -15,7 +15,7 @@ use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewInvalidation, Position, Scope};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tenure_core::queue::QueueSettings;
-use tenure_core::time::Timestamp;
+use tenure_core::time::{DurationMs, Timestamp};
 use uuid::Uuid;
 
 use crate::error::StoreError;
@@ -220,6 +220,9 @@ pub struct WebhookRow {
     pub dag: Arc<str>,
 }
 
+/// Old deliveries of webhooks that one new delivery removes.
+pub(crate) const DELIVERIES_PRUNED: i64 = 100;
+
 /// The longest page of events, partitions or jobs.
 pub const DATA_PAGE: usize = 1_000;
 
@@ -348,4 +351,8 @@ pub trait DagStore {
 
     /// Who owns these webhook paths; those that nobody owns are left out.
     async fn webhooks(&self, paths: &[Arc<str>]) -> Result<Vec<WebhookRow>, StoreError>;
+
+    /// The name of a signed delivery, by the digest of what was signed: the first one that it was sent with within
+    /// `kept_ms`. Forgets some of those that are older.
+    async fn name_delivery(&self, digest: [u8; 32], name: &str, kept_ms: DurationMs) -> Result<Arc<str>, StoreError>;
 }

@@ -748,6 +748,15 @@ CREATE TABLE webhook_paths (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX webhook_paths_by_org ON webhook_paths (org, path);
 
+-- Signed deliveries of webhooks, each with the name that it first came with. They are known for longer than a signature is
+-- valid, so that a delivery sent again under another name is recognised.
+CREATE TABLE webhook_signatures (
+    digest      BLOB PRIMARY KEY CHECK (length(digest) = 32),
+    delivery_id TEXT NOT NULL,
+    expires_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_signatures_by_time ON webhook_signatures (expires_at);
+
 -- Generations of datasets. `generation` counts the invalidations that cover all of it; `cursor` is the highest one produced.
 CREATE TABLE dataset_generations (
     version_id BLOB PRIMARY KEY CHECK (length(version_id) = 16),

@@ -23,6 +23,7 @@ cases!(
     ],
     on_both_stores: [
         a_signed_delivery_makes_one_task,
+        a_delivery_cannot_be_sent_again_under_another_name,
         a_signature_that_is_wrong_old_or_missing_is_refused,
         github_signs_the_body_alone,
         the_same_delivery_many_times_at_once_makes_one_task,
@@ -94,9 +95,34 @@ async fn a_signed_delivery_makes_one_task(server: Server) {
     assert_eq!(triggers(&server, "range").await, [json!({"kind": "webhook", "delivery_id": "d-1", "body": body})]);
     // Without an id of its own a delivery is what was signed: a replay makes nothing, a new signature a new task.
     let created = async |signature: &str| send(&server, body, signature, &[]).await.ok()["created"].clone();
-    assert_eq!((created(&signature).await, created(&signature).await), (json!(true), json!(false)));
-    assert_eq!(created(&tenure(SECRET, now() - 100, body)).await, json!(true));
+    let other = tenure(SECRET, now() - 100, body);
+    assert_eq!((created(&other).await, created(&other).await), (json!(true), json!(false)));
+    assert_eq!(created(&tenure(SECRET, now() - 150, body)).await, json!(true));
     assert_eq!(triggers(&server, "range").await.len(), 3);
+}
+
+async fn a_delivery_cannot_be_sent_again_under_another_name(server: Server) {
+    let server = with_hooks(server).await;
+    let (body, at) = (r#"{"from":1}"#, now() - 50);
+    let signature = tenure(SECRET, at, body);
+    let first = send(&server, body, &signature, &[("X-Tenure-Delivery", "d-1")]).await.ok();
+    assert_eq!(first["created"], true);
+    let again = json!({"task_id": first["task_id"], "created": false});
+    let nameless: &[(&str, &str)] = &[];
+    for names in [nameless, &[("X-Tenure-Delivery", "d-2")], &[("X-GitHub-Delivery", "d-3")]] {
+        assert_eq!(send(&server, body, &signature, names).await.ok(), again, "{names:?}");
+    }
+    // Also if it came without a name first, and however its signature is written.
+    let signature = tenure(SECRET, at - 1, body);
+    let first = send(&server, body, &signature, &[]).await.ok();
+    let again = json!({"task_id": first["task_id"], "created": false});
+    for written in [signature.clone(), format!("{signature},v1={}", "0".repeat(64)), signature.replace(',', " , ")] {
+        assert_eq!(send(&server, body, &written, &[("X-Tenure-Delivery", "d-4")]).await.ok(), again, "{written}");
+    }
+    assert_eq!(triggers(&server, "range").await.len(), 2);
+    // The same content signed at another time is another delivery.
+    let later = tenure(SECRET, at + 1, body);
+    assert_eq!(send(&server, body, &later, &[("X-Tenure-Delivery", "d-2")]).await.ok()["created"], true);
 }
 
 async fn a_signature_that_is_wrong_old_or_missing_is_refused(server: Server) {

@@ -11,19 +11,21 @@ use async_trait::async_trait;
 use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewEvent, NewInvalidation, Position};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
+use tenure_core::time::DurationMs;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::columns::Columns;
 use super::deal::{Answers, Ask, Deal, Params, Write, clock};
+use super::load::query;
 use super::rows::{Time, text};
 use super::{Postgres, sql};
 use crate::codec;
 use crate::dags::plan::DataWrites;
 use crate::dags::{
-    CronSlot, DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow,
-    InvalidationRow, JobRow, JobState, Moved, PartitionRow, Routed, TaskCounts, Unread, WebhookRow,
+    CronSlot, DATA_PAGE, DELIVERIES_PRUNED, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites,
+    GenerationRow, InvalidationRow, JobRow, JobState, Moved, PartitionRow, Routed, TaskCounts, Unread, WebhookRow,
 };
 use crate::error::StoreError;
 use crate::identity::page;
@@ -298,5 +300,15 @@ impl DagStore for Postgres {
     async fn webhooks(&self, paths: &[Arc<str>]) -> Result<Vec<WebhookRow>> {
         let read = |row: &Row| Ok(WebhookRow { path: text(row, 0)?, org: text(row, 1)?, dag: text(row, 2)? });
         self.list("find webhooks", sql::WEBHOOK_PATHS_GET, &[&texts(paths)], read).await
+    }
+
+    async fn name_delivery(&self, digest: [u8; 32], name: &str, kept_ms: DurationMs) -> Result<Arc<str>> {
+        self.outbox_write("name a delivery", async |conn, now| {
+            query(conn, sql::WEBHOOK_SIGNATURES_PRUNE, &[&Time(now), &DELIVERIES_PRUNED]).await?;
+            let put: [&(dyn ToSql + Sync); 3] = [&&digest[..], &name, &Time(now.plus(kept_ms))];
+            let rows = query(conn, sql::WEBHOOK_SIGNATURES_PUT, &put).await?;
+            rows.first().map_or_else(|| Ok(name.into()), |row| text(row, 0))
+        })
+        .await
     }
 }

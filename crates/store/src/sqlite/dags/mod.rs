@@ -11,6 +11,7 @@ use tenure_core::batch::Counts;
 use tenure_core::dag::data::{NewEvent, NewInvalidation, Position};
 use tenure_core::dag::{DagVersionId, DatasetId, InvalidationId, JobId, VersionId};
 use tenure_core::queue::{Queue, QueueId, Transport};
+use tenure_core::time::DurationMs;
 
 use super::sandboxes::{Tx, all, one, run};
 use super::save::each;
@@ -18,8 +19,9 @@ use super::{Sqlite, sql};
 use crate::codec;
 use crate::dags::plan::DataWrites;
 use crate::dags::{
-    CronSlot, DATA_PAGE, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites, GenerationRow,
-    InvalidationRow, JobRow, JobState, Moved, NewJob, PartitionRow, Routed, TaskCounts, Unread, WebhookRow,
+    CronSlot, DATA_PAGE, DELIVERIES_PRUNED, DagStore, DagVersionRow, DataEvent, DeploymentRow, DeploymentWrites,
+    GenerationRow, InvalidationRow, JobRow, JobState, Moved, NewJob, PartitionRow, Routed, TaskCounts, Unread,
+    WebhookRow,
 };
 use crate::error::StoreError;
 use crate::identity::page;
@@ -482,6 +484,16 @@ impl DagStore for Sqlite {
                 })
             });
             Ok(found.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        })
+        .await
+    }
+
+    async fn name_delivery(&self, digest: [u8; 32], name: &str, kept_ms: DurationMs) -> Result<Arc<str>> {
+        let (now, name) = (self.clock.read_process().now, name.to_owned());
+        self.write("name a delivery", move |tx| {
+            run(tx, sql::WEBHOOK_SIGNATURES_PRUNE, params![now.as_millis(), DELIVERIES_PRUNED])?;
+            let put = params![digest, name, now.plus(kept_ms).as_millis()];
+            tx.prepare_cached(sql::WEBHOOK_SIGNATURES_PUT)?.query_row(put, |row| row.get(0))
         })
         .await
     }

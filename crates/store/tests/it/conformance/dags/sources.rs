@@ -8,6 +8,7 @@ crate::on_both_stores!(
     slots_never_move_back,
     slots_belong_to_a_deployment_and_an_organisation,
     a_webhook_path_has_one_owner,
+    a_signed_delivery_keeps_its_first_name,
     jobs_with_tasks_are_busy,
 );
 
@@ -50,6 +51,21 @@ async fn slots_belong_to_a_deployment_and_an_organisation(t: &Fixture) {
     assert_eq!(t.store.cron_slots(ORG).await.unwrap().len(), 2);
     t.store.save_cron_slots(ORG, 1, &[], &gone).await.unwrap().unwrap();
     assert_eq!(t.store.cron_slots(ORG).await.unwrap(), [one]);
+}
+
+async fn a_signed_delivery_keeps_its_first_name(t: &Fixture) {
+    const KEPT_MS: i64 = 60_000;
+    let named = async |digest: u8, name: &str| t.store.name_delivery([digest; 32], name, KEPT_MS).await.unwrap();
+    assert_eq!(&*named(1, "first").await, "first");
+    assert_eq!(&*named(1, "second").await, "first");
+    assert_eq!(&*named(2, "second").await, "second", "other content");
+    let sends = (0..16).map(|n| t.store.name_delivery([3; 32], if n % 2 == 0 { "even" } else { "odd" }, KEPT_MS));
+    let names: Vec<_> = futures_util::future::join_all(sends).await.into_iter().map(Result::unwrap).collect();
+    assert!(names.iter().all(|name| *name == names[0]), "{names:?}");
+    // It is forgotten after its time, when others come.
+    t.clock.advance(KEPT_MS + 1);
+    named(4, "later").await;
+    assert_eq!(&*named(1, "second").await, "second");
 }
 
 async fn a_webhook_path_has_one_owner(t: &Fixture) {
