@@ -1,5 +1,5 @@
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::error::StoreError;
 
@@ -24,6 +24,41 @@ pub struct Faults {
     kind: AtomicU8,
     /// Only these steps count; all, if there is no name.
     only: Mutex<Option<&'static str>>,
+    holds: AtomicBool,
+    hold: Mutex<Option<(&'static str, Hold)>>,
+}
+
+/// Stops a step of a store after it was carried out, until it is released: for tests of what others do meanwhile. The thread
+/// of the step waits.
+#[derive(Debug, Clone, Default)]
+pub struct Hold(Arc<(Mutex<HoldState>, Condvar)>);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum HoldState {
+    #[default]
+    Armed,
+    Reached,
+    Released,
+}
+
+impl Hold {
+    pub fn is_reached(&self) -> bool {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) == HoldState::Reached
+    }
+
+    pub fn release(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = HoldState::Released;
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == HoldState::Armed {
+            *state = HoldState::Reached;
+        }
+        let waits = |state: &mut HoldState| *state != HoldState::Released;
+        drop(self.0.1.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 impl Faults {
@@ -35,6 +70,14 @@ impl Faults {
     /// The next step of this name fails once, whatever else the store does meanwhile.
     pub fn fail_in(&self, operation: &'static str, fault: Fault) {
         self.arm(Some(operation), 1, fault);
+    }
+
+    /// Stops after the next step of this name.
+    pub fn hold_after(&self, operation: &'static str) -> Hold {
+        let hold = Hold::default();
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some((operation, hold.clone()));
+        self.holds.store(true, Ordering::SeqCst);
+        hold
     }
 
     fn arm(&self, only: Option<&'static str>, n: u64, fault: Fault) {
@@ -55,7 +98,19 @@ impl Faults {
 
     /// Stands behind a statement that was carried out.
     pub(crate) fn after(&self, operation: &'static str) -> Result<(), StoreError> {
+        self.wait_after(operation);
         self.step(operation, true)
+    }
+
+    fn wait_after(&self, operation: &'static str) {
+        if !self.holds.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut chosen = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, hold)) = chosen.take_if(|(name, _)| *name == operation) else { return };
+        drop(chosen);
+        self.holds.store(false, Ordering::SeqCst);
+        hold.wait();
     }
 
     fn step(&self, operation: &'static str, done: bool) -> Result<(), StoreError> {

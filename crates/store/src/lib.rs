@@ -32,7 +32,7 @@ mod workers;
 pub use clock::Clock;
 pub use copy::{Copied, CopyError, copy};
 pub use error::StoreError;
-pub use faults::{Fault, Faults};
+pub use faults::{Fault, Faults, Hold};
 pub use identity::{
     AdminAudit, AdminAuditFilter, AdminAuditRow, ApiKey, Asker, AuditCut, CredentialGrant, CredentialGrantRow,
     IdentityStore, MEMBERS_MAX, MemberRow, NewApiKey, OperationAudit, OperationAuditFilter, OperationAuditRow,

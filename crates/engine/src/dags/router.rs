@@ -49,7 +49,7 @@ impl Dags {
             if !shared.duties.is_mine(Duty::Router) {
                 continue;
             }
-            if let Err(error) = self.route_all(&mut last_look).await {
+            if let Err(error) = self.route_on(&mut last_look).await {
                 tracing::debug!(error = %error, "events wait");
             }
             if Instant::now() >= reconcile_at {
@@ -61,8 +61,14 @@ impl Dags {
         }
     }
 
-    /// Routes everything that is there, and makes versions ready whose outputs are rebuilt.
-    async fn route_all(&self, last_look: &mut usize) -> Result<(), EngineError> {
+    /// Routes everything that is there, and makes versions ready whose outputs are rebuilt. Several control planes may do
+    /// so at once.
+    pub async fn route_all(&self) -> Result<(), EngineError> {
+        self.route_on(&mut 0).await
+    }
+
+    /// The same, after a look that found `last_look` events.
+    async fn route_on(&self, last_look: &mut usize) -> Result<(), EngineError> {
         while self.pass(last_look).await? {}
         self.finish_rebuilds().await
     }
@@ -156,10 +162,16 @@ impl Dags {
         Ok(())
     }
 
-    /// Whether events of an organisation wait to be routed. Says yes if there are too many events of others to know.
+    /// Whether events or invalidations of an organisation wait to be routed. Says yes if there are too many of others to
+    /// know.
     pub(super) async fn has_unrouted(&self, org: &str) -> Result<bool, EngineError> {
-        let events = self.shared().store.unrouted(&self.troubled(), i64::MIN, EVENTS).await?;
-        Ok(events.len() == EVENTS || events.iter().any(|event| &*event.org == org))
+        let (store, troubled) = (&self.shared().store, self.troubled());
+        let events = store.unrouted(&troubled, i64::MIN, EVENTS).await?;
+        if events.len() == EVENTS || events.iter().any(|event| &*event.org == org) {
+            return Ok(true);
+        }
+        let open = store.open_invalidations(&troubled, EVENTS).await?;
+        Ok(open.len() == EVENTS || open.iter().any(|row| &*row.org == org))
     }
 
     /// Makes the tasks of events of one organisation. Returns what came of each event, by which deployment.

@@ -1,6 +1,7 @@
 //! DAGs from their YAML to the last task, without the network.
 
 mod bounds;
+mod handover;
 mod random;
 mod sources;
 mod switches;

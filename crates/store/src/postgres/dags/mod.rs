@@ -138,6 +138,7 @@ impl DagStore for Postgres {
         let read =
             |row: &Row| Ok(TaskCounts { total: count(row, 0)?, succeeded: count(row, 1)?, failed: count(row, 2)? });
         let found = self.list("count tasks", sql::TASKS_COUNTED, &[&org, &workspaces, &pattern], read).await?;
+        self.faults.after("count tasks")?;
         Ok(found.into_iter().next().unwrap_or_default())
     }
 
@@ -239,7 +240,9 @@ impl DagStore for Postgres {
 
     async fn open_invalidations(&self, except: &[Arc<str>], limit: usize) -> Result<Vec<InvalidationRow>> {
         let params: [&(dyn ToSql + Sync); 2] = [&texts(except), &limited(limit)];
-        self.list("find invalidations", sql::INVALIDATIONS_OPEN, &params, rows::invalidation).await
+        let open = self.list("find invalidations", sql::INVALIDATIONS_OPEN, &params, rows::invalidation).await?;
+        self.faults.after("find invalidations")?;
+        Ok(open)
     }
 
     async fn invalidation_routed(
