@@ -194,6 +194,8 @@ pub enum Unavailable {
     TooManyFailures { retry_after: Duration },
     #[error("{message} ({limit}): try again later")]
     TenantLimit { limit: &'static str, message: String, retry_after: Duration },
+    #[error("the organisation has too many batches waiting to be written: try again later")]
+    Backlog { retry_after: Duration },
     #[error("too many requests are waiting: try again later")]
     Busy { retry_after: Duration },
     #[error("the store is unavailable: try again later")]
@@ -284,6 +286,7 @@ impl Fault {
                 Unavailable::RateLimited { retry_after, .. }
                 | Unavailable::TooManyFailures { retry_after }
                 | Unavailable::TenantLimit { retry_after, .. }
+                | Unavailable::Backlog { retry_after }
                 | Unavailable::Busy { retry_after }
                 | Unavailable::Store { retry_after }
                 | Unavailable::DiskFull { retry_after },

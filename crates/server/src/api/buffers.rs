@@ -191,7 +191,7 @@ impl From<PublishError> for Fault {
             PublishError::TooLarge => "batch_too_large",
             PublishError::KeyReused => "idempotency_conflict",
             PublishError::Objects(_) | PublishError::NoObjects => "object_store_unavailable",
-            PublishError::Full => return Unavailable::Busy { retry_after: Duration::from_secs(5) }.into(),
+            PublishError::Full => return Unavailable::Backlog { retry_after: Duration::from_secs(5) }.into(),
             PublishError::Engine(error) => return error.clone().into(),
         };
         DispatchFault::fault(code, error.to_string())

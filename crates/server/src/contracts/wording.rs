@@ -106,7 +106,7 @@ impl Wording {
 
     fn of_unavailable(unavailable: &Unavailable) -> Self {
         let (status, word) = match unavailable {
-            Unavailable::RateLimited { .. } | Unavailable::TooManyFailures { .. } => {
+            Unavailable::RateLimited { .. } | Unavailable::TooManyFailures { .. } | Unavailable::Backlog { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limited")
             }
             Unavailable::TenantLimit { .. } => (StatusCode::TOO_MANY_REQUESTS, "tenant_limit"),

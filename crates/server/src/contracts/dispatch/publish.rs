@@ -62,7 +62,7 @@ async fn record(app: &App, who: &Who, headers: &HeaderMap, body: Body) -> Result
     if let Some((_, bytes)) = accepted
         && !app.dispatch.buffers()?.has_room(org, bytes).await?
     {
-        return Err(Unavailable::Busy { retry_after: FULL_RETRY }.into());
+        return Err(Unavailable::Backlog { retry_after: FULL_RETRY }.into());
     }
     let emit = Emit { task: speaker.task, attempt: speaker.attempt, proof, data: Arc::new(report) };
     app.engine.emit(emit, raw.bytes.len()).await??;

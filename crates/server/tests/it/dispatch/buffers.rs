@@ -15,7 +15,7 @@ use crate::cases;
 
 cases!(
     kit,
-    on_sqlite: [what_cannot_be_published_is_refused],
+    on_sqlite: [what_cannot_be_published_is_refused, an_organisation_can_have_so_much_waiting],
     on_both_stores: [
         rows_are_written_once_and_their_readers_run,
         a_batch_in_the_object_store_is_read_by_the_sink,
@@ -148,6 +148,32 @@ async fn schemas_gain_columns(plane: Plane) {
     let refused =
         stand.plane.dags.deploy(NewVersion { org: kit::ORG, yaml: &other, manual: false, dry_run: false }).await;
     assert!(format!("{refused:?}").contains("IncompatibleSchema"), "{refused:?}");
+}
+
+async fn an_organisation_can_have_so_much_waiting(plane: Plane) {
+    const BATCH: u64 = 16 << 20;
+    let stand = Stand::deploy(plane, DAG).await;
+    stand.plane.still().await;
+    let claim = stand.claim("r-1").await;
+    let dataset = json!(stand.dataset);
+    // Publish never opens the batch, so that nothing has to be there. The sink does, and tries again later.
+    let uri = stand.artifact(&claim, "batch.jsonl", "").replace("batch", "none");
+    let batch = |n: u64, bytes: u64| {
+        let uri = uri.replace("none", &format!("none-{n}"));
+        json!({"dataset_uuid": dataset, "batch_uri": uri, "batch_size_bytes": bytes})
+    };
+    for n in 0..(1 << 30) / BATCH {
+        stand.publish(&claim, batch(n, BATCH)).await.ok();
+    }
+    let full = stand.publish(&claim, batch(100, 1)).await;
+    assert!(full.headers["retry-after"].to_str().unwrap().parse::<u32>().unwrap() > 0);
+    let full = full.refused(429);
+    assert_eq!(full["error"], "rate_limited");
+    assert!(full["message"].as_str().unwrap().contains("waiting to be written"), "{full}");
+    let full = stand.plane.post(&stand.path("publish"), json!({"records": [row("a", 1)]})).await.refused(429);
+    assert_eq!(full["error"], "rate_limited");
+    // A repeat adds nothing.
+    assert_eq!(stand.publish(&claim, batch(0, BATCH)).await.ok()["duplicate"], true);
 }
 
 async fn what_cannot_be_published_is_refused(plane: Plane) {
