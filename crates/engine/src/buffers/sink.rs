@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tenure_core::TaskId;
+use tenure_core::command::Reach;
 use tenure_core::dag::buffer::{BATCH_BYTES, Batch, BatchError, Content, retry_ms};
 use tenure_core::dag::data::Position;
 use tenure_core::dag::{DatasetId, PublishId, VersionId, org_id};
+use tenure_core::objects::Staged;
 use tenure_data::{DataError, Rows};
-use tenure_objects::ObjectError;
+use tenure_objects::{ObjectError, Objects};
 use tenure_store::buffers::{PublishRow, Settled};
 
 use super::{Buffered, Buffers, place, rejected};
@@ -127,7 +130,7 @@ impl Buffers {
                 tokio::task::spawn_blocking(read).await.map(|read| (read, size))
             }
             Content::Artifact { uri, .. } => {
-                let bytes = self.artifact(batch, uri).await?;
+                let bytes = self.artifact(dataset, batch, uri).await?;
                 let size = bytes.len() as u64;
                 tokio::task::spawn_blocking(move || Rows::parse(&schema, org, &bytes)).await.map(|read| (read, size))
             }
@@ -140,7 +143,7 @@ impl Buffers {
         Ok((rows, size))
     }
 
-    async fn artifact(&self, batch: &Batch, uri: &str) -> Result<bytes::Bytes, NotRead> {
+    async fn artifact(&self, dataset: &Buffered, batch: &Batch, uri: &str) -> Result<bytes::Bytes, NotRead> {
         let refuse = |error: ObjectError| match error {
             ObjectError::Unavailable(source) | ObjectError::Denied(source) => NotRead::Away(source.to_string()),
             ObjectError::NotFound => NotRead::Rejected(rejected("batch_not_found", "batch_uri names no object")),
@@ -156,10 +159,18 @@ impl Buffers {
         // anything into a message.
         let own = objects.layout().buffers(uuid::Uuid::from_u128(batch.dataset.as_u128()));
         let open = !batch.outside || own.is_ok_and(|own| own.covers(&prefix));
-        if !open && !objects.layout().all_scratch().is_ok_and(|scratch| scratch.covers(&prefix)) {
+        if !open && !self.is_scratch_of(&dataset.org, objects, uri).await? {
             return Err(refuse(ObjectError::NotGranted));
         }
         objects.get(&prefix, &name, BATCH_BYTES).await.map_err(refuse)
+    }
+
+    /// Whether an object is in the scratch folder of a task of this organisation.
+    async fn is_scratch_of(&self, org: &str, objects: &Objects, uri: &str) -> Result<bool, NotRead> {
+        let Some(Staged::Scratch { task, .. }) = objects.staged(uri) else { return Ok(false) };
+        let task = self.shared().store.task(TaskId::from_u128(task.as_u128()), &Reach::All).await;
+        let task = task.map_err(|error| NotRead::Away(error.chain()))?;
+        Ok(task.is_some_and(|task| *task.body.tenant == *org))
     }
 
     /// Writes batches in one transaction, then records the dataset event, then settles them.

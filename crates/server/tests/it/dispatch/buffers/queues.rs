@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tenure_engine::dags::NewVersion;
 use tenure_testkit::{Moto, Redis, wait_until};
 use tenure_transport::Upkeep;
 use tenure_transport::redis::{RedisConfig, RedisTransport};
@@ -66,4 +67,31 @@ async fn batches_go_through_the_queue_of_their_dataset(home: Home, queue: Arc<dy
     assert!(told.iter().all(|letter| letter["receives"] == 10 && letter["dataset_uuid"] == json!(stand.dataset)));
     assert!(told.iter().any(|letter| letter["original"]["message"] == foreign));
     assert_eq!(stand.keys().await.len(), 3);
+    // A batch may be in the scratch folder of a task of the organisation, and nowhere else in the object store.
+    let own = stand.artifact(&claim, "own.jsonl", &row("own", 1).to_string());
+    let plane = &stand.plane;
+    plane.dags.deploy(NewVersion { org: "other", yaml: kit::CHAIN, manual: false, dry_run: false }).await.unwrap();
+    let stranger = plane.dags.trigger("other", "chain", "import", &"r-1".into(), None).await.unwrap().task.to_string();
+    let nobody = "0190c0de-0000-7000-8000-000000000001";
+    let scratch = format!("scratch/{}/1/buffers", claim.task());
+    let elsewhere = [
+        own.replace(claim.task(), &stranger),
+        own.replace(claim.task(), nobody),
+        own.replace(&scratch, &format!("scratch/results/{nobody}")),
+        own.replace(&scratch, &format!("dataset/{}/version/{nobody}/staging/{nobody}/1/0", stand.dataset)),
+        own.replace(&scratch, &format!("buffers/{nobody}")),
+    ];
+    for uri in &elsewhere {
+        let path = std::path::PathBuf::from(uri.strip_prefix("file://").unwrap());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, row("stolen", 1).to_string()).unwrap();
+    }
+    for uri in elsewhere.iter().chain([&own]) {
+        queue.send(&QUEUE.into(), &json!({"batch_uri": uri}).to_string()).await.unwrap();
+    }
+    written(&stand, 4).await;
+    let dead = stand.dead(3 + elsewhere.len()).await;
+    let codes = dead.iter().filter(|letter| letter["error"]["code"] == "prefix_not_granted");
+    assert_eq!(codes.count(), 1 + elsewhere.len());
+    assert!(!stand.keys().await.contains(&"stolen".to_owned()));
 }
