@@ -18,6 +18,7 @@ cases!(
     on_both_stores: [
         an_outcome_stands_for_a_status,
         published_datasets_are_outputs,
+        an_output_is_named_by_its_dataset,
         a_published_version_names_one_content,
     ],
 );
@@ -97,6 +98,25 @@ async fn published_datasets_are_outputs(plane: Plane) {
     plane.complete(&claim, whole).await.ok();
     let decode = plane.claim(&plane.nth("decode", 2).await).await;
     assert_eq!(decode["task"]["inputs"][0]["partition"]["partition_key"], "all");
+}
+
+async fn an_output_is_named_by_its_dataset(plane: Plane) {
+    plane.deploy(kit::CHAIN).await;
+    let claim = plane.claim(&plane.fire("r-1").await).await;
+    let at = |output: usize, extra: Value| {
+        let mut output = claim.output(output, extra);
+        output.as_object_mut().unwrap().remove("output_index");
+        output
+    };
+    // Without a number, and with that of another output.
+    let mut second = at(1, json!({"cursor": 7}));
+    second["output_index"] = json!(0);
+    let body = json!({"status": "Completed", "outputs": [at(0, json!({"partition_key": "1-5"})), second]});
+    assert_eq!(plane.complete(&claim, body).await.ok()["events_accepted"], 2);
+    let decode = plane.claim(&plane.nth("decode", 1).await).await;
+    assert_eq!(decode["task"]["inputs"][0]["partition"]["partition_key"], "1-5");
+    let page = plane.claim(&plane.nth("page", 1).await).await;
+    assert_eq!(page["task"]["inputs"][0]["cursor"]["upto"], 7);
 }
 
 async fn a_published_version_names_one_content(plane: Plane) {

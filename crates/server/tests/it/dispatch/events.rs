@@ -106,6 +106,13 @@ async fn changed_data_is_made_again(plane: Plane) {
     assert_eq!((&told["row_filter"], &told["reason"]), (&json!(null), &json!("reorg")));
     let input = &again["task"]["inputs"][0];
     assert_eq!(input["partition"]["partition_key"], "1-5");
+    // Bounds of rows may exclude their ends.
+    let rows = json!({"block": {"gt": 995, "lt": 1005}, "at": {"gte": "2026-01-01", "lte": "2026-01-02"}});
+    let changed = json!([{"dataset_uuid": claim["task"]["outputs"][1]["dataset_uuid"], "scope": "row_range",
+        "row_filter": rows, "reason": "correction"}]);
+    plane.as_task("events", claim.token(), &claim.with(json!({"invalidations": changed}))).await.ok();
+    let page = plane.claim(&plane.nth("page", 1).await).await;
+    assert_eq!(page["task"]["invalidation"]["row_filter"], rows);
 }
 
 async fn events_that_are_wrong_are_refused_whole(plane: Plane) {

@@ -575,6 +575,24 @@ async fn two_control_planes_invoke_each_attempt_under_one_lease_and_one_report_c
     assert_eq!(second.count("after").await, 1);
 }
 
+/// Names are looked up from the most specific one on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_function_of_a_bundle_is_the_most_specific_one() {
+    let all = [("score.node", "first"), ("score", "second"), ("udf.node", "third"), ("*", "fourth")];
+    for skipped in 0..all.len() {
+        let endpoint = Endpoint::default();
+        let named = [&all[skipped..], &[("score.python", "other"), ("udf.python", "other")]].concat();
+        let target = target(&endpoint, &named).await;
+        let plane = start(Arc::new(starts::sqlite().await), Arc::default(), &endpoint, target).await;
+        let bundle = plane.send("/api/v1/udf/bundles", &[], super::bundles::good().build()).await.ok();
+        let udf = format!("operator: score, udf: {{ bundle_id: {} }}", bundle["bundle_id"].as_str().unwrap());
+        plane.deploy(&DAG.replace("operator: alert_route", &udf)).await;
+        fire(&plane, "r-1").await;
+        wait_until("invoked", SOON, async || endpoint.invocations() >= 1).await;
+        assert_eq!(endpoint.seen(|seen| seen.payloads[0].0.clone()), all[skipped].1);
+    }
+}
+
 /// The payload says where the bundle is, and what it must be.
 async fn a_bundle_goes_to_the_function_of_its_language(home: Home) {
     let endpoint = Endpoint::default();

@@ -1,3 +1,5 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::Method;
@@ -9,8 +11,13 @@ use crate::harness::TOKEN;
 
 cases!(
     kit,
-    on_sqlite: [what_a_token_says, tokens_that_are_refused, no_credential_works_in_anothers_place],
-    on_both_stores: [a_token_is_for_one_attempt_of_one_task],
+    on_sqlite: [
+        what_a_token_says,
+        tokens_that_are_refused,
+        no_credential_works_in_anothers_place,
+        an_always_on_source_gets_fresh_tokens,
+    ],
+    on_both_stores: [a_token_is_for_one_attempt_of_one_task, grants_that_do_not_fit_into_a_token_are_looked_up],
 );
 
 pub fn claims_of(token: &str) -> Value {
@@ -56,6 +63,95 @@ async fn what_a_token_says(plane: Plane) {
     assert_eq!(claims["datasets"][0]["storage_ref"], input["storage_ref"]);
     let read = claims["s3"]["read_prefixes"][0].as_str().unwrap();
     assert!(read.ends_with(input["storage_ref"]["prefix"].as_str().unwrap()), "{read}");
+}
+
+async fn an_always_on_source_gets_fresh_tokens(plane: Plane) {
+    const DAY_S: i64 = 86_400;
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+    let keys = plane.config.task_keys.clone().unwrap();
+    // The same token, with so much time left.
+    let left = async |claim: &kit::Claim, left_s: i64| {
+        let claims = keys.verify_capability(claim.token()).await.unwrap().claims;
+        keys.get().issue_capability(&claims, now_s() + left_s - DAY_S, DAY_S as u32).unwrap().reveal().to_owned()
+    };
+    let beat = async |claim: &kit::Claim, token: &str| {
+        plane.as_task("heartbeat", token, &claim.attempt()).await.ok()["capability_token"].clone()
+    };
+    plane.deploy(&kit::CHAIN.replace("kind: manual", "kind: always_on")).await;
+    let task = plane.nth("import", 1).await;
+    let claim = plane.claim(&task).await;
+    assert!(claims_of(claim.token())["exp"].as_i64().unwrap() - now_s() > DAY_S - 60);
+    assert_eq!(
+        (beat(&claim, claim.token()).await, beat(&claim, &left(&claim, 900).await).await),
+        (json!(null), json!(null))
+    );
+    let fresh = beat(&claim, &left(&claim, 300).await).await;
+    let fresh = fresh.as_str().unwrap();
+    assert!(claims_of(fresh)["exp"].as_i64().unwrap() - now_s() > DAY_S - 60);
+    assert_eq!(claims_of(fresh)["sub"], claims_of(claim.token())["sub"]);
+    assert_eq!(beat(&claim, fresh).await, json!(null), "it is good, and needs no other");
+    // A restart is another attempt of the same task.
+    plane.complete(&claim, json!({"status": "Failed", "error_message": "stopped"})).await.ok();
+    plane.advance(60_000);
+    let again = plane.claim(&task).await;
+    assert_eq!((&again["attempt"], &again["task_id"]), (&json!(2), &claim["task_id"]));
+    let refused = plane.as_task("heartbeat", fresh, &again.attempt()).await.refused(403);
+    assert_eq!(refused["error"], "capability_mismatch", "it is of the first attempt");
+    // Tasks that end do without.
+    plane.deploy(kit::CHAIN).await;
+    plane.active(2).await;
+    let other = plane.claim(&plane.fire("r-1").await).await;
+    assert_eq!(beat(&other, &left(&other, 300).await).await, json!(null));
+}
+
+/// A job that reads so much that its grants are longer than a token may be.
+const WIDE: usize = 32;
+
+async fn grants_that_do_not_fit_into_a_token_are_looked_up(plane: Plane) {
+    let mut yaml = kit::CHAIN.replace("outputs: 2", &format!("outputs: {WIDE}"));
+    yaml += "  - name: wide
+    activation: reactive
+    runtime: worker
+    operator: wide
+    outputs: 1
+    execution_strategy: PerPartition
+    update_strategy: replace
+    inputs:
+";
+    for output in 0..WIDE {
+        yaml += &format!("      - {{ from: {{ job: import, output: {output} }}, alias: i{output} }}\n");
+    }
+    plane.deploy(&yaml).await;
+    let import = plane.claim(&plane.fire("r-1").await).await;
+    plane.events(&import, json!([import.event(WIDE - 1, json!({"partition_key": "1-5"}))])).await.ok();
+    let claim = plane.claim(&plane.nth("wide", 1).await).await;
+    assert!(claim.token().len() <= 8 << 10, "{}", claim.token().len());
+    let claims = claims_of(claim.token());
+    assert!(claims["capability_id"].as_str().is_some_and(|id| !id.is_empty()), "{claims}");
+    assert_eq!((&claims["datasets"], &claims["s3"]["read_prefixes"]), (&json!([]), &json!([])));
+    assert_eq!(claims["s3"]["write_prefixes"], json!([]));
+    plane.beat(&claim).await.ok();
+    // It grants what the task was given, and nothing else.
+    let root = format!("{}/", plane.objects.path().canonicalize().unwrap().display());
+    let in_bucket = |prefix: &Value| {
+        let path = prefix.as_str().unwrap().trim_start_matches("file://");
+        format!("s3://tenure/{}", path.strip_prefix(&root).unwrap_or_else(|| panic!("{path}")))
+    };
+    let ask = async |kind: &str, prefix: &str| {
+        plane.as_task("credentials", claim.token(), &json!({"want": {kind: [prefix]}})).await
+    };
+    for input in [0, WIDE - 1] {
+        ask("read", &in_bucket(&claim["task"]["inputs"][input]["storage_ref"]["prefix"])).await.ok();
+    }
+    let output = &claim["task"]["outputs"][0];
+    let own = in_bucket(&output["staging_prefix"]);
+    ask("write", &own).await.ok();
+    let elsewhere = own.replace(output["dataset_uuid"].as_str().unwrap(), import.task());
+    let others = in_bucket(&import["task"]["outputs"][0]["staging_prefix"]);
+    for (kind, prefix) in [("read", &elsewhere), ("write", &elsewhere), ("write", &others)] {
+        assert_eq!(ask(kind, prefix).await.refused(403)["error"], "prefix_not_granted", "{kind} {prefix}");
+    }
+    plane.complete(&claim, json!({"status": "Completed"})).await.ok();
 }
 
 async fn a_token_is_for_one_attempt_of_one_task(plane: Plane) {
