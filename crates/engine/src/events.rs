@@ -56,10 +56,13 @@ pub enum Event {
     },
 }
 
-/// How long a batch that is missing between two others is waited for: it may be about to commit.
-const GAP: Duration = Duration::from_secs(2);
+/// How long a batch that is missing between two others is waited for while its transaction may still be open. A watcher that
+/// goes on without it is told so.
+const GAP: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(500);
 const GAP_POLL: Duration = Duration::from_millis(20);
+/// A transaction that is open for longer may be open for long.
+const GAP_RECENT: Duration = Duration::from_secs(1);
 const BATCHES: usize = 64;
 
 /// A watcher. [`Events::next`] waits for the next change.
@@ -69,7 +72,19 @@ pub struct Events {
     reach: Reach,
     last: EventId,
     ready: VecDeque<Event>,
-    gap_since: Option<Instant>,
+    gap: Option<Gap>,
+    /// What is missing before this batch will not come.
+    settled: i64,
+}
+
+/// Batches that are missing.
+#[derive(Debug)]
+struct Gap {
+    since: Instant,
+    /// The last batch that was read after them.
+    before: i64,
+    /// They are missing for good when all transactions before this one have ended.
+    ended: i64,
 }
 
 impl Events {
@@ -87,7 +102,7 @@ impl Events {
             Some(after) => after,
             None => EventId { batch: last, index: u32::MAX },
         };
-        Ok(Self { shared, reach, last: start, ready, gap_since: None })
+        Ok(Self { shared, reach, last: start, ready, gap: None, settled: 0 })
     }
 
     /// The next event; `None` when the engine stops.
@@ -105,7 +120,8 @@ impl Events {
                 continue;
             }
             let poll = self.shared.config.look_every.unwrap_or(POLL);
-            let pause = if self.gap_since.is_some() { GAP_POLL } else { poll };
+            let recent = self.gap.as_ref().is_some_and(|gap| gap.since.elapsed() < GAP_RECENT);
+            let pause = if recent { GAP_POLL } else { poll };
             tokio::select! {
                 () = changed => {}
                 () = tokio::time::sleep(pause) => {}
@@ -118,21 +134,40 @@ impl Events {
     async fn read(&mut self) -> Result<bool, EngineError> {
         // The batch of the last event may have more facts behind it.
         let batches = self.shared.store.events(self.last.batch - 1, BATCHES).await?;
+        let newest = batches.last().map_or(0, |batch| batch.batch);
         let mut moved = false;
         for batch in batches {
             let expected = self.last.batch + 1;
-            if batch.batch > expected && self.last.batch > 0 && !self.skip_gap() {
-                break;
+            if batch.batch > expected && self.last.batch > 0 && batch.batch > self.settled {
+                self.gap.take_if(|gap| batch.batch > gap.before);
+                return Ok(self.look_into_gap(newest).await? || moved);
             }
-            self.gap_since = None;
             moved |= self.take(batch).await?;
         }
+        self.gap = None;
         Ok(moved)
     }
 
-    /// Whether a missing batch was waited for long enough: its transaction must have failed.
-    fn skip_gap(&mut self) -> bool {
-        self.gap_since.get_or_insert_with(Instant::now).elapsed() > GAP
+    /// Learns whether a missing batch can still come. Returns whether the watcher goes on.
+    ///
+    /// The transactions that drew numbers before the newest batch was read have begun by then. When all of them have ended,
+    /// another read finds whatever they left.
+    async fn look_into_gap(&mut self, newest: i64) -> Result<bool, EngineError> {
+        let horizon = self.shared.store.event_horizon().await?;
+        let Some(gap) = &self.gap else {
+            self.gap = Some(Gap { since: Instant::now(), before: newest, ended: horizon.next });
+            return Ok(false);
+        };
+        let has_ended = horizon.oldest >= gap.ended;
+        let given_up = !has_ended && gap.since.elapsed() > GAP;
+        if has_ended || given_up {
+            self.settled = gap.before;
+            self.gap = None;
+        }
+        if given_up {
+            self.ready.push_back(Event::Reset { id: self.last });
+        }
+        Ok(has_ended || given_up)
     }
 
     async fn take(&mut self, batch: EventBatch) -> Result<bool, EngineError> {

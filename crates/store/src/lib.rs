@@ -42,9 +42,9 @@ pub use inspect::{Inspection, PostgresServer, SHARED_WORKER_TOKEN, STORE_ID, Sha
 pub use job_wakes::{FirstReady, JobQueue, JobQueues, JobWake, JobWakeStore, ReadyJob};
 pub use leases::{Holder, LeaseRefusal, LeaseStore, Resource, ResourceLease, ResourceType};
 pub use model::{
-    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveChange,
-    RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight, TaskFilter,
-    TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, EventHorizon, NewRedrive, Page, QueueStats, QueueView,
+    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunTaskView, RunView, RunWeight,
+    TaskFilter, TaskView, Whose,
 };
 pub use notices::{Notice, NoticeStore};
 pub use outbox::{

@@ -356,6 +356,16 @@ pub struct EventBatch {
     pub facts: Vec<Fact>,
 }
 
+/// Which transactions have ended. Batches are numbered before they commit, so that one that is missing between two others may
+/// appear later: not once `oldest` has reached what `next` was after the others were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventHorizon {
+    /// All transactions before this one have ended.
+    pub oldest: i64,
+    /// The next transaction.
+    pub next: i64,
+}
+
 impl TaskView {
     /// As those who wait for it see it; `None` if it is in no run.
     pub fn upstream(&self) -> Option<Upstream> {

@@ -20,8 +20,9 @@ use crate::identity::IdentityStore;
 use crate::job_wakes::JobWakeStore;
 use crate::leases::LeaseStore;
 use crate::model::{
-    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, NewRedrive, Page, QueueStats, QueueView, RedriveChange,
-    RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter, TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, EventBatch, EventHorizon, NewRedrive, Page, QueueStats, QueueView,
+    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter,
+    TaskView, Whose,
 };
 use crate::notices::NoticeStore;
 use crate::outbox::OutboxStore;
@@ -212,4 +213,6 @@ pub trait Store:
     async fn events(&self, after: i64, limit: usize) -> Result<Vec<EventBatch>, StoreError>;
     /// The first and the last batch of facts on record.
     async fn event_bounds(&self) -> Result<(i64, i64), StoreError>;
+    /// Tells whether a batch that is missing between two others can still appear.
+    async fn event_horizon(&self) -> Result<EventHorizon, StoreError>;
 }

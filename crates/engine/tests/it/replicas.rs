@@ -188,3 +188,38 @@ async fn whoever_watches_one_sees_what_happens_at_another() {
     first.shutdown().await;
     second.shutdown().await;
 }
+
+/// A batch gets its number before it commits. A watcher waits for one that is under way, however long it takes, and for no number
+/// that nobody will use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_misses_no_batch_that_commits_late_and_waits_for_none_that_failed() {
+    let home = Home::postgres().await;
+    let engine = Engine::open(&home.url()).await.unwrap();
+    let raw = raw(&home).await;
+    let mut events = engine.events(Reach::All, None).await.unwrap();
+    let mut next = async || match tokio::time::timeout(LONG, events.next()).await.expect("an event comes").unwrap() {
+        Some(Event::Task { id, .. }) => id,
+        other => panic!("{other:?}"),
+    };
+    submit(&engine, 1).await;
+    next().await;
+    let started = Instant::now();
+    for _ in 0..30 {
+        raw.batch_execute("SELECT nextval(pg_get_serial_sequence('events', 'batch'))").await.unwrap();
+        submit(&engine, 1).await;
+        next().await;
+    }
+    assert!(started.elapsed() < Duration::from_secs(30), "30 numbers cost {:?}", started.elapsed());
+
+    raw.batch_execute("BEGIN; INSERT INTO events (at, facts) SELECT at, facts FROM events ORDER BY batch DESC LIMIT 1")
+        .await
+        .unwrap();
+    submit(&engine, 1).await;
+    // Longer than any batch takes.
+    let early = tokio::time::timeout(Duration::from_secs(3), next()).await;
+    assert!(early.is_err(), "a batch is under way, and {early:?} came before it");
+    raw.batch_execute("COMMIT").await.unwrap();
+    let (late, last) = (next().await, next().await);
+    assert!(late < last, "{late} came before {last}");
+    engine.shutdown().await;
+}

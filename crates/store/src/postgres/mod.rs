@@ -51,9 +51,9 @@ use crate::codec;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter,
-    TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, EventHorizon, NewRedrive, Page,
+    QueueStats, QueueView, RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView,
+    RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::schema;
 use crate::store::{Batch, Due, Lane, PushesDue, Store};
@@ -668,5 +668,13 @@ impl Store for Postgres {
         let found = query(&conn, sql::EVENT_BOUNDS, &[]).await.map_err(fail)?;
         conn.give_back();
         Ok((found[0].try_get(0).map_err(fail)?, found[0].try_get(1).map_err(fail)?))
+    }
+
+    async fn event_horizon(&self) -> Result<EventHorizon, StoreError> {
+        let conn = Conn::get(&self.read).await?;
+        let fail = |error| failed("read events", error);
+        let found = query(&conn, sql::EVENT_HORIZON, &[]).await.map_err(fail)?;
+        conn.give_back();
+        Ok(EventHorizon { oldest: found[0].try_get(0).map_err(fail)?, next: found[0].try_get(1).map_err(fail)? })
     }
 }

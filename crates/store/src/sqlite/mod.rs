@@ -46,9 +46,9 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::faults::Faults;
 use crate::model::{
-    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, NewRedrive, Page, QueueStats, QueueView,
-    RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView, RunWeight, TaskFilter,
-    TaskView, Whose,
+    AttemptRange, AttemptView, DeadLetterFilter, DefaultTransport, EventBatch, EventHorizon, NewRedrive, Page,
+    QueueStats, QueueView, RedriveChange, RedriveCursor, RedriveFilter, RedriveView, RunFilter, RunMaterial, RunView,
+    RunWeight, TaskFilter, TaskView, Whose,
 };
 use crate::schema;
 use crate::store::{Batch, Due, Lane, PushesDue, Store};
@@ -622,5 +622,10 @@ impl Store for Sqlite {
             tx.prepare_cached(sql::EVENT_BOUNDS)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
         })
         .await
+    }
+
+    /// There is one writer: what is not there when a later batch is will not come.
+    async fn event_horizon(&self) -> Result<EventHorizon, StoreError> {
+        Ok(EventHorizon { oldest: 0, next: 0 })
     }
 }

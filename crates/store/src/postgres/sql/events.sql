@@ -1,6 +1,9 @@
 -- name: event_bounds
 SELECT coalesce(min(batch), 0), coalesce(max(batch), 0) FROM events
 
+-- name: event_horizon
+SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() AS s
+
 -- name: event_insert
 INSERT INTO events (at, facts) VALUES ($1, $2)
 

@@ -3,14 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tenure_core::attempt::Reason;
 use tenure_core::command::cancel::Mode;
 use tenure_core::command::submit::NewTask;
 use tenure_core::event::{Fact, FactKind};
 use tenure_core::task::State;
+use tenure_testkit::wait_until;
 
-use crate::common::{Fixture, START, after_start, make};
+use crate::common::{Fixture, Kind, START, after_start, case, make};
 
 crate::on_both_stores!(
     a_life_is_told_in_order,
@@ -143,4 +145,25 @@ async fn numbers_grow_without_gaps_while_nothing_fails(t: &Fixture) {
     let seen = reader.await.unwrap();
     assert_eq!(seen.len(), put.len(), "each once");
     assert_eq!(seen.into_iter().collect::<HashSet<_>>(), put);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_batch_can_come_until_its_transaction_has_ended() {
+    case(Kind::Postgres, a_missing_batch_can_come).await;
+}
+
+async fn a_missing_batch_can_come(t: &Fixture) {
+    t.put_in("q").await;
+    t.raw.execute("BEGIN; INSERT INTO events (at, facts) SELECT at, facts FROM events").await;
+    t.put_in("q").await;
+    let numbers = async || t.store.events(0, 10).await.unwrap().iter().map(|batch| batch.batch).collect::<Vec<_>>();
+    assert_eq!(numbers().await, [1, 3]);
+    let noted = t.store.event_horizon().await.unwrap();
+    t.put_in("q").await;
+    assert!(t.store.event_horizon().await.unwrap().oldest < noted.next, "it is still open");
+    t.raw.execute("COMMIT").await;
+    // Transactions of other databases count too.
+    let ended = async || t.store.event_horizon().await.unwrap().oldest >= noted.next;
+    wait_until("all transactions of that time have ended", Duration::from_secs(60), ended).await;
+    assert_eq!(numbers().await, [1, 2, 3, 4]);
 }
