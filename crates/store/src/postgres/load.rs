@@ -68,8 +68,10 @@ impl<'s> Loader<'s> {
         }
         tasks_of(conn, &load.tasks, world).await.map_err(fail)?;
         keys(conn, &load.keys, world).await.map_err(fail)?;
-        repeats(conn, &load.claims, world).await.map_err(fail)?;
-        workers(conn, &load.workers, world).await.map_err(fail)?;
+        let claimed = repeats(conn, &load.claims, world).await.map_err(fail)?;
+        if !(claimed && workers(conn, &load.workers, world).await.map_err(fail)?) {
+            return Err(StoreError::Contention);
+        }
         artifacts(conn, &load.artifacts, world).await.map_err(fail)?;
         for id in &load.redrives {
             query(conn, sql::REDRIVE_LOCK, &[&Uuid::from_u128(*id)]).await.map_err(fail)?;
@@ -412,20 +414,38 @@ async fn keys(conn: &Conn, scopes: &[IdempotencyScope], world: &mut World) -> Re
     Ok(())
 }
 
-async fn repeats(conn: &Conn, load: &ClaimLoad<'_>, world: &mut World) -> Result<()> {
-    for (index, claim) in &load.repeats {
-        let found = if let Some((worker, claim_id)) = claim.claimer.name() {
-            query(conn, sql::RUNNING_OF_CLAIM, &[&&**worker, &&**claim_id]).await?
-        } else {
-            let ids: Vec<Uuid> = claim.attempt_ids().map(|id| Uuid::from_u128(id.as_u128())).collect();
-            query(conn, sql::RUNNING_OF_ATTEMPTS, &[&ids]).await?
-        };
-        world.add_claimed(*index, claim, all(found, rows::running)?);
+/// Locks leases that are looked for by something else than their rows. `None` if others kept moving them.
+///
+/// A report takes the row of its lease out, and puts it back as a new one if it is refused. A lock that waited for the old row
+/// does not see the new one, so that the rows which were there are counted before.
+async fn leases(conn: &Conn, count: &str, lock: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Option<Vec<Row>>> {
+    for _ in 0..SEARCHES {
+        let (count, found) = try_join(query(conn, count, params), query(conn, lock, params)).await?;
+        let there = count.first().map_or(Ok(0), |row| row.try_get::<_, i64>(0))?;
+        if found.len() as i64 >= there {
+            return Ok(Some(found));
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
-async fn workers(conn: &Conn, load: &WorkerLoad<'_>, world: &mut World) -> Result<()> {
+/// Returns `false` if others kept moving a lease.
+async fn repeats(conn: &Conn, load: &ClaimLoad<'_>, world: &mut World) -> Result<bool> {
+    for (index, claim) in &load.repeats {
+        let found = if let Some((worker, claim_id)) = claim.claimer.name() {
+            leases(conn, sql::RUNNING_COUNT_OF_CLAIM, sql::RUNNING_OF_CLAIM, &[&&**worker, &&**claim_id]).await?
+        } else {
+            let ids: Vec<Uuid> = claim.attempt_ids().map(|id| Uuid::from_u128(id.as_u128())).collect();
+            leases(conn, sql::RUNNING_COUNT_OF_ATTEMPTS, sql::RUNNING_OF_ATTEMPTS, &[&ids]).await?
+        };
+        let Some(found) = found else { return Ok(false) };
+        world.add_claimed(*index, claim, all(found, rows::running)?);
+    }
+    Ok(true)
+}
+
+/// Returns `false` if others kept moving a lease.
+async fn workers(conn: &Conn, load: &WorkerLoad<'_>, world: &mut World) -> Result<bool> {
     if !load.names.is_empty() {
         let names: Vec<&str> = load.names.iter().map(|name| &***name).collect();
         for row in query(conn, sql::WORKERS_GET, &[&names]).await? {
@@ -436,10 +456,11 @@ async fn workers(conn: &Conn, load: &WorkerLoad<'_>, world: &mut World) -> Resul
     let limit = i64::try_from(VOID_ROWS).unwrap_or(i64::MAX);
     for hello in &load.held {
         let params: [&(dyn ToSql + Sync); 3] = [&&*hello.worker, &&*hello.incarnation, &limit];
-        let held = all(query(conn, sql::RUNNING_OF_WORKER, &params).await?, rows::running)?;
-        world.add_held(hello, held);
+        let held = leases(conn, sql::RUNNING_COUNT_OF_WORKER, sql::RUNNING_OF_WORKER, &params).await?;
+        let Some(held) = held else { return Ok(false) };
+        world.add_held(hello, all(held, rows::running)?);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Grants of a queue with limits happen one batch at a time: it is locked, and its open attempts counted under the lock.

@@ -1,3 +1,12 @@
+-- name: running_count_of_attempts
+SELECT count(*) FROM running WHERE attempt_id = ANY($1)
+
+-- name: running_count_of_claim
+SELECT count(*) FROM running WHERE worker_id = $1 AND claim_id = $2
+
+-- name: running_count_of_worker
+SELECT count(*) FROM (SELECT 1 FROM running WHERE worker_id = $1 AND incarnation < $2 LIMIT $3) AS held
+
 -- name: running_delete
 DELETE FROM running WHERE seq = ANY($1)
 

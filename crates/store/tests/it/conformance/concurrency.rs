@@ -293,6 +293,32 @@ mod replicas {
         assert_eq!(got, [dead, ready]);
     }
 
+    /// A report takes the row of its lease out, and puts it back when it is refused. Who waited for the old row finds the new one.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_claim_sent_again_finds_a_lease_whose_row_is_written_anew() {
+        case(Kind::Postgres, a_row_is_written_anew).await;
+    }
+
+    async fn a_row_is_written_anew(t: &Fixture) {
+        let named = || {
+            let mut claim = make::claim("w", &["q"], 1);
+            if let Some(worker) = &mut claim.claimer.worker {
+                worker.claim_id = Some("c".into());
+            }
+            claim
+        };
+        t.put_many("q", 2).await;
+        let first = t.claimed(named()).await.grants;
+        t.raw.execute("BEGIN; CREATE TEMP TABLE kept AS SELECT * FROM running; DELETE FROM running").await;
+        let client = t.client();
+        let again = tokio::spawn(async move { client.claimed(named()).await.grants });
+        let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid";
+        wait_until("the claim waits", Duration::from_secs(20), async || t.raw.number(waits).await == 1).await;
+        t.raw.execute("INSERT INTO running SELECT * FROM kept; COMMIT").await;
+        let attempts = |grants: &[Grant]| grants.iter().map(|grant| grant.attempt_id).collect::<Vec<_>>();
+        assert_eq!(attempts(&again.await.unwrap()), attempts(&first), "the same job, and no other");
+    }
+
     /// The server ends every connection, as it does when it is restarted.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn lost_connections_lose_nothing() {
